@@ -1,0 +1,172 @@
+#!/bin/sh
+# Builds and tests fastgen. POSIX sh and a C compiler are all it needs; ./build.sh --help lists the targets.
+set -eu
+cd "$(dirname "$0")"
+
+usage() {
+    cat <<'TEXT'
+usage: ./build.sh [target ...]
+
+  tool       build/fastgen, the command-line tool (the default)
+  demo       builds the tool and serves eight prompts at once with the model in examples/demo-model
+  test       builds and runs all tests; the last line is "N passed, N failed"
+  examples   build/hello and build/frame_loop
+  asan       the tests under the address, leak and undefined-behaviour sanitizers
+  tsan       the tests of threads under the thread sanitizer
+  fuzz       build/fuzz_*: libFuzzer targets (needs clang)
+  logits     build/logits, which tests/check_logits.py drives
+  clean      removes build/
+
+environment:
+  CC       the compiler (default: the first of cc, gcc, clang, tcc)
+  CFLAGS   more compiler flags, after -O2 -std=c99 -Wall -Wextra -Wpedantic
+  BUILD    where results go (default: build)
+  RUN      a program to run results with, such as qemu-aarch64 or wine
+  TESTS    run only tests whose name contains one of these words
+TEXT
+}
+
+BUILD=${BUILD:-build}
+RUN=${RUN-}
+TESTS=${TESTS-}
+FLAGS=
+
+first_of() {
+    for name in "$@"; do
+        if command -v "$name" >/dev/null 2>&1; then
+            echo "$name"
+            return
+        fi
+    done
+    echo "build.sh: none of these is installed: $*" >&2
+    return 1
+}
+
+# Sets CC, FLAGS, LIBS and EXE (".exe" when building for Windows).
+find_compiler() {
+    [ -n "${CC-}" ] || CC=$(first_of cc gcc clang tcc)
+    FLAGS="-O2 -std=c99 -Wall -Wextra -Wpedantic ${CFLAGS-}"
+    LIBS="-lm -lpthread"
+    EXE=
+    case $($CC -dumpmachine 2>/dev/null || true) in *mingw* | *windows*)
+        LIBS="-lm"
+        EXE=.exe
+        ;;
+    esac
+}
+
+# compile NAME SOURCE [FLAG ...]: one compiler line, shown.
+compile() {
+    name=$1
+    source=$2
+    shift 2
+    [ -n "$FLAGS" ] || find_compiler
+    mkdir -p "$BUILD"
+    echo "$CC $FLAGS $* -o $BUILD/$name$EXE $source $LIBS" >&2
+    # shellcheck disable=SC2086 # lists of words
+    $CC $FLAGS "$@" -o "$BUILD/$name$EXE" "$source" $LIBS
+}
+
+# tests_of NAME COMMAND...: runs a program whose last line is "N passed, N failed"; adds its counts to the totals.
+tests_of() {
+    name=$1
+    shift
+    log=$BUILD/$name.log
+    { "$@" 2>&1 || echo "$name: exit status $?"; } | tee "$log" | sed "s/^\([0-9]* passed, \)/$name: \1/"
+    counts=$(awk '/^[0-9]+ passed, [0-9]+ failed/ { print $1, $3, $5 + 0 }' "$log" | tail -n 1)
+    bad=$(grep -c "^$name: exit status " "$log" || true)
+    # shellcheck disable=SC2086 # three numbers
+    set -- ${counts:-0 1 0}
+    # A program that failed without counting a failure (a crash, a sanitizer) is one.
+    [ "$bad" = 0 ] || [ "$2" != 0 ] || set -- "$1" 1 "$3"
+    passed=$((passed + $1))
+    failed=$((failed + $2))
+    skipped=$((skipped + $3))
+}
+
+# The closing line; its status is that of the tests.
+totals() {
+    if [ $skipped = 0 ]; then
+        echo "$passed passed, $failed failed"
+    else
+        echo "$passed passed, $failed failed, $skipped skipped"
+    fi
+    [ $failed = 0 ]
+}
+
+passed=0
+failed=0
+skipped=0
+
+target_tool() { compile fastgen examples/fastgen.c; }
+
+target_demo() {
+    target_tool
+    # shellcheck disable=SC2086 # RUN may be empty or several words
+    $RUN "$BUILD/fastgen$EXE" demo -m examples/demo-model/demo.gguf
+}
+
+target_examples() {
+    compile hello examples/hello.c
+    compile frame_loop examples/frame_loop.c
+}
+
+# unit NAME [FLAG ...]: builds tests/test.c as build/NAME and runs it.
+unit() {
+    program=$1
+    shift
+    if compile "$program" tests/test.c "$@"; then
+        # shellcheck disable=SC2086 # RUN, TESTS: lists of words
+        tests_of "$program" $RUN "$BUILD/$program$EXE" $TESTS
+    else
+        failed=$((failed + 1))
+    fi
+}
+
+target_test() {
+    unit test
+    if ! target_tool || ! target_examples; then
+        failed=$((failed + 1))
+    elif [ -z "$TESTS" ]; then
+        TOOL="$RUN $BUILD/fastgen$EXE" tests_of tool sh tests/test_tool.sh
+    fi
+    totals
+}
+
+SANITIZE="-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all"
+
+# shellcheck disable=SC2086 # a list of flags
+target_asan() {
+    unit test_asan $SANITIZE -fsanitize=address,undefined
+    totals
+}
+
+# shellcheck disable=SC2086 # a list of flags
+target_tsan() {
+    TESTS=${TESTS:-thread}
+    unit test_tsan $SANITIZE -fsanitize=thread
+    totals
+}
+
+target_fuzz() {
+    CC=$(first_of clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14)
+    for source in tests/fuzz_*.c; do
+        compile "$(basename "$source" .c)" "$source" -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+    done
+}
+
+target_logits() { compile logits tests/logits_main.c; }
+
+target_clean() { rm -rf "$BUILD"; }
+
+[ $# -gt 0 ] || set -- tool
+for target in "$@"; do
+    case $target in
+    tool | demo | test | examples | asan | tsan | fuzz | logits | clean) "target_$target" ;;
+    -h | --help | help) usage ;;
+    *)
+        echo "build.sh: no target '$target'; see ./build.sh --help" >&2
+        exit 2
+        ;;
+    esac
+done

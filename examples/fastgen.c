@@ -1,0 +1,132 @@
+/* fastgen: the command-line tool. The build is one line:
+
+       cc -O2 -o build/fastgen examples/fastgen.c -lm -lpthread
+
+   The library's public API is all it uses. Each command is in examples/tool/cmd_NAME.h. */
+
+#define FASTGEN_IMPLEMENTATION
+#include "../fastgen.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tool/platform.h"
+#include "tool/text.h"
+#include "tool/terminal.h"
+#include "tool/options.h"
+#include "tool/session.h"
+#include "tool/cmd_generate.h"
+#include "tool/cmd_chat.h"
+#include "tool/cmd_tokenize.h"
+#include "tool/cmd_perplexity.h"
+#include "tool/cmd_info.h"
+#include "tool/cmd_bench.h"
+#include "tool/cmd_demo.h"
+
+typedef struct command {
+    const char *name;
+    unsigned bit;
+    int (*run)(tool_args *args);
+    const char *summary, *usage, *examples;
+} command;
+
+static const command commands[] = {
+    {"generate", CMD_GENERATE, cmd_generate, "continue one or more prompts", "-m FILE -p TEXT [-p TEXT ...] [options]",
+     "  fastgen generate -m model.gguf -p \"Once upon a time\" -n 64 --temp 0\n"
+     "  fastgen generate -m model.gguf -p \"Dear Anna,\" -p \"Dear Tom,\" --seed 7     two prompts, one batch\n"
+     "  fastgen generate -m model.gguf -p \"A haiku:\" --samples 4 --json\n"
+     "  fastgen generate -m model.gguf -f story.txt --stop \"The end\" --logprobs 3\n"},
+    {"chat", CMD_CHAT, cmd_chat, "talk with a model that has a chat template", "-m FILE [options]",
+     "  fastgen chat -m model.gguf\n"
+     "  fastgen chat -m model.gguf --system \"Answer in one sentence.\" --temp 0.2\n"
+     "  echo \"What is a fox?\" | fastgen chat -m model.gguf -n 100\n"},
+    {"tokenize", CMD_TOKENIZE, cmd_tokenize, "text on stdin to token ids, or back", "-m FILE [options] < text",
+     "  echo -n \"Hello world\" | fastgen tokenize -m model.gguf\n"
+     "  echo -n \"<s> is text here\" | fastgen tokenize -m vocabulary.gguf --no-bos --no-special\n"
+     "  echo \"15043 3186\" | fastgen tokenize -m model.gguf --decode\n"},
+    {"perplexity", CMD_PERPLEXITY, cmd_perplexity, "how well a model predicts a text", "-m FILE -f TEXT [options]",
+     "  fastgen perplexity -m model.gguf -f text.txt\n"
+     "  fastgen perplexity -m model.gguf -f text.txt -c 512 --kv-type q8_0\n"
+     "It prints \"tokens N nll X ppl Y\": tokens scored, negative log-likelihood of each in natural log, and exp(X).\n"
+     "The text is cut into windows of the context length (-c; by default that of the training, at most 2048),\n"
+     "each of which begins with the BOS token where the model has one.\n"},
+    {"info", CMD_INFO, cmd_info, "what a model is and what it needs", "-m FILE [options]",
+     "  fastgen info -m model.gguf\n"
+     "  fastgen info -m model.gguf --metadata\n"
+     "  fastgen info -m model.gguf --graph            the operations a backend is given\n"
+     "  fastgen info -m model.gguf -c 32768 --kv-type f16\n"},
+    {"bench", CMD_BENCH, cmd_bench, "prompt and decode rates, and memory bandwidth", "-m FILE [options]",
+     "  fastgen bench -m model.gguf\n"
+     "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
+     "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
+     "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
+     "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
+    {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "-m FILE [options]",
+     "  fastgen demo -m examples/demo-model/demo.gguf\n"
+     "  fastgen demo -m examples/demo-model/demo.gguf --policy prefill_first --token-budget 16\n"},
+};
+
+#define N_COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))
+
+static void print_help(FILE *to) {
+    int i;
+    fprintf(to, "fastgen %s: serves large language models, on a CPU, from one file\n\n", fg_version());
+    fprintf(to, "usage: fastgen COMMAND -m FILE [options]\n\ncommands:\n");
+    for (i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
+    fprintf(to, "\nexamples:\n"
+                "  fastgen generate -m model.gguf -p \"Once upon a time\" -n 64\n"
+                "  fastgen chat -m model.gguf\n"
+                "  fastgen bench -m model.gguf -b 1,4,16 --json\n"
+                "\nfastgen COMMAND --help lists the options of a command.\n");
+}
+
+static int print_command_help(const command *c) {
+    printf("fastgen %s: %s\n\nusage: fastgen %s %s\n\n", c->name, c->summary, c->name, c->usage);
+    print_options(c->bit);
+    printf("\nexamples:\n%s", c->examples);
+    return 0;
+}
+
+static const command *find_command(const char *name) {
+    int i;
+    for (i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int run_command(const command *c, int argc, char **argv) {
+    static tool_args args;
+    int i, result;
+    args_default(&args);
+    args.command = c->name;
+    for (i = 0; i < argc; i++) /* first of all, so that help comes whatever else is wrong */
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_command_help(c);
+    result = parse_options(&args, c->bit, argc, argv);
+    if (result == 0) result = c->run(&args);
+    free((void *)args.prompts.items);
+    free((void *)args.stops.items);
+    free((void *)args.biases.items);
+    return result;
+}
+
+int main(int argc, char **argv) {
+    const command *c;
+    bool help;
+    platform_start(&argc, &argv);
+    terminal_utf8 = terminal_is_utf8();
+    help = argc > 1 && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        printf("fastgen %s\n", fg_version());
+        return 0;
+    }
+    c = find_command(argc < 2 ? "" : help && argc > 2 ? argv[2] : argv[1]);
+    if (c && help) return print_command_help(c);
+    if (c) return run_command(c, argc - 2, argv + 2);
+    print_help(help ? stdout : stderr);
+    if (!help && argc > 1) fprintf(stderr, "\nfastgen: no command '%s'\n", argv[1]);
+    return help ? 0 : 2;
+}

@@ -1,0 +1,282 @@
+/* fastgen bench: prompt and decode rates through the scheduler, as a server would see them, and the memory bandwidth
+   that decoding reaches beside what the machine can read. */
+
+enum { BENCH_MAX_BATCHES = 32 };
+
+typedef struct bench_run {
+    double pp_tok_s, tok_s, read_gb_s;
+} bench_run;
+
+typedef struct bench {
+    const tool_args *args;
+    session s;
+    int batches[BENCH_MAX_BATCHES], n_batches;
+    int n_prompt, n_decode;
+    bench_run results[BENCH_MAX_BATCHES]; /* medians */
+    double roof_gb_s;
+    double weight_bytes; /* read by each decode pass */
+    uint64_t random;
+    int done, total;     /* runs, for the progress bar */
+} bench;
+
+static uint64_t bench_random(uint64_t *state) {
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return *state >> 33;
+}
+
+static int parse_batches(bench *b) {
+    const char *text = b->args->batches;
+    while (*text) {
+        char *end;
+        long value = strtol(text, &end, 10);
+        if (end == text || (*end && *end != ',') || value < 1 || value > 65536)
+            return usage_error(b->args, "-b: '%s' is not a list of batch sizes", b->args->batches);
+        if (b->n_batches == BENCH_MAX_BATCHES) return usage_error(b->args, "-b: too many batch sizes");
+        b->batches[b->n_batches++] = (int)value;
+        text = *end ? end + 1 : end;
+    }
+    return b->n_batches ? 0 : usage_error(b->args, "-b: no batch sizes");
+}
+
+/* All weights but the table of embeddings, of which a pass reads single rows, unless it is the output matrix too. */
+static double bytes_per_pass(const fg_model *model) {
+    double bytes = 0.0, embeddings = 0.0;
+    bool own_output = false;
+    fg_tensor tensor;
+    int i;
+    for (i = 0; fg_model_tensor(model, i, &tensor) == FG_OK; i++) {
+        bytes += (double)tensor.bytes;
+        if (strcmp(tensor.name, "token_embd.weight") == 0) embeddings = (double)tensor.bytes;
+        if (strcmp(tensor.name, "output.weight") == 0) own_output = true;
+    }
+    return own_output ? bytes - embeddings : bytes;
+}
+
+/* Tokens that early sequences write while the prompts of later ones are still being read. */
+static int bench_slack(const bench *b, int batch, int budget) {
+    double passes = (double)batch * b->n_prompt / (budget > batch ? budget - batch : 1);
+    return 16 + batch + (int)(passes * 1.25);
+}
+
+/* A prompt of random tokens: no two sequences share a prefix, and none ends by itself. */
+static fg_result bench_submit(bench *b, int n_vocab, fg_request *request) {
+    int32_t *tokens = (int32_t *)xrealloc(NULL, (size_t)b->n_prompt * sizeof(int32_t));
+    fg_request_desc desc;
+    fg_result result;
+    int i;
+    for (i = 0; i < b->n_prompt; i++) tokens[i] = (int32_t)(bench_random(&b->random) % (uint64_t)n_vocab);
+    memset(&desc, 0, sizeof(desc));
+    desc.tokens = tokens;
+    desc.n_tokens = (size_t)b->n_prompt;
+    desc.ignore_eos = true;
+    result = fg_submit(b->s.engine, &desc, request);
+    free(tokens);
+    return result;
+}
+
+static fg_result bench_submit_all(bench *b, int batch, fg_request *requests) {
+    fg_model_info info;
+    fg_result result = FG_OK;
+    int i;
+    fg_model_get_info(b->s.model, &info);
+    for (i = 0; i < batch && result == FG_OK; i++) result = bench_submit(b, info.n_vocab, &requests[i]);
+    return result;
+}
+
+static void bench_take_events(bench *b) {
+    fg_event event;
+    while (fg_next_event(b->s.engine, &event)) {}
+}
+
+/* Cancels what still runs and steps until the engine is idle. */
+static fg_result bench_drain(bench *b, const fg_request *requests, int batch) {
+    bool busy = true;
+    fg_result result = FG_OK;
+    int i;
+    for (i = 0; i < batch; i++) fg_cancel(b->s.engine, requests[i]);
+    while (busy && result == FG_OK) {
+        result = fg_step(b->s.engine, 0.0, &busy);
+        bench_take_events(b);
+    }
+    return result;
+}
+
+/* Steps until `n_decode` passes carried one token of every sequence and nothing else: these are the decode rate. */
+static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run) {
+    double prompt_seconds = 0.0, decode_seconds = 0.0, bytes = 0.0;
+    uint64_t prompt_tokens = 0, kv_before = 0;
+    int passes = 0;
+    bool busy = true;
+    fg_result result = FG_OK;
+    while (result == FG_OK && busy && passes < n_decode && !interrupted) {
+        fg_stats stats;
+        double start = now_seconds(), seconds;
+        result = fg_step(b->s.engine, 0.0, &busy);
+        seconds = now_seconds() - start;
+        bench_take_events(b);
+        fg_get_stats(b->s.engine, &stats);
+        if (stats.pass_prompt_tokens > 0) {
+            prompt_tokens += (uint64_t)stats.pass_prompt_tokens;
+            prompt_seconds += seconds;
+        } else if (stats.pass_decode_tokens == batch) {
+            bytes += b->weight_bytes + (double)(stats.kv_bytes_read - kv_before);
+            decode_seconds += seconds;
+            passes++;
+        }
+        kv_before = stats.kv_bytes_read;
+    }
+    run->pp_tok_s = prompt_seconds > 0.0 ? (double)prompt_tokens / prompt_seconds : 0.0;
+    run->tok_s = decode_seconds > 0.0 ? (double)passes * batch / decode_seconds : 0.0;
+    run->read_gb_s = decode_seconds > 0.0 ? bytes / decode_seconds / 1e9 : 0.0;
+    return result;
+}
+
+static fg_result bench_once(bench *b, int batch, int n_decode, bench_run *run) {
+    fg_request *requests = (fg_request *)xrealloc(NULL, (size_t)batch * sizeof(fg_request));
+    fg_result result, drained;
+    memset(requests, 0, (size_t)batch * sizeof(fg_request));
+    fg_reset_stats(b->s.engine);
+    result = bench_submit_all(b, batch, requests);
+    if (result == FG_OK) result = bench_measure(b, batch, n_decode, run);
+    drained = result == FG_OK ? bench_drain(b, requests, batch) : FG_OK;
+    free(requests);
+    return result == FG_OK ? drained : result;
+}
+
+static int compare_doubles(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof(double), compare_doubles);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+}
+
+static void bench_progress(bench *b, int batch) {
+    char what[64];
+    snprintf(what, sizeof(what), batch ? "batch of %d" : "warming up", batch);
+    if (!b->args->quiet) show_progress((double)b->done++ / b->total, what);
+}
+
+static fg_result bench_batch(bench *b, int index) {
+    int i, n = b->args->repetitions;
+    double *values = (double *)xrealloc(NULL, 3 * (size_t)n * sizeof(double));
+    bench_run run;
+    fg_result result = FG_OK;
+    for (i = 0; i < n && result == FG_OK; i++) {
+        bench_progress(b, b->batches[index]);
+        result = bench_once(b, b->batches[index], b->n_decode, &run);
+        values[i] = run.pp_tok_s;
+        values[n + i] = run.tok_s;
+        values[2 * n + i] = run.read_gb_s;
+    }
+    if (result == FG_OK) {
+        b->results[index].pp_tok_s = median(values, n);
+        b->results[index].tok_s = median(values + n, n);
+        b->results[index].read_gb_s = median(values + 2 * n, n);
+    }
+    free(values);
+    return result;
+}
+
+static fg_result bench_all(bench *b) {
+    fg_roofs roofs;
+    bench_run ignored;
+    fg_result result;
+    int i;
+    b->total = 1 + b->n_batches * b->args->repetitions;
+    bench_progress(b, 0);
+    if (fg_measure_roofs(b->s.engine, &roofs) == FG_OK) b->roof_gb_s = roofs.read_bytes_per_s / 1e9;
+    result = bench_once(b, 1, 4, &ignored);
+    for (i = 0; i < b->n_batches && result == FG_OK; i++) result = bench_batch(b, i);
+    clear_progress();
+    return result;
+}
+
+/* The prompt rate and the bandwidth are those of the smallest batch. */
+static const bench_run *smallest_batch(const bench *b) {
+    int i, best = 0;
+    for (i = 1; i < b->n_batches; i++)
+        if (b->batches[i] < b->batches[best]) best = i;
+    return &b->results[best];
+}
+
+static void print_bench_json(const bench *b, const fg_engine_desc *desc, const fg_device_caps *caps) {
+    const bench_run *first = smallest_batch(b);
+    const char *name = base_name(b->args->model);
+    str out = {NULL, 0, 0};
+    int i;
+    str_puts(&out, "{\"model\": ");
+    str_json(&out, name, strlen(name));
+    str_puts(&out, ", \"backend\": ");
+    str_json(&out, desc->backends[0]->name, strlen(desc->backends[0]->name));
+    str_puts(&out, ", \"device\": ");
+    str_json(&out, caps->name, strlen(caps->name));
+    str_printf(&out, ", \"threads\": %d, \"prompt\": %d, \"pp_tok_s\": %.2f, \"decode\": [", desc->n_threads,
+               b->n_prompt, first->pp_tok_s);
+    for (i = 0; i < b->n_batches; i++)
+        str_printf(&out, "%s{\"batch\": %d, \"tok_s\": %.2f}", i ? ", " : "", b->batches[i], b->results[i].tok_s);
+    str_printf(&out, "], \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f}\n", first->read_gb_s, b->roof_gb_s);
+    fwrite(out.data, 1, out.length, stdout);
+    str_free(&out);
+}
+
+static void print_bench_table(const bench *b, const fg_engine_desc *desc, const fg_device_caps *caps) {
+    const bench_run *first = smallest_batch(b);
+    char size[32];
+    int i;
+    printf("model     %s, %s, %s\n", base_name(b->args->model), main_type(b->s.model),
+           byte_text(b->weight_bytes, size, sizeof(size)));
+    printf("device    %s: %s\n", desc->backends[0]->name, caps->name);
+    printf("prompt    %d tokens: %.1f tokens/s\n\n", b->n_prompt, first->pp_tok_s);
+    printf("batch     decode tokens/s     each sequence\n");
+    for (i = 0; i < b->n_batches; i++)
+        printf("%5d %19.1f %17.1f\n", b->batches[i], b->results[i].tok_s, b->results[i].tok_s / b->batches[i]);
+    printf("\nreads     %.2f GB/s of weights and KV cache", first->read_gb_s);
+    if (b->roof_gb_s > 0.0)
+        printf("; the memory gives %.2f GB/s (%.0f%%)", b->roof_gb_s, 100.0 * first->read_gb_s / b->roof_gb_s);
+    printf("\n");
+}
+
+/* A pool that holds the largest batch to its end, and no prefix cache. */
+static int bench_open(bench *b) {
+    fg_engine_desc desc;
+    int i, largest = 1, result = describe_engine(b->args, &desc);
+    for (i = 0; i < b->n_batches; i++) largest = b->batches[i] > largest ? b->batches[i] : largest;
+    if (result == 0) result = load_model(b->args, false, &b->s.model);
+    if (result != 0) return result;
+    if (!desc.token_budget && largest > 128) desc.token_budget = 2 * largest;
+    desc.max_seqs = largest;
+    desc.max_context = b->n_prompt + b->n_decode + bench_slack(b, largest, desc.token_budget ? desc.token_budget : 256);
+    if ((double)largest * (desc.max_context + 256) > 2e9) return usage_error(b->args, "-b %d is too large", largest);
+    desc.kv_tokens = largest * (desc.max_context + 256); /* the last block of each may be nearly empty */
+    desc.no_prefix_cache = true;
+    b->weight_bytes = bytes_per_pass(b->s.model);
+    return create_engine(&desc, &b->s);
+}
+
+static int cmd_bench(tool_args *args) {
+    fg_engine_desc desc;
+    fg_device_caps caps;
+    bench b;
+    int result;
+    memset(&b, 0, sizeof(b));
+    b.args = args;
+    b.n_prompt = args->bench_prompt;
+    b.n_decode = args->n_predict < 0 ? 64 : args->n_predict;
+    b.random = args->seed;
+    result = parse_batches(&b);
+    if (result == 0) result = bench_open(&b);
+    catch_interrupts();
+    if (result == 0 && bench_all(&b) != FG_OK) result = failure("%s", fg_last_error());
+    if (result == 0 && interrupted) result = failure("interrupted");
+    if (result == 0) {
+        fg_engine_get_desc(b.s.engine, &desc);
+        describe_device(&desc, &caps);
+        if (args->json) print_bench_json(&b, &desc, &caps);
+        else print_bench_table(&b, &desc, &caps);
+    }
+    session_close(&b.s);
+    return result;
+}

@@ -1,0 +1,171 @@
+/* fastgen chat: a conversation, written with the model's own chat template. */
+
+typedef struct turn {
+    bool user;
+    str text;
+} turn;
+
+typedef struct chat {
+    const tool_args *args;
+    session s;
+    fg_request_desc desc; /* what all requests share */
+    turn *turns;
+    int n_turns, first;   /* turns before `first` were dropped, as the context is full */
+} chat;
+
+static void chat_add(chat *c, bool user, const char *text, size_t length) {
+    c->turns = (turn *)xrealloc(c->turns, (size_t)(c->n_turns + 1) * sizeof(turn));
+    memset(&c->turns[c->n_turns], 0, sizeof(turn));
+    c->turns[c->n_turns].user = user;
+    str_add(&c->turns[c->n_turns++].text, text, length);
+}
+
+static void chat_reset(chat *c) {
+    while (c->n_turns > 0) str_free(&c->turns[--c->n_turns].text);
+    c->first = 0;
+}
+
+/* The conversation as text for the model. */
+static fg_result chat_prompt(const chat *c, str *prompt) {
+    str json = {NULL, 0, 0};
+    fg_result result;
+    int i;
+    if (c->args->system) add_message(&json, "system", c->args->system, strlen(c->args->system));
+    for (i = c->first; i < c->n_turns; i++)
+        add_message(&json, c->turns[i].user ? "user" : "assistant", c->turns[i].text.data, c->turns[i].text.length);
+    result = format_chat(c->s.model, &json, prompt);
+    str_free(&json);
+    return result;
+}
+
+/* Submits the conversation; when it is too long for the context, without its oldest turns. */
+static fg_result chat_submit(chat *c, fg_request *request) {
+    for (;;) {
+        str prompt = {NULL, 0, 0};
+        fg_result result = chat_prompt(c, &prompt);
+        if (result == FG_OK) {
+            c->desc.prompt = prompt.data;
+            c->desc.prompt_length = prompt.length;
+            result = fg_submit(c->s.engine, &c->desc, request);
+        }
+        str_free(&prompt);
+        if (result != FG_ERROR_TOO_LONG || c->first + 2 >= c->n_turns) return result;
+        c->first += 2;
+        if (!c->args->quiet) fprintf(stderr, "(the context is full: the oldest question and answer are forgotten)\n");
+    }
+}
+
+/* Takes the events of a step; true when the answer has ended. */
+static bool chat_events(chat *c, str *answer, fg_event *end) {
+    fg_event event;
+    while (fg_next_event(c->s.engine, &event)) {
+        if (event.type == FG_EVENT_TOKEN || event.type == FG_EVENT_SAMPLE_END) {
+            str_add(answer, event.text, event.text_length);
+            fwrite(event.text, 1, event.text_length, stdout);
+            fflush(stdout);
+        }
+        if (event.type == FG_EVENT_SAMPLE_END) *end = event;
+        if (event.type == FG_EVENT_END) return true;
+    }
+    return false;
+}
+
+static fg_result chat_answer(chat *c, str *answer, fg_event *end) {
+    fg_request request;
+    fg_result result = chat_submit(c, &request);
+    bool ended = false, busy = true, cancelled = false;
+    while (result == FG_OK && !ended && busy) {
+        if (interrupted && !cancelled) {
+            cancelled = true;
+            fg_cancel(c->s.engine, request);
+        }
+        result = fg_step(c->s.engine, 0.0, &busy);
+        if (result == FG_OK) ended = chat_events(c, answer, end);
+    }
+    return result;
+}
+
+static void print_chat_numbers(const chat *c, const fg_event *end) {
+    double seconds = end->times.finish - end->times.first_token;
+    if (c->args->quiet || !is_terminal(stderr)) return;
+    fprintf(stderr, "\x1b[2m(%d tokens", end->n_generated);
+    if (end->n_generated > 1 && seconds > 0.0) fprintf(stderr, ", %.1f tokens/s", (end->n_generated - 1) / seconds);
+    fprintf(stderr, ", first after %.0f ms, %d of %d prompt tokens cached)\x1b[0m\n",
+            (end->times.first_token - end->times.arrival) * 1e3, end->n_cached, end->n_prompt);
+}
+
+static int chat_turn(chat *c, const str *line) {
+    str answer = {NULL, 0, 0};
+    fg_event end;
+    fg_result result;
+    memset(&end, 0, sizeof(end));
+    str_puts(&answer, "");
+    chat_add(c, true, line->data, line->length);
+    catch_interrupts();
+    result = chat_answer(c, &answer, &end);
+    signal(SIGINT, SIG_DFL);
+    if (result == FG_OK) {
+        fputs("\n", stdout);
+        fflush(stdout);
+        print_chat_numbers(c, &end);
+        chat_add(c, false, answer.data, answer.length);
+    } else {
+        str_free(&c->turns[--c->n_turns].text); /* the question that could not be answered */
+        failure("%s", fg_last_error());
+    }
+    str_free(&answer);
+    return result == FG_OK ? 0 : 1;
+}
+
+static void print_chat_help(void) {
+    fprintf(stderr, "Type a message and press Enter. Ctrl-C ends an answer.\n"
+                    "  /reset   forget the conversation\n"
+                    "  /help    this text\n"
+                    "  /quit    leave (also the end of the input)\n");
+}
+
+/* True: the line was a command. */
+static bool chat_command(chat *c, const str *line, bool *quit) {
+    if (strcmp(line->data, "/quit") == 0 || strcmp(line->data, "/exit") == 0) *quit = true;
+    else if (strcmp(line->data, "/reset") == 0) chat_reset(c);
+    else if (strcmp(line->data, "/help") == 0) print_chat_help();
+    else return false;
+    return true;
+}
+
+/* In a terminal errors are shown and the conversation goes on; from a pipe the first error ends it. */
+static int chat_loop(chat *c) {
+    bool quit = false, terminal = is_terminal(stdin);
+    str line = {NULL, 0, 0};
+    int result = 0;
+    if (terminal && !c->args->quiet) fprintf(stderr, "%s  (/help for help)\n", base_name(c->args->model));
+    while (!quit && (result == 0 || terminal)) {
+        if (terminal) fprintf(stderr, "\n> ");
+        if (!read_line(stdin, &line)) break;
+        if (line.length == 0 || chat_command(c, &line, &quit)) continue;
+        result = chat_turn(c, &line);
+    }
+    str_free(&line);
+    return terminal ? 0 : result;
+}
+
+static int cmd_chat(tool_args *args) {
+    fg_model_info info;
+    chat c;
+    int result;
+    memset(&c, 0, sizeof(c));
+    result = session_open(args, &c.s);
+    if (result != 0) return result;
+    c.args = args;
+    fg_model_get_info(c.s.model, &info);
+    result = describe_request(args, 512, &c.desc);
+    c.desc.tokenize_flags = FG_NO_BOS; /* templates write it themselves */
+    if (result == 0 && !info.chat_template)
+        result = failure("%s has no chat template; fastgen generate continues plain text", base_name(args->model));
+    if (result == 0) result = chat_loop(&c);
+    chat_reset(&c);
+    free(c.turns);
+    free((void *)c.desc.sampling.logit_bias);
+    session_close(&c.s);
+    return result;
+}

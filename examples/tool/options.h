@@ -1,0 +1,257 @@
+/* One table of options for all commands: parsing, checking and --help come from it. */
+
+enum {
+    CMD_GENERATE = 1,
+    CMD_CHAT = 2,
+    CMD_TOKENIZE = 4,
+    CMD_PERPLEXITY = 8,
+    CMD_INFO = 16,
+    CMD_BENCH = 32,
+    CMD_DEMO = 64,
+    CMD_TEXT = CMD_GENERATE | CMD_CHAT,
+    CMD_ENGINE = CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_BENCH | CMD_DEMO,
+    CMD_ALL = CMD_ENGINE | CMD_TOKENIZE
+};
+
+typedef struct text_list {
+    const char **items;
+    int count;
+} text_list;
+
+typedef struct tool_args {
+    const char *command;
+    bool help, json, verbose, quiet;
+    /* the model and the engine */
+    const char *model, *backend, *device, *cpu_path, *policy, *kv_type;
+    int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
+    bool no_prefix_cache, no_even_split;
+    /* what to write */
+    text_list prompts, stops, biases;
+    const char *file, *system;
+    int n_predict, min_tokens, samples, logprobs;
+    bool ignore_eos;
+    uint64_t seed;
+    bool seed_given;
+    double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
+    int top_k, penalty_window;
+    /* single commands */
+    bool no_bos, no_special, decode, graph, metadata;
+    int bench_prompt, repetitions;
+    const char *batches;
+} tool_args;
+
+typedef enum option_kind { OPT_FLAG, OPT_INT, OPT_REAL, OPT_SEED, OPT_TEXT, OPT_LIST } option_kind;
+
+typedef struct option {
+    const char *name, *other;  /* "-n", "--max-tokens"; other may be NULL. No name: a heading of the help */
+    const char *value;         /* its name in the help; NULL for flags */
+    option_kind kind;
+    size_t offset;             /* of the field in tool_args */
+    double least, most;        /* of numbers */
+    unsigned commands;
+    const char *help;
+} option;
+
+#define FIELD(name) offsetof(tool_args, name)
+#define INT_MOST 2147483647.0
+
+static const option options[] = {
+    {"-m", "--model", "FILE", OPT_TEXT, FIELD(model), 0, 0, CMD_ALL, "the model, a GGUF file"},
+    {"-p", "--prompt", "TEXT", OPT_LIST, FIELD(prompts), 0, 0, CMD_GENERATE, "a prompt; give several for one batch"},
+    {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_GENERATE, "a prompt from a file; - is stdin"},
+    {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_PERPLEXITY, "the text; - is stdin"},
+    {"-p", "--prompt", "N", OPT_INT, FIELD(bench_prompt), 1, 1e6, CMD_BENCH, "prompt tokens of each sequence (512)"},
+    {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 0, INT_MOST, CMD_GENERATE,
+     "tokens to write (128); 0: as many as fit"},
+    {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 0, INT_MOST, CMD_CHAT,
+     "longest answer in tokens (512); 0: as many as fit"},
+    {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_BENCH, "tokens to decode (64)"},
+    {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
+    {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
+    {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
+    {"--samples", NULL, "N", OPT_INT, FIELD(samples), 1, 1024, CMD_GENERATE, "texts for each prompt (1)"},
+    {"--system", NULL, "TEXT", OPT_TEXT, FIELD(system), 0, 0, CMD_CHAT, "the system message"},
+    {"--decode", NULL, NULL, OPT_FLAG, FIELD(decode), 0, 0, CMD_TOKENIZE, "ids to text instead"},
+    {"--no-bos", NULL, NULL, OPT_FLAG, FIELD(no_bos), 0, 0, CMD_GENERATE | CMD_TOKENIZE | CMD_PERPLEXITY,
+     "without the beginning-of-sequence token"},
+    {"--no-special", NULL, NULL, OPT_FLAG, FIELD(no_special), 0, 0, CMD_GENERATE | CMD_TOKENIZE,
+     "special tokens in the text are text; left out by --decode"},
+    {"--graph", NULL, NULL, OPT_FLAG, FIELD(graph), 0, 0, CMD_INFO, "print the list of operations"},
+    {"--metadata", NULL, NULL, OPT_FLAG, FIELD(metadata), 0, 0, CMD_INFO, "print all metadata of the file"},
+
+    {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_TEXT, "sampling"},
+    {"--temp", "--temperature", "X", OPT_REAL, FIELD(temperature), 0, 1000, CMD_TEXT, "temperature (0.8); 0: greedy"},
+    {"--top-k", NULL, "N", OPT_INT, FIELD(top_k), 0, INT_MOST, CMD_TEXT, "the N best tokens (40); 0: off"},
+    {"--top-p", NULL, "X", OPT_REAL, FIELD(top_p), 0, 1, CMD_TEXT,
+     "the best tokens of this probability (0.95); 1: off"},
+    {"--min-p", NULL, "X", OPT_REAL, FIELD(min_p), 0, 1, CMD_TEXT,
+     "at least this share of the best token's (0.05); 0: off"},
+    {"--typical-p", NULL, "X", OPT_REAL, FIELD(typical_p), 0, 1, CMD_TEXT, "locally typical sampling; 1: off"},
+    {"--repetition-penalty", NULL, "X", OPT_REAL, FIELD(repetition_penalty), 0, 100, CMD_TEXT,
+     "divides logits of tokens seen; 1: off"},
+    {"--presence-penalty", NULL, "X", OPT_REAL, FIELD(presence_penalty), -100, 100, CMD_TEXT,
+     "subtracted from logits of tokens written before"},
+    {"--frequency-penalty", NULL, "X", OPT_REAL, FIELD(frequency_penalty), -100, 100, CMD_TEXT,
+     "the same, once for each time"},
+    {"--penalty-window", NULL, "N", OPT_INT, FIELD(penalty_window), 0, INT_MOST, CMD_TEXT,
+     "last tokens the penalties see; 0: all"},
+    {"--logit-bias", NULL, "ID=X", OPT_LIST, FIELD(biases), 0, 0, CMD_TEXT, "adds X to a token's logit; -inf bans it"},
+    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0, CMD_TEXT | CMD_BENCH | CMD_DEMO,
+     "of the random numbers; the same seed gives the same text"},
+    {"--stop", NULL, "TEXT", OPT_LIST, FIELD(stops), 0, 0, CMD_TEXT, "end at this text, which is left out; repeatable"},
+    {"--ignore-eos", NULL, NULL, OPT_FLAG, FIELD(ignore_eos), 0, 0, CMD_GENERATE, "go on past end tokens"},
+    {"--min-tokens", NULL, "N", OPT_INT, FIELD(min_tokens), 0, INT_MOST, CMD_TEXT, "no end before so many tokens"},
+    {"--logprobs", NULL, "N", OPT_INT, FIELD(logprobs), 0, FG_MAX_TOP_LOGPROBS, CMD_GENERATE,
+     "log-probabilities and N alternatives of each token"},
+
+    {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ENGINE, "engine"},
+    {"-c", "--context", "N", OPT_INT, FIELD(context), 1, INT_MOST, CMD_TEXT | CMD_PERPLEXITY | CMD_INFO,
+     "longest sequence in tokens"},
+    {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, or null (computes nothing)"},
+    {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
+    {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
+    {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},
+    {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE, "tokens per pass"},
+    {"--policy", NULL, "NAME", OPT_TEXT, FIELD(policy), 0, 0, CMD_ENGINE,
+     "splitfuse, prefill_first, orca or static"},
+    {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE, "fill passes greedily"},
+    {"--max-seqs", NULL, "N", OPT_INT, FIELD(max_seqs), 1, 65536, CMD_GENERATE | CMD_INFO | CMD_DEMO,
+     "sequences that run at once"},
+    {"--kv-type", NULL, "TYPE", OPT_TEXT, FIELD(kv_type), 0, 0, CMD_ENGINE, "of the KV cache: f32, f16, bf16 or q8_0"},
+    {"--kv-tokens", NULL, "N", OPT_INT, FIELD(kv_tokens), 1, INT_MOST, CMD_TEXT | CMD_INFO | CMD_DEMO,
+     "size of the KV pool in tokens"},
+    {"--block-tokens", NULL, "N", OPT_INT, FIELD(block_tokens), 1, 65536, CMD_ENGINE,
+     "tokens per KV block, a power of two"},
+    {"--no-prefix-cache", NULL, NULL, OPT_FLAG, FIELD(no_prefix_cache), 0, 0, CMD_TEXT | CMD_DEMO,
+     "compute shared prompt prefixes again"},
+    {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ALL, "output"},
+    {"--json", NULL, NULL, OPT_FLAG, FIELD(json), 0, 0, CMD_ALL & ~(CMD_CHAT | CMD_DEMO), "print JSON"},
+    {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0, CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH,
+     "nothing but results and errors"},
+    {"--verbose", "-v", NULL, OPT_FLAG, FIELD(verbose), 0, 0, CMD_ALL, "what the library logs"},
+    {"--help", "-h", NULL, OPT_FLAG, FIELD(help), 0, 0, CMD_ALL, "this text"},
+};
+
+#define N_OPTIONS ((int)(sizeof(options) / sizeof(options[0])))
+
+static void args_default(tool_args *args) {
+    memset(args, 0, sizeof(*args));
+    args->backend = "cpu";
+    args->n_predict = -1; /* each command has its own */
+    args->logprobs = -1;
+    args->samples = 1;
+    args->temperature = 0.8;
+    args->top_k = 40;
+    args->top_p = 0.95;
+    args->min_p = 0.05;
+    args->bench_prompt = 512;
+    args->repetitions = 1;
+    args->batches = "1,4,16";
+}
+
+/* Wrong use: a message on stderr; the tool then ends with 2. */
+static int usage_error(const tool_args *args, const char *format, ...) {
+    va_list list;
+    fprintf(stderr, "fastgen %s: ", args->command);
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fprintf(stderr, "\nSee fastgen %s --help.\n", args->command);
+    return 2;
+}
+
+/* Something failed: a message on stderr; the tool then ends with 1. */
+static int failure(const char *format, ...) {
+    va_list list;
+    clear_progress();
+    fprintf(stderr, "fastgen: ");
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fprintf(stderr, "\n");
+    return 1;
+}
+
+static const option *find_option(const char *name, size_t length, unsigned command) {
+    int i;
+    for (i = 0; i < N_OPTIONS; i++) {
+        const option *o = &options[i];
+        if (!o->name || !(o->commands & command)) continue;
+        if (strlen(o->name) == length && strncmp(o->name, name, length) == 0) return o;
+        if (o->other && strlen(o->other) == length && strncmp(o->other, name, length) == 0) return o;
+    }
+    return NULL;
+}
+
+static void list_add(text_list *list, const char *item) {
+    list->items = (const char **)xrealloc((void *)list->items, (size_t)(list->count + 1) * sizeof(char *));
+    list->items[list->count++] = item;
+}
+
+/* A whole number of any sign that fits 64 bits. */
+static bool parse_seed(const char *text, uint64_t *seed) {
+    char *end;
+    errno = 0;
+    *seed = *text == '-' ? (uint64_t)strtoll(text, &end, 0) : (uint64_t)strtoull(text, &end, 0);
+    return end != text && *end == 0 && errno == 0;
+}
+
+static int set_number(const tool_args *args, const option *o, const char *text, void *field) {
+    char *end;
+    double value = strtod(text, &end);
+    bool whole = o->kind == OPT_INT;
+    if (end == text || *end || (whole && value != floor(value)))
+        return usage_error(args, "%s: '%s' is not a %snumber", o->name, text, whole ? "whole " : "");
+    if (!(value >= o->least && value <= o->most))
+        return usage_error(args, "%s: %s is outside %.10g to %.10g", o->name, text, o->least, o->most);
+    if (whole) *(int *)field = (int)value;
+    else *(double *)field = value;
+    return 0;
+}
+
+static int set_option(tool_args *args, const option *o, const char *text) {
+    void *field = (char *)args + o->offset;
+    switch (o->kind) {
+    case OPT_FLAG: *(bool *)field = true; return 0;
+    case OPT_TEXT: *(const char **)field = text; return 0;
+    case OPT_LIST: list_add((text_list *)field, text); return 0;
+    case OPT_SEED:
+        args->seed_given = parse_seed(text, (uint64_t *)field);
+        return args->seed_given ? 0 : usage_error(args, "%s: '%s' is not a whole number", o->name, text);
+    default: return set_number(args, o, text, field);
+    }
+}
+
+/* Reads "--name value", "--name=value" and "-n value". 0, or 2 after a message. */
+static int parse_options(tool_args *args, unsigned command, int argc, char **argv) {
+    int i, result = 0;
+    for (i = 0; i < argc && result == 0; i++) {
+        const char *equals = strncmp(argv[i], "--", 2) == 0 ? strchr(argv[i], '=') : NULL;
+        size_t length = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        const option *o = find_option(argv[i], length, command);
+        if (!o && argv[i][0] == '-') return usage_error(args, "unknown option '%s'", argv[i]);
+        if (!o) return usage_error(args, "'%s' is not an option", argv[i]);
+        if (equals && !o->value) return usage_error(args, "%s takes no value", o->name);
+        if (o->value && !equals && i + 1 >= argc) return usage_error(args, "%s needs a value (%s)", argv[i], o->value);
+        result = set_option(args, o, !o->value ? NULL : equals ? equals + 1 : argv[++i]);
+    }
+    return result;
+}
+
+static void print_option(const option *o) {
+    char left[80];
+    if (!o->name) {
+        printf("\n%s:\n", o->help);
+        return;
+    }
+    snprintf(left, sizeof(left), "%s%s%s%s%s", o->name, o->other ? ", " : "", o->other ? o->other : "",
+             o->value ? " " : "", o->value ? o->value : "");
+    printf("  %-26s %s\n", left, o->help);
+}
+
+static void print_options(unsigned command) {
+    int i;
+    printf("options:\n");
+    for (i = 0; i < N_OPTIONS; i++)
+        if (options[i].commands & command) print_option(&options[i]);
+}

@@ -1,0 +1,155 @@
+#!/bin/sh
+# The header with every compiler: alone without a warning, in two translation units, and the tests and the tool built with
+# musl, tcc, for aarch64 (run by qemu) and for Windows (run by wine). Missing compilers are skipped.
+#
+#     tests/compile_matrix.sh [WORD ...]     only checks whose name contains one of the words
+#
+# The last line is "N passed, N failed", with ", N skipped" where some were.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+out=${BUILD:-build}/matrix
+mkdir -p "$out"
+words=$*
+passed=0
+failed=0
+skipped=0
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# check NAME COMMAND...: one line, and what the command said when it failed.
+check() {
+    name=$1
+    shift
+    wanted "$name" || return 0
+    start=$(date +%s)
+    if "$@" >"$out/log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $name ($(($(date +%s) - start)) s)"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        tail -n 40 "$out/log"
+    fi
+}
+
+wanted() {
+    [ -n "$words" ] || return 0
+    for word in $words; do
+        case $1 in *"$word"*) return 0 ;; esac
+    done
+    return 1
+}
+
+skip() {
+    wanted "$1" || return 0
+    skipped=$((skipped + 1))
+    echo "skipped $1: $2 is not installed"
+}
+
+# ---- the header alone
+
+cat >"$out/with.c" <<'C'
+#define FASTGEN_IMPLEMENTATION
+#include "fastgen.h"
+int user(void);
+int main(void) { return user() ? 0 : 1; }
+C
+cat >"$out/without.c" <<'C'
+#include "fastgen.h"
+int user(void);
+int user(void) { return fg_version()[0] != 0; }
+C
+
+# two_units NAME FLAG...: both files without a warning, and linked.
+two_units() {
+    compiler=$1
+    shift
+    "$compiler" "$@" -O2 -Wall -Wextra -Wpedantic -Werror -I. -c "$out/with.c" -o "$out/with.o" &&
+        "$compiler" "$@" -O2 -Wall -Wextra -Wpedantic -Werror -I. -c "$out/without.c" -o "$out/without.o" &&
+        "$compiler" "$out/with.o" "$out/without.o" -o "$out/two" -lm -lpthread &&
+        "$out/two"
+}
+
+newest_clang() {
+    for name in clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14; do
+        if has "$name"; then
+            echo "$name"
+            return
+        fi
+    done
+}
+clang=$(newest_clang)
+
+for compiler in gcc ${clang:-clang}; do
+    if has "$compiler"; then
+        check "header $compiler C99" two_units "$compiler" -std=c99 -x c
+        check "header $compiler C11" two_units "$compiler" -std=c11 -x c
+        check "header $compiler C++17" two_units "$compiler" -std=c++17 -x c++
+        check "header $compiler no threads, no SIMD" two_units "$compiler" -std=c99 -DFG_NO_THREADS -DFG_NO_SIMD
+        check "header $compiler -march=native" two_units "$compiler" -std=c99 -march=native
+    else
+        skip "header $compiler" "$compiler"
+    fi
+done
+
+# ---- other platforms: the tool's text must be the native one's, and the tests that say something about a platform pass
+
+model=examples/demo-model/demo.gguf
+platform_tests="logits gguf quant token"
+
+greedy() { "$@" generate -m $model -p "Once upon a time" -p "The little dog" -n 24 --temp 0 2>"$out/err" | tr -d '\r'; }
+
+# same_text COMMAND...: the tool at COMMAND writes what the native one writes.
+same_text() {
+    greedy "$@" >"$out/other.txt"
+    if ! [ -s "$out/other.txt" ] || ! diff "$out/native.txt" "$out/other.txt"; then
+        cat "$out/err"
+        return 1
+    fi
+}
+
+# platform NAME CC CFLAGS EXE RUNNER: builds the tool and the tests and runs both.
+platform() {
+    check "$1 tool builds" env CC="$2" CFLAGS="$3" BUILD="$out/$1" ./build.sh tool
+    # shellcheck disable=SC2086 # the runner: a list of words
+    check "$1 tool writes the same text" same_text $5 "$out/$1/fastgen$4"
+    check "$1 tests" env CC="$2" CFLAGS="$3" BUILD="$out/$1" RUN="$5" TESTS="$platform_tests" ./build.sh test
+}
+
+native() { BUILD="$out/native" ./build.sh tool && greedy "$out/native/fastgen" >"$out/native.txt" && [ -s "$out/native.txt" ]; }
+
+if ! native >"$out/log" 2>&1; then
+    failed=1
+    echo "FAILED  native tool"
+    tail -n 40 "$out/log"
+fi
+
+if has musl-gcc; then
+    platform musl musl-gcc "-static -Werror" "" ""
+else
+    skip musl musl-gcc
+fi
+if has tcc; then
+    platform tcc tcc "" "" ""
+else
+    skip tcc tcc
+fi
+if has aarch64-linux-gnu-gcc && has qemu-aarch64; then
+    platform aarch64 aarch64-linux-gnu-gcc "-static -Werror" "" "qemu-aarch64 -cpu max"
+else
+    skip aarch64 "aarch64-linux-gnu-gcc or qemu-aarch64"
+fi
+WINEPREFIX=$(cd "$out" && pwd)/wine
+export WINEPREFIX WINEDEBUG=-all
+if has x86_64-w64-mingw32-gcc && has wine; then
+    platform windows x86_64-w64-mingw32-gcc "-static -Werror" .exe wine
+else
+    skip windows "x86_64-w64-mingw32-gcc or wine"
+fi
+
+if [ $skipped = 0 ]; then
+    echo "$passed passed, $failed failed"
+else
+    echo "$passed passed, $failed failed, $skipped skipped"
+fi
+[ $failed = 0 ]

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Writes a GGUF model of a real shape with random weights, for benchmarks: no training, no download.
+
+    python tests/make_model.py --shape 1.1b --type Q4_0 build/models/1.1b-q4_0.gguf
+    python tests/make_model.py --shape 40m --type Q8_0 build/models/40m-q8_0.gguf
+    python tests/make_model.py --shape 8b --type Q4_K --layers 4 build/models/8b-4l-q4_k.gguf
+
+Any program that reads GGUF Llama models loads the result. Weights are random blocks of the type, scaled so that activations
+stay in range; "Q4_K_M" mixes Q4_K and Q6_K as files of that name do. Needs numpy and the gguf package from PyPI.
+"""
+import argparse
+import os
+import sys
+
+import gguf
+import numpy as np
+
+# name: embedding, layers, heads, KV heads, head size, feed-forward, vocabulary, context
+SHAPES = {
+    "40m": (512, 8, 8, 4, 64, 1408, 32000, 4096),
+    "1.1b": (2048, 22, 32, 4, 64, 5632, 32000, 32768),
+    "8b": (4096, 32, 32, 8, 128, 14336, 128256, 131072),
+}
+
+# For each block type: bytes of a block, elements, and (offset, target) of its half-precision scales. The target is the
+# scale's size relative to a weight's: a block of random bits then has weights of about the wanted standard deviation.
+BLOCKS = {
+    "Q4_0": (18, 32, [(0, 1 / 4.6)]),
+    "Q4_1": (20, 32, [(0, 1 / 4.6), (2, -7.5 / 4.6)]),
+    "Q5_0": (22, 32, [(0, 1 / 9.2)]),
+    "Q5_1": (24, 32, [(0, 1 / 9.2), (2, -15.5 / 9.2)]),
+    "Q8_0": (34, 32, [(0, 1 / 73.9)]),
+    "Q2_K": (84, 256, [(80, 1 / 10.0), (82, 1 / 10.0)]),
+    "Q3_K": (110, 256, [(108, 1 / 42.0)]),
+    "Q4_K": (144, 256, [(0, 1 / 170.0), (2, 1 / 22.0)]),
+    "Q5_K": (176, 256, [(0, 1 / 340.0), (2, 1 / 22.0)]),
+    "Q6_K": (210, 256, [(208, 1 / 1360.0)]),
+    "IQ4_NL": (18, 32, [(0, 1 / 73.0)]),
+    "IQ4_XS": (136, 256, [(0, 1 / 1360.0)]),
+}
+
+
+def random_blocks(rng, name, rows, columns, deviation):
+    """rows x columns of random weights of about this standard deviation, in the type's block format."""
+    if name in ("F32", "F16", "BF16"):
+        values = rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(deviation)
+        return gguf.quants.quantize(values, getattr(gguf.GGMLQuantizationType, name))
+    size, elements, scales = BLOCKS[name]
+    blocks = rng.integers(0, 256, (rows * columns // elements, size), dtype=np.uint8)
+    for offset, factor in scales:
+        blocks[:, offset:offset + 2].view(np.float16)[:, 0] = np.float16(deviation * factor) * rng.uniform(0.8, 1.2, len(blocks))
+    return blocks.reshape(rows, columns // elements * size)
+
+
+def vocabulary(n):
+    """A SentencePiece vocabulary of n made-up pieces, with bytes and the three special tokens."""
+    T = gguf.TokenType
+    tokens = [b"<unk>", b"<s>", b"</s>"] + [b"<0x%02X>" % i for i in range(256)]
+    types = [T.UNKNOWN, T.CONTROL, T.CONTROL] + [T.BYTE] * 256
+    letters = "etaoinshrdlucmfwypvbgkjqxz"
+    words = ["\u2581"] + list(letters) + list(letters.upper()) + list("0123456789.,;:!?'\"()-")
+    i = 0
+    while len(tokens) + len(words) < n:
+        a, b, c, d = i % 26, i // 26 % 26, i // 676 % 26, i // 17576
+        words.append(("\u2581" if i % 3 else "") + letters[a] + letters[b] + letters[c] + (letters[d - 1] if d else ""))
+        i += 1
+    tokens += [w.encode() for w in words]
+    types += [T.NORMAL] * len(words)
+    scores = [0.0] * 259 + [-float(i) for i in range(len(words))]
+    return tokens[:n], scores[:n], types[:n]
+
+
+def tensor_type(kind, name, layer, layers):
+    if kind != "Q4_K_M":
+        return kind
+    more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+    return "Q6_K" if name == "output" or (more and name in ("attn_v", "ffn_down")) else "Q4_K"
+
+
+def progress(done, total):
+    width = 40 * done // total
+    sys.stderr.write("\r[%s%s] %3d%%" % ("#" * width, "." * (40 - width), 100 * done // total))
+    sys.stderr.write("\n" if done == total else "")
+    sys.stderr.flush()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("out")
+    p.add_argument("--shape", choices=SHAPES, default="1.1b")
+    p.add_argument("--type", choices=["F32", "F16", "BF16", "Q4_K_M", *BLOCKS], default="Q8_0")
+    p.add_argument("--layers", type=int, help="fewer layers than the shape has")
+    p.add_argument("--seed", type=int, default=1)
+    a = p.parse_args()
+    embd, layers, heads, kv_heads, head, ff, vocab, context = SHAPES[a.shape]
+    layers = a.layers or layers
+    rng = np.random.default_rng(a.seed)
+    os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
+    w = gguf.GGUFWriter(a.out, "llama", use_temp_file=True)
+    w.add_name("random " + a.shape)
+    w.add_context_length(context)
+    w.add_embedding_length(embd)
+    w.add_block_count(layers)
+    w.add_feed_forward_length(ff)
+    w.add_head_count(heads)
+    w.add_head_count_kv(kv_heads)
+    w.add_rope_dimension_count(head)
+    w.add_rope_freq_base(10000.0)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_vocab_size(vocab)
+    tokens, scores, types = vocabulary(vocab)
+    w.add_tokenizer_model("llama")
+    w.add_token_list(tokens)
+    w.add_token_scores(scores)
+    w.add_token_types(types)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_unk_token_id(0)
+
+    def matrix(name, rows, columns, layer=-1, short=""):
+        kind = tensor_type(a.type, short or name.split(".")[0], layer, layers)
+        data = random_blocks(rng, kind, rows, columns, columns ** -0.5)
+        w.add_tensor(name, data, raw_dtype=getattr(gguf.GGMLQuantizationType, kind))
+
+    def ones(name, n):
+        w.add_tensor(name, np.ones(n, dtype=np.float32))
+
+    matrix("token_embd.weight", vocab, embd)
+    for i in range(layers):
+        blk = "blk.%d." % i
+        ones(blk + "attn_norm.weight", embd)
+        ones(blk + "ffn_norm.weight", embd)
+        for short, rows, columns in (("attn_q", heads * head, embd), ("attn_k", kv_heads * head, embd),
+                                     ("attn_v", kv_heads * head, embd), ("attn_output", embd, heads * head),
+                                     ("ffn_gate", ff, embd), ("ffn_up", ff, embd), ("ffn_down", embd, ff)):
+            matrix(blk + short + ".weight", rows, columns, i, short)
+        progress(i + 1, layers)
+    ones("output_norm.weight", embd)
+    matrix("output.weight", vocab, embd)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+if __name__ == "__main__":
+    main()

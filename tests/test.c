@@ -1,0 +1,44 @@
+/* The test runner: the library and all tests in one translation unit, so that tests may call private functions.
+
+       build/test              runs every test
+       build/test WORD ...     runs the tests whose name contains one of the words
+
+   It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
+#define FASTGEN_IMPLEMENTATION
+#include "../fastgen.h"
+
+#include "test.h"
+
+#include "test_gguf.c"
+#include "test_quant.c"
+#include "test_token.c"
+#include "test_sample.c"
+#include "test_kv.c"
+#include "test_cpu.c"
+#include "test_gemm.c"
+#include "test_logits.c"
+
+static void run_all(void) {
+    run_gguf_tests();
+    run_quant_tests();
+    run_token_tests();
+    run_sample_tests();
+    run_kv_tests();
+    run_cpu_tests();
+    run_gemm_tests();
+    run_logits_tests();
+}
+
+int main(int argc, char **argv) {
+    int i;
+    if (argc < 2) run_all();
+    for (i = 1; i < argc; i++) {
+        test_filter = argv[i];
+        run_all();
+    }
+    printf("%d passed, %d failed", tests_passed, tests_failed);
+    if (tests_skipped) printf(", %d skipped", tests_skipped);
+    printf("\n");
+    if (tests_passed + tests_failed + tests_skipped == 0) fprintf(stderr, "no test has such a name\n");
+    return tests_failed > 0 || tests_passed + tests_skipped == 0;
+}

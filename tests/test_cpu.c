@@ -1,0 +1,1251 @@
+/* The CPU backend through its vtable, op by op against references in double precision written here, on every path that
+   this machine has; and the invariant: a sequence's bits do not depend on batch, chunks, threads or block size. */
+
+/* ---- Random data. ---- */
+
+static double cpu_uniform(uint64_t *state) { return (double)(test_random(state) >> 11) / 9007199254740992.0; }
+
+static float cpu_normal(uint64_t *state) {
+    double sum = -6.0;
+    int i;
+    for (i = 0; i < 12; i++) sum += cpu_uniform(state);
+    return (float)sum;
+}
+
+static void cpu_put_half(uint8_t *to, float value) {
+    uint16_t half = fg__f32_to_f16(value);
+    to[0] = (uint8_t)half;
+    to[1] = (uint8_t)(half >> 8);
+}
+
+/* n random weights of any type, of size 1 or so: random bytes, with sensible scales. */
+static void cpu_random_weights(fg_type type, uint8_t *to, int64_t n, uint64_t *state) {
+    /* where a block's half floats are, and the size of what they multiply */
+    static const struct {
+        int type, first, second;
+        float size;
+    } halves[] = {{FG_TYPE_Q4_0, 0, -1, 4.0f},    {FG_TYPE_Q4_1, 0, 2, 8.0f},     {FG_TYPE_Q5_0, 0, -1, 8.0f},
+                  {FG_TYPE_Q5_1, 0, 2, 16.0f},    {FG_TYPE_Q8_0, 0, -1, 64.0f},   {FG_TYPE_Q2_K, 80, 82, 12.0f},
+                  {FG_TYPE_Q3_K, 108, -1, 32.0f}, {FG_TYPE_Q4_K, 0, 2, 200.0f},   {FG_TYPE_Q5_K, 0, 2, 400.0f},
+                  {FG_TYPE_Q6_K, 208, -1, 1e3f},  {FG_TYPE_IQ4_NL, 0, -1, 60.0f}, {FG_TYPE_IQ4_XS, 0, -1, 1e3f}};
+    int64_t bytes = fg_type_bytes(type, n), i, block = 1;
+    size_t j, which = 0;
+    for (j = 0; j < sizeof(halves) / sizeof(halves[0]); j++)
+        if (halves[j].type == (int)type) which = j;
+    while (!fg_type_bytes(type, block)) block *= 2;
+    block = fg_type_bytes(type, block);
+    for (i = 0; i < bytes; i++) to[i] = (uint8_t)test_random(state);
+    for (i = 0; i < bytes; i += block) {
+        float x = cpu_normal(state);
+        if (type == FG_TYPE_F32) memcpy(to + i, &x, 4);
+        else if (type == FG_TYPE_F16) cpu_put_half(to + i, x);
+        else if (type == FG_TYPE_BF16) {
+            uint16_t bits = fg__f32_to_bf16(x);
+            memcpy(to + i, &bits, 2);
+        } else if (type == FG_TYPE_MXFP4) to[i] = (uint8_t)(122 + test_random(state) % 6);
+        else {
+            cpu_put_half(to + i + halves[which].first, x / halves[which].size);
+            if (halves[which].second >= 0)
+                cpu_put_half(to + i + halves[which].second, cpu_normal(state) / halves[which].size);
+        }
+    }
+}
+
+/* ---- A small graph and what runs it. Slot 0 is filled from table 0 by token id, so that tests choose each row. ----
+ */
+
+#define CPU_MAX 32
+
+typedef struct cpu_rig {
+    const fg_backend *backend;
+    fg_device *device;
+    fg_plan *plan;
+    fg_graph graph;
+    fg_op ops[CPU_MAX];
+    fg_slot slots[CPU_MAX];
+    fg_tensor tensors[CPU_MAX];
+    fg_weight *weights[CPU_MAX];
+    fg_op_type uses[CPU_MAX];
+    uint8_t *data[CPU_MAX];
+    /* one pass */
+    int32_t tokens[1024], positions[1024], cu_q[65], kv_len[64], slots_of[2][1024], rows[1024];
+    int32_t *tables[2];
+    fg_batch batch;
+    fg_output output;
+} cpu_rig;
+
+/* Any field a test does not set is "none". */
+static fg_op *cpu_op(cpu_rig *rig, fg_op_type type, int src, int dst, int n) {
+    fg_op *op = &rig->ops[rig->graph.n_ops++];
+    memset(op, 0, sizeof(*op));
+    op->type = (int32_t)type;
+    op->src = src;
+    op->dst = dst;
+    op->n = n;
+    op->src2 = op->weight = op->weight2 = op->bias = -1;
+    op->eps = 1e-5f;
+    return op;
+}
+
+static int cpu_slot(cpu_rig *rig, int width, bool per_row) {
+    fg_slot *slot = &rig->slots[rig->graph.n_slots];
+    slot->name = "slot";
+    slot->width = width;
+    slot->per_row = per_row;
+    return rig->graph.n_slots++;
+}
+
+static int cpu_weight(cpu_rig *rig, fg_type type, int64_t k, int64_t n, fg_op_type use, uint64_t *state) {
+    int i = rig->graph.n_weights++;
+    fg_tensor *tensor = &rig->tensors[i];
+    tensor->name = "weight";
+    tensor->type = type;
+    tensor->n_dims = n > 0 ? 2 : 1;
+    tensor->dims[0] = k;
+    tensor->dims[1] = tensor->dims[2] = tensor->dims[3] = 1;
+    if (n > 0) tensor->dims[1] = n;
+    tensor->bytes = (size_t)(fg_type_bytes(type, k) * tensor->dims[1]);
+    rig->data[i] = (uint8_t *)malloc(tensor->bytes);
+    cpu_random_weights(type, rig->data[i], k * tensor->dims[1], state);
+    tensor->data = rig->data[i];
+    rig->uses[i] = use;
+    return i;
+}
+
+/* Element [row][column] of a weight. */
+static void cpu_weight_row(const cpu_rig *rig, int weight, int64_t row, float *out) {
+    const fg_tensor *tensor = &rig->tensors[weight];
+    fg__dequantize_row(tensor->type, (const char *)tensor->data + row * fg_type_bytes(tensor->type, tensor->dims[0]),
+                       out, tensor->dims[0]);
+}
+
+static cpu_rig *cpu_rig_new(int max_tokens) {
+    cpu_rig *rig = (cpu_rig *)calloc(1, sizeof(*rig));
+    rig->backend = fg_backend_cpu();
+    rig->graph.ops = rig->ops;
+    rig->graph.slots = rig->slots;
+    rig->graph.tensors = rig->tensors;
+    rig->graph.weights = rig->weights;
+    rig->graph.max_tokens = rig->graph.max_rows = max_tokens;
+    rig->graph.max_seqs = 64;
+    rig->graph.max_blocks_per_seq = 1;
+    return rig;
+}
+
+/* Ends the graph: rows of `slot` come back as logits. */
+static void cpu_rig_end(cpu_rig *rig, int slot) {
+    int width = rig->slots[slot].width, out = cpu_slot(rig, width, true);
+    cpu_op(rig, FG_OP_GATHER_ROWS, slot, out, width);
+    cpu_op(rig, FG_OP_SAMPLE, out, -1, width);
+    rig->graph.n_vocab = width;
+}
+
+static fg_result cpu_rig_open(cpu_rig *rig, const char *path, int n_threads) {
+    fg_device_desc desc;
+    fg_result result;
+    int i;
+    memset(&desc, 0, sizeof(desc));
+    desc.cpu_path = path;
+    desc.n_threads = n_threads;
+    result = rig->backend->open(&desc, &rig->device);
+    for (i = 0; i < rig->graph.n_weights && result == FG_OK; i++)
+        result = rig->backend->pack(rig->device, &rig->tensors[i], rig->uses[i], &rig->weights[i], NULL);
+    if (result == FG_OK) result = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
+    CHECKF(result == FG_OK, "%s", fg_last_error());
+    return result;
+}
+
+static void cpu_rig_close(cpu_rig *rig) {
+    int i;
+    if (rig->plan) rig->backend->release(rig->device, rig->plan);
+    for (i = 0; i < rig->graph.n_weights; i++) {
+        if (rig->weights[i]) rig->backend->unpack(rig->device, rig->weights[i]);
+        rig->weights[i] = NULL;
+    }
+    if (rig->device) rig->backend->close(rig->device);
+    rig->plan = NULL;
+    rig->device = NULL;
+}
+
+static void cpu_rig_free(cpu_rig *rig) {
+    int i;
+    cpu_rig_close(rig);
+    for (i = 0; i < rig->graph.n_weights; i++) free(rig->data[i]);
+    free(rig->tables[0]);
+    free(rig->tables[1]);
+    free(rig);
+}
+
+static fg_result cpu_rig_submit(cpu_rig *rig) {
+    fg_result result = rig->backend->submit(rig->device, rig->plan, &rig->batch);
+    if (result != FG_OK) return result;
+    return rig->backend->wait(rig->device, rig->plan, &rig->output);
+}
+
+/* One pass of m one-token sequences; token i is `first + i`, all rows come back. */
+static const float *cpu_rig_run(cpu_rig *rig, int first, int m) {
+    int i;
+    fg_result result;
+    for (i = 0; i < m; i++) {
+        rig->tokens[i] = first + i;
+        rig->positions[i] = 0;
+        rig->rows[i] = i;
+        rig->kv_len[i % 64] = 1;
+        rig->cu_q[i % 64] = i;
+    }
+    rig->batch.n_tokens = rig->batch.n_rows = m;
+    rig->batch.n_seqs = m > 64 ? 1 : m;
+    rig->cu_q[0] = 0;
+    rig->cu_q[rig->batch.n_seqs] = m;
+    if (m > 64) rig->kv_len[0] = m;
+    rig->batch.tokens = rig->tokens;
+    rig->batch.positions = rig->positions;
+    rig->batch.rows = rig->rows;
+    rig->batch.cu_q = rig->cu_q;
+    rig->batch.kv_len = rig->kv_len;
+    rig->batch.want_logits = true;
+    result = cpu_rig_submit(rig);
+    CHECKF(result == FG_OK, "%s", fg_last_error());
+    return rig->output.logits;
+}
+
+/* The paths of this machine. */
+static int cpu_paths(const char **paths) {
+    fg__cpu_features features = fg__cpu_detect();
+    int i, n = 0;
+    for (i = 0; i < FG__CPU_PATHS; i++)
+        if (fg__cpu_has_path(&features, i)) paths[n++] = fg__cpu_path_names[i];
+    return n;
+}
+
+static const fg_type cpu_types[] = {
+#define CPU_TYPE(name, id, elements, bytes) FG_TYPE_##name,
+    FG_TYPES(CPU_TYPE)
+#undef CPU_TYPE
+};
+#define CPU_TYPES ((int)(sizeof(cpu_types) / sizeof(cpu_types[0])))
+
+/* ---- References. ---- */
+
+static double cpu_act(int act, double x) {
+    switch (act) {
+    case FG_ACT_SILU: return x / (1.0 + exp(-x));
+    case FG_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case FG_ACT_GELU: return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    case FG_ACT_RELU: return x > 0.0 ? x : 0.0;
+    default: return x;
+    }
+}
+
+/* ---- Device, caps, errors. ---- */
+
+static void test_cpu_device(void) {
+    const fg_backend *b = fg_backend_cpu();
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg_device_caps caps;
+    fg_roofs roofs;
+    const char *paths[FG__CPU_PATHS];
+    uint8_t bytes[16] = {1, 2, 3};
+    void *memory;
+    int i, n = cpu_paths(paths);
+    CHECK(b->abi == FG_BACKEND_ABI && b->size == sizeof(fg_backend) && b->probe() == 1);
+    memset(&desc, 0, sizeof(desc));
+    desc.cpu_path = "mmx";
+    CHECK(b->open(&desc, &device) == FG_ERROR_INVALID_ARGUMENT && strstr(fg_last_error(), "mmx"));
+    for (i = 0; i < FG__CPU_PATHS; i++) {
+        fg__cpu_features features = fg__cpu_detect();
+        if (fg__cpu_has_path(&features, i)) continue;
+        desc.cpu_path = fg__cpu_path_names[i];
+        CHECK(b->open(&desc, &device) == FG_ERROR_UNSUPPORTED);
+    }
+    for (i = 0; i < n; i++) {
+        desc.cpu_path = paths[i];
+        desc.n_threads = 1 + i;
+        CHECK(b->open(&desc, &device) == FG_OK);
+        b->caps(device, &caps);
+        CHECKF(strstr(caps.name, paths[i]) && strstr(caps.name, "thread"), "%s", caps.name);
+        CHECK(caps.block_tokens == 32 && caps.token_budget == 256 && caps.n_threads >= 1);
+        CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 &&
+              caps.ops >> FG_OP_GEMM & 1);
+        CHECK(!(caps.ops >> FG_OP_MOE_GEMM & 1));
+        memory = b->alloc(device, 16);
+        CHECK(memory && b->write(device, memory, 4, bytes, 3) == FG_OK);
+        CHECK(b->read(device, memory, 5, bytes, 1) == FG_OK && bytes[0] == 2);
+        bytes[0] = 1;
+        b->free(device, memory);
+        memset(&roofs, 0, sizeof(roofs));
+        CHECK(b->profile(device, &roofs) == FG_OK);
+        CHECK(roofs.read_bytes_per_s > 1e6 && roofs.int8_ops_per_s > 1e6 && roofs.float_ops_per_s > 1e6);
+        b->close(device);
+    }
+}
+
+static void test_cpu_refuses(void) {
+    uint64_t state = 1;
+    cpu_rig *rig = cpu_rig_new(8);
+    int x = cpu_slot(rig, 64, false), y = cpu_slot(rig, 64, false);
+    fg_memory memory, again;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, 64);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, 64, 10, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_NORM, x, y, 64);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, 64, 0, FG_OP_NORM, &state);
+    op = cpu_op(rig, FG_OP_GEMM, y, x, 64);
+    op->k = 64;
+    op->weight = cpu_weight(rig, FG_TYPE_F32, 64, 64, FG_OP_GEMM, &state);
+    cpu_rig_end(rig, x);
+    if (cpu_rig_open(rig, NULL, 2) != FG_OK) return;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, NULL, &memory) == FG_OK);
+    CHECK(memory.kv == 0 && memory.activations > 8 * 64 * 4 * 3 && memory.total == memory.activations);
+    rig->graph.weights = NULL; /* an estimate needs no packed weights */
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, NULL, &again) == FG_OK && again.total == memory.total);
+    rig->graph.weights = rig->weights;
+    CHECK(cpu_rig_run(rig, 0, 8) != NULL);
+    rig->tokens[3] = 10;
+    CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+    rig->tokens[3] = -1;
+    CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+    rig->tokens[3] = 9;
+    CHECK(cpu_rig_submit(rig) == FG_OK);
+    rig->rows[2] = 8;
+    CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+    rig->rows[2] = 2;
+    rig->batch.n_tokens = 9;
+    CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+    rig->batch.n_tokens = 8;
+    rig->batch.n_rows = 0;
+    CHECK(cpu_rig_submit(rig) == FG_OK);
+    rig->backend->release(rig->device, rig->plan);
+    rig->plan = NULL;
+    op->n = 65;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT);
+    op->n = 64;
+    op->weight = 7;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT);
+    op->weight = 1;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT);
+    op->weight = 2;
+    op->type = FG_OP_MOE_ROUTE;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_UNSUPPORTED);
+    CHECKF(strstr(fg_last_error(), "MOE_ROUTE"), "%s", fg_last_error());
+    cpu_rig_free(rig);
+}
+
+/* ---- Rows: embed, norm, act_mul, gather, sample. ---- */
+
+static void test_cpu_embed(void) {
+    const char *paths[FG__CPU_PATHS];
+    int i, j, p, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (i = 0; i < CPU_TYPES; i++) {
+            uint64_t state = 7 + (uint64_t)i;
+            cpu_rig *rig = cpu_rig_new(16);
+            int x = cpu_slot(rig, 600, false), bad = 0, row;
+            fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, 512);
+            const float *out;
+            float expected[512];
+            op->weight = cpu_weight(rig, cpu_types[i], 512, 20, FG_OP_EMBED, &state);
+            op->scale = 2.5f;
+            op->dst_col = 10;
+            cpu_rig_end(rig, x);
+            if (cpu_rig_open(rig, paths[p], 1 + i % 3) == FG_OK) {
+                out = cpu_rig_run(rig, 3, 16);
+                for (row = 0; row < 16; row++) {
+                    cpu_weight_row(rig, op->weight, 3 + row, expected);
+                    for (j = 0; j < 512; j++) bad += out[row * 600 + 10 + j] != expected[j] * 2.5f;
+                }
+                CHECKF(bad == 0, "%s %s: %d differ", paths[p], fg_type_name(cpu_types[i]), bad);
+            }
+            cpu_rig_free(rig);
+        }
+}
+
+/* kind 0: rms; 1: layer norm; 2: rms of a sum, the sum stays in src; 3: rms without weight */
+static void cpu_check_norm(const char *path, int n, int kind) {
+    uint64_t state = 11;
+    cpu_rig *rig = cpu_rig_new(40);
+    int x = cpu_slot(rig, n, false), y = cpu_slot(rig, n, false), z = cpu_slot(rig, 2 * n, false), row, i;
+    int more = cpu_slot(rig, n, false);
+    fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, x, n), *embed2 = cpu_op(rig, FG_OP_EMBED, -1, more, n), *op;
+    float *a = (float *)malloc((size_t)n * 16), *b = a + n, *w = b + n, *bias = w + n;
+    double worst = 0.0, sum_error = 0.0;
+    const float *out;
+    embed->weight = cpu_weight(rig, FG_TYPE_F32, n, 40, FG_OP_EMBED, &state);
+    embed2->weight = cpu_weight(rig, FG_TYPE_F32, n, 40, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_NORM, x, y, n);
+    if (kind != 3) op->weight = cpu_weight(rig, FG_TYPE_F16, n, 0, FG_OP_NORM, &state);
+    if (kind == 1) op->bias = cpu_weight(rig, FG_TYPE_F32, n, 0, FG_OP_NORM, &state);
+    if (kind == 2) op->src2 = more;
+    /* z = [x, y]: relu(x) * 1 cannot show x, so both go through a product with nothing: a gather of two slots */
+    (void)z;
+    cpu_rig_end(rig, kind == 2 ? x : y);
+    if (cpu_rig_open(rig, path, 2) != FG_OK) return;
+    out = cpu_rig_run(rig, 0, 40);
+    if (kind == 2) { /* first the sum */
+        for (row = 0; row < 40; row++) {
+            cpu_weight_row(rig, embed->weight, row, a);
+            cpu_weight_row(rig, embed2->weight, row, b);
+            for (i = 0; i < n; i++) sum_error += fabs((double)out[row * n + i] - (double)(a[i] + b[i]));
+        }
+        CHECK(sum_error == 0.0);
+        cpu_rig_close(rig);
+        rig->ops[rig->graph.n_ops - 2].src = y;
+        if (cpu_rig_open(rig, path, 2) != FG_OK) return;
+        out = cpu_rig_run(rig, 0, 40);
+    }
+    if (op->weight >= 0) cpu_weight_row(rig, op->weight, 0, w);
+    if (op->bias >= 0) cpu_weight_row(rig, op->bias, 0, bias);
+    for (row = 0; row < 40; row++) {
+        double mean = 0.0, square = 0.0, scale;
+        cpu_weight_row(rig, embed->weight, row, a);
+        cpu_weight_row(rig, embed2->weight, row, b);
+        for (i = 0; i < n && kind == 2; i++) a[i] += b[i];
+        for (i = 0; i < n && kind == 1; i++) mean += (double)a[i] / n;
+        for (i = 0; i < n; i++) square += ((double)a[i] - mean) * ((double)a[i] - mean) / n;
+        scale = 1.0 / sqrt(square + (double)op->eps);
+        for (i = 0; i < n; i++) {
+            double expected =
+                ((double)a[i] - mean) * scale * (kind == 3 ? 1.0 : (double)w[i]) + (kind == 1 ? (double)bias[i] : 0.0);
+            worst = fmax(worst, fabs((double)out[row * n + i] - expected) / (1.0 + fabs(expected)));
+        }
+    }
+    CHECKF(worst < 2e-6, "%s n %d kind %d: error %g", path, n, kind, worst);
+    free(a);
+    cpu_rig_free(rig);
+}
+
+static void test_cpu_norm(void) {
+    static const int widths[] = {1, 7, 64, 100, 288, 2048};
+    const char *paths[FG__CPU_PATHS];
+    int i, kind, p, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (i = 0; i < 6; i++)
+            for (kind = 0; kind < 4; kind++) cpu_check_norm(paths[p], widths[i], kind);
+}
+
+static void test_cpu_act_mul(void) {
+    const char *paths[FG__CPU_PATHS];
+    int act, p, n_paths = cpu_paths(paths), row, i;
+    for (p = 0; p < n_paths; p++)
+        for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+            uint64_t state = 13;
+            cpu_rig *rig = cpu_rig_new(33);
+            int x = cpu_slot(rig, 300, false), y = cpu_slot(rig, 140, false);
+            fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, x, 300), *op = cpu_op(rig, FG_OP_ACT_MUL, x, y, 133);
+            float a[300], *table;
+            double worst = 0.0;
+            const float *out;
+            embed->weight = cpu_weight(rig, FG_TYPE_F32, 300, 40, FG_OP_EMBED, &state);
+            table = (float *)(void *)rig->data[embed->weight];
+            for (i = 0; i < 300; i++) table[i] = 0.5f * (float)(i - 75); /* far into both tails */
+            op->src2 = x;
+            op->src_col = 5;
+            op->src2_col = 160;
+            op->act = act;
+            cpu_rig_end(rig, y);
+            if (cpu_rig_open(rig, paths[p], 3) == FG_OK) {
+                out = cpu_rig_run(rig, 0, 33);
+                for (row = 0; row < 33; row++) {
+                    cpu_weight_row(rig, embed->weight, row, a);
+                    for (i = 0; i < 133; i++) {
+                        double expected = cpu_act(act, (double)a[5 + i]) * (double)a[160 + i];
+                        worst = fmax(worst, fabs((double)out[row * 140 + i] - expected) /
+                                                (1.0 + fabs((double)a[5 + i] * (double)a[160 + i])));
+                    }
+                }
+                CHECKF(worst < 2e-6, "%s act %d: error %g", paths[p], act, worst);
+            }
+            cpu_rig_free(rig);
+        }
+}
+
+static void test_cpu_sample(void) {
+    static const int widths[] = {1, 3, 100, 4096, 4097, 20001};
+    const char *paths[FG__CPU_PATHS];
+    int w, p, n_paths = cpu_paths(paths), row, i, n;
+    for (p = 0; p < n_paths; p++)
+        for (w = 0; w < 6; w++) {
+            uint64_t state = 17;
+            cpu_rig *rig = cpu_rig_new(12);
+            int x;
+            float *table;
+            n = widths[w];
+            x = cpu_slot(rig, n, false);
+            cpu_op(rig, FG_OP_EMBED, -1, x, n)->weight = cpu_weight(rig, FG_TYPE_F32, n, 12, FG_OP_EMBED, &state);
+            table = (float *)(void *)rig->data[0];
+            for (i = 0; i < 12 * n; i++) table[i] *= 5.0f;
+            for (i = 0; i < n; i++) table[i] = 3.0f;                  /* row 0: all equal */
+            for (i = 0; i < n; i++) table[n + i] = (float)NAN;        /* row 1: nothing */
+            for (i = 0; i < n; i += 2) table[2 * n + i] = (float)NAN; /* row 2: NaN between */
+            table[3 * n] = -INFINITY;
+            table[4 * n + n / 2] = INFINITY; /* row 4: infinite */
+            for (i = 0; i < n; i++) table[5 * n + i] = -1e30f;
+            table[6 * n + n - 1] = table[6 * n + n / 3] = 1000.0f; /* row 6: a tie, far above */
+            cpu_rig_end(rig, x);
+            if (cpu_rig_open(rig, paths[p], 2) != FG_OK) return;
+            CHECK(cpu_rig_run(rig, 0, 12) != NULL);
+            for (row = 0; row < 12; row++) {
+                const fg_row_result *r = &rig->output.rows[row];
+                const float *values = table + row * n;
+                double best = -INFINITY, sum = 0.0, lse;
+                int token = 0;
+                for (i = 0; i < n; i++)
+                    if ((double)values[i] > best) {
+                        best = (double)values[i];
+                        token = i;
+                    }
+                for (i = 0; i < n; i++)
+                    if (values[i] == values[i]) sum += exp((double)values[i] - best);
+                lse = best > -INFINITY && best < INFINITY ? best + log(sum) : best;
+                CHECKF(r->token == token && (double)r->logit == best, "%s n %d row %d: %d %g, not %d %g", paths[p], n,
+                       row, r->token, (double)r->logit, token, best);
+                CHECKF((double)r->log_sum_exp == lse || fabs((double)r->log_sum_exp - lse) < 2e-6 * (1.0 + fabs(lse)),
+                       "%s n %d row %d: %.9g, not %.9g", paths[p], n, row, (double)r->log_sum_exp, lse);
+            }
+            rig->batch.want_logits = false;
+            CHECK(cpu_rig_submit(rig) == FG_OK && rig->output.logits == NULL && rig->output.rows != NULL);
+            cpu_rig_free(rig);
+        }
+}
+
+/* The exponential of each path, by way of softmax: scores 0 and -x give e^-x. */
+static void test_cpu_exp(void) {
+    fg__cpu_features features = fg__cpu_detect();
+    int path, i, j, lo = 0, hi = FG__SPAN;
+    for (path = 0; path < FG__CPU_PATHS; path++) {
+        fg__cpu_ops ops;
+        double worst = 0.0;
+        float s[FG__SCORE_ROW], x[FG__SPAN], max, sum;
+        if (!fg__cpu_has_path(&features, path)) continue;
+        ops = fg__cpu_ops_find(path, &features);
+        for (i = 0; i < 2000; i++) {
+            for (j = 0; j < FG__SPAN; j++)
+                s[j] = x[j] = j ? -87.0f * (float)(i * FG__SPAN + j) / (2000.0f * FG__SPAN) : 0.0f;
+            ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, &max, &sum);
+            for (j = 0; j < FG__SPAN; j++) worst = fmax(worst, fabs((double)s[j] / exp((double)x[j]) - 1.0));
+        }
+        CHECKF(worst < 1.3e-7, "%s: relative error %g", fg__cpu_path_names[path], worst);
+        for (j = 0; j < FG__SPAN; j++) s[j] = j ? -1000.0f * (float)j : 50.0f;
+        s[3] = -INFINITY;
+        ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, &max, &sum);
+        CHECK(s[0] == 1.0f && s[1] == 0.0f && s[3] == 0.0f && max == 50.0f && sum == 1.0f);
+    }
+}
+
+/* ---- Products. ---- */
+
+/* Largest error of out = act(x . W + bias) + residual, relative to the norms of x and the weight row. Three products of
+   the same input run as one group: type, its neighbour in the list, and F32. */
+static double cpu_gemm_error(const char *path, int n_threads, fg_type type, int k, int n, int m, int act, bool extras) {
+    uint64_t state = 19 + (uint64_t)n;
+    cpu_rig *rig = cpu_rig_new(m);
+    int in = cpu_slot(rig, k + 5, false), res = cpu_slot(rig, n, false), out_slot = cpu_slot(rig, 2 * n + 9, false),
+        row, i, j, part;
+    fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, in, k + 5), *embed2 = cpu_op(rig, FG_OP_EMBED, -1, res, n), *op, *op2;
+    float *x = (float *)malloc(sizeof(float) * (size_t)(2 * k + 2 * n + 5)), *w = x + k + 5, *bias = w + k,
+          *more = bias + n;
+    double worst = 0.0;
+    const float *out;
+    embed->weight = cpu_weight(rig, FG_TYPE_F32, k + 5, m, FG_OP_EMBED, &state);
+    embed2->weight = cpu_weight(rig, FG_TYPE_F32, n, m, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_GEMM, in, out_slot, n);
+    op->weight = cpu_weight(rig, type, k, n, FG_OP_GEMM, &state);
+    op->k = k;
+    op->src_col = 5;
+    op->dst_col = 9;
+    op2 = cpu_op(rig, FG_OP_GEMM, in, out_slot, n);
+    op2->weight = cpu_weight(rig, FG_TYPE_F32, k, n, FG_OP_GEMM, &state);
+    op2->k = k;
+    op2->src_col = 5;
+    op2->dst_col = 9 + n;
+    if (extras) {
+        op->bias = cpu_weight(rig, FG_TYPE_F32, n, 0, FG_OP_GEMM == FG_OP_NORM ? FG_OP_GEMM : FG_OP_NORM, &state);
+        op->act = act;
+        op->src2 = res;
+    }
+    cpu_rig_end(rig, out_slot);
+    if (cpu_rig_open(rig, path, n_threads) != FG_OK) return 1e9;
+    out = cpu_rig_run(rig, 0, m);
+    if (extras) cpu_weight_row(rig, op->bias, 0, bias);
+    for (part = 0; part < 2; part++)
+        for (j = 0; j < n; j++) {
+            double norm_w = 1e-30;
+            cpu_weight_row(rig, part ? op2->weight : op->weight, j, w);
+            for (i = 0; i < k; i++) norm_w += (double)w[i] * (double)w[i];
+            for (row = 0; row < m; row++) {
+                double sum = 0.0, norm_x = 1e-30;
+                memcpy(x, rig->data[embed->weight] + sizeof(float) * (size_t)(row * (k + 5)),
+                       sizeof(float) * (size_t)(k + 5));
+                memcpy(more, rig->data[embed2->weight] + sizeof(float) * (size_t)(row * n), sizeof(float) * (size_t)n);
+                for (i = 0; i < k; i++) {
+                    sum += (double)w[i] * (double)x[5 + i];
+                    norm_x += (double)x[5 + i] * (double)x[5 + i];
+                }
+                if (extras && part == 0) sum = cpu_act(act, sum + (double)bias[j]) + (double)more[j];
+                /* the part's own limit: 1e-6 for the F32 one, scaled to the caller's */
+                sum = fabs((double)out[row * (2 * n + 9) + 9 + part * n + j] - sum) / (sqrt(norm_w * norm_x) + 1.0);
+                if (part == 1) CHECKF(sum < 1e-6, "%s F32 beside %s: error %g", path, fg_type_name(type), sum);
+                if (part == 0) worst = fmax(worst, sum);
+            }
+        }
+    free(x);
+    cpu_rig_free(rig);
+    return worst;
+}
+
+/* Activations of quantised types are rounded to 8 bits on SIMD paths (as every engine of the field does), those of BF16
+ * to BF16. */
+static double cpu_gemm_limit(const char *path, fg_type type) {
+    if (strcmp(path, "scalar") == 0 || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
+    return type == FG_TYPE_BF16 ? 4e-3 : 2e-3;
+}
+
+static void test_cpu_gemm(void) {
+    const char *paths[FG__CPU_PATHS];
+    int p, i, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (i = 0; i < CPU_TYPES; i++) {
+            static const int shapes[][3] = {{256, 64, 1},  {256, 33, 7}, {512, 31, 2},
+                                            {768, 96, 49}, {256, 1, 64}, {1024, 100, 12}};
+            int s;
+            for (s = 0; s < 6; s++) {
+                double error = cpu_gemm_error(paths[p], 1 + s % 3, cpu_types[i], shapes[s][0], shapes[s][1],
+                                              shapes[s][2], FG_ACT_NONE, false);
+                CHECKF(error < cpu_gemm_limit(paths[p], cpu_types[i]), "%s %s k %d n %d m %d: error %g", paths[p],
+                       fg_type_name(cpu_types[i]), shapes[s][0], shapes[s][1], shapes[s][2], error);
+            }
+        }
+}
+
+static void test_cpu_gemm_extras(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0, FG_TYPE_Q4_K};
+    const char *paths[FG__CPU_PATHS];
+    int p, i, act, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (i = 0; i < 5; i++)
+            for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+                double error = cpu_gemm_error(paths[p], 2, types[i], 256, 77, 50 + act, act, true);
+                CHECKF(error < 2.0 * cpu_gemm_limit(paths[p], types[i]), "%s %s act %d: error %g", paths[p],
+                       fg_type_name(types[i]), act, error);
+            }
+}
+
+/* Widths that no block size divides: float types only. */
+static void test_cpu_gemm_odd(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16};
+    static const int widths[] = {1, 3, 17, 31, 33, 65, 255};
+    const char *paths[FG__CPU_PATHS];
+    int p, i, w, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (i = 0; i < 3; i++)
+            for (w = 0; w < 7; w++) {
+                double error = cpu_gemm_error(paths[p], 2, types[i], widths[w], 40, 9, FG_ACT_NONE, false);
+                CHECKF(error < cpu_gemm_limit(paths[p], types[i]), "%s %s k %d: error %g", paths[p],
+                       fg_type_name(types[i]), widths[w], error);
+            }
+}
+
+/* ---- Attention. ---- */
+
+#define CPU_SEQS 6
+
+typedef struct cpu_attn {
+    fg_type kv_type;
+    int n_head, n_kv_head, head_dim, n_rot, neox, window, block_tokens;
+    bool norms;
+    float softcap, rope_scale;
+    int lengths[CPU_SEQS]; /* 0 ends */
+} cpu_attn;
+
+static int cpu_attn_total(const cpu_attn *c) {
+    int i, total = 0;
+    for (i = 0; i < CPU_SEQS; i++) total += c->lengths[i];
+    return total;
+}
+
+/* Token of sequence s at position p: an own row of the table of q, k, v. */
+static int cpu_attn_token(const cpu_attn *c, int s, int p) {
+    int i, base = 0;
+    for (i = 0; i < s; i++) base += c->lengths[i];
+    return base + p;
+}
+
+/* The graph: embed -> rope_kv -> attention; two layers' room in the cache, of which the second is used. */
+static cpu_rig *cpu_attn_rig(const cpu_attn *c, int max_tokens) {
+    uint64_t state = 23;
+    cpu_rig *rig = cpu_rig_new(max_tokens);
+    fg_group *group = &rig->graph.groups[0];
+    int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim, i, n_blocks = 0, longest = 0;
+    int x = cpu_slot(rig, q + 2 * kv, false), y = cpu_slot(rig, q, false);
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, q + 2 * kv);
+    float *table;
+    op->weight = cpu_weight(rig, FG_TYPE_F32, q + 2 * kv, cpu_attn_total(c), FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_ROPE_KV, x, -1, 0);
+    op->src2_col = q;
+    op->dst_col = q + kv;
+    op->n_rot = c->n_rot;
+    op->rope_neox = c->neox;
+    op->scale = c->rope_scale;
+    op->group_layer = 1;
+    if (c->n_rot) {
+        op->bias = cpu_weight(rig, FG_TYPE_F32, c->n_rot / 2, 0, FG_OP_ROPE_KV, &state);
+        table = (float *)(void *)rig->data[op->bias];
+        for (i = 0; i < c->n_rot / 2; i++) table[i] = (float)pow(10000.0, -2.0 * i / c->n_rot);
+    }
+    if (c->norms) {
+        op->weight = cpu_weight(rig, FG_TYPE_F32, c->head_dim, 0, FG_OP_ROPE_KV, &state);
+        op->weight2 = cpu_weight(rig, FG_TYPE_F32, c->head_dim, 0, FG_OP_ROPE_KV, &state);
+    }
+    rig->ops[2] = rig->ops[1];
+    rig->graph.n_ops++;
+    op = &rig->ops[2];
+    op->type = FG_OP_ATTENTION;
+    op->dst = y;
+    op->src2_col = op->dst_col = 0;
+    op->scale = (float)(1.5 / sqrt((double)c->head_dim));
+    op->softcap = c->softcap;
+    op->weight = op->weight2 = op->bias = -1;
+    for (i = 1; i < 3; i++) {
+        rig->ops[i].n_head = c->n_head;
+        rig->ops[i].n_kv_head = c->n_kv_head;
+        rig->ops[i].head_dim = c->head_dim;
+    }
+    for (i = 0; i < CPU_SEQS; i++) {
+        longest = FG__MAX(longest, c->lengths[i]);
+        n_blocks += (c->lengths[i] + c->block_tokens - 1) / c->block_tokens;
+    }
+    group->kind = c->window ? FG_GROUP_WINDOW : FG_GROUP_FULL;
+    group->n_layers = 2;
+    group->n_kv_head = c->n_kv_head;
+    group->head_dim = c->head_dim;
+    group->window = c->window;
+    group->block_tokens = c->block_tokens;
+    group->n_blocks = n_blocks + 3;
+    group->kv_type = c->kv_type;
+    rig->graph.n_groups = 1;
+    rig->graph.max_blocks_per_seq = (longest + c->block_tokens - 1) / c->block_tokens + 1;
+    rig->tables[0] = (int32_t *)malloc(sizeof(int32_t) * (size_t)(64 * rig->graph.max_blocks_per_seq));
+    cpu_rig_end(rig, y);
+    return rig;
+}
+
+/* Block `index` of sequence s: all blocks of the pool in a shuffled order that is the same every time. */
+static int cpu_attn_block(const cpu_attn *c, const cpu_rig *rig, int s, int index) {
+    int i, n = rig->graph.groups[0].n_blocks, number = index, step = 7;
+    for (i = 0; i < s; i++) number += (c->lengths[i] + c->block_tokens - 1) / c->block_tokens;
+    while (n % step == 0) step += 2;
+    return (int)((int64_t)(number + 2) * step % n);
+}
+
+/* Adds tokens [from, to) of sequence s to the batch. */
+static void cpu_attn_add(const cpu_attn *c, cpu_rig *rig, int s, int from, int to) {
+    fg_batch *b = &rig->batch;
+    int p, i, row = b->n_seqs, first = FG__MAX(0, c->window ? from - c->window + 1 : 0) / c->block_tokens;
+    for (p = from; p < to; p++) {
+        rig->tokens[b->n_tokens] = cpu_attn_token(c, s, p);
+        rig->positions[b->n_tokens] = p;
+        rig->rows[b->n_rows++] = b->n_tokens;
+        rig->slots_of[0][b->n_tokens++] =
+            cpu_attn_block(c, rig, s, p / c->block_tokens) * c->block_tokens + p % c->block_tokens;
+    }
+    for (i = 0; i < rig->graph.max_blocks_per_seq; i++) {
+        bool live = i >= first && i <= (to - 1) / c->block_tokens;
+        rig->tables[0][row * rig->graph.max_blocks_per_seq + i] = live ? cpu_attn_block(c, rig, s, i) : -1;
+    }
+    rig->kv_len[row] = to;
+    rig->cu_q[0] = 0;
+    rig->cu_q[++b->n_seqs] = b->n_tokens;
+}
+
+static void cpu_batch_start(cpu_rig *rig) {
+    fg_batch *b = &rig->batch;
+    b->n_tokens = b->n_seqs = b->n_rows = 0;
+    b->tokens = rig->tokens;
+    b->positions = rig->positions;
+    b->cu_q = rig->cu_q;
+    b->kv_len = rig->kv_len;
+    b->tables[0] = rig->tables[0];
+    b->slots[0] = rig->slots_of[0];
+    b->rows = rig->rows;
+    b->want_logits = true;
+}
+
+/* Runs the batch and puts each row where its token belongs in `all` (rows of `width`, by token). */
+static void cpu_attn_take(cpu_rig *rig, float *all) {
+    int i, width = rig->graph.n_vocab;
+    fg_result result = cpu_rig_submit(rig);
+    CHECKF(result == FG_OK, "%s", fg_last_error());
+    for (i = 0; i < rig->batch.n_rows && result == FG_OK; i++)
+        memcpy(all + (size_t)rig->tokens[rig->rows[i]] * (size_t)width, rig->output.logits + (size_t)i * (size_t)width,
+               sizeof(float) * (size_t)width);
+}
+
+/* Processes every sequence wholly. mode 0: one sequence after the other, in chunks of `chunk`; 1: all sequences beside
+   each other, a chunk of each per pass; 2: random chunks of random sequences. */
+static void cpu_attn_all(const cpu_attn *c, cpu_rig *rig, int mode, int chunk, float *all) {
+    int done[CPU_SEQS] = {0}, s, left = cpu_attn_total(c), first = 0;
+    uint64_t state = 29;
+    while (left > 0) {
+        cpu_batch_start(rig);
+        for (s = 0; s < CPU_SEQS; s++) {
+            int n = mode == 2 ? 1 + (int)(test_random(&state) % (uint64_t)chunk) : chunk;
+            n = FG__MIN(n, c->lengths[s] - done[s]);
+            if (mode == 2 && test_random(&state) % 3 == 0) continue;
+            n = FG__MIN(n, rig->graph.max_tokens - rig->batch.n_tokens);
+            if (n <= 0 || (mode == 0 && s > first)) continue;
+            cpu_attn_add(c, rig, s, done[s], done[s] + n);
+            done[s] += n;
+            left -= n;
+        }
+        while (first < CPU_SEQS - 1 && done[first] == c->lengths[first]) first++;
+        if (rig->batch.n_tokens) cpu_attn_take(rig, all);
+    }
+}
+
+/* What the cache keeps of one head's values. */
+static void cpu_kv_round(fg_type type, double *x, int n) {
+    int i, b;
+    for (i = 0; i < n && type == FG_TYPE_F16; i++) x[i] = (double)fg__f16_to_f32(fg__f32_to_f16((float)x[i]));
+    for (i = 0; i < n && type == FG_TYPE_BF16; i++) x[i] = (double)fg__bf16_to_f32(fg__f32_to_bf16((float)x[i]));
+    for (b = 0; b < n && type == FG_TYPE_Q8_0; b += 32) {
+        double largest = 0.0, d;
+        for (i = b; i < b + 32 && i < n; i++) largest = fmax(largest, fabs(x[i]));
+        d = (double)fg__f16_to_f32(fg__f32_to_f16((float)(largest / 127.0)));
+        for (i = b; i < b + 32 && i < n; i++) x[i] = d > 0.0 ? fmax(-127.0, fmin(127.0, nearbyint(x[i] / d))) * d : 0.0;
+    }
+}
+
+/* Norm and rope of one head, as the model's own code defines them. */
+static void cpu_rope_reference(const cpu_attn *c, const cpu_rig *rig, int norm_weight, int position, const float *from,
+                               double *x) {
+    float w[1024], frequency[512];
+    double square = 0.0;
+    int i, n = c->head_dim, half = c->n_rot / 2;
+    for (i = 0; i < n; i++) square += (double)from[i] * (double)from[i] / n;
+    for (i = 0; i < n; i++) x[i] = (double)from[i];
+    if (norm_weight >= 0) {
+        cpu_weight_row(rig, norm_weight, 0, w);
+        for (i = 0; i < n; i++) x[i] *= (double)w[i] / sqrt(square + 1e-5);
+    }
+    if (half) cpu_weight_row(rig, rig->ops[1].bias, 0, frequency);
+    for (i = 0; i < half; i++) {
+        float theta = (float)position * frequency[i];
+        double co = cos((double)theta) * (double)c->rope_scale, si = sin((double)theta) * (double)c->rope_scale, a, b;
+        int first = c->neox ? i : 2 * i, second = c->neox ? i + half : 2 * i + 1;
+        a = x[first];
+        b = x[second];
+        x[first] = a * co - b * si;
+        x[second] = b * co + a * si;
+    }
+}
+
+/* Attention of every token of sequence s, in double precision; the largest error of `all` against it, and its root mean
+ * square. */
+static double cpu_attn_error(const cpu_attn *c, const cpu_rig *rig, int s, const float *all, double *rms) {
+    int n = c->lengths[s], hd = c->head_dim, heads = c->n_head / c->n_kv_head, h, p, t, i;
+    int q_width = c->n_head * hd, kv_width = c->n_kv_head * hd, width = q_width + 2 * kv_width;
+    double *k = (double *)malloc(sizeof(double) * (size_t)(n * hd)),
+           *v = (double *)malloc(sizeof(double) * (size_t)(n * hd));
+    double *score = (double *)malloc(sizeof(double) * (size_t)n), worst = 0.0, squares = 0.0, q[1024], out[1024];
+    const float *table = (const float *)(const void *)rig->data[0];
+    for (h = 0; h < c->n_head; h++) {
+        for (p = 0; p < n && h % heads == 0; p++) {
+            const float *row = table + (size_t)cpu_attn_token(c, s, p) * (size_t)width + q_width + h / heads * hd;
+            cpu_rope_reference(c, rig, rig->ops[1].weight2, p, row, k + p * hd);
+            for (i = 0; i < hd; i++) v[p * hd + i] = (double)row[kv_width + i];
+            cpu_kv_round(c->kv_type, k + p * hd, hd);
+            cpu_kv_round(c->kv_type, v + p * hd, hd);
+        }
+        for (p = 0; p < n; p++) {
+            const float *row = table + (size_t)cpu_attn_token(c, s, p) * (size_t)width + h * hd;
+            int first = c->window ? FG__MAX(0, p - c->window + 1) : 0;
+            double largest = -INFINITY, sum = 0.0;
+            cpu_rope_reference(c, rig, rig->ops[1].weight, p, row, q);
+            for (t = first; t <= p; t++) {
+                score[t] = 0.0;
+                for (i = 0; i < hd; i++) score[t] += q[i] * k[t * hd + i] * (double)rig->ops[2].scale;
+                if (c->softcap > 0.0f) score[t] = (double)c->softcap * tanh(score[t] / (double)c->softcap);
+                largest = fmax(largest, score[t]);
+            }
+            memset(out, 0, sizeof(out));
+            for (t = first; t <= p; t++) {
+                double e = exp(score[t] - largest);
+                sum += e;
+                for (i = 0; i < hd; i++) out[i] += e * v[t * hd + i];
+            }
+            for (i = 0; i < hd; i++) {
+                double is = (double)all[(size_t)cpu_attn_token(c, s, p) * (size_t)q_width + (size_t)(h * hd + i)];
+                double error = fabs(is - out[i] / sum);
+                squares += error * error;
+                worst = error > worst || error != error ? error : worst;
+                if (worst != worst) worst = 1e9;
+            }
+        }
+    }
+    free(k);
+    free(v);
+    free(score);
+    *rms = sqrt(squares / ((double)n * q_width));
+    return worst;
+}
+
+static const cpu_attn cpu_attns[] = {
+    /* type, heads, kv, dim, rot, neox, window, block, norms, cap, scale, lengths */
+    {FG_TYPE_F32, 4, 4, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {70, 1, 33, 5, 0, 0}},
+    {FG_TYPE_F32, 8, 2, 32, 32, 0, 0, 32, false, 0.0f, 1.0f, {300, 32, 64, 0, 0, 0}},
+    {FG_TYPE_F16, 8, 1, 128, 128, 1, 0, 32, true, 0.0f, 1.0f, {90, 40, 0, 0, 0, 0}},
+    {FG_TYPE_BF16, 14, 2, 64, 64, 1, 0, 64, false, 0.0f, 1.1f, {300, 17, 100, 0, 0, 0}},
+    {FG_TYPE_Q8_0, 4, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {270, 50, 2, 3, 4, 5}},
+    {FG_TYPE_F32, 4, 2, 80, 32, 0, 20, 16, true, 30.0f, 1.0f, {150, 19, 21, 0, 0, 0}},
+    {FG_TYPE_F16, 3, 3, 48, 48, 1, 300, 128, false, 0.0f, 1.0f, {330, 10, 0, 0, 0, 0}},
+    {FG_TYPE_Q8_0, 6, 2, 96, 64, 0, 64, 8, false, 20.0f, 1.0f, {200, 65, 64, 63, 0, 0}},
+    {FG_TYPE_BF16, 2, 1, 20, 0, 0, 0, 4, true, 0.0f, 1.0f, {37, 4, 8, 0, 0, 0}},
+    {FG_TYPE_Q8_0, 2, 2, 20, 20, 1, 7, 1, false, 0.0f, 1.0f, {40, 9, 0, 0, 0, 0}},
+    {FG_TYPE_F16, 72, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}},
+};
+#define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])))
+
+static void test_cpu_attention(void) {
+    const char *paths[FG__CPU_PATHS];
+    int i, s, p, n_paths = cpu_paths(paths);
+    for (i = 0; i < CPU_ATTNS; i++)
+        for (p = 0; p < n_paths; p++) {
+            const cpu_attn *c = &cpu_attns[i];
+            cpu_rig *rig = cpu_attn_rig(c, 256);
+            float *all = (float *)calloc((size_t)(cpu_attn_total(c) * c->n_head * c->head_dim), sizeof(float));
+            /* F32 is limited by float sums; the others by cached values that fall on the other side of a rounding
+             * border */
+            double limit = c->kv_type == FG_TYPE_F32    ? 2e-5
+                           : c->kv_type == FG_TYPE_F16  ? 1e-3
+                           : c->kv_type == FG_TYPE_BF16 ? 8e-3
+                                                        : 2e-2;
+            if (cpu_rig_open(rig, paths[p], 2) == FG_OK) {
+                cpu_attn_all(c, rig, 1, 50, all);
+                for (s = 0; s < CPU_SEQS && c->lengths[s]; s++) {
+                    double rms, error = cpu_attn_error(c, rig, s, all, &rms);
+                    CHECKF(error < limit && rms < 0.02 * limit + 1e-6, "%s case %d (%s) sequence %d: error %g, rms %g",
+                           paths[p], i, fg_type_name(c->kv_type), s, error, rms);
+                }
+            }
+            free(all);
+            cpu_rig_free(rig);
+        }
+}
+
+/* The same sequences alone, batched, in any chunks, on 1 to 4 threads: the same bits. */
+static void test_cpu_attention_invariance(void) {
+    static const struct {
+        int threads, mode, chunk;
+    } runs[] = {{1, 0, 256}, {1, 0, 1},  {3, 1, 7},   {2, 2, 40}, {4, 1, 1},
+                {4, 0, 256}, {2, 0, 32}, {3, 2, 100}, {4, 0, 1}};
+    const char *paths[FG__CPU_PATHS];
+    int i, j, p, n_paths = cpu_paths(paths);
+    for (i = 0; i < CPU_ATTNS; i++)
+        for (p = 0; p < n_paths; p++) {
+            const cpu_attn *c = &cpu_attns[i];
+            size_t bytes = sizeof(float) * (size_t)(cpu_attn_total(c) * c->n_head * c->head_dim);
+            float *first = (float *)calloc(1, bytes), *other = (float *)calloc(1, bytes);
+            cpu_rig *rig = cpu_attn_rig(c, 256);
+            for (j = 0; j < (p ? (int)(sizeof(runs) / sizeof(runs[0])) : 4); j++) { /* the scalar path is slow */
+                if (cpu_rig_open(rig, paths[p], runs[j].threads) != FG_OK) break;
+                memset(other, 0, bytes);
+                cpu_attn_all(c, rig, runs[j].mode, runs[j].chunk, j ? other : first);
+                CHECKF(j == 0 || memcmp(first, other, bytes) == 0, "%s case %d run %d differs", paths[p], i, j);
+                cpu_rig_close(rig);
+            }
+            free(first);
+            free(other);
+            cpu_rig_free(rig);
+        }
+}
+
+/* A long context decoded on many threads is split over positions: the same bits as in one piece; and the block size
+   does not matter. */
+static void test_cpu_attention_split(void) {
+    cpu_attn c = {FG_TYPE_F16, 4, 1, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {1300, 40, 0, 0, 0, 0}};
+    static const struct {
+        int threads, block;
+    } runs[] = {{1, 32}, {4, 32}, {3, 64}, {2, 16}, {4, 512}};
+    size_t bytes = sizeof(float) * (size_t)(cpu_attn_total(&c) * c.n_head * c.head_dim);
+    float *first = (float *)calloc(1, bytes), *other = (float *)calloc(1, bytes);
+    const char *paths[FG__CPU_PATHS];
+    int j, p, t, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (j = 0; j < 5; j++) {
+            cpu_rig *rig;
+            c.block_tokens = runs[j].block;
+            rig = cpu_attn_rig(&c, 700);
+            if (cpu_rig_open(rig, paths[p], runs[j].threads) == FG_OK) {
+                memset(other, 0, bytes);
+                for (t = 0; t < 1290; t += 645) {
+                    cpu_batch_start(rig);
+                    cpu_attn_add(&c, rig, 0, t, t + 645);
+                    cpu_attn_take(rig, other);
+                }
+                for (t = 1290; t < 1300; t += 2) { /* decodes, then a short chunk beside another sequence */
+                    cpu_batch_start(rig);
+                    cpu_attn_add(&c, rig, 0, t, t + 2 - t % 4 / 2);
+                    if (t % 4 == 0) cpu_attn_add(&c, rig, 1, 0, 20);
+                    cpu_attn_take(rig, other);
+                    if (t % 4 == 0) continue;
+                    cpu_batch_start(rig);
+                    cpu_attn_add(&c, rig, 0, t + 1, t + 2);
+                    cpu_attn_take(rig, other);
+                }
+                if (j == 0) memcpy(first, other, bytes);
+                CHECKF(memcmp(first, other, bytes) == 0, "%s run %d differs", paths[p], j);
+            }
+            cpu_rig_free(rig);
+        }
+    free(first);
+    free(other);
+}
+
+static void test_cpu_copy_blocks(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
+    int i;
+    for (i = 0; i < 4; i++) {
+        cpu_attn c = {FG_TYPE_F32, 2, 1, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {48, 0, 0, 0, 0, 0}};
+        cpu_rig *rig;
+        fg_block_copy copies[3];
+        float before[48 * 64], after[48 * 64];
+        int j;
+        c.kv_type = types[i];
+        rig = cpu_attn_rig(&c, 64);
+        if (cpu_rig_open(rig, NULL, 1) != FG_OK) return;
+        cpu_batch_start(rig);
+        cpu_attn_add(&c, rig, 0, 0, 48);
+        cpu_attn_take(rig, before);
+        /* the last token again, from copies of the blocks elsewhere: block 0 and 1 move to two free ones */
+        for (j = 0; j < 3; j++) copies[j].group = 0;
+        copies[0].from = cpu_attn_block(&c, rig, 0, 0);
+        copies[0].to = cpu_attn_block(&c, rig, 0, 3);
+        copies[1].from = cpu_attn_block(&c, rig, 0, 1);
+        copies[1].to = cpu_attn_block(&c, rig, 0, 4);
+        copies[2] = copies[0];
+        copies[2].to = copies[2].from;
+        CHECK(rig->backend->copy_blocks(rig->device, rig->plan, copies, 3) == FG_OK);
+        cpu_batch_start(rig);
+        cpu_attn_add(&c, rig, 0, 47, 48);
+        rig->tables[0][0] = copies[0].to;
+        rig->tables[0][1] = copies[1].to;
+        memcpy(after, before, sizeof(after));
+        memset(after + 47 * 64, 0, sizeof(float) * 64);
+        cpu_attn_take(rig, after);
+        CHECK(memcmp(before, after, sizeof(before)) == 0);
+        copies[0].to = rig->graph.groups[0].n_blocks;
+        CHECK(rig->backend->copy_blocks(rig->device, rig->plan, copies, 1) == FG_ERROR_INVALID_ARGUMENT);
+        copies[0].to = 0;
+        copies[0].group = 1;
+        CHECK(rig->backend->copy_blocks(rig->device, rig->plan, copies, 1) == FG_ERROR_INVALID_ARGUMENT);
+        rig->tables[0][1] = -1;
+        CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+        rig->tables[0][1] = copies[1].to;
+        rig->slots_of[0][0] = -1;
+        CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+        cpu_rig_free(rig);
+    }
+}
+
+/* ---- A small model: every op together, two layers, one with a window. ---- */
+
+static cpu_rig *cpu_model_rig(const cpu_attn *c, fg_type type) {
+    enum { W = 256, FF = 512, V = 300 };
+    uint64_t state = 31;
+    cpu_rig *rig = cpu_rig_new(256);
+    int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim, layer, i, j, n_blocks = 0, longest = 0;
+    int x = cpu_slot(rig, W, false), h = cpu_slot(rig, W, false), qkv = cpu_slot(rig, q + 2 * kv, false);
+    int att = cpu_slot(rig, q, false), ff = cpu_slot(rig, 2 * FF, false), mul = cpu_slot(rig, FF, false);
+    int last = cpu_slot(rig, W, true), logits = cpu_slot(rig, V, true), frequencies;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, W);
+    float *table;
+    op->weight = cpu_weight(rig, type, W, cpu_attn_total(c), FG_OP_EMBED, &state);
+    frequencies = cpu_weight(rig, FG_TYPE_F32, c->n_rot / 2, 0, FG_OP_ROPE_KV, &state);
+    table = (float *)(void *)rig->data[frequencies];
+    for (i = 0; i < c->n_rot / 2; i++) table[i] = (float)pow(10000.0, -2.0 * i / c->n_rot);
+    for (layer = 0; layer < 2; layer++) {
+        static const int parts = 3;
+        op = cpu_op(rig, FG_OP_NORM, x, h, W);
+        op->weight = cpu_weight(rig, FG_TYPE_F32, W, 0, FG_OP_NORM, &state);
+        for (i = 0; i < parts; i++) {
+            op = cpu_op(rig, FG_OP_GEMM, h, qkv, i ? kv : q);
+            op->k = W;
+            op->dst_col = i == 0 ? 0 : q + (i - 1) * kv;
+            op->weight = cpu_weight(rig, i == 2 ? FG_TYPE_F16 : type, W, op->n, FG_OP_GEMM, &state);
+        }
+        for (i = 0; i < 2; i++) {
+            op = cpu_op(rig, i ? FG_OP_ATTENTION : FG_OP_ROPE_KV, qkv, i ? att : -1, 0);
+            op->n_head = c->n_head;
+            op->n_kv_head = c->n_kv_head;
+            op->head_dim = c->head_dim;
+            op->group = layer;
+            op->scale = i ? (float)(0.004 / sqrt((double)c->head_dim)) : 1.0f; /* scores of a sensible size */
+            if (i) continue;
+            op->src2_col = q;
+            op->dst_col = q + kv;
+            op->n_rot = c->n_rot;
+            op->rope_neox = c->neox;
+            op->bias = frequencies;
+        }
+        op = cpu_op(rig, FG_OP_GEMM, att, x, W);
+        op->k = q;
+        op->src2 = x;
+        op->weight = cpu_weight(rig, type, q, W, FG_OP_GEMM, &state);
+        op = cpu_op(rig, FG_OP_NORM, x, h, W);
+        for (i = 0; i < 2; i++) {
+            op = cpu_op(rig, FG_OP_GEMM, h, ff, FF);
+            op->k = W;
+            op->dst_col = i * FF;
+            op->weight = cpu_weight(rig, type, W, FF, FG_OP_GEMM, &state);
+        }
+        op = cpu_op(rig, FG_OP_ACT_MUL, ff, mul, FF);
+        op->src2 = ff;
+        op->src2_col = FF;
+        op->act = FG_ACT_SILU;
+        op = cpu_op(rig, FG_OP_GEMM, mul, x, W);
+        op->k = FF;
+        op->src2 = x;
+        op->weight = cpu_weight(rig, type, FF, W, FG_OP_GEMM, &state);
+    }
+    cpu_op(rig, FG_OP_GATHER_ROWS, x, last, W);
+    cpu_op(rig, FG_OP_NORM, last, last, W);
+    op = cpu_op(rig, FG_OP_GEMM, last, logits, V);
+    op->k = W;
+    op->weight = cpu_weight(rig, type, W, V, FG_OP_GEMM, &state);
+    cpu_op(rig, FG_OP_SAMPLE, logits, -1, V);
+    rig->graph.n_vocab = V;
+    for (i = 0; i < CPU_SEQS; i++) {
+        longest = FG__MAX(longest, c->lengths[i]);
+        n_blocks += (c->lengths[i] + c->block_tokens - 1) / c->block_tokens;
+    }
+    rig->graph.n_groups = 2;
+    rig->graph.max_blocks_per_seq = (longest + c->block_tokens - 1) / c->block_tokens;
+    for (j = 0; j < 2; j++) {
+        fg_group *group = &rig->graph.groups[j];
+        group->kind = j ? FG_GROUP_WINDOW : FG_GROUP_FULL;
+        group->n_layers = 1;
+        group->n_kv_head = c->n_kv_head;
+        group->head_dim = c->head_dim;
+        group->window = j ? 50 : 0;
+        group->block_tokens = c->block_tokens;
+        group->n_blocks = n_blocks + 3;
+        group->kv_type = c->kv_type;
+    }
+    rig->tables[0] = (int32_t *)malloc(sizeof(int32_t) * (size_t)(64 * rig->graph.max_blocks_per_seq));
+    return rig;
+}
+
+static void test_cpu_model_invariance(void) {
+    static const struct {
+        int threads, mode, chunk;
+    } runs[] = {{1, 0, 1}, {2, 0, 256}, {3, 1, 7}, {4, 1, 32}, {2, 2, 90}};
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_BF16, FG_TYPE_Q8_0, FG_TYPE_Q4_0, FG_TYPE_Q4_K, FG_TYPE_Q6_K};
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+    const char *paths[FG__CPU_PATHS];
+    size_t bytes = sizeof(float) * (size_t)cpu_attn_total(&c) * 300;
+    float *first = (float *)calloc(1, bytes), *other = (float *)calloc(1, bytes), *scalar = (float *)calloc(1, bytes);
+    int i, j, p, n_paths = cpu_paths(paths);
+    for (i = 0; i < 6; i++)
+        for (p = 0; p < n_paths; p++) {
+            cpu_rig *rig = cpu_model_rig(&c, types[i]);
+            double square = 0.0, error = 0.0;
+            size_t n;
+            for (j = 0; j < 5; j++) {
+                if (cpu_rig_open(rig, paths[p], runs[j].threads) != FG_OK) break;
+                rig->batch.tables[1] = rig->tables[0];
+                rig->batch.slots[1] = rig->slots_of[0];
+                memset(other, 0, bytes);
+                cpu_attn_all(&c, rig, runs[j].mode, runs[j].chunk, j ? other : first);
+                CHECKF(j == 0 || memcmp(first, other, bytes) == 0, "%s %s run %d differs", paths[p],
+                       fg_type_name(types[i]), j);
+                cpu_rig_close(rig);
+            }
+            if (p == 0) memcpy(scalar, first, bytes);
+            for (n = 0; n < bytes / sizeof(float); n++) {
+                square += (double)scalar[n] * (double)scalar[n];
+                error += ((double)first[n] - (double)scalar[n]) * ((double)first[n] - (double)scalar[n]);
+            }
+            error = sqrt(error / square);
+            CHECKF(error < (types[i] == FG_TYPE_F32 ? 1e-4 : 0.1), "%s %s against scalar: %g", paths[p],
+                   fg_type_name(types[i]), error);
+            cpu_rig_free(rig);
+        }
+    free(first);
+    free(other);
+    free(scalar);
+}
+
+/* ---- Allocation failure at every allocation in turn. ---- */
+
+typedef struct cpu_faults {
+    int left, live;
+} cpu_faults;
+
+static void *cpu_faulty_realloc(void *pointer, size_t size, void *user) {
+    cpu_faults *faults = (cpu_faults *)user;
+    if (size == 0) {
+        faults->live -= pointer != NULL;
+        free(pointer);
+        return NULL;
+    }
+    if (faults->left-- == 0) return NULL;
+    faults->live += pointer == NULL;
+    return realloc(pointer, size);
+}
+
+static fg_result cpu_open_all(cpu_rig *rig, cpu_faults *faults) {
+    fg_device_desc desc;
+    fg_result result;
+    fg_roofs roofs;
+    fg_memory memory;
+    int i;
+    memset(&desc, 0, sizeof(desc));
+    desc.n_threads = 2;
+    desc.allocator.realloc = cpu_faulty_realloc;
+    desc.allocator.user = faults;
+    result = rig->backend->open(&desc, &rig->device);
+    for (i = 0; i < rig->graph.n_weights && result == FG_OK; i++)
+        result = rig->backend->pack(rig->device, &rig->tensors[i], rig->uses[i], &rig->weights[i], NULL);
+    if (result == FG_OK) result = rig->backend->prepare(rig->device, &rig->graph, NULL, &memory);
+    if (result == FG_OK) result = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
+    for (i = 0; i < 3 && result == FG_OK && faults->left < 2; i++) result = rig->backend->profile(rig->device, &roofs);
+    return result;
+}
+
+static void test_cpu_out_of_memory(void) {
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 0, 0, 0, 0, 0}};
+    cpu_rig *rig = cpu_model_rig(&c, FG_TYPE_Q8_0);
+    fg_result result = FG_ERROR_OUT_OF_MEMORY;
+    int i;
+    for (i = 0; i < 500 && result != FG_OK; i++) {
+        cpu_faults faults;
+        faults.left = i; /* fails the allocation after so many */
+        faults.live = 0;
+        result = cpu_open_all(rig, &faults);
+        CHECKF(result == FG_OK || result == FG_ERROR_OUT_OF_MEMORY, "allocation %d: %s", i, fg_result_name(result));
+        cpu_rig_close(rig);
+        CHECKF(faults.live == 0, "allocation %d: %d leaked", i, faults.live);
+    }
+    CHECK(result == FG_OK && i > 20);
+    cpu_rig_free(rig);
+}
+
+static void run_cpu_tests(void) {
+    RUN(test_cpu_device);
+    RUN(test_cpu_refuses);
+    RUN(test_cpu_embed);
+    RUN(test_cpu_norm);
+    RUN(test_cpu_act_mul);
+    RUN(test_cpu_sample);
+    RUN(test_cpu_exp);
+    RUN(test_cpu_gemm);
+    RUN(test_cpu_gemm_extras);
+    RUN(test_cpu_gemm_odd);
+    RUN(test_cpu_attention);
+    RUN(test_cpu_attention_invariance);
+    RUN(test_cpu_attention_split);
+    RUN(test_cpu_copy_blocks);
+    RUN(test_cpu_model_invariance);
+    RUN(test_cpu_out_of_memory);
+}

@@ -1,0 +1,295 @@
+/* Matrix products of every SIMD path this CPU has, against dequantised weights in double precision. */
+#if FG__X86 || FG__ARM
+
+#define GEMM_TOKENS 33
+
+static const fg_type gemm_types[] = {
+#define GEMM_TYPE(name, id, elements, bytes) FG_TYPE_##name,
+    FG_TYPES(GEMM_TYPE)
+#undef GEMM_TYPE
+};
+
+/* Where a block has halves: scales, which random bytes would make infinite or absurd. MXFP4 has a byte. */
+static void gemm_set_scales(fg_type type, uint8_t *block, uint64_t *seed) {
+    int i, at = 0, n = 1;
+    switch ((int)type) {
+    case FG_TYPE_Q2_K: at = 80; n = 2; break;
+    case FG_TYPE_Q3_K: at = 108; break;
+    case FG_TYPE_Q6_K: at = 208; break;
+    case FG_TYPE_Q4_1:
+    case FG_TYPE_Q5_1:
+    case FG_TYPE_Q4_K:
+    case FG_TYPE_Q5_K: n = 2; break;
+    case FG_TYPE_MXFP4: block[0] = (uint8_t)(120 + test_random(seed) % 8); return;
+    default: break;
+    }
+    for (i = 0; i < n; i++) {
+        uint16_t half = fg__f32_to_f16((float)(test_random(seed) % 2001) * 1e-5f - 0.01f);
+        memcpy(block + at + 2 * i, &half, 2);
+    }
+}
+
+static float gemm_random_float(uint64_t *seed) {
+    float sum = 0;
+    int i;
+    for (i = 0; i < 4; i++) sum += (float)(test_random(seed) % 65536) / 32768.0f - 1.0f;
+    return sum;
+}
+
+/* Rows of random weights of any type; quants of `fill` everywhere when that is not negative. */
+static void gemm_random_weights(fg_type type, uint8_t *to, size_t bytes, int fill, uint64_t *seed) {
+    size_t i, block = (size_t)fg_type_bytes(type, 1), step;
+    for (i = 0; i < bytes; i++) to[i] = (uint8_t)(fill < 0 ? (int)(test_random(seed) & 255) : fill);
+    for (i = 0; block && i < bytes; i += block) {
+        float value = gemm_random_float(seed);
+        uint16_t half = type == FG_TYPE_F16 ? fg__f32_to_f16(value) : fg__f32_to_bf16(value);
+        if (type == FG_TYPE_F32) memcpy(to + i, &value, 4);
+        else memcpy(to + i, &half, 2);
+    }
+    step = (size_t)(fg_type_bytes(type, 32) ? fg_type_bytes(type, 32) : fg_type_bytes(type, 256));
+    for (i = 0; !block && i < bytes; i += step) gemm_set_scales(type, to + i, seed);
+}
+
+/* The activations that a kernel sees after packing. */
+static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packed, int64_t k, float *x) {
+    int64_t i;
+    for (i = 0; i < k; i++) {
+        if (kernel->act_bytes == fg__act_q8_bytes) {
+            const fg__act_q8 *a = (const fg__act_q8 *)(const void *)packed + i / 256;
+            x[i] = a->scale[i % 256 / 32] * (float)a->q[i % 256];
+        } else if (kernel->act_bytes == fg__act_bf16_bytes) {
+            x[i] = fg__bf16_to_f32(((const uint16_t *)(const void *)packed)[i]);
+        } else {
+            x[i] = ((const float *)(const void *)packed)[i];
+        }
+    }
+}
+
+typedef struct gemm_case {
+    const fg__gemm_kernel *kernel;
+    fg_type type;
+    int64_t k;
+    int n_rows;
+    int fill; /* -1: random weights and activations, else the largest possible sums */
+    uint8_t *rows, *panel, *acts;
+    size_t row_bytes, panel_bytes, act_stride;
+    float *w, *x, *seen; /* dequantised rows; activations before and after packing */
+    float *out;          /* [GEMM_TOKENS][32] */
+} gemm_case;
+
+static void *gemm_aligned(void **memory, size_t bytes) {
+    *memory = calloc(bytes + 64, 1);
+    return (void *)(((uintptr_t)*memory + 63) / 64 * 64);
+}
+
+/* One row of activations: the largest magnitudes, nothing, almost nothing, or random. */
+static void gemm_random_acts(const gemm_case *c, int t, float *x, uint64_t *seed) {
+    int64_t i;
+    for (i = 0; i < c->k; i++) {
+        if (c->fill >= 0) x[i] = t % 2 ? -1.0f : 1.0f;
+        else x[i] = gemm_random_float(seed) * (t == 4 ? 0.0f : t == 5 ? 1e-37f : i % 7 ? 1.0f : 3.0f);
+    }
+}
+
+/* What packing must not touch is 0x5a; what it should write is NaN before. */
+static void gemm_pack(gemm_case *c, uint64_t *seed) {
+    int i;
+    gemm_random_weights(c->type, c->rows, c->row_bytes * (size_t)c->n_rows, c->fill, seed);
+    for (i = 0; i < c->n_rows; i++)
+        fg__dequantize_row(c->type, c->rows + (size_t)i * c->row_bytes, c->w + i * c->k, c->k);
+    memset(c->panel, 0xff, c->panel_bytes);
+    memset(c->panel + c->panel_bytes, 0x5a, 64);
+    memset(c->acts, 0xff, c->act_stride * GEMM_TOKENS);
+    memset(c->acts + c->act_stride * GEMM_TOKENS, 0x5a, 64);
+    c->kernel->pack(c->type, c->rows, c->row_bytes, c->n_rows, c->k, c->panel);
+    for (i = 0; i < 64; i++) CHECK(c->panel[c->panel_bytes + (size_t)i] == 0x5a);
+    for (i = 0; i < GEMM_TOKENS; i++) {
+        gemm_random_acts(c, i, c->x + i * c->k, seed);
+        c->kernel->act_pack(c->x + i * c->k, c->k, c->acts + (size_t)i * c->act_stride);
+        gemm_unpack_acts(c->kernel, c->acts + (size_t)i * c->act_stride, c->k, c->seen + i * c->k);
+    }
+    for (i = 0; i < 64; i++) CHECK(c->acts[c->act_stride * GEMM_TOKENS + (size_t)i] == 0x5a);
+}
+
+/* Against doubles: nearly exact for the packed activations, close for the activations themselves. */
+static void gemm_check_errors(const gemm_case *c) {
+    double worst = 0, noise = 0, signal = 0;
+    double limit = c->kernel->act_bytes == fg__act_q8_bytes ? 1e-4 : c->kernel->act_bytes == fg__act_bf16_bytes ? 1e-5 : 1e-11;
+    int t, row;
+    int64_t i;
+    for (t = 0; t < GEMM_TOKENS; t++) {
+        for (row = 0; row < c->n_rows; row++) {
+            const float *w = c->w + row * c->k, *x = c->x + t * c->k, *seen = c->seen + t * c->k;
+            double packed = 0, whole = 0, size = 1e-30, got = c->out[t * FG__PANEL + row];
+            for (i = 0; i < c->k; i++) {
+                packed += (double)w[i] * (double)seen[i];
+                whole += (double)w[i] * (double)x[i];
+                size += fabs((double)w[i] * (double)seen[i]);
+            }
+            worst = fmax(worst, fabs(got - packed) / size);
+            noise += (got - whole) * (got - whole);
+            signal += whole * whole + 1e-30;
+        }
+        for (; row < FG__PANEL; row++) CHECK(c->out[t * FG__PANEL + row] == 0);
+    }
+    CHECKF(worst < 3e-6, "%s k=%d: %g of the sum of magnitudes", fg_type_name(c->type), (int)c->k, worst);
+    CHECKF(noise <= limit * signal, "%s k=%d: normalised error %g", fg_type_name(c->type), (int)c->k, noise / signal);
+}
+
+/* The same bits for any number of rows, wherever they lie, and nothing written between them. */
+static void gemm_check_invariance(const gemm_case *c) {
+    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 32};
+    float out[GEMM_TOKENS * 40];
+    int i, t, from, m;
+    for (i = 0; i < FG__COUNT(counts); i++) {
+        m = counts[i];
+        for (from = 0; from + m <= GEMM_TOKENS; from += m < 4 ? 5 : 11) {
+            for (t = 0; t < GEMM_TOKENS * 40; t++) out[t] = 77;
+            c->kernel->gemm(c->type, c->panel, c->k, c->acts + (size_t)from * c->act_stride, c->act_stride, m, out, 40);
+            for (t = 0; t < GEMM_TOKENS; t++) {
+                if (t < m) CHECK(memcmp(out + t * 40, c->out + (from + t) * FG__PANEL, FG__PANEL * sizeof(float)) == 0);
+                CHECK(out[t * 40 + FG__PANEL] == 77 && out[t * 40 + 39] == 77);
+            }
+        }
+    }
+}
+
+static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, int n_rows, int fill) {
+    void *memory[7];
+    gemm_case c;
+    uint64_t seed = (uint64_t)(k * 131 + n_rows * 17 + (int)type);
+    int i;
+    memset(&c, 0, sizeof(c));
+    c.kernel = kernel;
+    c.type = type;
+    c.k = k;
+    c.n_rows = n_rows;
+    c.fill = fill;
+    c.row_bytes = (size_t)fg_type_bytes(type, k);
+    c.panel_bytes = c.kernel->panel_bytes(type, k);
+    c.act_stride = c.kernel->act_bytes(k);
+    CHECK(c.panel_bytes % 64 == 0 && (double)c.panel_bytes <= 1.06 * 32 * (double)c.row_bytes + 64);
+    CHECK(c.act_stride % 64 == 0);
+    c.rows = (uint8_t *)gemm_aligned(&memory[0], c.row_bytes * (size_t)n_rows + 1) + 1; /* at odd addresses */
+    c.panel = (uint8_t *)gemm_aligned(&memory[1], c.panel_bytes + 64);
+    c.acts = (uint8_t *)gemm_aligned(&memory[2], c.act_stride * GEMM_TOKENS + 64);
+    c.w = (float *)gemm_aligned(&memory[3], (size_t)(k * n_rows) * sizeof(float));
+    c.x = (float *)gemm_aligned(&memory[4], (size_t)(k * GEMM_TOKENS) * sizeof(float));
+    c.seen = (float *)gemm_aligned(&memory[5], (size_t)(k * GEMM_TOKENS) * sizeof(float));
+    c.out = (float *)gemm_aligned(&memory[6], FG__PANEL * GEMM_TOKENS * sizeof(float));
+    gemm_pack(&c, &seed);
+    c.kernel->gemm(type, c.panel, k, c.acts, c.act_stride, GEMM_TOKENS, c.out, FG__PANEL);
+    gemm_check_errors(&c);
+    gemm_check_invariance(&c);
+    for (i = 0; i < 7; i++) free(memory[i]);
+}
+
+/* A kernel with one type: widths with and without tails, whole and partial panels. */
+static void gemm_check_kernel(const fg__gemm_kernel *kernel, fg_type type) {
+    static const int64_t widths[] = {1, 2, 7, 33, 100, 255, 300};
+    static const int fills[] = {0x00, 0x7f, 0x80, 0xff};
+    int64_t block = fg_type_bytes(type, 1) ? 1 : fg_type_bytes(type, 32) ? 32 : 256;
+    int i;
+    for (i = 0; block == 1 && i < FG__COUNT(widths); i++) gemm_check(kernel, type, widths[i], i % 2 ? 32 : 5 + i, -1);
+    if (block == 32) {
+        gemm_check(kernel, type, 32, 32, -1);
+        gemm_check(kernel, type, 224, 1, -1);
+        gemm_check(kernel, type, 352, 31, -1);
+    }
+    gemm_check(kernel, type, 256, 32, -1);
+    gemm_check(kernel, type, 1024, 19, -1);
+    for (i = 0; block > 1 && i < FG__COUNT(fills); i++) gemm_check(kernel, type, 512, 8, fills[i]);
+}
+
+/* Every type has a kernel, which is exact for it; what is no type or splits a block has none. */
+static void gemm_check_path(int path, bool has_products) {
+    int i;
+    for (i = 0; i < FG__COUNT(gemm_types); i++) {
+        fg_type type = gemm_types[i];
+        const fg__gemm_kernel *kernel = fg__gemm_kernel_find(path, type, 256);
+        CHECKF(kernel || !has_products, "%s on %s", fg_type_name(type), fg__cpu_path_names[path]);
+        if (kernel) gemm_check_kernel(kernel, type);
+        CHECK(!fg__gemm_kernel_find(path, type, 0));
+        if (!fg_type_bytes(type, 1)) CHECK(!fg__gemm_kernel_find(path, type, 257));
+    }
+    CHECK(!fg__gemm_kernel_find(path, (fg_type)9, 256));
+}
+
+static void test_gemm_avx2(void) {
+    if (!fg__cpu_detect().avx2) SKIP("no AVX2");
+    gemm_check_path(FG__CPU_AVX2, true);
+}
+
+static void test_gemm_avx512(void) {
+    if (!fg__cpu_detect().avx512) SKIP("no AVX-512");
+    gemm_check_path(FG__CPU_AVX512, true);
+}
+
+static void test_gemm_neon(void) {
+    if (!fg__cpu_detect().neon) SKIP("no NEON");
+    gemm_check_path(FG__CPU_NEON, fg__cpu_detect().dotprod);
+}
+
+/* Kernels that a better CPU does not choose. */
+static void test_gemm_older(void) {
+    int i;
+    fg__cpu_features cpu = fg__cpu_detect();
+    for (i = 0; i < FG__COUNT(gemm_types); i++) {
+        fg_type type = gemm_types[i];
+        bool floats = !fg__panel_layout_of(type);
+#if FG__X86
+        if (cpu.avx2 && !floats) gemm_check_kernel(&fg__gemm_q8_256_kernel, type);
+        if (cpu.avx512_vnni && floats) gemm_check_kernel(&fg__gemm_f32_512_kernel, type);
+#else
+        if (cpu.dotprod && !floats) gemm_check_kernel(&fg__gemm_dot_neon_kernel, type);
+#endif
+    }
+}
+
+/* Quantised products are the same bits on every path. */
+static void test_gemm_paths_agree(void) {
+#if FG__X86
+    enum { K = 768, M = 5 };
+    uint64_t seed = 3;
+    fg__cpu_features cpu = fg__cpu_detect();
+    uint8_t *rows = (uint8_t *)malloc(32 * K * 4), *panel = (uint8_t *)malloc(32 * K * 4), *acts = (uint8_t *)malloc(M * K * 4);
+    float x[K], out[2][M * FG__PANEL];
+    int i, j, t;
+    for (i = 0; i < FG__COUNT(gemm_types) && cpu.avx512_vnni; i++) {
+        fg_type type = gemm_types[i];
+        const fg__gemm_kernel *kernels[2];
+        if (!fg__panel_layout_of(type)) continue;
+        kernels[0] = &fg__gemm_q8_512_kernel;
+        kernels[1] = &fg__gemm_q8_256_kernel;
+        gemm_random_weights(type, rows, 32 * (size_t)fg_type_bytes(type, K), -1, &seed);
+        fg__panel_pack(type, rows, (size_t)fg_type_bytes(type, K), 32, K, panel);
+        for (t = 0; t < M; t++) {
+            for (j = 0; j < K; j++) x[j] = gemm_random_float(&seed);
+            kernels[0]->act_pack(x, K, acts + (size_t)t * kernels[0]->act_bytes(K));
+        }
+        for (j = 0; j < 2; j++) kernels[j]->gemm(type, panel, K, acts, kernels[j]->act_bytes(K), M, out[j], FG__PANEL);
+        CHECKF(memcmp(out[0], out[1], sizeof(out[0])) == 0, "%s", fg_type_name(type));
+    }
+    free(rows);
+    free(panel);
+    free(acts);
+    if (!cpu.avx512_vnni) SKIP("no AVX-512 VNNI");
+#else
+    SKIP("one path");
+#endif
+}
+
+static void run_gemm_tests(void) {
+    RUN(test_gemm_avx2);
+    RUN(test_gemm_avx512);
+    RUN(test_gemm_neon);
+    RUN(test_gemm_older);
+    RUN(test_gemm_paths_agree);
+}
+#else
+static void test_gemm_none(void) {
+    CHECK(!fg__gemm_kernel_find(FG__CPU_AVX2, FG_TYPE_Q8_0, 256) && !fg__gemm_kernel_find(FG__CPU_NEON, FG_TYPE_F32, 256));
+}
+
+static void run_gemm_tests(void) { RUN(test_gemm_none); }
+#endif

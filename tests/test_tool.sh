@@ -1,0 +1,184 @@
+#!/bin/sh
+# The command-line tool, by the forms its users type. POSIX sh; TOOL is the command (default: build/fastgen).
+# The last line is "N passed, N failed", with ", N skipped" where some were.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+TOOL=${TOOL:-build/fastgen}
+demo=examples/demo-model/demo.gguf
+stories=../shared/models/stories260K.gguf
+vocabulary=../shared/tokenizers/ggml-vocab-llama-spm.gguf
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+skipped=0
+
+# tool ARGUMENT...: stdout and stderr into files; the exit status is the tool's.
+tool() {
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL "$@" >"$dir/out" 2>"$dir/err"
+    status=$?
+    if [ -n "$(tr -cd '\r' <"$dir/out")" ]; then # Windows
+        tr -d '\r' <"$dir/out" >"$dir/plain" && mv "$dir/plain" "$dir/out"
+    fi
+    return $status
+}
+
+# check NAME COMMAND...
+check() {
+    name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED $name"
+        head -c 600 "$dir/out" | sed 's/^/    out: /'
+        head -c 600 "$dir/err" | sed 's/^/    err: /'
+    fi
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    echo "skipped $1: $2 is not here"
+}
+
+out_is() { [ "$(cat "$dir/out")" = "$1" ]; }
+out_starts() { case $(cat "$dir/out") in "$1"*) true ;; *) false ;; esac }
+out_matches() { grep -Eiq -e "$1" "$dir/out"; }
+out_lines() { [ "$(wc -l <"$dir/out")" -eq "$1" ]; }
+err_matches() { grep -Eiq -e "$1" "$dir/err"; }
+same() { [ -s "$dir/first" ] && cmp "$dir/out" "$dir/first"; }
+silent() { ! [ -s "$dir/out" ]; }
+
+# ---- generate
+
+one_prompt() { tool generate -m $demo -p "Once upon a time" -n 16 --temp 0 && out_starts "Once upon a time" && [ "$(wc -c <"$dir/out")" -gt 30 ]; }
+check "generate: prompt and continuation" one_prompt
+cp "$dir/out" "$dir/first"
+check "generate: the same again" one_prompt
+check "generate: the same text each time" same
+
+two_prompts() {
+    tool generate -m $demo -p "Once upon a time" -p "The little dog" -n 16 --temp 0 || return 1
+    out_starts "$(cat "$dir/first")" && out_matches "^The little dog"
+}
+check "generate: two prompts in one batch, one block each, the first as if alone" two_prompts
+
+sampled() { tool generate -m $demo -p "Once" -n 16 --temp 0.8 --top-k 40 --top-p 0.9 --seed 7 --threads 2; }
+check "generate: sampling options" sampled
+cp "$dir/out" "$dir/first"
+check "generate: sampling again" sampled
+check "generate: a seed repeats" same
+
+# ---- tokenize
+
+round_trip() {
+    text="The little dog, 12 cats & a bird."
+    ids=$(printf '%s' "$text" | $TOOL tokenize -m $demo --no-bos 2>"$dir/err" | tr -d '\r')
+    echo "$ids" >"$dir/out"
+    out_matches '^[0-9]+( [0-9]+)*$' && out_lines 1 || return 1
+    echo "$ids" | $TOOL tokenize -m $demo --decode >"$dir/out" 2>"$dir/err" && out_is "$text"
+}
+check "tokenize: ids on one line, and back" round_trip
+
+tokenize() { # TEXT FILE OPTIONS...
+    text=$1
+    file=$2
+    shift 2
+    printf '%s' "$text" | $TOOL tokenize -m "$file" "$@" 2>"$dir/err" | tr -d '\r' >"$dir/out"
+}
+ids_are() { # EXPECTED TEXT FILE OPTIONS...
+    expected=$1
+    shift
+    tokenize "$@" && out_is "$expected"
+}
+if [ -f $stories ]; then
+    check "tokenize: stories" ids_are "1 403 407 261 378" "Once upon a time" $stories
+    check "tokenize: --no-bos" ids_are "403 407 261 378" "Once upon a time" $stories --no-bos
+    story="Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+    story() { tool generate -m $stories -p "Once upon a time" -n 64 --temp 0 && out_starts "$story"; }
+    check "generate: stories" story
+else
+    skip "stories" $stories
+fi
+if [ -f $vocabulary ]; then
+    check "tokenize: a file with a vocabulary only" ids_are "15043 3186" "Hello world" $vocabulary --no-bos
+    check "tokenize: special tokens" ids_are "1 2" "</s>" $vocabulary
+    check "tokenize: --no-special" ids_are "1 1533 29879 29958" "</s>" $vocabulary --no-special
+else
+    skip "vocabulary-only files" $vocabulary
+fi
+
+# ---- perplexity
+
+perplexity() {
+    tool perplexity -m $demo -f LICENSE "$@" && out_lines 1 &&
+        out_matches '^tokens [0-9]+ nll [0-9]+\.[0-9]+ ppl [0-9]+(\.[0-9]+)?$' &&
+        awk '{ d = exp($4) / $6 - 1; exit !($2 > 100 && d < 0.01 && d > -0.01) }' "$dir/out"
+}
+check "perplexity: tokens N nll X ppl Y" perplexity
+check "perplexity: -c" perplexity -c 32
+
+# ---- bench
+
+bench_json() {
+    tool bench -m $demo -p 32 -n 8 -b 1,4 --json || return 1
+    tr -d ' \n' <"$dir/out" >"$dir/json"
+    number='[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
+    grep -Eq '^\{"model":".*\}$' "$dir/json" || return 1
+    for key in '"backend":"cpu"' '"device":"' "\"threads\":$number" '"prompt":32' "\"pp_tok_s\":$number" \
+        "\"decode\":\[\{\"batch\":1,\"tok_s\":$number\},\{\"batch\":4,\"tok_s\":$number\}\]" \
+        "\"read_gb_s\":$number" "\"roof_gb_s\":$number"; do
+        grep -Eq "$key" "$dir/json" || return 1
+    done
+}
+check "bench: --json" bench_json
+table() { tool bench -m $demo -p 32 -n 8 -b 1,4 && [ "$(wc -l <"$dir/out")" -gt 2 ]; }
+check "bench: a table" table
+
+# ---- chat, info, demo
+
+chat() { printf 'Hello there\nWhat is your name?\n' | $TOOL chat -m $demo -n 16 --temp 0 >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ]; }
+check "chat: two turns from a pipe" chat
+info() { tool info -m $demo && out_matches llama; }
+check "info" info
+info_json() { tool info -m $demo --json && tr -d '\n' <"$dir/out" | grep -Eq '^\{.*\}$'; }
+check "info: --json" info_json
+run_demo() { tool demo -m $demo; }
+check "demo" run_demo
+
+# ---- help and errors
+
+help_of() { tool "$@" --help && out_matches 'example|fastgen'; }
+check "--help" help_of
+for command in generate chat tokenize perplexity info bench; do
+    check "$command --help" help_of $command
+done
+
+# fails PATTERN ARGUMENT...: a non-zero status, nothing on stdout, a message that matches.
+fails() {
+    pattern=$1
+    shift
+    tool "$@" </dev/null
+    case $? in 1 | 2) ;; *) return 1 ;; esac
+    silent && err_matches "$pattern"
+}
+check "no such command" fails "frobnicate" frobnicate
+check "no such option" fails "frobnicate" generate -m $demo --frobnicate
+check "an option without its value" fails "-n" generate -m $demo -p x -n
+check "a number that is none" fails "abc" generate -m $demo -p x -n abc
+check "no model" fails "model|-m" generate -p x
+check "no such file" fails "nothing.gguf" generate -m "$dir/nothing.gguf" -p x
+head -c 5000 $demo >"$dir/short.gguf"
+check "a truncated model" fails "short.gguf|truncat|end" generate -m "$dir/short.gguf" -p x
+printf 'not a model' >"$dir/text.gguf"
+check "not a model" fails "gguf" generate -m "$dir/text.gguf" -p x
+check "no such backend" fails "frobnicate" generate -m $demo -p x --backend frobnicate
+
+if [ $skipped = 0 ]; then
+    echo "$passed passed, $failed failed"
+else
+    echo "$passed passed, $failed failed, $skipped skipped"
+fi
+[ $failed = 0 ]
