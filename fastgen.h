@@ -738,7 +738,15 @@ typedef struct fg_null_options {
     !defined(FG_NO_SIMD)
 #define FG__X86 1
 #include <cpuid.h>
+#if !defined(__clang__) /* GCC's own intrinsics warn about themselves as C++ (GCC bug 105593) */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#if !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #elif defined(__aarch64__) && !defined(__TINYC__) && !defined(FG_NO_SIMD)
 #define FG__ARM 1
 #include <arm_neon.h>
@@ -1416,7 +1424,7 @@ static const fg__json *fg__json_key(const fg__json *object, size_t i) { return o
 static const fg__json *fg__json_value(const fg__json *object, size_t i) { return object->value.items + 2 * i + 1; }
 
 /* The value of a number of either type; `otherwise` for anything else, and for NULL. */
-static double fg__json_number(const fg__json *node, double otherwise) {
+static inline double fg__json_number(const fg__json *node, double otherwise) {
     if (node && node->type == FG__JSON_INTEGER) return (double)node->value.integer;
     return node && node->type == FG__JSON_NUMBER ? node->value.number : otherwise;
 }
@@ -1791,7 +1799,7 @@ static void fg__json_write_number(fg__text *out, double value) {
 }
 
 /* Adds a whole tree, without spaces. */
-static void fg__json_write(fg__text *out, const fg__json *node) {
+static inline void fg__json_write(fg__text *out, const fg__json *node) {
     uint32_t i;
     switch (node->type) {
     case FG__JSON_BOOL: fg__text_puts(out, node->value.boolean ? "true" : "false"); break;
@@ -5226,7 +5234,7 @@ static void fg__j_leave(fg__jinja *j, fg_result result) {
 
 /* Ends the rendering with FG_ERROR_TEMPLATE. Returns nothing useful, for callers that must return a value. */
 FG__PRINTF(2, 3) static fg__jval fg__j_fail(fg__jinja *j, const char *format, ...) {
-    static const fg__jval nothing;
+    static const fg__jval nothing = {0, 0, 0, {0}};
     char text[400];
     va_list args;
     va_start(args, format);
@@ -5291,9 +5299,10 @@ static fg__jval fg__j_float(double f) {
 
 /* A list, tuple or iterator of items that stay where they are. */
 static fg__jval fg__j_list_of(fg__jinja *j, fg__j_type type, const fg__jval *items, size_t count) {
+    static const fg__jval nothing = {0, 0, 0, {0}};
     fg__jval value = fg__j_value(type);
     value.u.l = (fg__j_list *)fg__j_alloc(j, 1, sizeof(fg__j_list));
-    value.u.l->items = items;
+    value.u.l->items = items ? items : &nothing; /* so that adding 0 to it is defined */
     value.u.l->count = count;
     value.u.l->next = 0;
     return value;
@@ -6302,9 +6311,9 @@ static fg__jval fg__j_cased(fg__jinja *j, const fg__j_string *s, enum fg__j_case
         uint32_t c = fg__j_decode(s->data + i, s->length - i, &length);
         bool upper = how == FG__J_UPPER || (how == FG__J_CAPITALIZE && i == 0);
         if (how == FG__J_TITLE || how == FG__J_WORDS) upper = fg__j_begins_word(how, before);
-        if (how == FG__J_SWAP) upper = fg__j_upper(c) != c;
+        if (how == FG__J_SWAP) upper = fg__j_upper(c) != c || c == 0xDF;
         before = c;
-        if (upper && c == 0xDF) fg__j_puts(j, how == FG__J_UPPER || how == FG__J_WORDS ? "SS" : "Ss");
+        if (upper && c == 0xDF) fg__j_puts(j, how == FG__J_CAPITALIZE || how == FG__J_TITLE ? "Ss" : "SS");
         else fg__j_put_code(j, upper ? fg__j_upper(c) : fg__j_lower(c));
     }
     return fg__j_take(j, mark);
@@ -6534,6 +6543,13 @@ static void fg__j_put_padded_text(fg__jinja *j, const fg__j_spec *spec, const fg
     fg__j_pad(j, spec, mark, 0, align);
 }
 
+/* int(f) */
+static fg__jval fg__j_truncated(fg__jinja *j, double f) {
+    if (f - f != 0) fg__j_fail(j, "cannot convert float infinity or NaN to integer");
+    if (fabs(f) >= 9223372036854775808.0) fg__j_fail(j, "an integer is too large");
+    return fg__j_int((int64_t)f);
+}
+
 /* One directive of printf-style formatting. */
 static void fg__j_put_directive(fg__jinja *j, fg__j_spec *spec, fg__jval v) {
     size_t mark = fg__j_mark(j);
@@ -6562,7 +6578,7 @@ static void fg__j_put_directive(fg__jinja *j, fg__j_spec *spec, fg__jval v) {
     case 'i':
     case 'u':
         spec->type = 'd';
-        if (v.type == FG__J_FLOAT && fabs(v.u.f) < 9.2e18) v = fg__j_int((int64_t)v.u.f);
+        if (v.type == FG__J_FLOAT) v = fg__j_truncated(j, v.u.f);
         fg__j_put_integer(j, spec, fg__j_need_int(j, v), true);
         return;
     case 'o':
@@ -6679,6 +6695,11 @@ static fg__jval fg__j_percent_format(fg__jinja *j, const fg__j_string *format, f
     return fg__j_take(j, mark);
 }
 
+static const char *fg__j_spec_number(const char *p, const char *end, int64_t *number) {
+    for (; p < end && *p >= '0' && *p <= '9'; p++) *number = FG__MIN(*number * 10 + (*p - '0'), INT32_MAX);
+    return p;
+}
+
 /* Reads [[fill]align][sign][#][0][width][,][.precision][type]. */
 static fg__j_spec fg__j_parse_spec(fg__jinja *j, const fg__j_string *s) {
     fg__j_spec spec = fg__j_spec_none();
@@ -6698,13 +6719,12 @@ static fg__j_spec fg__j_parse_spec(fg__jinja *j, const fg__j_string *s) {
         if (!spec.align) spec.fill = '0';
         if (!spec.align) spec.zero = true;
     }
-    for (; p < end && *p >= '0' && *p <= '9' && spec.width < INT32_MAX; p++) spec.width = spec.width * 10 + (*p - '0');
+    p = fg__j_spec_number(p, end, &spec.width);
     if (p < end && (*p == ',' || *p == '_')) spec.group = *p++;
     if (p < end && *p == '.') {
         spec.precision = 0;
         if (++p == end || *p < '0' || *p > '9') fg__j_fail(j, "Format specifier missing precision");
-        for (; p < end && *p >= '0' && *p <= '9' && spec.precision < INT32_MAX; p++)
-            spec.precision = spec.precision * 10 + (*p - '0');
+        p = fg__j_spec_number(p, end, &spec.precision);
     }
     if (p < end) spec.type = *p++;
     if (p != end) fg__j_fail(j, "Invalid format specifier");
@@ -7129,19 +7149,18 @@ static fg__jval fg__j_sliced(fg__jinja *j, fg__jval object, fg__jval from, fg__j
     stop = fg__j_slice_index(j, to, step < 0 ? -1 : count, count, step < 0 ? -1 : 0, step < 0 ? count - 1 : count);
     n = step > 0 ? (stop - start + step - 1) / step : (start - stop - step - 1) / -step;
     if (n < 0) n = 0;
-    if (n == 0) start = 0;
     if (object.type == FG__J_STRING)
         return fg__j_marked(fg__j_sliced_string(j, object.u.s, start, step, n), object.flag != 0);
     if (object.type == FG__J_RANGE) {
         fg__j_range *range = (fg__j_range *)fg__j_alloc(j, 1, sizeof(*range));
-        range->start = object.u.r->start + start * object.u.r->step;
+        range->start = fg__j_add_ints(j, object.u.r->start, fg__j_mul_ints(j, start, object.u.r->step)).u.i;
         range->step = fg__j_mul_ints(j, object.u.r->step, step);
-        range->stop = object.u.r->start + stop * object.u.r->step;
+        range->stop = fg__j_add_ints(j, object.u.r->start, fg__j_mul_ints(j, stop, object.u.r->step)).u.i;
         range->count = n;
         object.u.r = range;
         return object;
     }
-    if (step == 1) return fg__j_list_of(j, (fg__j_type)object.type, object.u.l->items + start, (size_t)n);
+    if (step == 1) return fg__j_list_of(j, (fg__j_type)object.type, object.u.l->items + (n ? start : 0), (size_t)n);
     items = fg__j_array(j, (size_t)n);
     for (i = 0; i < n; i++) items[i] = object.u.l->items[start + i * step];
     return fg__j_list_of(j, (fg__j_type)object.type, items, (size_t)n);
@@ -7585,15 +7604,14 @@ static fg__jval fg__j_filter_abs(fg__jinja *j, const fg__j_in *in) {
 static fg__jval fg__j_filter_attr(fg__jinja *j, const fg__j_in *in) {
     fg__jval v;
     fg__j_need_string(j, in->a[0]);
-    if (in->self.type == FG__J_UNDEFINED) return fg__j_lacks(in->self, in->a[0], FG__J_ATTRIBUTE);
     v = fg__j_own_attribute(j, in->self, in->a[0]);
     return v.type == FG__J_MISSING ? fg__j_lacks(in->self, in->a[0], FG__J_ATTRIBUTE) : v;
 }
 
 static fg__jval fg__j_filter_batch(fg__jinja *j, const fg__j_in *in) {
-    int64_t size = fg__j_need_int(j, in->a[0]);
     size_t n, i;
     const fg__jval *items = fg__j_items(j, in->self, &n);
+    int64_t size = n ? fg__j_need_int(j, in->a[0]) : 0;
     fg__j_parts lists, row;
     memset(&lists, 0, sizeof(lists));
     memset(&row, 0, sizeof(row));
@@ -7666,7 +7684,7 @@ static fg__jval fg__j_filter_dictsort(fg__jinja *j, const fg__j_in *in) {
     items = fg__j_array(j, dict->count);
     for (i = 0; i < dict->count; i++)
         keys[i] = fg__j_fold_case(j, dict->items[2 * i + (by_value ? 1 : 0)], !fg__j_flag(in->a[0]));
-    order = fg__j_sorted(j, keys, 1, dict->count, fg__j_flag(in->a[2]), false);
+    order = fg__j_sorted(j, keys, 1, dict->count, fg__j_int_or(j, in->a[2], 0) != 0, false);
     for (i = 0; i < dict->count; i++) items[i] = fg__j_list_of(j, FG__J_TUPLE, dict->items + 2 * order[i], 2);
     return fg__j_list_of(j, FG__J_LIST, items, dict->count);
 }
@@ -7840,9 +7858,7 @@ static fg__jval fg__j_filter_int(fg__jinja *j, const fg__j_in *in) {
         if (!fg__j_parse_float(j, in->self.u.s, &v) || v.u.f - v.u.f != 0) return otherwise;
     }
     if (v.type != FG__J_FLOAT || v.u.f != v.u.f) return otherwise;
-    if (v.u.f - v.u.f != 0) return fg__j_fail(j, "cannot convert float infinity to integer");
-    if (fabs(v.u.f) >= 9223372036854775808.0) return fg__j_too_large(j);
-    return fg__j_int((int64_t)v.u.f);
+    return fg__j_truncated(j, v.u.f);
 }
 
 static fg__jval fg__j_filter_items(fg__jinja *j, const fg__j_in *in) {
@@ -7948,7 +7964,7 @@ static fg__jval fg__j_filter_sort(fg__jinja *j, const fg__j_in *in) {
     fg__jval *keys = fg__j_array(j, n), *sorted = fg__j_array(j, n);
     uint32_t *order;
     for (i = 0; i < n; i++) keys[i] = fg__j_sort_key(j, items[i], in->a[2], fg__j_flag(in->a[1]));
-    order = fg__j_sorted(j, keys, 1, n, fg__j_flag(in->a[0]), true);
+    order = fg__j_sorted(j, keys, 1, n, fg__j_int_or(j, in->a[0], 0) != 0, true);
     for (i = 0; i < n; i++) sorted[i] = items[order[i]];
     return fg__j_list_of(j, FG__J_LIST, sorted, n);
 }
@@ -7998,17 +8014,16 @@ static fg__jval fg__j_filter_trim(fg__jinja *j, const fg__j_in *in) {
 }
 
 static fg__jval fg__j_filter_truncate(fg__jinja *j, const fg__j_in *in) {
-    const fg__j_string *s;
-    fg__jval end = in->a[2].type == FG__J_MISSING ? fg__j_text(j, "...") : in->a[2], cut;
-    const fg__j_string *tail = fg__j_need_string(j, end);
-    int64_t length = fg__j_int_or(j, in->a[0], 255), leeway = fg__j_given(in->a[3]) ? fg__j_need_int(j, in->a[3]) : 5;
-    fg__jval space = fg__j_text(j, " ");
+    fg__jval length = in->a[0].type == FG__J_MISSING ? fg__j_int(255) : in->a[0], space = fg__j_text(j, " "), cut;
+    fg__jval end = in->a[2].type == FG__J_MISSING ? fg__j_text(j, "...") : in->a[2];
+    const fg__j_string *s, *tail = fg__j_need_string(j, end);
+    double most = fg__j_need_number(j, length), leeway = fg__j_given(in->a[3]) ? fg__j_need_number(j, in->a[3]) : 5;
     size_t at;
-    if (length < (int64_t)tail->chars) return fg__j_fail(j, "truncate: the length is below that of the end");
+    if (most < (double)tail->chars) return fg__j_fail(j, "truncate: the length is below that of the end");
     if (leeway < 0) return fg__j_fail(j, "truncate: the leeway is negative");
-    if (leeway > INT64_MAX - length || fg__j_filter_length(j, in).u.i <= length + leeway) return in->self;
+    if ((double)fg__j_filter_length(j, in).u.i <= most + leeway) return in->self;
     s = fg__j_need_string(j, in->self);
-    cut = fg__j_substring(j, s, 0, fg__j_offset(j, s, (size_t)length - tail->chars));
+    cut = fg__j_substring(j, s, 0, fg__j_offset(j, s, (size_t)fg__j_need_int(j, length) - tail->chars));
     if (!fg__j_flag(in->a[1]) && fg__j_find_last(j, cut.u.s, space.u.s, cut.u.s->length, &at))
         cut = fg__j_substring(j, cut.u.s, 0, at);
     return fg__j_join2(j, cut.u.s, tail);
@@ -14817,9 +14832,13 @@ static bool fg__cpu_gemms_join(const fg_op *a, const fg_op *b) {
 
 /* True when ops `first` and the next are products whose results the third, an ACT_MUL, multiplies, and nothing else. */
 static bool fg__cpu_is_gated(const fg_graph *graph, int first) {
-    const fg_op *a = &graph->ops[first], *b = a + 1, *c = a + 2, *op;
-    if (first < 0 || first + 2 >= graph->n_ops || a->type != FG_OP_GEMM || c->type != FG_OP_ACT_MUL) return false;
-    if (!fg__cpu_gemms_join(a, b) || a->n != c->n || b->n != c->n) return false;
+    const fg_op *a, *b, *c, *op;
+    if (first < 0 || first + 2 >= graph->n_ops) return false;
+    a = &graph->ops[first];
+    b = a + 1;
+    c = a + 2;
+    if (a->type != FG_OP_GEMM || c->type != FG_OP_ACT_MUL || !fg__cpu_gemms_join(a, b) || a->n != c->n || b->n != c->n)
+        return false;
     for (op = a; op < c; op++)
         if (op->bias >= 0 || op->src2 >= 0 || op->act != FG_ACT_NONE) return false;
     return a->dst == c->src && a->dst_col == c->src_col && b->dst == c->src2 && b->dst_col == c->src2_col &&
@@ -14866,7 +14885,8 @@ static bool fg__cpu_by_rows(int type) {
 }
 
 static void fg__cpu_add_stage(fg__cpu_plan *plan, int type, int first, int n, bool per_row) {
-    fg__cpu_stage *stage = &plan->stages[plan->n_stages], *before = stage - 1;
+    fg__cpu_stage *stage = &plan->stages[plan->n_stages];
+    const fg__cpu_stage *before = plan->n_stages ? stage - 1 : stage;
     stage->type = type;
     stage->first = first;
     stage->n = n;
@@ -15237,8 +15257,7 @@ static void fg__gemm_pack_acts(fg__cpu_plan *plan, const fg__cpu_stage *stage, i
     }
 }
 
-/* The product of one panel with m rows the generic way: each weight row becomes floats, then one dot product per row.
- */
+/* One panel times m rows the generic way: each weight row becomes floats, then one dot product per row. */
 static void fg__gemm_generic(fg__cpu_plan *plan, const fg_op *op, int panel, int row, int m, fg__cpu_scratch *scratch,
                              float *sums) {
     const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
@@ -15854,8 +15873,9 @@ const fg_backend *fg_backend_cpu(void) {
 /* ================================================================================================
    >>cpu_gemm  packed weights and packed activations, shared by the SIMD paths
 
-   A panel holds 32 rows of a weight matrix, in the order in which the kernels read them: runs of 32 rows, each row giving
-   the 4 bytes of one lane. It takes exactly the bytes of the rows in the file, and serves one token as well as many.
+   A panel holds 32 rows of a weight matrix, in the order in which the kernels read them: runs of 32 rows, each row
+   giving the 4 bytes of one lane. It takes exactly the bytes of the rows in the file, and serves one token as well as
+   many.
 
    Quantised types: a panel is a row of units (blocks of 32 or 256 weights, as in the file). A unit holds
      low planes    for each 32 weights: 8, 4 or 2 bits of each quant
@@ -15882,26 +15902,20 @@ const fg_backend *fg_backend_cpu(void) {
 
 typedef struct fg__panel_layout {
     fg_type type;
-    int blocks;                /* of 32 weights in a unit */
-    int bytes;                 /* of a unit in one row of the file; a unit of a panel has 32 times as many */
-    int low, high;             /* bits of the planes */
-    int n_bytes, n_halves;     /* for each row */
+    int blocks;            /* of 32 weights in a unit */
+    int bytes;             /* of a unit in one row of the file; a unit of a panel has 32 times as many */
+    int low, high;         /* bits of the planes */
+    int n_bytes, n_halves; /* for each row */
     int from_low, from_high, from_bytes, from_halves; /* where they are in the file's block */
 } fg__panel_layout;
 
 static const fg__panel_layout fg__panel_layouts[] = {
-    {FG_TYPE_Q4_0, 1, 18, 4, 0, 0, 1, 2, 0, 0, 0},
-    {FG_TYPE_Q4_1, 1, 20, 4, 0, 0, 2, 4, 0, 0, 0},
-    {FG_TYPE_Q5_0, 1, 22, 4, 1, 0, 1, 6, 2, 0, 0},
-    {FG_TYPE_Q5_1, 1, 24, 4, 1, 0, 2, 8, 4, 0, 0},
-    {FG_TYPE_Q8_0, 1, 34, 8, 0, 0, 1, 2, 0, 0, 0},
-    {FG_TYPE_Q2_K, 8, 84, 2, 0, 16, 2, 16, 0, 0, 80},
-    {FG_TYPE_Q3_K, 8, 110, 2, 1, 12, 1, 32, 0, 96, 108},
-    {FG_TYPE_Q4_K, 8, 144, 4, 0, 12, 2, 16, 0, 4, 0},
-    {FG_TYPE_Q5_K, 8, 176, 4, 1, 12, 2, 48, 16, 4, 0},
-    {FG_TYPE_Q6_K, 8, 210, 4, 2, 16, 1, 0, 128, 192, 208},
-    {FG_TYPE_IQ4_NL, 1, 18, 4, 0, 0, 1, 2, 0, 0, 0},
-    {FG_TYPE_IQ4_XS, 8, 136, 4, 0, 6, 1, 8, 0, 2, 0},
+    {FG_TYPE_Q4_0, 1, 18, 4, 0, 0, 1, 2, 0, 0, 0},       {FG_TYPE_Q4_1, 1, 20, 4, 0, 0, 2, 4, 0, 0, 0},
+    {FG_TYPE_Q5_0, 1, 22, 4, 1, 0, 1, 6, 2, 0, 0},       {FG_TYPE_Q5_1, 1, 24, 4, 1, 0, 2, 8, 4, 0, 0},
+    {FG_TYPE_Q8_0, 1, 34, 8, 0, 0, 1, 2, 0, 0, 0},       {FG_TYPE_Q2_K, 8, 84, 2, 0, 16, 2, 16, 0, 0, 80},
+    {FG_TYPE_Q3_K, 8, 110, 2, 1, 12, 1, 32, 0, 96, 108}, {FG_TYPE_Q4_K, 8, 144, 4, 0, 12, 2, 16, 0, 4, 0},
+    {FG_TYPE_Q5_K, 8, 176, 4, 1, 12, 2, 48, 16, 4, 0},   {FG_TYPE_Q6_K, 8, 210, 4, 2, 16, 1, 0, 128, 192, 208},
+    {FG_TYPE_IQ4_NL, 1, 18, 4, 0, 0, 1, 2, 0, 0, 0},     {FG_TYPE_IQ4_XS, 8, 136, 4, 0, 6, 1, 8, 0, 2, 0},
     {FG_TYPE_MXFP4, 1, 17, 4, 0, 1, 0, 1, 0, 0, 0},
 };
 
@@ -15918,14 +15932,21 @@ static size_t fg__panel_bytes(fg_type type, int64_t k) {
     return fg__round_up((size_t)fg_type_bytes(type, k) * FG__PANEL, 64);
 }
 
-/* Writes one plane of one row: weight i of 32 is at `shift` in byte i of `from`. */
+/* Writes one plane of one row: weight i of 32 is at `shift` in byte i of `from`. Takes two words at a time. */
 static FG__ALWAYS_INLINE void fg__pack_plane(const uint8_t *from, int shift, int bits, uint8_t *to) {
-    uint32_t words[8], word, mask = 0x01010101u * ((1u << bits) - 1);
-    int i, j;
-    memcpy(words, from, 32);
+    uint64_t steps[4], pairs[2] = {0, 0}, mask = 0x0101010101010101u * ((1u << bits) - 1);
+    int i;
+    memcpy(steps, from, 32);
+    for (i = 0; i < 4; i++) steps[i] = steps[i] >> shift & mask;
+    if (bits == 4) {
+        pairs[0] = steps[0] | steps[2] << 4;
+        pairs[1] = steps[1] | steps[3] << 4;
+    } else {
+        pairs[0] = steps[0] | steps[1] << 2 | steps[2] << 4 | steps[3] << 6;
+        if (bits == 1) pairs[0] |= pairs[0] >> 32 << 1;
+    }
     for (i = 0; i < bits; i++) {
-        word = 0;
-        for (j = 0; j < 8 / bits; j++) word |= (words[i + bits * j] >> shift & mask) << (bits * j);
+        uint32_t word = (uint32_t)(pairs[i / 2] >> (i % 2 * 32));
         memcpy(to + i * 128, &word, 4);
     }
 }
@@ -15974,7 +15995,8 @@ static FG__ALWAYS_INLINE void fg__pack_block(int type, const uint8_t *low, const
 }
 
 /* One unit of row `row`. */
-static FG__ALWAYS_INLINE void fg__pack_unit(int type, const fg__panel_layout *layout, const uint8_t *from, int row, uint8_t *to) {
+static FG__ALWAYS_INLINE void fg__pack_unit(int type, const fg__panel_layout *layout, const uint8_t *from, int row,
+                                            uint8_t *to) {
     uint8_t *high = to + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
     uint8_t *halves = bytes + layout->n_bytes * 32;
     int i;
@@ -15987,8 +16009,8 @@ static FG__ALWAYS_INLINE void fg__pack_unit(int type, const fg__panel_layout *la
 
 /* Takes 256 weights of a row and then those of the next one, so that what is written stays in the first-level cache.
    `type` is a constant: any type with the same bits in the same order. */
-static FG__ALWAYS_INLINE void fg__pack_rows(int type, const fg__panel_layout *layout, const uint8_t *rows, size_t row_bytes,
-                                            int n_rows, int64_t k, uint8_t *to) {
+static FG__ALWAYS_INLINE void fg__pack_rows(int type, const fg__panel_layout *layout, const uint8_t *rows,
+                                            size_t row_bytes, int n_rows, int64_t k, uint8_t *to) {
     int64_t unit, first, n_units = k / (32 * layout->blocks), group = 8 / layout->blocks;
     int row;
     for (first = 0; first < n_units; first += group)
@@ -15999,13 +16021,15 @@ static FG__ALWAYS_INLINE void fg__pack_rows(int type, const fg__panel_layout *la
 }
 
 /* n lanes of `size` bytes of each row. */
-static FG__ALWAYS_INLINE void fg__pack_lanes(size_t size, const uint8_t *rows, size_t row_bytes, int n_rows, int64_t n, uint8_t *to) {
+static FG__ALWAYS_INLINE void fg__pack_lanes(size_t size, const uint8_t *rows, size_t row_bytes, int n_rows, int64_t n,
+                                             uint8_t *to) {
     int64_t i, first;
     int row;
     for (first = 0; first < n; first += 64)
         for (row = 0; row < n_rows; row++)
             for (i = first; i < FG__MIN(first + 64, n); i++)
-                memcpy(to + (size_t)(i * FG__PANEL + row) * size, rows + (size_t)row * row_bytes + (size_t)i * size, size);
+                memcpy(to + (size_t)(i * FG__PANEL + row) * size, rows + (size_t)row * row_bytes + (size_t)i * size,
+                       size);
 }
 
 static void fg__pack_bf16(const uint8_t *rows, size_t row_bytes, int n_rows, int64_t k, uint8_t *to) {
@@ -16088,8 +16112,8 @@ static fg__gemm_form fg__gemm_form_of(fg_type type) {
     }
 }
 
-/* 256 weights of 32 rows, expanded. It is filled once for all tokens and stays in the first-level cache. Minimums are in
-   units of the activations' sums: divided by -128. */
+/* 256 weights of 32 rows, expanded. It is filled once for all tokens and stays in the first-level cache. Minimums are
+   in units of the activations' sums: divided by 128. */
 typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
@@ -16138,14 +16162,15 @@ typedef struct fg__gemm_job {
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
     fg__gemm_form form;
-    int offset;          /* added to quants of FG__FORM_SIGNED and SUB16; sums start at -offset * sum(activations) */
-    int together;        /* AVX2: steps whose products fit 16 bits; 1: as signed */
+    int offset;   /* added to quants of FG__FORM_SIGNED and SUB16; sums start at -offset * sum(activations) */
+    int together; /* AVX2: steps whose products fit 16 bits; 1: as signed */
 } fg__gemm_job;
 
-#define FG__GEMM_AHEAD 8192 /* bytes that weights are fetched ahead of their use */
+#define FG__GEMM_AHEAD 10240 /* bytes that weights are fetched ahead of their use */
 
 /* The job for the first tokens of a panel. */
-static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_t stride, int m, float *out, size_t out_stride) {
+static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_t stride, int m, float *out,
+                                      size_t out_stride) {
     fg__gemm_job job;
     job.acts = (const uint8_t *)acts;
     job.stride = stride;
@@ -16179,13 +16204,15 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
    ================================================================================================ */
 #if FG__X86
 
-FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__act_load256(const float *x, __m256 *max) {
+/* ---- activations, for both */
+
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__act_load_256(const float *x, __m256 *max) {
     __m256 v = _mm256_loadu_ps(x);
     *max = _mm256_max_ps(*max, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v));
     return v;
 }
 
-FG__TARGET_AVX2 static FG__ALWAYS_INLINE int32_t fg__sum256(__m256i a, __m256i b) {
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE int32_t fg__sum_256(__m256i a, __m256i b) {
     __m256i v = _mm256_add_epi32(a, b);
     __m128i w = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     w = _mm_add_epi32(w, _mm_shuffle_epi32(w, 0x4e));
@@ -16193,7 +16220,7 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE int32_t fg__sum256(__m256i a, __m256i b
 }
 
 /* Rounds one row, k a multiple of 32. */
-FG__TARGET_AVX2 static void fg__act_q8_pack256(const float *x, int64_t k, void *packed) {
+FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void *packed) {
     int64_t i;
     for (i = 0; i < k / 32; i++, x += 32) {
         fg__act_q8 *a = (fg__act_q8 *)packed + i / 8;
@@ -16202,14 +16229,14 @@ FG__TARGET_AVX2 static void fg__act_q8_pack256(const float *x, int64_t k, void *
         __m128 half;
         int j;
         FG__UNROLL
-        for (j = 0; j < 4; j++) v[j] = fg__act_load256(x + 8 * j, &all);
+        for (j = 0; j < 4; j++) v[j] = fg__act_load_256(x + 8 * j, &all);
         half = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
         half = _mm_max_ps(half, _mm_movehl_ps(half, half));
         half = _mm_max_ss(half, _mm_movehdup_ps(half));
         inverse = _mm256_set1_ps(fg__act_inverse(_mm_cvtss_f32(half)));
         FG__UNROLL
         for (j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
-        fg__act_q8_set(a, (int)(i % 8), _mm_cvtss_f32(half), fg__sum256(q[0], q[1]), fg__sum256(q[2], q[3]));
+        fg__act_q8_set(a, (int)(i % 8), _mm_cvtss_f32(half), fg__sum_256(q[0], q[1]), fg__sum_256(q[2], q[3]));
         q[0] = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
         _mm256_storeu_si256((__m256i *)(void *)(a->q + i % 8 * 32), _mm256_permutevar8x32_epi32(q[0], order));
     }
@@ -16219,242 +16246,253 @@ FG__TARGET_AVX2 static void fg__act_q8_pack256(const float *x, int64_t k, void *
 
 #define FG__INLINE512 FG__TARGET_AVX512VNNI static FG__ALWAYS_INLINE
 #define FG__TILE512 6  /* tokens: 12 integer and 12 float accumulators */
-#define FG__FUSED512 4 /* tokens up to which weights are expanded as they are used, not before */
+#define FG__FUSED512 4 /* tokens of a tile that expands weights as it uses them */
 
 typedef uint32_t fg__u32x16 __attribute__((vector_size(64)));
+typedef int32_t fg__i32x16 __attribute__((vector_size(64)));
 
 /* `bits` a constant; negative shifts left. */
-FG__INLINE512 __m512i fg__shift512(__m512i v, int bits) {
+FG__INLINE512 __m512i fg__shift_512(__m512i v, int bits) {
     return bits < 0 ? (__m512i)((fg__u32x16)v << -bits) : (__m512i)((fg__u32x16)v >> bits);
 }
 
 /* Bits number `step` of a plane of `bits` bits, moved to bit `at` of each byte. */
-FG__INLINE512 __m512i fg__plane512(const uint8_t *plane, int bits, int step, int at) {
+FG__INLINE512 __m512i fg__plane_512(const uint8_t *plane, int bits, int step, int at) {
     __m512i v = _mm512_loadu_si512(plane + step % bits * 128);
-    return _mm512_and_si512(fg__shift512(v, step / bits * bits - at), _mm512_set1_epi8((char)(((1 << bits) - 1) << at)));
+    return _mm512_and_si512(fg__shift_512(v, step / bits * bits - at),
+                            _mm512_set1_epi8((char)(((1 << bits) - 1) << at)));
 }
 
 /* Masks of all ones, which compilers drop: without one, GCC 12 warns of its own header in C++. */
-FG__INLINE512 __m512 fg__floats512(__m512i v) { return _mm512_maskz_cvtepi32_ps(0xffff, v); }
+FG__INLINE512 __m512 fg__floats_512(__m512i v) { return _mm512_maskz_cvtepi32_ps(0xffff, v); }
 
-FG__INLINE512 __m512 fg__halves512(const uint8_t *from) {
+FG__INLINE512 __m512 fg__halves_512(const uint8_t *from) {
     return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)from));
 }
 
-FG__INLINE512 __m512i fg__bytes512(const uint8_t *from) {
+FG__INLINE512 __m512i fg__bytes_512(const uint8_t *from) {
     return _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128((const __m128i *)from));
 }
 
-FG__INLINE512 __m512i fg__weight512_or(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
-    return _mm512_or_si512(fg__plane512(low, low_bits, step, 0), fg__plane512(high, high_bits, step, low_bits));
+FG__INLINE512 __m512i fg__planes_512(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
+    return _mm512_or_si512(fg__plane_512(low, low_bits, step, 0), fg__plane_512(high, high_bits, step, low_bits));
 }
 
 /* The weights of up to 256 k of a panel: planes of block b at low + b * low_stride, ... */
-typedef struct fg__weights512 {
+typedef struct fg__weights_512 {
     const uint8_t *low, *high, *bytes;
     size_t low_stride, high_stride;
     __m512i table; /* to be indexed, or added */
-} fg__weights512;
+} fg__weights_512;
 
 /* Step `step` of block b of 16 rows, as the unsigned operand of the dot product. Constant `type`: one that stands for
    all with the same planes. Q2_K and Q3_K come without their scales. */
-FG__INLINE512 __m512i fg__weight512(fg_type type, const fg__weights512 *w, int b, int half, int step) {
+FG__INLINE512 __m512i fg__weight_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
     const uint8_t *low = w->low + b * w->low_stride + half, *high = w->high + b * w->high_stride + half;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: return _mm512_shuffle_epi8(w->table, fg__plane512(low, 4, step, 0));
-    case FG_TYPE_Q4_1: return fg__plane512(low, 4, step, 0);
-    case FG_TYPE_Q5_0: return _mm512_add_epi8(fg__weight512_or(low, 4, high, 1, step), w->table);
-    case FG_TYPE_Q5_1: return fg__weight512_or(low, 4, high, 1, step);
-    case FG_TYPE_Q6_K: return _mm512_add_epi8(fg__weight512_or(low, 4, high, 2, step), w->table);
-    case FG_TYPE_Q2_K: return fg__plane512(low, 2, step, 0);
-    case FG_TYPE_Q3_K: return fg__weight512_or(low, 2, high, 1, step);
+    case FG_TYPE_Q4_0: return _mm512_shuffle_epi8(w->table, fg__plane_512(low, 4, step, 0));
+    case FG_TYPE_Q4_1: return fg__plane_512(low, 4, step, 0);
+    case FG_TYPE_Q5_0: return _mm512_add_epi8(fg__planes_512(low, 4, high, 1, step), w->table);
+    case FG_TYPE_Q5_1: return fg__planes_512(low, 4, high, 1, step);
+    case FG_TYPE_Q6_K: return _mm512_add_epi8(fg__planes_512(low, 4, high, 2, step), w->table);
+    case FG_TYPE_Q2_K: return fg__plane_512(low, 2, step, 0);
+    case FG_TYPE_Q3_K: return fg__planes_512(low, 2, high, 1, step);
     default: return _mm512_loadu_si512(low + step * 128); /* Q8_0, and what is expanded */
     }
 }
 
 /* The scale of 16 weights number i of Q3_K, plus 32. */
-FG__INLINE512 __m512i fg__scale_q3512(const uint8_t *bytes, int i) {
-    __m512i low = fg__bytes512(bytes + i % 8 * 32), high = fg__bytes512(bytes + (8 + i % 4) * 32);
-    low = _mm512_and_si512(fg__shift512(low, i / 8 * 4), _mm512_set1_epi32(15));
-    high = _mm512_and_si512(fg__shift512(high, i / 4 * 2 - 4), _mm512_set1_epi32(48));
+FG__INLINE512 __m512i fg__scale_q3_512(const uint8_t *bytes, int i) {
+    __m512i low = fg__bytes_512(bytes + i % 8 * 32), high = fg__bytes_512(bytes + (8 + i % 4) * 32);
+    low = _mm512_and_si512(fg__shift_512(low, i / 8 * 4), _mm512_set1_epi32(15));
+    high = _mm512_and_si512(fg__shift_512(high, i / 4 * 2 - 4), _mm512_set1_epi32(48));
     return _mm512_or_si512(low, high);
 }
 
 /* Each 32-bit lane indexes bytes of its own. */
-FG__INLINE512 __m512i fg__lookup512(__m512i table, __m512i index) {
+FG__INLINE512 __m512i fg__lookup_512(__m512i table, __m512i index) {
     return _mm512_shuffle_epi8(table, _mm512_or_si512(index, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0)));
 }
 
 /* scale * q of 16 weights number i of Q2_K, by a table in the lane of each row. */
-FG__INLINE512 void fg__expand_q2512(const fg__weights512 *w, int b, int part, int half, uint8_t *q) {
-    __m512i scale = _mm512_and_si512(fg__bytes512(w->bytes + (2 * b + part) * 32 + half / 4), _mm512_set1_epi32(15));
+FG__INLINE512 void fg__expand_q2_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
+    __m512i scale = _mm512_and_si512(fg__bytes_512(w->bytes + (2 * b + part) * 32 + half / 4), _mm512_set1_epi32(15));
     __m512i table = _mm512_mullo_epi32(scale, _mm512_set1_epi32(0x03020100));
     int step;
     FG__UNROLL
     for (step = part * 4; step < part * 4 + 4; step++)
-        _mm512_storeu_si512(q + step * 128 + half, fg__lookup512(table, fg__weight512(FG_TYPE_Q2_K, w, b, half, step)));
+        _mm512_storeu_si512(q + step * 128 + half,
+                            fg__lookup_512(table, fg__weight_512(FG_TYPE_Q2_K, w, b, half, step)));
 }
 
 /* 128 - (scale - 32) * (q - 4) of Q3_K: 4 * scale + low * (32 - scale), and 128 - 4 * scale more with the high bit. */
-FG__INLINE512 void fg__expand_q3512(const fg__weights512 *w, int b, int part, int half, uint8_t *q) {
+FG__INLINE512 void fg__expand_q3_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
     const uint8_t *low = w->low + b * w->low_stride + half, *high = w->high + b * w->high_stride + half;
-    __m512i scale = fg__scale_q3512(w->bytes + half / 4, 2 * b + part), table, more;
+    __m512i scale = fg__scale_q3_512(w->bytes + half / 4, 2 * b + part), table, more;
     int step;
     table = _mm512_add_epi32(_mm512_mullo_epi32(scale, _mm512_set1_epi32(0x01020304)), _mm512_set1_epi32(0x60402000));
-    more = _mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift512(scale, -2));
-    more = fg__shift512(_mm512_and_si512(more, _mm512_set1_epi32(255)), -8);
+    more = _mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2));
+    more = fg__shift_512(_mm512_and_si512(more, _mm512_set1_epi32(255)), -8);
     FG__UNROLL
     for (step = part * 4; step < part * 4 + 4; step++)
         _mm512_storeu_si512(q + step * 128 + half,
-                            _mm512_add_epi8(fg__lookup512(table, fg__plane512(low, 2, step, 0)),
-                                            fg__lookup512(more, fg__plane512(high, 1, step, 0))));
+                            _mm512_add_epi8(fg__lookup_512(table, fg__plane_512(low, 2, step, 0)),
+                                            fg__lookup_512(more, fg__plane_512(high, 1, step, 0))));
 }
 
 /* Expands n blocks to bytes. */
-FG__INLINE512 void fg__expand512(fg_type type, const fg__weights512 *w, int n, uint8_t *q) {
+FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
     int b, half, step;
     for (b = 0; b < n; b++, q += 1024) {
         FG__UNROLL
         for (half = 0; half < 128; half += 64) {
-            if (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K) {
-                (type == FG_TYPE_Q2_K ? fg__expand_q2512 : fg__expand_q3512)(w, b, 0, half, q);
-                (type == FG_TYPE_Q2_K ? fg__expand_q2512 : fg__expand_q3512)(w, b, 1, half, q);
-                continue;
+            if (type == FG_TYPE_Q2_K) {
+                fg__expand_q2_512(w, b, 0, half, q);
+                fg__expand_q2_512(w, b, 1, half, q);
+            } else if (type == FG_TYPE_Q3_K) {
+                fg__expand_q3_512(w, b, 0, half, q);
+                fg__expand_q3_512(w, b, 1, half, q);
+            } else {
+                FG__UNROLL
+                for (step = 0; step < 8; step++)
+                    _mm512_storeu_si512(q + step * 128 + half, fg__weight_512(type, w, b, half, step));
             }
-            FG__UNROLL
-            for (step = 0; step < 8; step++) _mm512_storeu_si512(q + step * 128 + half, fg__weight512(type, w, b, half, step));
         }
     }
 }
 
 /* Scale and minimum of block b of Q4_K and Q5_K: see fg__scale_min. */
-FG__INLINE512 void fg__scale_min512(const uint8_t *bytes, int b, __m512i *scale, __m512i *min) {
+FG__INLINE512 void fg__scale_min_512(const uint8_t *bytes, int b, __m512i *scale, __m512i *min) {
     __m512i low, high;
     if (b < 4) {
-        *scale = _mm512_and_si512(fg__bytes512(bytes + b * 32), _mm512_set1_epi32(63));
-        *min = _mm512_and_si512(fg__bytes512(bytes + (b + 4) * 32), _mm512_set1_epi32(63));
+        *scale = _mm512_and_si512(fg__bytes_512(bytes + b * 32), _mm512_set1_epi32(63));
+        *min = _mm512_and_si512(fg__bytes_512(bytes + (b + 4) * 32), _mm512_set1_epi32(63));
         return;
     }
-    low = fg__bytes512(bytes + (b + 4) * 32);
+    low = fg__bytes_512(bytes + (b + 4) * 32);
     high = _mm512_set1_epi32(48);
     *scale = _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi32(15)),
-                             _mm512_and_si512(fg__shift512(fg__bytes512(bytes + (b - 4) * 32), 2), high));
-    *min = _mm512_or_si512(fg__shift512(low, 4),
-                           _mm512_and_si512(fg__shift512(fg__bytes512(bytes + b * 32), 2), high));
+                             _mm512_and_si512(fg__shift_512(fg__bytes_512(bytes + (b - 4) * 32), 2), high));
+    *min =
+        _mm512_or_si512(fg__shift_512(low, 4), _mm512_and_si512(fg__shift_512(fg__bytes_512(bytes + b * 32), 2), high));
 }
 
 /* The scale of block b of IQ4_XS. */
-FG__INLINE512 __m512i fg__scale_iq4512(const uint8_t *bytes, int b) {
-    __m512i low = fg__bytes512(bytes + (2 + b / 2) * 32), high = fg__bytes512(bytes + b / 4 * 32);
-    low = _mm512_and_si512(fg__shift512(low, b % 2 * 4), _mm512_set1_epi32(15));
-    high = _mm512_and_si512(fg__shift512(high, b % 4 * 2 - 4), _mm512_set1_epi32(48));
+FG__INLINE512 __m512i fg__scale_iq4_512(const uint8_t *bytes, int b) {
+    __m512i low = fg__bytes_512(bytes + (2 + b / 2) * 32), high = fg__bytes_512(bytes + b / 4 * 32);
+    low = _mm512_and_si512(fg__shift_512(low, b % 2 * 4), _mm512_set1_epi32(15));
+    high = _mm512_and_si512(fg__shift_512(high, b % 4 * 2 - 4), _mm512_set1_epi32(48));
     return _mm512_sub_epi32(_mm512_or_si512(low, high), _mm512_set1_epi32(32));
 }
 
 /* 2^(e-128), as fg__mxfp4_half_scale. */
-FG__INLINE512 __m512 fg__scale_mxfp4512(const uint8_t *bytes) {
-    __m512i e = fg__bytes512(bytes), small = fg__shift512(_mm512_add_epi32(e, _mm512_set1_epi32(1)), -21);
+FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
+    __m512i e = fg__bytes_512(bytes), small = fg__shift_512(_mm512_add_epi32(e, _mm512_set1_epi32(1)), -21);
     __mmask16 tiny = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
-    e = fg__shift512(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), -23);
+    e = fg__shift_512(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), -23);
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(e, tiny, small));
 }
 
 /* Scales and minimums of block b of a unit, 16 rows. */
-FG__INLINE512 void fg__scales512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, int half, float *scale,
-                                 float *min, int32_t *factor) {
+FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, int half,
+                                  float *scale, float *min, int32_t *factor) {
     const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
     const uint8_t *halves = bytes + layout->n_bytes * 32 + half / 4;
-    __m512 d = layout->n_halves ? fg__halves512(halves) : _mm512_setzero_ps(), m = d;
+    __m512 d = layout->n_halves ? fg__halves_512(halves) : _mm512_setzero_ps(), m = d;
     __m512i s, s2;
     if (layout->n_halves == 2)
-        m = _mm512_mul_ps(fg__halves512(halves + 64), _mm512_set1_ps(layout->blocks == 1 ? -1.0f / 128 : 1.0f / 128));
+        m = _mm512_mul_ps(fg__halves_512(halves + 64), _mm512_set1_ps(layout->blocks == 1 ? -1.0f / 128 : 1.0f / 128));
     switch ((int)type) {
     case FG_TYPE_Q4_1:
     case FG_TYPE_Q5_1: _mm512_storeu_ps(min, m); break;
     case FG_TYPE_Q4_K:
     case FG_TYPE_Q5_K:
-        fg__scale_min512(bytes, b, &s, &s2);
-        d = _mm512_mul_ps(d, fg__floats512(s));
-        _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats512(s2)));
+        fg__scale_min_512(bytes, b, &s, &s2);
+        d = _mm512_mul_ps(d, fg__floats_512(s));
+        _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(s2)));
         break;
     case FG_TYPE_Q2_K:
-        s = fg__bytes512(bytes + 2 * b * 32);
-        s2 = fg__bytes512(bytes + (2 * b + 1) * 32);
-        _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats512(fg__shift512(s, 4))));
-        _mm512_storeu_ps(min + FG__PANEL, _mm512_mul_ps(m, fg__floats512(fg__shift512(s2, 4))));
+        s = fg__bytes_512(bytes + 2 * b * 32);
+        s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
+        _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s, 4))));
+        _mm512_storeu_ps(min + FG__PANEL, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s2, 4))));
         _mm512_storeu_si512(factor, _mm512_and_si512(s, _mm512_set1_epi32(15)));
         _mm512_storeu_si512(factor + FG__PANEL, _mm512_and_si512(s2, _mm512_set1_epi32(15)));
         break;
     case FG_TYPE_Q3_K:
-        _mm512_storeu_si512(factor, _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3512(bytes, 2 * b)));
-        _mm512_storeu_si512(factor + FG__PANEL, _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3512(bytes, 2 * b + 1)));
+        _mm512_storeu_si512(factor, _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b)));
+        _mm512_storeu_si512(factor + FG__PANEL,
+                            _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b + 1)));
         d = _mm512_sub_ps(_mm512_setzero_ps(), d);
         break;
     case FG_TYPE_Q6_K:
         s = _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)(const void *)(bytes + 2 * b * 32)));
-        s2 = _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)(const void *)(bytes + (2 * b + 1) * 32)));
-        _mm512_storeu_ps(scale + FG__PANEL, _mm512_mul_ps(d, fg__floats512(s2)));
-        d = _mm512_mul_ps(d, fg__floats512(s));
+        s2 = _mm512_maskz_cvtepi8_epi32(0xffff,
+                                        _mm_loadu_si128((const __m128i *)(const void *)(bytes + (2 * b + 1) * 32)));
+        _mm512_storeu_ps(scale + FG__PANEL, _mm512_mul_ps(d, fg__floats_512(s2)));
+        d = _mm512_mul_ps(d, fg__floats_512(s));
         break;
-    case FG_TYPE_IQ4_XS: d = _mm512_mul_ps(d, fg__floats512(fg__scale_iq4512(bytes, b))); break;
-    case FG_TYPE_MXFP4: d = fg__scale_mxfp4512(bytes); break;
+    case FG_TYPE_IQ4_XS: d = _mm512_mul_ps(d, fg__floats_512(fg__scale_iq4_512(bytes, b))); break;
+    case FG_TYPE_MXFP4: d = fg__scale_mxfp4_512(bytes); break;
     default: break;
     }
     _mm512_storeu_ps(scale, d);
 }
 
 /* The same for n blocks. `type` and `layout` are constants. */
-FG__INLINE512 void fg__slice_scales512(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
+FG__INLINE512 void fg__slice_scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n,
+                                        fg__gemm_slice *to) {
     const int unit_bytes = layout->bytes * FG__PANEL;
     float *scale = to->scale, *min = to->min;
     int b;
     for (b = 0; b < n; b++) {
         const uint8_t *unit = from + b / layout->blocks * unit_bytes;
-        fg__scales512(type, layout, unit, b % layout->blocks, 0, scale, min, to->factor + 2 * b * FG__PANEL);
-        fg__scales512(type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16, to->factor + 2 * b * FG__PANEL + 16);
+        fg__scales_512(type, layout, unit, b % layout->blocks, 0, scale, min, to->factor + 2 * b * FG__PANEL);
+        fg__scales_512(type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16,
+                       to->factor + 2 * b * FG__PANEL + 16);
         scale += type == FG_TYPE_Q6_K ? 2 * FG__PANEL : FG__PANEL;
         min += type == FG_TYPE_Q2_K ? 2 * FG__PANEL : FG__PANEL;
     }
 }
 
-FG__TARGET_AVX512VNNI static void fg__unpack_scales512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
+FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
-    case FG_TYPE_IQ4_NL: fg__slice_scales512(FG_TYPE_Q4_0, &fg__panel_layouts[0], from, n, to); break;
-    case FG_TYPE_Q4_1: fg__slice_scales512(FG_TYPE_Q4_1, &fg__panel_layouts[1], from, n, to); break;
-    case FG_TYPE_Q5_0: fg__slice_scales512(FG_TYPE_Q5_0, &fg__panel_layouts[2], from, n, to); break;
-    case FG_TYPE_Q5_1: fg__slice_scales512(FG_TYPE_Q5_1, &fg__panel_layouts[3], from, n, to); break;
-    case FG_TYPE_Q8_0: fg__slice_scales512(FG_TYPE_Q8_0, &fg__panel_layouts[4], from, n, to); break;
-    case FG_TYPE_Q2_K: fg__slice_scales512(FG_TYPE_Q2_K, &fg__panel_layouts[5], from, n, to); break;
-    case FG_TYPE_Q3_K: fg__slice_scales512(FG_TYPE_Q3_K, &fg__panel_layouts[6], from, n, to); break;
-    case FG_TYPE_Q4_K: fg__slice_scales512(FG_TYPE_Q4_K, &fg__panel_layouts[7], from, n, to); break;
-    case FG_TYPE_Q5_K: fg__slice_scales512(FG_TYPE_Q5_K, &fg__panel_layouts[8], from, n, to); break;
-    case FG_TYPE_Q6_K: fg__slice_scales512(FG_TYPE_Q6_K, &fg__panel_layouts[9], from, n, to); break;
-    case FG_TYPE_IQ4_XS: fg__slice_scales512(FG_TYPE_IQ4_XS, &fg__panel_layouts[11], from, n, to); break;
-    default: fg__slice_scales512(FG_TYPE_MXFP4, &fg__panel_layouts[12], from, n, to); break;
+    case FG_TYPE_IQ4_NL: fg__slice_scales_512(FG_TYPE_Q4_0, &fg__panel_layouts[0], from, n, to); break;
+    case FG_TYPE_Q4_1: fg__slice_scales_512(FG_TYPE_Q4_1, &fg__panel_layouts[1], from, n, to); break;
+    case FG_TYPE_Q5_0: fg__slice_scales_512(FG_TYPE_Q5_0, &fg__panel_layouts[2], from, n, to); break;
+    case FG_TYPE_Q5_1: fg__slice_scales_512(FG_TYPE_Q5_1, &fg__panel_layouts[3], from, n, to); break;
+    case FG_TYPE_Q8_0: fg__slice_scales_512(FG_TYPE_Q8_0, &fg__panel_layouts[4], from, n, to); break;
+    case FG_TYPE_Q2_K: fg__slice_scales_512(FG_TYPE_Q2_K, &fg__panel_layouts[5], from, n, to); break;
+    case FG_TYPE_Q3_K: fg__slice_scales_512(FG_TYPE_Q3_K, &fg__panel_layouts[6], from, n, to); break;
+    case FG_TYPE_Q4_K: fg__slice_scales_512(FG_TYPE_Q4_K, &fg__panel_layouts[7], from, n, to); break;
+    case FG_TYPE_Q5_K: fg__slice_scales_512(FG_TYPE_Q5_K, &fg__panel_layouts[8], from, n, to); break;
+    case FG_TYPE_Q6_K: fg__slice_scales_512(FG_TYPE_Q6_K, &fg__panel_layouts[9], from, n, to); break;
+    case FG_TYPE_IQ4_XS: fg__slice_scales_512(FG_TYPE_IQ4_XS, &fg__panel_layouts[11], from, n, to); break;
+    default: fg__slice_scales_512(FG_TYPE_MXFP4, &fg__panel_layouts[12], from, n, to); break;
     }
 }
 
-FG__TARGET_AVX512VNNI static void fg__unpack512(fg_type type, const fg__weights512 *w, int n, uint8_t *q) {
+FG__TARGET_AVX512VNNI static void fg__unpack_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
     switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_0: fg__expand512(FG_TYPE_Q4_0, w, n, q); break;
-    case FG_TYPE_Q4_1: fg__expand512(FG_TYPE_Q4_1, w, n, q); break;
-    case FG_TYPE_Q5_0: fg__expand512(FG_TYPE_Q5_0, w, n, q); break;
-    case FG_TYPE_Q5_1: fg__expand512(FG_TYPE_Q5_1, w, n, q); break;
-    case FG_TYPE_Q2_K: fg__expand512(FG_TYPE_Q2_K, w, n, q); break;
-    case FG_TYPE_Q3_K: fg__expand512(FG_TYPE_Q3_K, w, n, q); break;
-    default: fg__expand512(FG_TYPE_Q6_K, w, n, q); break;
+    case FG_TYPE_Q4_0: fg__expand_512(FG_TYPE_Q4_0, w, n, q); break;
+    case FG_TYPE_Q4_1: fg__expand_512(FG_TYPE_Q4_1, w, n, q); break;
+    case FG_TYPE_Q5_0: fg__expand_512(FG_TYPE_Q5_0, w, n, q); break;
+    case FG_TYPE_Q5_1: fg__expand_512(FG_TYPE_Q5_1, w, n, q); break;
+    case FG_TYPE_Q2_K: fg__expand_512(FG_TYPE_Q2_K, w, n, q); break;
+    case FG_TYPE_Q3_K: fg__expand_512(FG_TYPE_Q3_K, w, n, q); break;
+    default: fg__expand_512(FG_TYPE_Q6_K, w, n, q); break;
     }
 }
 
-FG__INLINE512 void fg__tile_start512(int nt, __m512 sums[][2]) {
+FG__INLINE512 void fg__tile_start_512(int nt, __m512 sums[][2]) {
     int t;
     FG__UNROLL
     for (t = 0; t < nt; t++) sums[t][0] = sums[t][1] = _mm512_setzero_ps();
 }
 
 /* Adds the sums of a tile to the output, or sets it when they are the first. */
-FG__INLINE512 void fg__tile_end512(int nt, __m512 sums[][2], const fg__gemm_job *job) {
+FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job *job) {
     int t, i;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
@@ -16467,8 +16505,8 @@ FG__INLINE512 void fg__tile_end512(int nt, __m512 sums[][2], const fg__gemm_job 
 }
 
 /* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. */
-FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__weights512 *w, const fg__gemm_slice *s,
-                                   fg__gemm_job *job) {
+FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__weights_512 *w,
+                                   const fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
@@ -16478,9 +16516,13 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
     __m512i part0[FG__TILE512][2];
     int b, i, j, t, step, part, x;
-    fg__tile_start512(nt, f);
+    fg__tile_start_512(nt, f);
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
+        if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
+            FG__UNROLL
+            for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
+        }
         FG__UNROLL
         for (part = 0; part < parts; part++) {
             __m512i acc[FG__TILE512][2], w0, w1;
@@ -16489,14 +16531,15 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
                 const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
                 acc[t][0] = _mm512_setzero_si512();
                 if (form == FG__FORM_SIGNED && !factors) acc[t][0] = _mm512_set1_epi32(a->sum[b]);
-                if (type == FG_TYPE_Q3_K) acc[t][0] = _mm512_set1_epi32(a->sum16[2 * b + part] / 32);
                 if (form == FG__FORM_SUB16) acc[t][0] = _mm512_set1_epi32(a->sum16[2 * b + part]);
+                if (type == FG_TYPE_Q3_K) /* -4 times the sum */
+                    acc[t][0] = (__m512i)((fg__i32x16)_mm512_set1_epi32(a->sum16[2 * b + part]) >> 5);
                 acc[t][1] = acc[t][0];
             }
             FG__UNROLL
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
-                w0 = fg__weight512(type, w, b, 0, step);
-                w1 = fg__weight512(type, w, b, 64, step);
+                w0 = fg__weight_512(type, w, b, 0, step);
+                w1 = fg__weight_512(type, w, b, 64, step);
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     memcpy(&x, acts + t * stride + b * 32 + step * 4, 4);
@@ -16510,11 +16553,12 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     if (factors) {
-                        acc[t][i] = _mm512_mullo_epi32(acc[t][i], _mm512_loadu_si512(s->factor + (2 * b + part) * FG__PANEL + 16 * i));
+                        acc[t][i] = _mm512_mullo_epi32(
+                            acc[t][i], _mm512_loadu_si512(s->factor + (2 * b + part) * FG__PANEL + 16 * i));
                         if (part) acc[t][i] = _mm512_add_epi32(acc[t][i], part0[t][i]);
                         part0[t][i] = acc[t][i];
                     }
-                    sum = fg__floats512(acc[t][i]);
+                    sum = fg__floats_512(acc[t][i]);
                     v[t][i] = part && !factors ? _mm512_fmadd_ps(sum, of_block, v[t][i]) : _mm512_mul_ps(sum, of_block);
                 }
             }
@@ -16524,7 +16568,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
             FG__UNROLL
             for (j = 0; j < minimums; j++) {
-                sum = fg__floats512(_mm512_set1_epi32(minimums == 1 ? a->sum[b] : a->sum16[2 * b + j]));
+                sum = fg__floats_512(_mm512_set1_epi32(minimums == 1 ? a->sum[b] : a->sum16[2 * b + j]));
                 v[t][0] = _mm512_fmadd_ps(sum, _mm512_loadu_ps(min + j * FG__PANEL), v[t][0]);
                 v[t][1] = _mm512_fmadd_ps(sum, _mm512_loadu_ps(min + j * FG__PANEL + 16), v[t][1]);
             }
@@ -16532,12 +16576,12 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             f[t][1] = _mm512_fmadd_ps(v[t][1], _mm512_set1_ps(a->scale[b]), f[t][1]);
         }
     }
-    fg__tile_end512(nt, f, job);
+    fg__tile_end_512(nt, f, job);
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
-FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__weights512 *w, const fg__gemm_slice *s,
-                                    int bytes, fg__gemm_job job) {
+FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__weights_512 *w,
+                                    const fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
@@ -16547,15 +16591,30 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
         case 2: fg__tile_q8_512(type, form, 2, w, s, &job); break;
         case 3: fg__tile_q8_512(type, form, 3, w, s, &job); break;
         case 4: fg__tile_q8_512(type, form, 4, w, s, &job); break;
-        case 5: if (most > 4) fg__tile_q8_512(type, form, 5, w, s, &job); break;
-        default: if (most > 4) fg__tile_q8_512(type, form, 6, w, s, &job); break;
+        case 5:
+            if (most > 4) fg__tile_q8_512(type, form, 5, w, s, &job);
+            break;
+        default:
+            if (most > 4) fg__tile_q8_512(type, form, 6, w, s, &job);
+            break;
         }
     }
 }
 
-/* A slice for few tokens: weights are expanded in registers, for each tile again. */
-FG__TARGET_AVX512VNNI static void fg__slice_fused512(fg_type type, const fg__weights512 *w, const fg__gemm_slice *s, int bytes,
-                                                     const fg__gemm_job *job) {
+/* Tokens up to which expanding weights in registers, again for each tile, is faster than doing it once in memory. */
+static int fg__fused_tokens_512(fg_type type) {
+    switch ((int)type) {
+    case FG_TYPE_Q8_0: return 0; /* nothing to expand */
+    case FG_TYPE_Q2_K:
+    case FG_TYPE_Q3_K: return FG__FUSED512;
+    case FG_TYPE_Q6_K: return 2 * FG__FUSED512;
+    default: return 4 * FG__FUSED512;
+    }
+}
+
+/* A slice for few tokens. */
+FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, const fg__gemm_slice *s,
+                                                      int bytes, const fg__gemm_job *job) {
     const int most = FG__FUSED512;
     switch ((int)fg__gemm_like(type)) {
     case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
@@ -16569,8 +16628,8 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused512(fg_type type, const fg__wei
 }
 
 /* A slice of bytes, expanded or of Q8_0. */
-FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights512 *w, const fg__gemm_slice *s, int bytes,
-                                                   const fg__gemm_job *job) {
+FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w,
+                                                   const fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch (form) {
     case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, w, s, bytes, *job); break;
     case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, w, s, bytes, *job); break;
@@ -16579,19 +16638,20 @@ FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg_
     }
 }
 
-FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
-                                                  float *out, size_t out_stride) {
+FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *panel, int64_t k, const void *acts,
+                                                  size_t stride, int m, float *out, size_t out_stride) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
     const int unit_bytes = layout->bytes * FG__PANEL, block_bytes = unit_bytes / layout->blocks;
     const uint8_t *from = (const uint8_t *)panel, *table = fg__gemm_table_of(type);
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
-    fg__weights512 w;
+    fg__weights_512 w;
     int64_t left;
     w.table = table ? _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table))
                     : _mm512_set1_epi8(type == FG_TYPE_Q6_K ? 96 : 112);
-    for (left = k / 32; left > 0; left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
+    for (left = k / 32; left > 0;
+         left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
         job.next = from + FG__GEMM_AHEAD;
         w.low = from;
@@ -16599,13 +16659,13 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
         w.bytes = w.high + layout->blocks * layout->high * 128;
         w.low_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->low * 128);
         w.high_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->high * 128);
-        fg__unpack_scales512(type, from, job.n, s);
-        if (type != FG_TYPE_Q8_0 && m <= 2 * FG__FUSED512) {
-            fg__slice_fused512(type, &w, s, job.n * block_bytes, &job);
+        fg__unpack_scales_512(type, from, job.n, s);
+        if (m <= fg__fused_tokens_512(type)) {
+            fg__slice_fused_512(type, &w, s, job.n * block_bytes, &job);
             continue;
         }
         if (type != FG_TYPE_Q8_0) {
-            fg__unpack512(type, &w, job.n, s->q);
+            fg__unpack_512(type, &w, job.n, s->q);
             w.low = s->q;
             w.low_stride = 1024;
         }
@@ -16614,8 +16674,9 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
 }
 
 /* Element j of pairs of bfloat16, as floats. */
-FG__INLINE512 __m512 fg__half_pair512(__m512i pairs, int j) {
-    return _mm512_castsi512_ps(j ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u)) : fg__shift512(pairs, -16));
+FG__INLINE512 __m512 fg__half_pair_512(__m512i pairs, int j) {
+    return _mm512_castsi512_ps(j ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u))
+                                 : fg__shift_512(pairs, -16));
 }
 
 /* A tile of floats. Lanes of BF16 are pairs, here for CPUs without a dot product of them. */
@@ -16624,16 +16685,16 @@ FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__
     __m512 f[FG__TILE512][2], w0, w1, v;
     int i, j, t;
     float x;
-    fg__tile_start512(nt, f);
+    fg__tile_start_512(nt, f);
     for (i = 0; i < job->n; i++, w += run) {
         if (i % 8 == 0) fg__fetch_ahead(job);
         FG__UNROLL
         for (j = 0; j < each; j++) {
-            w0 = type == FG_TYPE_F16 ? fg__halves512(w) : _mm512_loadu_ps((const float *)(const void *)w);
-            w1 = type == FG_TYPE_F16 ? fg__halves512(w + 32) : _mm512_loadu_ps((const float *)(const void *)(w + 64));
+            w0 = type == FG_TYPE_F16 ? fg__halves_512(w) : _mm512_loadu_ps((const float *)(const void *)w);
+            w1 = type == FG_TYPE_F16 ? fg__halves_512(w + 32) : _mm512_loadu_ps((const float *)(const void *)(w + 64));
             if (type == FG_TYPE_BF16) {
-                w0 = fg__half_pair512(_mm512_castps_si512(w0), j);
-                w1 = fg__half_pair512(_mm512_castps_si512(w1), j);
+                w0 = fg__half_pair_512(_mm512_castps_si512(w0), j);
+                w1 = fg__half_pair_512(_mm512_castps_si512(w1), j);
             }
             FG__UNROLL
             for (t = 0; t < nt; t++) {
@@ -16644,7 +16705,7 @@ FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__
             }
         }
     }
-    fg__tile_end512(nt, f, job);
+    fg__tile_end_512(nt, f, job);
 }
 
 FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, int bytes, fg__gemm_job job) {
@@ -16663,8 +16724,8 @@ FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, int bytes, 
     }
 }
 
-FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
-                                                   float *out, size_t out_stride) {
+FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *panel, int64_t k, const void *acts,
+                                                   size_t stride, int m, float *out, size_t out_stride) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, lane = type == FG_TYPE_BF16 ? 8 : 4;
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
@@ -16690,7 +16751,7 @@ FG__INLINE512BF16 void fg__tile_bf16_512(int nt, const uint8_t *w, fg__gemm_job 
     __m512 f[FG__TILE512][2];
     __m512i w0, w1, v;
     int i, t, x;
-    fg__tile_start512(nt, f);
+    fg__tile_start_512(nt, f);
     for (i = 0; i < job->n; i++, w += 128) {
         if (i % 8 == 0) fg__fetch_ahead(job);
         w0 = _mm512_loadu_si512(w);
@@ -16703,11 +16764,11 @@ FG__INLINE512BF16 void fg__tile_bf16_512(int nt, const uint8_t *w, fg__gemm_job 
             f[t][1] = _mm512_dpbf16_ps(f[t][1], (__m512bh)w1, (__m512bh)v);
         }
     }
-    fg__tile_end512(nt, f, job);
+    fg__tile_end_512(nt, f, job);
 }
 
-FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride,
-                                                    int m, float *out, size_t out_stride) {
+FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *panel, int64_t k, const void *acts,
+                                                    size_t stride, int m, float *out, size_t out_stride) {
     const uint8_t *w = (const uint8_t *)panel, *a = (const uint8_t *)acts;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
@@ -16735,7 +16796,7 @@ FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *pa
     }
 }
 
-FG__TARGET_AVX512BF16 static void fg__act_bf16_pack512(const float *x, int64_t k, void *packed) {
+FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t k, void *packed) {
     uint16_t *to = (uint16_t *)packed;
     int64_t i;
     for (i = 0; i + 16 <= k; i += 16)
@@ -16753,113 +16814,119 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack512(const float *x, int64_t k
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
 
-FG__INLINE256 __m256i fg__load256(const void *from) { return _mm256_loadu_si256((const __m256i *)from); }
+FG__INLINE256 __m256i fg__load_256(const void *from) { return _mm256_loadu_si256((const __m256i *)from); }
 
-FG__INLINE256 __m256i fg__and256(__m256i v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi32(mask)); }
+FG__INLINE256 __m256i fg__and_256(__m256i v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi32(mask)); }
 
-FG__INLINE256 __m256i fg__shift256(__m256i v, int bits) {
+FG__INLINE256 __m256i fg__shift_256(__m256i v, int bits) {
     return bits < 0 ? (__m256i)((fg__u32x8)v << -bits) : (__m256i)((fg__u32x8)v >> bits);
 }
 
-FG__INLINE256 __m256i fg__plane256(const uint8_t *plane, int bits, int step, int at) {
-    __m256i v = fg__shift256(fg__load256(plane + step % bits * 128), step / bits * bits - at);
+FG__INLINE256 __m256i fg__plane_256(const uint8_t *plane, int bits, int step, int at) {
+    __m256i v = fg__shift_256(fg__load_256(plane + step % bits * 128), step / bits * bits - at);
     return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << bits) - 1) << at)));
 }
 
-FG__INLINE256 __m256i fg__planes256(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
-    return _mm256_or_si256(fg__plane256(low, low_bits, step, 0), fg__plane256(high, high_bits, step, low_bits));
+FG__INLINE256 __m256i fg__planes_256(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
+    return _mm256_or_si256(fg__plane_256(low, low_bits, step, 0), fg__plane_256(high, high_bits, step, low_bits));
 }
 
-FG__INLINE256 __m256 fg__halves256(const uint8_t *from) {
+FG__INLINE256 __m256 fg__halves_256(const uint8_t *from) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)from));
 }
 
-FG__INLINE256 __m256i fg__bytes256(const uint8_t *from) {
+FG__INLINE256 __m256i fg__bytes_256(const uint8_t *from) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
 }
 
 /* The scale of 16 weights number i of Q3_K, plus 32. */
-FG__INLINE256 __m256i fg__scale_q3256(const uint8_t *bytes, int i) {
-    __m256i low = fg__and256(fg__shift256(fg__bytes256(bytes + i % 8 * 32), i / 8 * 4), 15);
-    return _mm256_or_si256(low, fg__and256(fg__shift256(fg__bytes256(bytes + (8 + i % 4) * 32), i / 4 * 2 - 4), 48));
+FG__INLINE256 __m256i fg__scale_q3_256(const uint8_t *bytes, int i) {
+    __m256i low = fg__and_256(fg__shift_256(fg__bytes_256(bytes + i % 8 * 32), i / 8 * 4), 15);
+    return _mm256_or_si256(low, fg__and_256(fg__shift_256(fg__bytes_256(bytes + (8 + i % 4) * 32), i / 4 * 2 - 4), 48));
 }
 
-FG__INLINE256 __m256i fg__lookup256(__m256i table, __m256i index) {
-    return _mm256_shuffle_epi8(table, _mm256_or_si256(index, _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404,
-                                                                               0x08080808, 0x0c0c0c0c)));
+FG__INLINE256 __m256i fg__lookup_256(__m256i table, __m256i index) {
+    return _mm256_shuffle_epi8(table, _mm256_or_si256(index, _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0,
+                                                                               0x04040404, 0x08080808, 0x0c0c0c0c)));
 }
 
 /* Step `step` of 8 rows, expanded; see the functions of AVX-512. For Q2_K and Q3_K `table` and `more` are for these 16
    weights. */
-FG__INLINE256 __m256i fg__weight256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more, int step) {
+FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more,
+                                     int step) {
     switch ((int)type) {
-    case FG_TYPE_Q4_1: return fg__plane256(low, 4, step, 0);
-    case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__plane256(low, 4, step, 0));
-    case FG_TYPE_Q5_1: return fg__planes256(low, 4, high, 1, step);
-    case FG_TYPE_Q6_K: return fg__planes256(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__lookup256(table, fg__plane256(low, 2, step, 0));
+    case FG_TYPE_Q4_1: return fg__plane_256(low, 4, step, 0);
+    case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__plane_256(low, 4, step, 0));
+    case FG_TYPE_Q5_1: return fg__planes_256(low, 4, high, 1, step);
+    case FG_TYPE_Q6_K: return fg__planes_256(low, 4, high, 2, step);
+    case FG_TYPE_Q2_K: return fg__lookup_256(table, fg__plane_256(low, 2, step, 0));
     case FG_TYPE_Q3_K:
-        return _mm256_add_epi8(fg__lookup256(table, fg__plane256(low, 2, step, 0)),
-                               fg__lookup256(more, fg__plane256(high, 1, step, 0)));
-    default: return fg__load256(low + step * 128);
+        return _mm256_add_epi8(fg__lookup_256(table, fg__plane_256(low, 2, step, 0)),
+                               fg__lookup_256(more, fg__plane_256(high, 1, step, 0)));
+    default: return fg__load_256(low + step * 128);
     }
 }
 
 /* Tables of 16 weights number i. */
-FG__INLINE256 void fg__tables256(fg_type type, const uint8_t *bytes, int i, __m256i *table, __m256i *more) {
+FG__INLINE256 void fg__tables_256(fg_type type, const uint8_t *bytes, int i, __m256i *table, __m256i *more) {
     __m256i scale;
     if (type == FG_TYPE_Q2_K) {
-        *table = _mm256_mullo_epi32(fg__and256(fg__bytes256(bytes + i * 32), 15), _mm256_set1_epi32(0x03020100));
+        *table = _mm256_mullo_epi32(fg__and_256(fg__bytes_256(bytes + i * 32), 15), _mm256_set1_epi32(0x03020100));
     } else if (type == FG_TYPE_Q3_K) {
-        scale = fg__scale_q3256(bytes, i);
-        *table = _mm256_add_epi32(_mm256_mullo_epi32(scale, _mm256_set1_epi32(0x01020304)), _mm256_set1_epi32(0x60402000));
-        *more = fg__shift256(fg__and256(_mm256_sub_epi32(_mm256_set1_epi32(128), fg__shift256(scale, -2)), 255), -8);
+        scale = fg__scale_q3_256(bytes, i);
+        *table =
+            _mm256_add_epi32(_mm256_mullo_epi32(scale, _mm256_set1_epi32(0x01020304)), _mm256_set1_epi32(0x60402000));
+        *more = fg__shift_256(fg__and_256(_mm256_sub_epi32(_mm256_set1_epi32(128), fg__shift_256(scale, -2)), 255), -8);
     }
 }
 
 /* Block b of a unit: bytes of 8 rows. `low`, `high` and `bytes` are those of the rows. */
-FG__INLINE256 void fg__expand256(fg_type type, const uint8_t *low, const uint8_t *high, const uint8_t *bytes, __m256i table, int b,
-                                 uint8_t *q) {
+FG__INLINE256 void fg__expand_256(fg_type type, const uint8_t *low, const uint8_t *high, const uint8_t *bytes,
+                                  __m256i table, int b, uint8_t *q) {
     __m256i more = table;
     int step, part;
     FG__UNROLL
     for (part = 0; part < 2; part++) {
-        fg__tables256(type, bytes, 2 * b + part, &table, &more);
+        fg__tables_256(type, bytes, 2 * b + part, &table, &more);
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step++)
-            _mm256_storeu_si256((__m256i *)(void *)(q + step * 128), fg__weight256(type, low, high, table, more, step));
+            _mm256_storeu_si256((__m256i *)(void *)(q + step * 128),
+                                fg__weight_256(type, low, high, table, more, step));
     }
 }
 
 /* Scales and minimums of block b of a unit, 8 rows. */
-FG__TARGET_AVX2 static void fg__scales256(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b, float *scale, float *min) {
+FG__TARGET_AVX2 static void fg__scales_256(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b,
+                                           float *scale, float *min) {
     __m256 d = _mm256_setzero_ps(), m = d;
     __m256i s = _mm256_setzero_si256(), s2 = s;
-    if (type != FG_TYPE_MXFP4) d = fg__halves256(halves);
+    if (type != FG_TYPE_MXFP4) d = fg__halves_256(halves);
     switch ((int)type) {
     case FG_TYPE_Q4_1:
     case FG_TYPE_Q5_1:
-        _mm256_storeu_ps(min, _mm256_mul_ps(fg__halves256(halves + 64), _mm256_set1_ps(-1.0f / 128)));
+        _mm256_storeu_ps(min, _mm256_mul_ps(fg__halves_256(halves + 64), _mm256_set1_ps(-1.0f / 128)));
         break;
     case FG_TYPE_Q4_K:
     case FG_TYPE_Q5_K:
-        s = fg__bytes256(bytes + (b < 4 ? b : b + 4) * 32);
-        s2 = fg__bytes256(bytes + (b + 4) * 32);
+        s = fg__bytes_256(bytes + (b < 4 ? b : b + 4) * 32);
+        s2 = fg__bytes_256(bytes + (b + 4) * 32);
         if (b < 4) {
-            s = fg__and256(s, 63);
-            s2 = fg__and256(s2, 63);
+            s = fg__and_256(s, 63);
+            s2 = fg__and_256(s2, 63);
         } else {
-            s = _mm256_or_si256(fg__and256(s, 15), fg__and256(fg__shift256(fg__bytes256(bytes + (b - 4) * 32), 2), 48));
-            s2 = _mm256_or_si256(fg__shift256(s2, 4), fg__and256(fg__shift256(fg__bytes256(bytes + b * 32), 2), 48));
+            s = _mm256_or_si256(fg__and_256(s, 15),
+                                fg__and_256(fg__shift_256(fg__bytes_256(bytes + (b - 4) * 32), 2), 48));
+            s2 =
+                _mm256_or_si256(fg__shift_256(s2, 4), fg__and_256(fg__shift_256(fg__bytes_256(bytes + b * 32), 2), 48));
         }
-        m = _mm256_mul_ps(fg__halves256(halves + 64), _mm256_set1_ps(1.0f / 128));
+        m = _mm256_mul_ps(fg__halves_256(halves + 64), _mm256_set1_ps(1.0f / 128));
         _mm256_storeu_ps(min, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s2)));
         d = _mm256_mul_ps(d, _mm256_cvtepi32_ps(s));
         break;
     case FG_TYPE_Q2_K:
-        m = _mm256_mul_ps(fg__halves256(halves + 64), _mm256_set1_ps(1.0f / 128));
-        s = fg__shift256(fg__bytes256(bytes + 2 * b * 32), 4);
-        s2 = fg__shift256(fg__bytes256(bytes + (2 * b + 1) * 32), 4);
+        m = _mm256_mul_ps(fg__halves_256(halves + 64), _mm256_set1_ps(1.0f / 128));
+        s = fg__shift_256(fg__bytes_256(bytes + 2 * b * 32), 4);
+        s2 = fg__shift_256(fg__bytes_256(bytes + (2 * b + 1) * 32), 4);
         _mm256_storeu_ps(min, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s)));
         _mm256_storeu_ps(min + FG__PANEL, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s2)));
         break;
@@ -16871,16 +16938,17 @@ FG__TARGET_AVX2 static void fg__scales256(fg_type type, const uint8_t *bytes, co
         d = _mm256_mul_ps(d, _mm256_cvtepi32_ps(s));
         break;
     case FG_TYPE_IQ4_XS:
-        s = fg__and256(fg__shift256(fg__bytes256(bytes + (2 + b / 2) * 32), b % 2 * 4), 15);
-        s2 = fg__and256(fg__shift256(fg__bytes256(bytes + b / 4 * 32), b % 4 * 2 - 4), 48);
+        s = fg__and_256(fg__shift_256(fg__bytes_256(bytes + (2 + b / 2) * 32), b % 2 * 4), 15);
+        s2 = fg__and_256(fg__shift_256(fg__bytes_256(bytes + b / 4 * 32), b % 4 * 2 - 4), 48);
         s = _mm256_sub_epi32(_mm256_or_si256(s, s2), _mm256_set1_epi32(32));
         d = _mm256_mul_ps(d, _mm256_cvtepi32_ps(s));
         break;
     case FG_TYPE_MXFP4: /* see fg__mxfp4_half_scale */
-        s = fg__bytes256(bytes);
-        s2 = fg__shift256(_mm256_add_epi32(s, _mm256_set1_epi32(1)), -21);
-        d = _mm256_castsi256_ps(fg__shift256(_mm256_sub_epi32(s, _mm256_set1_epi32(1)), -23));
-        d = _mm256_blendv_ps(d, _mm256_castsi256_ps(s2), _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(2), s)));
+        s = fg__bytes_256(bytes);
+        s2 = fg__shift_256(_mm256_add_epi32(s, _mm256_set1_epi32(1)), -21);
+        d = _mm256_castsi256_ps(fg__shift_256(_mm256_sub_epi32(s, _mm256_set1_epi32(1)), -23));
+        d = _mm256_blendv_ps(d, _mm256_castsi256_ps(s2),
+                             _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(2), s)));
         break;
     default: break;
     }
@@ -16888,7 +16956,7 @@ FG__TARGET_AVX2 static void fg__scales256(fg_type type, const uint8_t *bytes, co
 }
 
 /* Expands n blocks. `like` is a constant: a type with the same planes. */
-FG__INLINE256 void fg__unpack_blocks256(fg_type like, fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
+FG__INLINE256 void fg__unpack_blocks_256(fg_type like, fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
     const uint8_t *values = fg__gemm_table_of(type), *low, *high, *bytes;
     __m256i table = _mm256_setzero_si256();
@@ -16900,77 +16968,79 @@ FG__INLINE256 void fg__unpack_blocks256(fg_type like, fg_type type, const uint8_
         high = low + layout->blocks * layout->low * 128;
         bytes = high + layout->blocks * layout->high * 128;
         for (rows = 0; rows < FG__PANEL; rows += 8) {
-            fg__expand256(like, low + b * layout->low * 128 + rows * 4, high + b * layout->high * 128 + rows * 4, bytes + rows, table,
-                          b, to->q + i * 1024 + rows * 4);
-            fg__scales256(type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b, to->scale + scales * FG__PANEL + rows,
-                          to->min + minimums * FG__PANEL + rows);
+            fg__expand_256(like, low + b * layout->low * 128 + rows * 4, high + b * layout->high * 128 + rows * 4,
+                           bytes + rows, table, b, to->q + i * 1024 + rows * 4);
+            fg__scales_256(type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b,
+                           to->scale + scales * FG__PANEL + rows, to->min + minimums * FG__PANEL + rows);
         }
         scales += type == FG_TYPE_Q6_K ? 2 : 1;
         minimums += type == FG_TYPE_Q2_K ? 2 : 1;
     }
 }
 
-FG__TARGET_AVX2 static void fg__unpack256(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
+FG__TARGET_AVX2 static void fg__unpack_256(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
     case FG_TYPE_Q4_1:
-    case FG_TYPE_Q4_K: fg__unpack_blocks256(FG_TYPE_Q4_1, type, from, n, to); break;
+    case FG_TYPE_Q4_K: fg__unpack_blocks_256(FG_TYPE_Q4_1, type, from, n, to); break;
     case FG_TYPE_Q5_0:
     case FG_TYPE_Q5_1:
-    case FG_TYPE_Q5_K: fg__unpack_blocks256(FG_TYPE_Q5_1, type, from, n, to); break;
-    case FG_TYPE_Q8_0: fg__unpack_blocks256(FG_TYPE_Q8_0, type, from, n, to); break;
-    case FG_TYPE_Q2_K: fg__unpack_blocks256(FG_TYPE_Q2_K, type, from, n, to); break;
-    case FG_TYPE_Q3_K: fg__unpack_blocks256(FG_TYPE_Q3_K, type, from, n, to); break;
-    case FG_TYPE_Q6_K: fg__unpack_blocks256(FG_TYPE_Q6_K, type, from, n, to); break;
-    default: fg__unpack_blocks256(FG_TYPE_IQ4_NL, type, from, n, to); break;
+    case FG_TYPE_Q5_K: fg__unpack_blocks_256(FG_TYPE_Q5_1, type, from, n, to); break;
+    case FG_TYPE_Q8_0: fg__unpack_blocks_256(FG_TYPE_Q8_0, type, from, n, to); break;
+    case FG_TYPE_Q2_K: fg__unpack_blocks_256(FG_TYPE_Q2_K, type, from, n, to); break;
+    case FG_TYPE_Q3_K: fg__unpack_blocks_256(FG_TYPE_Q3_K, type, from, n, to); break;
+    case FG_TYPE_Q6_K: fg__unpack_blocks_256(FG_TYPE_Q6_K, type, from, n, to); break;
+    default: fg__unpack_blocks_256(FG_TYPE_IQ4_NL, type, from, n, to); break;
     }
 }
 
-FG__INLINE256 __m256i fg__act256(const uint8_t *acts, size_t stride, int t, int step) {
+FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int step) {
     int x;
     memcpy(&x, acts + t * stride + step * 4, 4);
     return _mm256_set1_epi32(x);
 }
 
-/* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: signed weights give at most 2 * 128 * 127,
-   and unsigned ones, of which `together` steps are added, at most 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127. */
-FG__INLINE256 void fg__dots256(bool is_signed, int together, int nt, const uint8_t *w, const uint8_t *acts, size_t stride,
-                               __m256i acc[][2]) {
+/* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: signed weights give at most
+   2 * 128 * 127, and unsigned ones, of which `together` steps are added, 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127. */
+FG__INLINE256 void fg__dots_256(bool is_signed, int together, int nt, const uint8_t *w, const uint8_t *acts,
+                                size_t stride, __m256i acc[][2]) {
     __m256i ones = _mm256_set1_epi16(1), pairs[FG__TILE256][2], v[2], size[2], x;
     int step, t, i;
     FG__UNROLL
     for (step = 0; step < 4; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            v[i] = fg__load256(w + step * 128 + 32 * i);
+            v[i] = fg__load_256(w + step * 128 + 32 * i);
             if (is_signed) v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
             size[i] = is_signed ? _mm256_abs_epi8(v[i]) : v[i];
         }
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            x = fg__act256(acts, stride, t, step);
+            x = fg__act_256(acts, stride, t, step);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 __m256i product = _mm256_maddubs_epi16(size[i], is_signed ? _mm256_sign_epi8(x, v[i]) : x);
                 pairs[t][i] = step % together ? _mm256_add_epi16(pairs[t][i], product) : product;
-                if (step % together == together - 1) acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs[t][i], ones));
+                if (step % together == together - 1)
+                    acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs[t][i], ones));
             }
         }
     }
 }
 
 /* Ends a part: v += scale * sum. */
-FG__INLINE256 void fg__part256(int nt, const float *scale, __m256i acc[][2], __m256 v[][2]) {
+FG__INLINE256 void fg__part_256(int nt, const float *scale, __m256i acc[][2], __m256 v[][2]) {
     int t, i;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         FG__UNROLL
-        for (i = 0; i < 2; i++) v[t][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[t][i]), _mm256_loadu_ps(scale + 8 * i), v[t][i]);
+        for (i = 0; i < 2; i++)
+            v[t][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[t][i]), _mm256_loadu_ps(scale + 8 * i), v[t][i]);
     }
 }
 
 /* Where the sums of a part of block b start, for weights with `offset` added. */
-FG__INLINE256 void fg__start256(int nt, const fg__gemm_job *job, int b, int part, __m256i acc[][2]) {
+FG__INLINE256 void fg__start_256(int nt, const fg__gemm_job *job, int b, int part, __m256i acc[][2]) {
     int t, start;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
@@ -16981,8 +17051,8 @@ FG__INLINE256 void fg__start256(int nt, const fg__gemm_job *job, int b, int part
 }
 
 /* Ends block b: minimums and the activations' scale. */
-FG__INLINE256 void fg__block256(int nt, int minimums, const float *min, const uint8_t *acts, size_t stride, int b, __m256 v[][2],
-                                __m256 f[][2]) {
+FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const uint8_t *acts, size_t stride, int b,
+                                 __m256 v[][2], __m256 f[][2]) {
     int t, i, j;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
@@ -16997,7 +17067,7 @@ FG__INLINE256 void fg__block256(int nt, int minimums, const float *min, const ui
     }
 }
 
-FG__INLINE256 void fg__tile_end256(int nt, __m256 sums[][2], int row, const fg__gemm_job *job) {
+FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const fg__gemm_job *job) {
     int t, i;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
@@ -17012,7 +17082,9 @@ FG__INLINE256 void fg__tile_end256(int nt, __m256 sums[][2], int row, const fg__
 /* A tile of 16 rows from `row` on. The form is no constant here, to keep the code small. */
 FG__INLINE256 void fg__tile_q8_256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
     const fg__gemm_form form = job->form;
-    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN     ? 1
+                                                                  : form == FG__FORM_MIN16 ? 2
+                                                                                           : 0;
     const float *scale = s->scale + row, *min = s->min + row;
     __m256 f[FG__TILE256][2], v[FG__TILE256][2];
     __m256i acc[FG__TILE256][2];
@@ -17026,24 +17098,29 @@ FG__INLINE256 void fg__tile_q8_256(int nt, const fg__gemm_slice *s, int row, fg_
         FG__UNROLL
         for (part = 0; part < 2; part++) {
             const uint8_t *w = s->q + b * 1024 + part * 512 + row * 4, *acts = job->acts + b * 32 + part * 16;
-            if (part == 0 || scales == 2) fg__start256(nt, job, b, part, acc);
-            if (job->together == 4) fg__dots256(false, 4, nt, w, acts, job->stride, acc);
-            else if (job->together == 2) fg__dots256(false, 2, nt, w, acts, job->stride, acc);
-            else fg__dots256(true, 1, nt, w, acts, job->stride, acc);
-            if (part == 1 || scales == 2) fg__part256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
+            if (part == 0 || scales == 2) fg__start_256(nt, job, b, part, acc);
+            if (job->together == 4)
+                fg__dots_256(false, 4, nt, w, acts, job->stride, acc);
+            else if (job->together == 2)
+                fg__dots_256(false, 2, nt, w, acts, job->stride, acc);
+            else
+                fg__dots_256(true, 1, nt, w, acts, job->stride, acc);
+            if (part == 1 || scales == 2) fg__part_256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
         }
-        fg__block256(nt, minimums, min, job->acts, job->stride, b, v, f);
+        fg__block_256(nt, minimums, min, job->acts, job->stride, b, v, f);
     }
-    fg__tile_end256(nt, f, row, job);
+    fg__tile_end_256(nt, f, row, job);
 }
 
 #if FG__HAS_AVXVNNI
 #define FG__INLINE256VNNI FG__TARGET_AVXVNNI static FG__ALWAYS_INLINE
 
 /* The same with VNNI. */
-FG__INLINE256VNNI void fg__tile_vnni256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
+FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
     const fg__gemm_form form = job->form;
-    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN     ? 1
+                                                                  : form == FG__FORM_MIN16 ? 2
+                                                                                           : 0;
     const float *scale = s->scale + row, *min = s->min + row;
     __m256 f[FG__TILE256][2], v[FG__TILE256][2];
     __m256i acc[FG__TILE256][2], w0, w1, x;
@@ -17056,34 +17133,34 @@ FG__INLINE256VNNI void fg__tile_vnni256(int nt, const fg__gemm_slice *s, int row
         for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
         FG__UNROLL
         for (part = 0; part < 2; part++) {
-            if (part == 0 || scales == 2) fg__start256(nt, job, b, part, acc);
+            if (part == 0 || scales == 2) fg__start_256(nt, job, b, part, acc);
             FG__UNROLL
             for (step = 4 * part; step < 4 * part + 4; step++) {
-                w0 = fg__load256(s->q + b * 1024 + step * 128 + row * 4);
-                w1 = fg__load256(s->q + b * 1024 + step * 128 + row * 4 + 32);
+                w0 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4);
+                w1 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4 + 32);
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    x = fg__act256(job->acts + b * 32, job->stride, t, step);
+                    x = fg__act_256(job->acts + b * 32, job->stride, t, step);
                     acc[t][0] = _mm256_dpbusd_avx_epi32(acc[t][0], w0, x);
                     acc[t][1] = _mm256_dpbusd_avx_epi32(acc[t][1], w1, x);
                 }
             }
-            if (part == 1 || scales == 2) fg__part256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
+            if (part == 1 || scales == 2) fg__part_256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
         }
-        fg__block256(nt, minimums, min, job->acts, job->stride, b, v, f);
+        fg__block_256(nt, minimums, min, job->acts, job->stride, b, v, f);
     }
-    fg__tile_end256(nt, f, row, job);
+    fg__tile_end_256(nt, f, row, job);
 }
 
-FG__TARGET_AVXVNNI static void fg__slice_vnni256(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+FG__TARGET_AVXVNNI static void fg__slice_vnni_256(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_vnni256(1, s, row, &job); break;
-        case 2: fg__tile_vnni256(2, s, row, &job); break;
-        default: fg__tile_vnni256(3, s, row, &job); break;
+        case 1: fg__tile_vnni_256(1, s, row, &job); break;
+        case 2: fg__tile_vnni_256(2, s, row, &job); break;
+        default: fg__tile_vnni_256(3, s, row, &job); break;
         }
     }
 }
@@ -17104,7 +17181,8 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(const fg__gemm_slice *s, int row, i
 
 typedef void (*fg__slice_fn)(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
 
-static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const uint8_t *from, int64_t k, fg__gemm_job job) {
+static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const uint8_t *from, int64_t k,
+                               fg__gemm_job job) {
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
@@ -17113,18 +17191,19 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
     job.offset = fg__gemm_offset(type);
     job.together = job.offset == 128 ? 1 : type == FG_TYPE_Q2_K || type == FG_TYPE_Q6_K ? 2 : 4;
     if (job.offset == 128 && !vnni) job.offset = 0; /* multiplied as signed */
-    for (left = k / 32; left > 0; left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
+    for (left = k / 32; left > 0;
+         left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
         job.next = from + FG__GEMM_AHEAD;
-        fg__unpack256(type, from, job.n, s);
+        fg__unpack_256(type, from, job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
         run(s, 16, job.n * (int)block_bytes / 2, job);
     }
 }
 
-static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
-                            size_t out_stride) {
+static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                            float *out, size_t out_stride) {
     fg__gemm_q8_slices(fg__slice_q8_256, type, false, (const uint8_t *)panel, k,
                        fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
@@ -17144,22 +17223,22 @@ FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, const uint8_t *w, int 
             FG__UNROLL
             for (h = 0; h < 2; h++) {
                 if (type == FG_TYPE_F16) {
-                    v[h] = fg__halves256(w + 16 * h);
+                    v[h] = fg__halves_256(w + 16 * h);
                 } else {
-                    pair = fg__load256(w + 32 * h);
-                    if (type == FG_TYPE_BF16) pair = j ? fg__and256(pair, (int)0xffff0000u) : fg__shift256(pair, -16);
+                    pair = fg__load_256(w + 32 * h);
+                    if (type == FG_TYPE_BF16) pair = j ? fg__and_256(pair, (int)0xffff0000u) : fg__shift_256(pair, -16);
                     v[h] = _mm256_castsi256_ps(pair);
                 }
             }
             FG__UNROLL
             for (t = 0; t < nt; t++) {
-                x = _mm256_castsi256_ps(fg__act256(job->acts, job->stride, t, i * each + j));
+                x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
                 f[t][0] = _mm256_fmadd_ps(v[0], x, f[t][0]);
                 f[t][1] = _mm256_fmadd_ps(v[1], x, f[t][1]);
             }
         }
     }
-    fg__tile_end256(nt, f, row, job);
+    fg__tile_end_256(nt, f, row, job);
 }
 
 FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, int bytes, fg__gemm_job job) {
@@ -17178,8 +17257,8 @@ FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, in
     }
 }
 
-FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
-                                             float *out, size_t out_stride) {
+FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, int64_t k, const void *acts,
+                                             size_t stride, int m, float *out, size_t out_stride) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, lane = type == FG_TYPE_BF16 ? 8 : 4;
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
@@ -17203,25 +17282,25 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
 /* ---- the choice */
 
 #if FG__HAS_AVXVNNI
-static void fg__gemm_vnni256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
-                             size_t out_stride) {
-    fg__gemm_q8_slices(fg__slice_vnni256, type, true, (const uint8_t *)panel, k,
+static void fg__gemm_vnni_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                              float *out, size_t out_stride) {
+    fg__gemm_q8_slices(fg__slice_vnni_256, type, true, (const uint8_t *)panel, k,
                        fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
 
-static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes, fg__act_q8_pack256,
-                                                        fg__gemm_vnni256};
-static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_bf16_bytes, fg__act_bf16_pack512,
-                                                         fg__gemm_bf16_512};
+static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                        fg__act_q8_pack_256, fg__gemm_vnni_256};
+static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_bf16_bytes,
+                                                         fg__act_bf16_pack_512, fg__gemm_bf16_512};
 #endif
-static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes, fg__act_q8_pack256,
-                                                       fg__gemm_q8_512};
-static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes, fg__act_f32_pack,
-                                                        fg__gemm_f32_512};
-static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes, fg__act_q8_pack256,
-                                                       fg__gemm_q8_256};
-static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes, fg__act_f32_pack,
-                                                        fg__gemm_f32_256};
+static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                       fg__act_q8_pack_256, fg__gemm_q8_512};
+static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
+                                                        fg__act_f32_pack, fg__gemm_f32_512};
+static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                       fg__act_q8_pack_256, fg__gemm_q8_256};
+static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
+                                                        fg__act_f32_pack, fg__gemm_f32_256};
 
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();
@@ -17257,7 +17336,9 @@ static FG__ALWAYS_INLINE uint32x4_t fg__shift_neon(uint32x4_t v, int bits) {
     return bits < 0 ? (uint32x4_t)((fg__u32x4)v << -bits) : (uint32x4_t)((fg__u32x4)v >> bits);
 }
 
-static FG__ALWAYS_INLINE uint32x4_t fg__and_neon(uint32x4_t v, uint32_t mask) { return vandq_u32(v, vdupq_n_u32(mask)); }
+static FG__ALWAYS_INLINE uint32x4_t fg__and_neon(uint32x4_t v, uint32_t mask) {
+    return vandq_u32(v, vdupq_n_u32(mask));
+}
 
 /* Bits number `step` of a plane of `bits` bits, moved to bit `at` of each byte. */
 static FG__ALWAYS_INLINE uint8x16_t fg__plane_neon(const uint8_t *plane, int bits, int step, int at) {
@@ -17265,7 +17346,8 @@ static FG__ALWAYS_INLINE uint8x16_t fg__plane_neon(const uint8_t *plane, int bit
     return vandq_u8(v, vdupq_n_u8((uint8_t)(((1 << bits) - 1) << at)));
 }
 
-static FG__ALWAYS_INLINE uint8x16_t fg__planes_neon(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
+static FG__ALWAYS_INLINE uint8x16_t fg__planes_neon(const uint8_t *low, int low_bits, const uint8_t *high,
+                                                    int high_bits, int step) {
     return vorrq_u8(fg__plane_neon(low, low_bits, step, 0), fg__plane_neon(high, high_bits, step, low_bits));
 }
 
@@ -17288,7 +17370,8 @@ static FG__ALWAYS_INLINE uint32x4_t fg__scale_q3_neon(const uint8_t *bytes, int 
 /* Tables of 16 weights number i of Q2_K and Q3_K, four entries for each row; see >>cpu_gemm_x86.
    Q2_K: scale * q.  Q3_K: (32 - scale) * (q - 4) = -128 + 4 * scale + low * (32 - scale), and with the high bit
    128 - 4 * scale more; as it is multiplied with -d. */
-static FG__ALWAYS_INLINE void fg__tables_neon(fg_type type, const uint8_t *bytes, int i, uint8x16_t *table, uint8x16_t *more) {
+static FG__ALWAYS_INLINE void fg__tables_neon(fg_type type, const uint8_t *bytes, int i, uint8x16_t *table,
+                                              uint8x16_t *more) {
     uint32x4_t scale, v;
     if (type == FG_TYPE_Q2_K) {
         *table = vreinterpretq_u8_u32(vmulq_n_u32(fg__and_neon(fg__bytes_neon(bytes + i * 32), 15), 0x03020100));
@@ -17306,8 +17389,8 @@ static FG__ALWAYS_INLINE uint8x16_t fg__lookup_neon(uint8x16_t table, uint8x16_t
     return vqtbl1q_u8(table, vorrq_u8(index, vld1q_u8(lanes)));
 }
 
-static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *low, const uint8_t *high, uint8x16_t table,
-                                                    uint8x16_t more, int step) {
+static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *low, const uint8_t *high,
+                                                    uint8x16_t table, uint8x16_t more, int step) {
     switch ((int)type) {
     case FG_TYPE_Q4_1: return fg__plane_neon(low, 4, step, 0);
     case FG_TYPE_IQ4_NL: return vqtbl1q_u8(table, fg__plane_neon(low, 4, step, 0));
@@ -17322,8 +17405,8 @@ static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t 
 }
 
 /* Block b of a unit: bytes of 4 rows; with `pairs` in the order of smmla, 8 weights of a row and then of the next. */
-static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const uint8_t *low, const uint8_t *high, const uint8_t *bytes,
-                                              uint8x16_t table, int b, int row, uint8_t *q) {
+static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const uint8_t *low, const uint8_t *high,
+                                              const uint8_t *bytes, uint8x16_t table, int b, int row, uint8_t *q) {
     uint8x16_t more = table;
     uint32x4_t v0, v1;
     int step, part;
@@ -17335,13 +17418,15 @@ static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const ui
             v0 = vreinterpretq_u32_u8(fg__weight_neon(type, low, high, table, more, step));
             v1 = vreinterpretq_u32_u8(fg__weight_neon(type, low, high, table, more, step + 1));
             vst1q_u8(q + step * 128 + row * (pairs ? 8 : 4), vreinterpretq_u8_u32(pairs ? vzip1q_u32(v0, v1) : v0));
-            vst1q_u8(q + step * 128 + (pairs ? row * 8 + 16 : row * 4 + 128), vreinterpretq_u8_u32(pairs ? vzip2q_u32(v0, v1) : v1));
+            vst1q_u8(q + step * 128 + (pairs ? row * 8 + 16 : row * 4 + 128),
+                     vreinterpretq_u8_u32(pairs ? vzip2q_u32(v0, v1) : v1));
         }
     }
 }
 
 /* Scales and minimums of block b of a unit, 4 rows. */
-static void fg__scales_neon(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b, float *scale, float *min) {
+static void fg__scales_neon(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b, float *scale,
+                            float *min) {
     float32x4_t d = vdupq_n_f32(0), m = d;
     uint32x4_t s, s2;
     if (type != FG_TYPE_MXFP4) d = fg__halves_neon(halves);
@@ -17356,7 +17441,8 @@ static void fg__scales_neon(fg_type type, const uint8_t *bytes, const uint8_t *h
             s = fg__and_neon(s, 63);
             s2 = fg__and_neon(s2, 63);
         } else {
-            s = vorrq_u32(fg__and_neon(s, 15), fg__and_neon(fg__shift_neon(fg__bytes_neon(bytes + (b - 4) * 32), 2), 48));
+            s = vorrq_u32(fg__and_neon(s, 15),
+                          fg__and_neon(fg__shift_neon(fg__bytes_neon(bytes + (b - 4) * 32), 2), 48));
             s2 = vorrq_u32(fg__shift_neon(s2, 4), fg__and_neon(fg__shift_neon(fg__bytes_neon(bytes + b * 32), 2), 48));
         }
         m = vmulq_n_f32(fg__halves_neon(halves + 64), 1.0f / 128);
@@ -17408,10 +17494,10 @@ static FG__ALWAYS_INLINE void fg__unpack_blocks_neon(fg_type like, fg_type type,
         high = low + layout->blocks * layout->low * 128;
         bytes = high + layout->blocks * layout->high * 128;
         for (row = 0; row < FG__PANEL; row += 4) {
-            fg__expand_neon(like, pairs, low + b * layout->low * 128 + row * 4, high + b * layout->high * 128 + row * 4, bytes + row,
-                            table, b, row, to->q + i * 1024);
-            fg__scales_neon(type, bytes + row, bytes + layout->n_bytes * 32 + row * 2, b, to->scale + scales * FG__PANEL + row,
-                            to->min + minimums * FG__PANEL + row);
+            fg__expand_neon(like, pairs, low + b * layout->low * 128 + row * 4, high + b * layout->high * 128 + row * 4,
+                            bytes + row, table, b, row, to->q + i * 1024);
+            fg__scales_neon(type, bytes + row, bytes + layout->n_bytes * 32 + row * 2, b,
+                            to->scale + scales * FG__PANEL + row, to->min + minimums * FG__PANEL + row);
         }
         scales += type == FG_TYPE_Q6_K ? 2 : 1;
         minimums += type == FG_TYPE_Q2_K ? 2 : 1;
@@ -17596,8 +17682,9 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
         FG__UNROLL
         for (p = 0; p < np; p++) {
             for (j = 0; j < minimums; j++) {
-                x = minimums == 1 ? fg__pair_neon((float)act[p][0]->sum[b], (float)act[p][1]->sum[b])
-                                  : fg__pair_neon((float)act[p][0]->sum16[2 * b + j], (float)act[p][1]->sum16[2 * b + j]);
+                x = minimums == 1
+                        ? fg__pair_neon((float)act[p][0]->sum[b], (float)act[p][1]->sum[b])
+                        : fg__pair_neon((float)act[p][0]->sum16[2 * b + j], (float)act[p][1]->sum16[2 * b + j]);
                 FG__UNROLL
                 for (i = 0; i < 4; i++) v[p][i] = vfmaq_f32(v[p][i], x, fg__rows_neon(min + j * FG__PANEL + 2 * i));
             }
@@ -17612,7 +17699,8 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
         for (i = 0; i < 4; i++) {
             float *to = job->out + (2 * p + i / 2) * job->out_stride + row + i % 2 * 4;
             if (2 * p + i / 2 >= job->m) continue;
-            x = i / 2 ? vuzp2q_f32(f[p][i % 2 * 2], f[p][i % 2 * 2 + 1]) : vuzp1q_f32(f[p][i % 2 * 2], f[p][i % 2 * 2 + 1]);
+            x = i / 2 ? vuzp2q_f32(f[p][i % 2 * 2], f[p][i % 2 * 2 + 1])
+                      : vuzp1q_f32(f[p][i % 2 * 2], f[p][i % 2 * 2 + 1]);
             vst1q_f32(to, job->first ? x : vaddq_f32(x, vld1q_f32(to)));
         }
     }
@@ -17621,8 +17709,10 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
 FG__TARGET_I8MM static void fg__slice_i8mm(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     fg__fetch_plan(&job, bytes, (job.m + 3) / 4 * job.n);
     for (; job.m > 0; job.m -= 4, job.acts += 4 * job.stride, job.out += 4 * job.out_stride) {
-        if (job.m <= 2) fg__tile_i8mm(1, s, row, &job);
-        else fg__tile_i8mm(2, s, row, &job);
+        if (job.m <= 2)
+            fg__tile_i8mm(1, s, row, &job);
+        else
+            fg__tile_i8mm(2, s, row, &job);
     }
 }
 
@@ -17634,26 +17724,31 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
     int row;
     job.form = fg__gemm_form_of(type);
     job.offset = fg__gemm_offset(type) % 128;
-    for (left = k / 32; left > 0; left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
+    for (left = k / 32; left > 0;
+         left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         int bytes = (int)(FG__MIN(left, 8) * block_bytes / 4);
         job.n = (int)FG__MIN(left, 8);
         job.next = from + FG__GEMM_AHEAD;
         fg__unpack_neon(type, pairs, from, job.n, s);
         for (row = 0; row < FG__PANEL; row += 8, job.next += bytes) {
-            if (pairs) fg__slice_i8mm(s, row, bytes, job);
-            else fg__slice_dot(s, row, bytes, job);
+            if (pairs)
+                fg__slice_i8mm(s, row, bytes, job);
+            else
+                fg__slice_dot(s, row, bytes, job);
         }
     }
 }
 
-static void fg__gemm_dot_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
-                              size_t out_stride) {
-    fg__gemm_q8_neon(false, type, (const uint8_t *)panel, k, fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+static void fg__gemm_dot_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                              float *out, size_t out_stride) {
+    fg__gemm_q8_neon(false, type, (const uint8_t *)panel, k,
+                     fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
 
-static void fg__gemm_i8mm_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
-                               size_t out_stride) {
-    fg__gemm_q8_neon(m > 1, type, (const uint8_t *)panel, k, fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+static void fg__gemm_i8mm_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                               float *out, size_t out_stride) {
+    fg__gemm_q8_neon(m > 1, type, (const uint8_t *)panel, k,
+                     fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
 
 /* Rounds one row, k a multiple of 32. */
@@ -17738,8 +17833,8 @@ static FG__ALWAYS_INLINE void fg__tiles_f32_neon(fg_type type, const uint8_t *w,
     }
 }
 
-static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
-                              size_t out_stride) {
+static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                              float *out, size_t out_stride) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, lane = type == FG_TYPE_BF16 ? 8 : 4;
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
@@ -17760,12 +17855,12 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
     }
 }
 
-static const fg__gemm_kernel fg__gemm_dot_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes, fg__act_q8_pack_neon,
-                                                         fg__gemm_dot_neon};
-static const fg__gemm_kernel fg__gemm_i8mm_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes, fg__act_q8_pack_neon,
-                                                          fg__gemm_i8mm_neon};
-static const fg__gemm_kernel fg__gemm_f32_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes, fg__act_f32_pack,
-                                                         fg__gemm_f32_neon};
+static const fg__gemm_kernel fg__gemm_dot_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                         fg__act_q8_pack_neon, fg__gemm_dot_neon};
+static const fg__gemm_kernel fg__gemm_i8mm_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                          fg__act_q8_pack_neon, fg__gemm_i8mm_neon};
+static const fg__gemm_kernel fg__gemm_f32_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
+                                                         fg__act_f32_pack, fg__gemm_f32_neon};
 
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();
@@ -18999,6 +19094,7 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     fg_result r;
     if ((r = fg__engine_check_desc(e)) != FG_OK) return r;
     d->n_threads = e->caps.n_threads;
+    d->device = e->caps.name;
     if (!d->max_seqs) d->max_seqs = 64;
     if (!d->token_budget) d->token_budget = e->caps.token_budget;
     if (!d->block_tokens) d->block_tokens = e->caps.block_tokens;

@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 
@@ -97,7 +98,7 @@ def check_directory(tool, directory, cases, golden=None):
 VARIABLES = {
     "s": "Hello, World", "t": "  \tpadded\n ", "u": "naïve Ωmega £5 日本語 🎉 straße", "e": "", "digits": "0042",
     "lines": "one\ntwo\r\nthree\n\nfive", "quote": "it's \"quoted\" \\ <b>&amp;</b>",
-    "i": 7, "z": 0, "neg": -13, "big": 123456789012, "f": 2.5, "g": -0.1, "h": 1e20, "yes": True, "no": False, "nil": None,
+    "i": 7, "z": 0, "neg": -13, "big": 1234567, "f": 2.5, "g": -0.1, "h": 1e20, "yes": True, "no": False, "nil": None,
     "list": [3, 1, 2], "words": ["pear", "Apple", "fig", "apple"], "empty": [], "mixed": [1, "a", None, 2.0, True],
     "nested": [[1, 2], [3], []], "d": {"b": 1, "a": [1, 2], "C": {"x": "y"}, "items": 5}, "nothing": {},
     "people": [{"name": "Bob", "age": 30, "tags": ["x"]}, {"name": "alice", "age": 25, "tags": []},
@@ -188,9 +189,9 @@ GRAMMAR = {
           "S.startswith((S, S))", "S.isdigit()", "S.isalpha()", "S.isalnum()", "S.isspace()", "S.isupper()", "S.islower()", "L == L", "L < L",
           "D == D", "S is filter", "'upper' is filter", "'odd' is test", "B if B else B", "(A, A) == (A, A)", "A is not string and B"],
     "A": ["nil", "missing", "none", "S", "S", "S", "I", "I", "F", "L", "L", "D", "B", "A if B else A", "A or A", "A and A", "L|first", "L|last",
-          "L[I]", "D['a']", "D.a", "D.items", "D.get('a')", "D.get(A)", "D.missing", "L|min", "words|max", "people|max(attribute='age')",
+          "L[I]", "D['a']", "D.a", "D.items is callable", "D.get('a')", "D.get(A)", "D.missing", "L|min", "words|max", "people|max(attribute='age')",
           "people|min(attribute='name')", "x", "y", "A|default(A)", "A|d(A, B)", "A|attr('x')", "(A, A)|first", "mixed[I]", "L.0", "d.C.x",
-          "(A)", "not A", "A|safe", "D|attr('get')|string|length > 0", "range", "S.upper is defined"],
+          "(A)", "not A", "A|safe", "D|attr('get') is callable", "range is callable", "S.upper is defined"],
 }
 
 
@@ -236,7 +237,7 @@ class Random:
         if r < 0.53:
             return "%s is %s%s" % (self.operand(depth - 1), self.one(["", "", "not "]), self.one(TESTS))
         if r < 0.70:
-            op = self.one(["+", "+", "-", "*", "/", "//", "%", "**", "~", "~", "and", "or", "==", "!=", "<", "<=", ">", ">=", "in",
+            op = self.one(["+", "+", "-", "*", "/", "//", "%", "~", "~", "and", "or", "==", "!=", "<", "<=", ">", ">=", "in",
                            "not in"])
             return "%s %s %s" % (self.one([e, self.operand])(depth - 1), op, self.one([e, self.operand])(depth - 1))
         if r < 0.75:
@@ -314,9 +315,12 @@ class Random:
             if self.r.random() < 0.2 else self.output()
 
     def template(self):
-        if self.r.random() < 0.6:
+        if self.r.random() < 0.5:
             return "{{ %s }}" % self.expression(4)
-        return self.body(3)
+        self.wild = 0.02
+        text = self.body(3)
+        self.wild = 0.1
+        return text
 
 
 def python_result(template):
@@ -332,14 +336,14 @@ def python_result(template):
 def undecided(template, want, got):
     """Where Python says what cannot or need not be said alike: addresses, integers of more than 64 bits, what is unknown."""
     text = want if isinstance(want, str) else ""
-    if " at 0x" in text or "<built-in method" in text or "<Macro" in text or "<LoopContext" in text:
+    if re.search(r" at 0x|<built-in method|<Macro|<LoopContext", text, re.I):
         return True
     error = got.get("error", "")
     if "integer is too large" in error or "complex numbers" in error or "too deeply" in error or "too long" in error:
         return True
     if "cannot be sliced" in error:  # jinja2 makes Undefined of it where all is constant
         return True
-    if "No filter named" in error or "No test named" in error:
+    if re.search("No (filter|test) named", error + str(want)):  # jinja2 says so at once, we when it is reached
         return True
     return "too long" in str(want) or "recursion" in str(want) or isinstance(want, (MemoryError, OverflowError))
 
@@ -380,6 +384,7 @@ def main():
         return 0
     tool = Tool(args.tool)
     if args.random:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # random templates ask Python for terabytes
         return check_random(tool, args.random, args.seed) != 0
     golden = None
     if not args.templates:

@@ -14,8 +14,10 @@
 #include "test_token.c"
 #include "test_sample.c"
 #include "test_kv.c"
+#include "test_sched.c"
 #include "test_cpu.c"
 #include "test_gemm.c"
+#include "test_engine.c"
 #include "test_logits.c"
 
 static void run_all(void) {
@@ -24,8 +26,10 @@ static void run_all(void) {
     run_token_tests();
     run_sample_tests();
     run_kv_tests();
+    run_sched_tests();
     run_cpu_tests();
     run_gemm_tests();
+    run_engine_tests();
     run_logits_tests();
 }
 

@@ -646,6 +646,51 @@ static void test_cpu_gemm_odd(void) {
             }
 }
 
+/* Two products and the ACT_MUL of their results run as one stage when nothing else reads the results: the same bits as
+   apart. `apart`: a norm reads them too. */
+static void cpu_gated_run(const char *path, fg_type type, bool apart, float *to) {
+    enum { K = 256, N = 77, M = 100 };
+    uint64_t state = 37;
+    cpu_rig *rig = cpu_rig_new(M);
+    int x = cpu_slot(rig, K, false), ff = cpu_slot(rig, 2 * N, false), y = cpu_slot(rig, N, false), i;
+    int rest = cpu_slot(rig, 2 * N, false), before;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, K);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, K, M, FG_OP_EMBED, &state);
+    for (i = 0; i < 2; i++) {
+        op = cpu_op(rig, FG_OP_GEMM, x, ff, N);
+        op->k = K;
+        op->dst_col = i * N;
+        op->weight = cpu_weight(rig, type, K, N, FG_OP_GEMM, &state);
+    }
+    op = cpu_op(rig, FG_OP_ACT_MUL, ff, y, N);
+    op->src2 = ff;
+    op->src2_col = N;
+    op->act = FG_ACT_SILU;
+    before = rig->graph.n_ops;
+    if (apart) cpu_op(rig, FG_OP_NORM, ff, rest, 2 * N);
+    cpu_rig_end(rig, y);
+    if (cpu_rig_open(rig, path, 2) == FG_OK) {
+        CHECK(((fg__cpu_plan *)(void *)rig->plan)->n_stages == (apart ? before + 2 : before));
+        memcpy(to, cpu_rig_run(rig, 0, M), sizeof(float) * M * N);
+    }
+    cpu_rig_free(rig);
+}
+
+static void test_cpu_gated(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_Q8_0, FG_TYPE_Q4_K};
+    const char *paths[FG__CPU_PATHS];
+    float *together = (float *)malloc(sizeof(float) * 7700), *apart = (float *)malloc(sizeof(float) * 7700);
+    int p, i, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++)
+        for (i = 0; i < 3; i++) {
+            cpu_gated_run(paths[p], types[i], false, together);
+            cpu_gated_run(paths[p], types[i], true, apart);
+            CHECKF(memcmp(together, apart, sizeof(float) * 7700) == 0, "%s %s", paths[p], fg_type_name(types[i]));
+        }
+    free(together);
+    free(apart);
+}
+
 /* ---- Attention. ---- */
 
 #define CPU_SEQS 6
@@ -1242,6 +1287,7 @@ static void run_cpu_tests(void) {
     RUN(test_cpu_gemm);
     RUN(test_cpu_gemm_extras);
     RUN(test_cpu_gemm_odd);
+    RUN(test_cpu_gated);
     RUN(test_cpu_attention);
     RUN(test_cpu_attention_invariance);
     RUN(test_cpu_attention_split);

@@ -114,9 +114,10 @@ static void gemm_pack(gemm_case *c, uint64_t *seed) {
 /* Against doubles: nearly exact for the packed activations, close for the activations themselves. */
 static void gemm_check_errors(const gemm_case *c) {
     double worst = 0, noise = 0, signal = 0;
-    double limit = c->kernel->act_bytes == fg__act_q8_bytes ? 1e-4 : c->kernel->act_bytes == fg__act_bf16_bytes ? 1e-5 : 1e-11;
+    double limit = c->kernel->act_bytes == fg__act_q8_bytes ? 1e-4 : 1e-11;
     int t, row;
     int64_t i;
+    if (c->kernel->act_bytes == fg__act_bf16_bytes) limit = 1e-5;
     for (t = 0; t < GEMM_TOKENS; t++) {
         for (row = 0; row < c->n_rows; row++) {
             const float *w = c->w + row * c->k, *x = c->x + t * c->k, *seen = c->seen + t * c->k;
@@ -138,7 +139,7 @@ static void gemm_check_errors(const gemm_case *c) {
 
 /* The same bits for any number of rows, wherever they lie, and nothing written between them. */
 static void gemm_check_invariance(const gemm_case *c) {
-    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 32};
+    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 32};
     float out[GEMM_TOKENS * 40];
     int i, t, from, m;
     for (i = 0; i < FG__COUNT(counts); i++) {
@@ -252,7 +253,8 @@ static void test_gemm_paths_agree(void) {
     enum { K = 768, M = 5 };
     uint64_t seed = 3;
     fg__cpu_features cpu = fg__cpu_detect();
-    uint8_t *rows = (uint8_t *)malloc(32 * K * 4), *panel = (uint8_t *)malloc(32 * K * 4), *acts = (uint8_t *)malloc(M * K * 4);
+    uint8_t *rows = (uint8_t *)malloc(32 * K * 4), *panel = (uint8_t *)malloc(32 * K * 4);
+    uint8_t *acts = (uint8_t *)malloc(M * K * 4);
     float x[K], out[2][M * FG__PANEL];
     int i, j, t;
     for (i = 0; i < FG__COUNT(gemm_types) && cpu.avx512_vnni; i++) {
@@ -288,7 +290,8 @@ static void run_gemm_tests(void) {
 }
 #else
 static void test_gemm_none(void) {
-    CHECK(!fg__gemm_kernel_find(FG__CPU_AVX2, FG_TYPE_Q8_0, 256) && !fg__gemm_kernel_find(FG__CPU_NEON, FG_TYPE_F32, 256));
+    CHECK(!fg__gemm_kernel_find(FG__CPU_AVX2, FG_TYPE_Q8_0, 256));
+    CHECK(!fg__gemm_kernel_find(FG__CPU_NEON, FG_TYPE_F32, 256));
 }
 
 static void run_gemm_tests(void) { RUN(test_gemm_none); }

@@ -120,7 +120,7 @@ static void sched_check_pass(sched_world *t, int budget, const sched_user *first
     size_t i;
     for (i = 0; i < s->pass.count; i++) {
         const fg__seq *seq = s->pass.items[i], *before = i ? s->pass.items[i - 1] : NULL;
-        bool decode = seq->n_scheduled == 1 && seq->n_computed > seq->n_cached;
+        bool decode = fg__seq_left(seq) == 1 && seq->n_computed > seq->n_cached;
         CHECK(seq->running && seq->n_scheduled >= 1 && seq->n_computed + seq->n_scheduled <= seq->n_tokens);
         if (before) CHECK(before->n_scheduled == 1 || seq->n_scheduled > 1);
         if (before && (before->n_scheduled == 1) == (seq->n_scheduled == 1)) CHECK(fg__seq_before(before, seq));
@@ -199,7 +199,8 @@ static void sched_fork(sched_world *t) {
         CHECK(t->s.running.count == (size_t)t->s.max_seqs);
         return;
     }
-    to->target = FG__MIN(n + 2 + kv_below(&t->w, 40), KV_MAX_TOKENS);
+    n += 2 + kv_below(&t->w, 40);
+    to->target = FG__MIN(n, KV_MAX_TOKENS);
     t->n_added++;
     if (to->seq.n_tokens >= to->target) sched_finish(t, to);
 }
@@ -224,7 +225,8 @@ static void sched_million(fg_policy policy, const int32_t *windows, int n_groups
     for (i = 0; i < n && test_failures == 0; i++) sched_operation(t);
     while (sched_first(t) && passes < 100000 && test_failures == 0) passes += sched_pass(t, budget);
     CHECKF(t->n_ended == t->n_added, "%d of %d ended", t->n_ended, t->n_added);
-    CHECK(t->s.n_preemptions > 0 && t->s.prefix_hits > 0);
+    CHECK(t->s.prefix_hits > 0);
+    if (!windows[0]) CHECK(t->s.n_preemptions > 0); /* windows alone need few blocks */
     sched_end(t);
     free(t);
 }
@@ -307,6 +309,9 @@ static void test_sched_splitfuse(void) {
     CHECK(t->pass_tokens == 5 && t->pass_decodes == 4 && prompt->seq.n_computed == 57);
     sched_pass(t, 3);
     CHECK(t->pass_tokens == 3 && t->pass_decodes == 3 && prompt->seq.n_computed == 57);
+    prompt = sched_add(t, 100, 110, 1000); /* decodes come before the first prompt in the order, too */
+    sched_pass(t, 10);
+    CHECK(t->pass_tokens == 10 && t->pass_decodes == 4 && prompt->seq.n_computed == 6);
     sched_free(t);
 }
 

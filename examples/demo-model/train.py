@@ -172,7 +172,7 @@ def made_up_name(rng):
     return name.capitalize() + rng.choice(["", "", "n", "s", "l", "x"])
 
 
-def character(number, rng, kind=None, avoid=None, person=None):
+def character(number, rng, kind=None, avoid=None, person=None, named=False):
     """Slots of one character: $n1 a short name, $intro1 the first mention, $the1, $he1, $him1, $his1, $self1.
     `avoid` is the other character of the story: a different kind, a different name, mostly the other gender."""
     female = rng.random() < 0.5 if avoid is None or rng.random() < 0.2 else not avoid["female"]
@@ -183,7 +183,7 @@ def character(number, rng, kind=None, avoid=None, person=None):
     female = {"f": True, "m": False}.get(GENDER.get(kind), female)
     person = kind not in ANIMAL
     name = None
-    if rng.random() < (0.85 if kind in ("girl", "boy") else 0.6):
+    if named or rng.random() < (0.85 if kind in ("girl", "boy") else 0.6):
         pool = (GIRLS if female else BOYS) if person else (PETS_F if female else PETS_M)
         name = made_up_name(rng) if rng.random() < 0.08 else rng.choice(pool)
         if avoid and name == avoid["name"]:
@@ -1050,6 +1050,51 @@ def chat(rng):
     return text.rstrip("\n")
 
 
+DRILL_FIRST = """{\
+There was a $size1 $kind1 {called|named} $name1.|\
+I know a $kind1 {called|named} $name1.|\
+$Name1 was a $kind1.}"""
+DRILL_FACT = """{\
+$Name1 had a $obj.|\
+$Name1 liked $eats.|\
+$Name1 lived near the $at.|\
+The $kind1 had a $obj.|\
+The $kind1 liked $eats.}"""
+DRILL_AGAIN = """{\
+The $kind1 was called $name1.|\
+$Name1 was the $kind1.|\
+What was the name of the $kind1? It was $name1.|\
+"Hello, $name1," said the $kind2.|\
+"Is this your $obj?" asked $name2. "Yes, it is my $obj," said $name1.|\
+$Name1 gave $his1 $obj to $name2, and $name2 thanked $name1.|\
+Who was called $name1? It was the $kind1.|\
+What did $name1 have? $He1 had a $obj.|\
+$Name1 looked at $name2, and $name2 looked at $name1.|\
+$Name1 was [happy], and so $he1 danced with $his1 $obj.|\
+$Name1 and $name2 went to the $at, because $name1 liked it.}"""
+
+
+def drill(rng):
+    """A dense little text about who is who: training starts with these, so that the model learns to look back early."""
+    who, used = [], set()
+    while len(who) < rng.choice((1, 2, 2, 3)):
+        one = character(1, rng, named=True)
+        if one["kind"] not in used and one["name"] not in used:
+            used.update((one["kind"], one["name"]))
+            who.append(dict(one["slots"], obj=resolve(rng.choice(["[lost]", "[colour] hat", "[colour] scarf"]), {}, rng),
+                            eats=rng.choice(LISTS["food"]), at=rng.choice(LISTS["place"])))
+    text = [(DRILL_FIRST, w) for w in who]
+    text += rng.sample([(DRILL_FACT, w) for w in who], len(who))
+    text += [(DRILL_AGAIN, rng.choice(who)) for _ in range(rng.randint(3, 6))]
+    lines = []
+    for template, w in text:
+        stranger = {"kind": "", "name": "", "female": True}
+        other = rng.choice([x for x in who if x is not w] or [character(2, rng, avoid=stranger, named=True)["slots"]])
+        two = {"kind2": other.get("kind1", other.get("kind2")), "name2": other.get("name1", other.get("name2"))}
+        lines.append(expand(template, dict(w, **two), rng))
+    return BOS + " ".join(lines) + END
+
+
 def prose(rng):
     pick = rng.random()
     if pick < 0.80:
@@ -1072,7 +1117,8 @@ def prose(rng):
 
 
 def document(rng):
-    return chat(rng) if rng.random() < 0.42 else prose(rng)
+    pick = rng.random()
+    return drill(rng) if pick < 0.06 else chat(rng) if pick < 0.44 else prose(rng)
 
 
 # ======================================================================================================================
@@ -1120,7 +1166,7 @@ def build_model(c):
         return nn.Parameter(torch.randn(n_out, n_in) * scale / math.sqrt(n_in))
 
     class Llama(nn.Module):
-        """Parameters carry their GGUF names, with "." written as "_" by torch's ParameterDict."""
+        """Parameters carry their GGUF names, with "-" for "." (which torch reserves)."""
 
         def __init__(self):
             super().__init__()
@@ -1131,9 +1177,11 @@ def build_model(c):
                 value = matrix(c["n_kv_heads"] * hd, d)
                 # Attention starts as a cache: what it sees is added to the stream, so that seen words become likelier.
                 # From there it learns to copy names far sooner than from random weights.
-                output = value.detach().view(-1, 1, hd, d).expand(-1, group, -1, -1).reshape(-1, d).T.contiguous() * 0.05
-                p.update({f"blk-{i}-attn_norm": nn.Parameter(torch.ones(d)), f"blk-{i}-ffn_norm": nn.Parameter(torch.ones(d)),
-                          f"blk-{i}-attn_q": matrix(c["n_heads"] * hd, d), f"blk-{i}-attn_k": matrix(c["n_kv_heads"] * hd, d),
+                output = 0.05 * value.detach().view(-1, 1, hd, d).expand(-1, group, -1, -1).reshape(-1, d).T.contiguous()
+                p.update({f"blk-{i}-attn_norm": nn.Parameter(torch.ones(d)),
+                          f"blk-{i}-ffn_norm": nn.Parameter(torch.ones(d)),
+                          f"blk-{i}-attn_q": matrix(c["n_heads"] * hd, d),
+                          f"blk-{i}-attn_k": matrix(c["n_kv_heads"] * hd, d),
                           f"blk-{i}-attn_v": value, f"blk-{i}-attn_output": nn.Parameter(output),
                           f"blk-{i}-ffn_gate": matrix(c["n_ff"], d), f"blk-{i}-ffn_up": matrix(c["n_ff"], d),
                           f"blk-{i}-ffn_down": matrix(d, c["n_ff"], 0.0)})
@@ -1280,7 +1328,7 @@ def packed(docs, n_rows, n_tokens):
 
 
 def one_per_row(docs, n_tokens, rng):
-    """Endless batches of about n_tokens, a document per row, of similar lengths, padded with PAD. -> int64 [rows, length]"""
+    """Endless batches of at most n_tokens, a document per row, padded with PAD. -> int64 [rows, length]"""
     import numpy as np
     while True:
         pool = sorted((next(docs) for _ in range(1024)), key=len)
@@ -1293,11 +1341,11 @@ def one_per_row(docs, n_tokens, rng):
         yield from batches
 
 
-def encoded(tokenizer, seed):
+def encoded(tokenizer, seed, make=document):
     """An endless stream of tokenised documents."""
     rng = random.Random(seed)
     while True:
-        for e in tokenizer.encode_batch([document(rng) for _ in range(256)], add_special_tokens=False):
+        for e in tokenizer.encode_batch([make(rng) for _ in range(256)], add_special_tokens=False):
             yield e.ids
 
 
@@ -1330,18 +1378,18 @@ def show_progress(step, steps, loss, rate, start):
 
 
 def train(args):
-    import numpy as np
     import torch
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    np.random.seed(args.seed)
     start = time.time()
     rng = random.Random(args.seed)
     texts = [document(rng) for _ in range(1000 if args.quick else 20000)]
     tokenizer = train_tokenizer(re.split(r"<\|\w+\|>", t) for t in texts)
     docs = encoded(tokenizer, args.seed + 1)
     rows_of_docs = one_per_row(docs, args.batch, random.Random(args.seed))
-    held_out = list(itertools.islice(one_per_row(encoded(tokenizer, args.seed + 2), 1024, random.Random(args.seed)), 24))
+    rows_of_drills = one_per_row(encoded(tokenizer, args.seed + 3, drill), args.batch, random.Random(args.seed))
+    unseen = encoded(tokenizer, args.seed + 2)
+    held_out = list(itertools.islice(one_per_row(unseen, 1024, random.Random(args.seed)), 24))
     model = build_model(CONFIG)
     optimizer = torch.optim.AdamW([{"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": 0.05},
                                    {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0}],
@@ -1353,7 +1401,10 @@ def train(args):
     smooth, saved, trained, curve = None, time.time(), 0, []
     loop_start = time.time()
     for step in range(args.steps):
-        rows = packed(docs, args.batch // 1024, 1024) if step % 6 == 5 else next(rows_of_docs)
+        if step < args.drills:
+            rows = next(rows_of_drills)
+        else:
+            rows = packed(docs, max(1, args.batch // 1024), 1024) if step % 8 == 7 else next(rows_of_docs)
         factor = min(1.0, (step + 1) / 60, (args.steps - step) / (0.45 * args.steps))
         for group in optimizer.param_groups:
             group["lr"] = args.lr * factor
@@ -1428,6 +1479,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to write (demo.gguf beside this script)")
     parser.add_argument("--steps", type=int, default=5400, help="training steps (%(default)s)")
+    parser.add_argument("--drills", type=int, default=600, help="of these, steps on drills only (%(default)s)")
     parser.add_argument("--batch", type=int, default=1280, help="tokens per step (%(default)s)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of text, weights and sampling (%(default)s)")

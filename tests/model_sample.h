@@ -1,0 +1,188 @@
+/* Tiny models with random weights and a vocabulary that can write any text, as GGUF files in memory:
+
+       model_spec spec = model_spec_tiny();      // llama, 2 layers, GQA, F32
+       spec.window = 12;
+       model_sample_build(&spec, &file, &size);  // free(file)
+
+   The vocabulary is token_sample_spm's: 0 <unk>, 1 <s>, 2 </s>, 3 <tool>, 4..259 the bytes, then letters and words. */
+#ifndef MODEL_SAMPLE_H
+#define MODEL_SAMPLE_H
+
+#include "token_sample.h"
+
+typedef struct model_spec {
+    const char *arch;
+    int n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_ctx;
+    int window, full_every; /* every so manyth layer sees everything; 0: none does */
+    fg_type type;           /* of matrices */
+    int tied;
+    uint64_t seed;
+} model_spec;
+
+static model_spec model_spec_tiny(void) {
+    model_spec s;
+    memset(&s, 0, sizeof(s));
+    s.arch = "llama";
+    s.n_layers = 2;
+    s.n_embd = 64;
+    s.n_heads = 4;
+    s.n_kv_heads = 2;
+    s.head_dim = 16;
+    s.n_ff = 96;
+    s.n_ctx = 256;
+    s.type = FG_TYPE_F32;
+    s.seed = 1;
+    return s;
+}
+
+static uint16_t model_half(float value) {
+    return fg__f32_to_f16(value);
+}
+
+/* n random weights: floats, or the blocks of Q8_0 or Q4_K. */
+static void model_fill(fg_type type, unsigned char *to, int64_t n, float scale, float add, uint64_t *state) {
+    int64_t bytes = fg_type_bytes(type, n), block = type == FG_TYPE_Q4_K ? 144 : type == FG_TYPE_Q8_0 ? 34 : 4, i;
+    uint16_t half = model_half(scale / 100);
+    for (i = 0; i < bytes; i++) to[i] = (unsigned char)test_random(state);
+    for (i = 0; i < bytes; i += block) {
+        float x = ((float)(test_random(state) >> 40) * (1.0f / 8388608.0f) - 1.0f) * scale + add;
+        if (type == FG_TYPE_F32) memcpy(to + i, &x, 4);
+        else memcpy(to + i, &half, 2);
+        if (type == FG_TYPE_Q4_K) half = model_half(scale / 1000), memcpy(to + i, &half, 2), memcpy(to + i + 2, &half, 2);
+    }
+}
+
+static void model_weight(gguf_writer *w, const model_spec *s, const char *name, int64_t columns, int64_t rows, fg_type type) {
+    int64_t dims[2], n = columns * (rows ? rows : 1);
+    uint64_t state = s->seed;
+    const char *c;
+    unsigned char *data = (unsigned char *)malloc((size_t)n * 4);
+    bool norm = strstr(name, "norm") != NULL;
+    for (c = name; *c; c++) state = state * 31 + (unsigned char)*c;
+    model_fill(type, data, n, norm ? 0.25f : 0.3f, norm ? 1.0f : 0.0f, &state);
+    dims[0] = columns;
+    dims[1] = rows;
+    gguf_add_tensor(w, name, (uint32_t)type, rows ? 2 : 1, dims, data, (size_t)fg_type_bytes(type, n));
+    free(data);
+}
+
+static void model_layer_weight(gguf_writer *w, const model_spec *s, int layer, const char *name, int columns, int rows) {
+    char full[64];
+    snprintf(full, sizeof(full), "blk.%d.%s", layer, name);
+    model_weight(w, s, full, columns, rows, rows ? s->type : FG_TYPE_F32);
+}
+
+static const char *model_key(const model_spec *s, const char *name) {
+    static char key[96];
+    snprintf(key, sizeof(key), "%s.%s", s->arch, name);
+    return key;
+}
+
+static void model_put(gguf_writer *w, const model_spec *s, const char *name, int value) {
+    gguf_add_u32(w, model_key(s, name), (uint32_t)value);
+}
+
+static void model_hparams(gguf_writer *w, const model_spec *s) {
+    gguf_add_string(w, "general.architecture", s->arch);
+    model_put(w, s, "block_count", s->n_layers);
+    model_put(w, s, "context_length", s->n_ctx);
+    model_put(w, s, "embedding_length", s->n_embd);
+    model_put(w, s, "feed_forward_length", s->n_ff);
+    model_put(w, s, "attention.head_count", s->n_heads);
+    model_put(w, s, "attention.head_count_kv", s->n_kv_heads);
+    model_put(w, s, "attention.key_length", s->head_dim);
+    model_put(w, s, "attention.value_length", s->head_dim);
+    gguf_add_f32(w, model_key(s, "attention.layer_norm_rms_epsilon"), 1e-5f);
+    if (s->window) model_put(w, s, "attention.sliding_window", s->window);
+    if (s->full_every) model_put(w, s, "attention.sliding_window_pattern", s->full_every);
+}
+
+static void model_layer(gguf_writer *w, const model_spec *s, int i) {
+    int q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    model_layer_weight(w, s, i, "attn_norm.weight", s->n_embd, 0);
+    model_layer_weight(w, s, i, "attn_q.weight", s->n_embd, q);
+    model_layer_weight(w, s, i, "attn_k.weight", s->n_embd, kv);
+    model_layer_weight(w, s, i, "attn_v.weight", s->n_embd, kv);
+    model_layer_weight(w, s, i, "attn_output.weight", q, s->n_embd);
+    if (strcmp(s->arch, "qwen2") == 0) {
+        model_layer_weight(w, s, i, "attn_q.bias", q, 0);
+        model_layer_weight(w, s, i, "attn_k.bias", kv, 0);
+        model_layer_weight(w, s, i, "attn_v.bias", kv, 0);
+    }
+    if (strcmp(s->arch, "qwen3") == 0) {
+        model_layer_weight(w, s, i, "attn_q_norm.weight", s->head_dim, 0);
+        model_layer_weight(w, s, i, "attn_k_norm.weight", s->head_dim, 0);
+    }
+    model_layer_weight(w, s, i, "ffn_norm.weight", s->n_embd, 0);
+    model_layer_weight(w, s, i, "ffn_gate.weight", s->n_embd, s->n_ff);
+    model_layer_weight(w, s, i, "ffn_up.weight", s->n_embd, s->n_ff);
+    model_layer_weight(w, s, i, "ffn_down.weight", s->n_ff, s->n_embd);
+}
+
+/* Tokens in token_sample_spm's vocabulary. */
+static int model_n_vocab(void) {
+    static int n;
+    unsigned char *file;
+    size_t size;
+    gguf_writer w;
+    fg_model_desc d;
+    fg_model *model;
+    fg_model_info info;
+    if (n) return n;
+    token_sample_spm(&w, false);
+    gguf_add_string(&w, "general.architecture", "llama");
+    gguf_finish(&w, &file, &size);
+    memset(&d, 0, sizeof(d));
+    d.data = file;
+    d.size = size;
+    d.vocab_only = true;
+    if (fg_model_load(&d, &model) == FG_OK) {
+        fg_model_get_info(model, &info);
+        n = info.n_vocab;
+        fg_model_free(model);
+    }
+    free(file);
+    return n;
+}
+
+/* All but the metadata of the model itself; w is begun, with its vocabulary in it. */
+static void model_weights(gguf_writer *w, const model_spec *s) {
+    int i;
+    model_weight(w, s, "token_embd.weight", s->n_embd, model_n_vocab(), s->type);
+    for (i = 0; i < s->n_layers; i++) model_layer(w, s, i);
+    model_weight(w, s, "output_norm.weight", s->n_embd, 0, FG_TYPE_F32);
+    if (!s->tied) model_weight(w, s, "output.weight", s->n_embd, model_n_vocab(), s->type);
+}
+
+static void model_sample_build(const model_spec *s, unsigned char **file, size_t *size) {
+    gguf_writer w;
+    model_n_vocab();
+    token_sample_spm(&w, false);
+    model_hparams(&w, s);
+    model_weights(&w, s);
+    gguf_finish(&w, file, size);
+}
+
+/* A model and the file it lies in. */
+typedef struct model_sample {
+    unsigned char *file;
+    size_t size;
+    fg_model *model;
+} model_sample;
+
+static void model_sample_open(model_sample *m, const model_spec *s) {
+    fg_model_desc d;
+    memset(&d, 0, sizeof(d));
+    model_sample_build(s, &m->file, &m->size);
+    d.data = m->file;
+    d.size = m->size;
+    m->model = NULL;
+    CHECKF(fg_model_load(&d, &m->model) == FG_OK, "%s", fg_last_error());
+}
+
+static void model_sample_close(model_sample *m) {
+    fg_model_free(m->model);
+    free(m->file);
+}
+
+#endif
