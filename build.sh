@@ -147,14 +147,14 @@ target_asan() {
 # shellcheck disable=SC2086 # a list of flags
 target_tsan() {
     TESTS=${TESTS:-thread logits}
-    unit test_tsan $SANITIZE -fsanitize=thread
+    unit test_tsan $SANITIZE -fsanitize=thread -DFG_NO_SIMD
     totals
 }
 
 target_fuzz() {
     CC=$(first_of clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14)
     for source in tests/fuzz_*.c; do
-        compile "$(basename "$source" .c)" "$source" -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+        compile "$(basename "$source" .c)" "$source" -O1 -g -DFG_NO_SIMD -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
     done
 }
 

@@ -5092,7 +5092,7 @@ typedef enum fg__j_op {
     FG__J_OP_LEAVE,
     FG__J_OP_FOR,       /* pops what to loop over; a: slot of `loop`; flag: filter before the loop */
     FG__J_OP_NEXT,      /* pushes the next item or jumps to a; with items that are filtered goes on at b */
-    FG__J_OP_KEEP,      /* after a loop's test: b back to NEXT, unless the body is to run now */
+    FG__J_OP_KEEP,      /* after a loop's test: b back to NEXT, unless the body is to run now; flag: several targets */
     FG__J_OP_AGAIN,     /* end of the body: jumps to a */
     FG__J_OP_DONE,      /* ends a loop; jumps to a unless its else is to run */
     FG__J_OP_CAPTURE,   /* output goes to a string from now on, */
@@ -7238,6 +7238,7 @@ static fg__jval fg__j_str_partition(fg__jinja *j, const fg__j_in *in) {
     } else {
         items[right ? 2 : 0] = in->self;
     }
+    for (at = 0; at < 3; at++) items[at] = fg__j_like(in->self, items[at]);
     return fg__j_list_of(j, FG__J_TUPLE, items, 3);
 }
 
@@ -7611,18 +7612,18 @@ static fg__jval fg__j_filter_attr(fg__jinja *j, const fg__j_in *in) {
 static fg__jval fg__j_filter_batch(fg__jinja *j, const fg__j_in *in) {
     size_t n, i;
     const fg__jval *items = fg__j_items(j, in->self, &n);
-    int64_t size = n ? fg__j_need_int(j, in->a[0]) : 0;
     fg__j_parts lists, row;
     memset(&lists, 0, sizeof(lists));
     memset(&row, 0, sizeof(row));
     for (i = 0; i < n; i++) {
-        if ((int64_t)row.n == size) {
+        if (fg__j_equal(j, fg__j_int((int64_t)row.n), in->a[0])) {
             fg__j_add(j, &lists, fg__j_parts_list(j, FG__J_LIST, &row));
             memset(&row, 0, sizeof(row));
         }
         fg__j_add(j, &row, items[i]);
     }
-    while (row.n && fg__j_given(in->a[1]) && (int64_t)row.n < size) fg__j_add(j, &row, in->a[1]);
+    while (row.n && fg__j_given(in->a[1]) && fg__j_compare(j, FG__J_LT, fg__j_int((int64_t)row.n), in->a[0]))
+        fg__j_add(j, &row, in->a[1]);
     if (row.n) fg__j_add(j, &lists, fg__j_parts_list(j, FG__J_LIST, &row));
     return fg__j_parts_list(j, FG__J_ITERATOR, &lists);
 }
@@ -7938,6 +7939,7 @@ static fg__jval fg__j_filter_round(fg__jinja *j, const fg__j_in *in) {
     if (!fg__j_is(in->a[1], "ceil") && !fg__j_is(in->a[1], "floor"))
         return fg__j_fail(j, "method must be common, ceil or floor");
     unit = pow(10, (double)precision);
+    if (unit == 0) return fg__j_fail(j, "float division by zero");
     x *= unit;
     if (x - x != 0) return fg__j_fail(j, "cannot convert float infinity or NaN to integer");
     return fg__j_float((fg__j_is(in->a[1], "ceil") ? ceil(x) : floor(x)) / unit);
@@ -9473,7 +9475,7 @@ static void fg__j_for_loop(fg__jinja *j) {
         fg__j_conditional(j);
         fg__j_close_scope(j, test, ifs);
         keep = fg__j_here(j);
-        fg__j_emit(j, FG__J_OP_KEEP, 0, next - keep);
+        fg__j_emit(j, FG__J_OP_KEEP, 0, next - keep)->flag = j->code[j->scopes[test].begin + 1].op == FG__J_OP_UNPACK;
     }
     if (fg__j_is_word(j, FG__J_W_RECURSIVE)) fg__j_fail(j, "recursive loops are not supported");
     j->code[next].b = fg__j_here(j) - next;
@@ -10162,6 +10164,11 @@ static int32_t fg__j_keep_item(fg__jinja *j, const fg__j_code *code) {
     fg__j_loop *loop = j->loops[j->n_loops - 1];
     bool keep = fg__j_true(fg__j_pop(j));
     fg__jval item = loop->items[loop->next - 1];
+    size_t n;
+    if (keep && code->flag) { /* Jinja goes on with the tuple of the targets */
+        const fg__jval *items = fg__j_items(j, item, &n);
+        item = fg__j_list_of(j, FG__J_TUPLE, items, n);
+    }
     if (keep && loop->filtering) loop->kept[loop->n_kept++] = item;
     if (!keep || loop->filtering) return code->b;
     fg__j_push(j, item);
@@ -18194,8 +18201,9 @@ static double fg__engine_now(const fg_engine *e) { return e->desc.clock ? e->des
 static fg__event_node *fg__event_new(const fg__env *env, const char *text, size_t text_length, const fg_token_logprob *top, int n_top) {
     size_t top_bytes = (size_t)n_top * sizeof(fg_token_logprob);
     fg__event_node *node = (fg__event_node *)fg__malloc(env, sizeof(fg__event_node) + top_bytes + text_length + 1, 1);
-    char *tail = (char *)node + sizeof(fg__event_node);
+    char *tail;
     if (!node) return NULL;
+    tail = (char *)node + sizeof(fg__event_node);
     memset(node, 0, sizeof(*node));
     if (top_bytes) memcpy(tail, top, top_bytes);
     if (text_length) memcpy(tail + top_bytes, text, text_length);
@@ -18704,6 +18712,7 @@ static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     given = finish ? s->pending.length : s->pending.length - fg__sequence_hold(s);
     node = s->pending.failed ? NULL : fg__event_new(&e->env, s->pending.data, given, out->top, out->n_top);
     if (!node) {
+        s->seq.n_tokens--; /* nobody was told of it */
         fg__sequence_end(e, s, FG_FINISH_ERROR, FG_ERROR_OUT_OF_MEMORY);
         return;
     }

@@ -339,9 +339,11 @@ def undecided(template, want, got):
     if re.search(r" at 0x|<built-in method|<Macro|<LoopContext", text, re.I):
         return True
     error = got.get("error", "")
-    if "integer is too large" in error or "complex numbers" in error or "too deeply" in error or "too long" in error:
+    if "integer is too large" in error or "complex numbers" in error or "too deeply" in error or "too long" in error or "too much" in error:
         return True
-    if "cannot be sliced" in error:  # jinja2 makes Undefined of it where all is constant
+    if "cannot be sliced" in error or "slice indices" in error:  # jinja2 makes Undefined of it where all is constant
+        return True
+    if "expected an integer, got 'float'" in error:  # Python would not look at this argument
         return True
     if re.search("No (filter|test) named", error + str(want)):  # jinja2 says so at once, we when it is reached
         return True

@@ -12,6 +12,8 @@
 #include "test_gguf.c"
 #include "test_quant.c"
 #include "test_token.c"
+#include "test_json.c"
+#include "test_chat.c"
 #include "test_sample.c"
 #include "test_kv.c"
 #include "test_sched.c"
@@ -24,6 +26,8 @@ static void run_all(void) {
     run_gguf_tests();
     run_quant_tests();
     run_token_tests();
+    run_json_tests();
+    run_chat_tests();
     run_sample_tests();
     run_kv_tests();
     run_sched_tests();

@@ -1232,14 +1232,14 @@ static void memory_jobs(fg_engine *e, job *jobs, const job *alone, int n, int *e
     for (i = 0; i < n; i++) {
         if (!jobs[i].submitted) continue;
         job_check_ends(&jobs[i]);
-        CHECK(job_same(&jobs[i], &alone[i]));
+        CHECKF(job_same(&jobs[i], &alone[i]), "job %d when allocation %d fails", i, test_alloc_fail_at);
         CHECK(jobs[i].finish != FG_FINISH_ERROR || jobs[i].result == FG_ERROR_OUT_OF_MEMORY);
         *ended_badly += jobs[i].finish == FG_FINISH_ERROR;
     }
     engine_check_idle(e);
 }
 
-static void memory_run(const model_spec *spec, const fg_backend *backend, int n_jobs, int n_skip) {
+static void memory_run(const model_spec *spec, const fg_backend *backend, int n_jobs) {
     enum { MOST = 6 };
     job alone[MOST], *jobs = (job *)malloc(MOST * sizeof(job));
     uint64_t random = 1234;
@@ -1257,7 +1257,7 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         jobs_run(e);
         fg_engine_free(e);
     }
-    for (fail = 1;; fail += 1 + (loaded > 1 && created < 2 ? n_skip : 0)) {
+    for (fail = 1;; fail++) {
         fg_allocator allocator = test_allocator(fail);
         fg_model_desc md;
         fg_model *model = NULL;
@@ -1280,7 +1280,7 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         CHECK(memory_result(r) && (r == FG_OK) == (e != NULL));
         created += e != NULL;
         memcpy(jobs, alone, (size_t)n_jobs * sizeof(job));
-        if (e) memory_jobs(e, jobs, alone, n_jobs, &ended_badly);
+        if (e && strcmp(fg_engine_get_backend(e), backend->name) == 0) memory_jobs(e, jobs, alone, n_jobs, &ended_badly);
         fg_engine_free(e);
         fg_model_free(model);
         CHECKF(test_alloc_live() == 0, "%d leaks when allocation %d fails", test_alloc_live(), fail);
@@ -1295,13 +1295,13 @@ static void test_engine_memory_null(void) {
     model_spec spec = model_spec_tiny();
     spec.window = 9;
     spec.full_every = 2;
-    memory_run(&spec, fg_backend_null(), 5, 0);
+    memory_run(&spec, fg_backend_null(), 5);
 }
 
 static void test_engine_memory_cpu(void) {
     model_spec spec = model_spec_tiny();
     spec.n_layers = 1;
-    memory_run(&spec, fg_backend_cpu(), 2, 0);
+    memory_run(&spec, fg_backend_cpu(), 2);
 }
 
 /* ---- threads */
@@ -1381,7 +1381,7 @@ static void thread_storm(const fg_backend *backend, int n_threads) {
     CHECK(n_threads_up == THREAD_SUBMITTERS + 3);
     while (w.e && fg__atomic_load(&w.n_ended) < N) { /* a fourth kind of thread: looks on */
         fg_get_stats(w.e, &stats);
-        CHECK(stats.n_finished <= stats.n_submitted && stats.blocks_used + stats.blocks_cached <= stats.blocks_total);
+        CHECK(stats.n_running <= 8 && stats.blocks_used + stats.blocks_cached <= stats.blocks_total);
         if (stats.n_passes % 50 == 7) fg_clear_prefix_cache(w.e);
         if (stats.n_passes % 50 == 9) fg_reset_stats(w.e);
         fg_wait(w.e, FG_WAIT_EVENT, 0.001);

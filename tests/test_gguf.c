@@ -351,7 +351,7 @@ static void test_gguf_path(char *path, size_t capacity, int part, int count) {
     const char *folder = getenv("TMPDIR");
     if (!folder) folder = getenv("TEMP");
     if (!folder) folder = "/tmp";
-    if (!run) run = (unsigned)(fg__now() * 1e6) % 1000000u;
+    if (!run) run = (unsigned)fmod(fg__now() * 1e6, 1e6);
     snprintf(path, capacity, "%s/fastgen-test-%06u-%05d-of-%05d.gguf", folder, run, part, count);
 }
 

@@ -376,9 +376,35 @@ static void test_kv_peak(void) {
     free(w);
 }
 
+/* Of a released prefix the end is forgotten first: what is left can still be found. */
+static void test_kv_release_order(void) {
+    static const int32_t windows[] = {0}, n_blocks[] = {8};
+    kv_world *w = (kv_world *)malloc(sizeof(kv_world));
+    fg__kv_seq seq, other;
+    int32_t tokens[KV_MAX_TOKENS];
+    int i, n_copies = 0;
+    kv_world_begin(w, windows, 1, n_blocks, true);
+    kv_tokens(w, tokens, 20);
+    CHECK(fg__kv_seq_init(&w->kv, &seq, 20) == FG_OK && fg__kv_seq_init(&w->kv, &other, 32) == FG_OK);
+    CHECK(fg__kv_grow(&w->kv, &seq, 0, 20, NULL, &n_copies));
+    fg__kv_commit(&w->kv, &seq, tokens, 20);
+    fg__kv_release(&w->kv, &seq);
+    for (i = 3; i <= 8; i++) { /* three blocks are free; each more takes one of the five */
+        CHECK(fg__kv_grow(&w->kv, &other, 0, i * KV_BT, NULL, &n_copies));
+        CHECK(fg__kv_lookup(&w->kv, &seq, tokens, 20) == FG__MIN(8 - i, 4));
+    }
+    CHECK(!fg__kv_grow(&w->kv, &other, 0, 32 + 1, NULL, &n_copies));
+    fg__kv_release(&w->kv, &other);
+    fg__kv_seq_destroy(&w->env, &seq);
+    fg__kv_seq_destroy(&w->env, &other);
+    fg__kv_destroy(&w->kv);
+    free(w);
+}
+
 static void run_kv_tests(void) {
     RUN(test_kv_keys);
     RUN(test_kv_peak);
+    RUN(test_kv_release_order);
     RUN(test_kv_full);
     RUN(test_kv_window);
     RUN(test_kv_mixed);

@@ -1,0 +1,145 @@
+/* Tests of >>chat: the templates of tests/golden/chat/ over the conversations of cases.json against expected.json, which
+   check_chat.py --write made with transformers' own renderer; limits; memory that runs out. */
+#include "test_alloc.h"
+
+static char *chat_read(const char *name, size_t *size) {
+    char path[256];
+    FILE *file;
+    char *data = (char *)calloc(1, 1 << 20);
+    snprintf(path, sizeof(path), "tests/golden/chat/%s", name);
+    file = fopen(path, "rb");
+    *size = file ? fread(data, 1, (1 << 20) - 1, file) : 0;
+    if (file) fclose(file);
+    CHECKF(*size > 0, "%s", path);
+    return data;
+}
+
+static fg__json *chat_read_json(const fg__env *env, const char *name) {
+    size_t size;
+    char *data = chat_read(name, &size);
+    fg__json *root = NULL;
+    CHECKF(fg__json_parse(env, data, size, &root) == FG_OK, "%s", fg_last_error());
+    free(data);
+    return root;
+}
+
+static fg_result chat_format(const fg__env *env, const char *text, size_t size, const fg__json *one, fg__text *out) {
+    static const fg__chat_text texts[4] = {{"bos_token", "<s>", 3}, {"eos_token", "</s>", 4}, {"unk_token", "<unk>", 5}, {"pad_token", "<pad>", 5}};
+    fg__text messages, options;
+    fg_result r;
+    memset(&messages, 0, sizeof(messages));
+    messages.env = env;
+    options = messages;
+    fg__json_write(&messages, fg__json_get(one, "messages"));
+    if (fg__json_get(one, "options")) fg__json_write(&options, fg__json_get(one, "options"));
+    r = fg__chat_format(env, text, size, messages.data, options.data, texts, 4, out);
+    fg__text_free(&messages);
+    fg__text_free(&options);
+    return r;
+}
+
+static int chat_check_template(const fg__env *env, const char *name, const fg__json *cases, const fg__json *expected) {
+    char file[128];
+    size_t size, i;
+    char *text;
+    snprintf(file, sizeof(file), "%s.jinja", name);
+    text = chat_read(file, &size);
+    for (i = 0; i < cases->count; i++) {
+        const char *title = fg__json_key(cases, i)->value.string;
+        const fg__json *want = fg__json_get(expected, title);
+        fg__text out;
+        fg_result r;
+        memset(&out, 0, sizeof(out));
+        out.env = env;
+        r = chat_format(env, text, size, fg__json_value(cases, i), &out);
+        CHECK(want != NULL);
+        if (want && want->type == FG__JSON_NULL) CHECKF(r == FG_ERROR_TEMPLATE, "%s, %s", name, title);
+        else if (want)
+            CHECKF(r == FG_OK && out.length == want->count && memcmp(out.length ? out.data : "", want->value.string, out.length) == 0,
+                   "%s, %s: %s", name, title, r == FG_OK ? (out.data ? out.data : "") : fg_last_error());
+        fg__text_free(&out);
+    }
+    free(text);
+    return (int)cases->count;
+}
+
+static void test_chat_goldens(void) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__json *cases = chat_read_json(&env, "cases.json"), *expected = chat_read_json(&env, "expected.json");
+    size_t i;
+    int n = 0;
+    for (i = 0; expected && cases && i < expected->count; i++)
+        n += chat_check_template(&env, fg__json_key(expected, i)->value.string, cases, fg__json_value(expected, i));
+    CHECK(n >= 30);
+    fg__json_free(cases);
+    fg__json_free(expected);
+}
+
+static fg_result chat_render(const fg__env *env, const char *text, fg__text *out) {
+    static const char given[] = "{\"list\": [1, 2, 3], \"name\": \"x\"}";
+    fg__json *variables = NULL;
+    fg_result r = fg__json_parse(env, given, strlen(given), &variables);
+    memset(out, 0, sizeof(*out));
+    out->env = env;
+    if (r == FG_OK) r = fg__chat_render(env, text, strlen(text), variables, out);
+    fg__json_free(variables);
+    return r;
+}
+
+/* Templates that would run for ever, recurse or fill the memory end with an error that says so. */
+static void test_chat_hostile(void) {
+    static const char *const bad[] = {
+        "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ 'x' * 10000000000 }}",
+        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{{ 10 ** 1000000000 }}",
+        "{% if %}", "{{ name.nothing.more }}", "{{ raise_exception('no') }}", "{% for %}", "{{ 'a' + 1 }}", "{% endfor %}", "{{ (",
+    };
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__text out;
+    int i;
+    for (i = 0; i < FG__COUNT(bad); i++) {
+        CHECKF(chat_render(&env, bad[i], &out) == FG_ERROR_TEMPLATE, "%s", bad[i]);
+        CHECKF(strstr(fg_last_error(), "line"), "%s", fg_last_error());
+        fg__text_free(&out);
+    }
+}
+
+static void test_chat_deep(void) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    size_t n = 200000;
+    char *text = (char *)calloc(1, n + 8);
+    fg__text out;
+    memcpy(text, "{{ ", 3);
+    memset(text + 3, '(', n);
+    CHECK(chat_render(&env, text, &out) == FG_ERROR_TEMPLATE);
+    fg__text_free(&out);
+    free(text);
+}
+
+static void test_chat_out_of_memory(void) {
+    static const char text[] = "{% macro m(a, b=2) %}{{ a }}-{{ b }}{% endmacro %}{% for x in list if x > 1 %}{{ m(x) | upper }}"
+                               "{{ {'k': [x, name]} | tojson }}{% endfor %}";
+    int i;
+    for (i = 1;; i++) {
+        fg_allocator allocator = test_allocator(i);
+        fg__env env = fg__env_make(&allocator, NULL, NULL);
+        fg__text out;
+        fg_result r = chat_render(&env, text, &out);
+        bool failed = test_alloc_failed();
+        CHECK(r == (failed ? FG_ERROR_OUT_OF_MEMORY : FG_OK) || (r == FG_OK && out.failed));
+        if (!failed) CHECKF(strcmp(out.data, "2-2{\"k\": [2, \"x\"]}3-2{\"k\": [3, \"x\"]}") == 0, "%s", out.data);
+        fg__text_free(&out);
+        CHECK(test_alloc_live() == 0);
+        if (!failed) break;
+    }
+    CHECK(i > 3);
+}
+
+static void run_chat_tests(void) {
+    RUN(test_chat_goldens);
+    RUN(test_chat_hostile);
+    RUN(test_chat_deep);
+    RUN(test_chat_out_of_memory);
+}
