@@ -5712,7 +5712,7 @@ static uint32_t *fg__j_sorted(fg__jinja *j, const fg__jval *keys, size_t stride,
    Dicts
    ------------------------------------------------------------------------------------------------ */
 
-static int fg__j_key_rank(fg__jval key) { return fg__j_is_number(key) ? FG__J_INT : key.type; }
+static int fg__j_key_rank(fg__jval key) { return fg__j_is_number(key) ? (int)FG__J_INT : (int)key.type; }
 
 /* Some total order of keys that agrees with equality. */
 static int fg__j_compare_keys(fg__jval a, fg__jval b) {
@@ -7622,8 +7622,8 @@ static fg__jval fg__j_filter_batch(fg__jinja *j, const fg__j_in *in) {
         }
         fg__j_add(j, &row, items[i]);
     }
-    while (row.n && fg__j_given(in->a[1]) && fg__j_compare(j, FG__J_LT, fg__j_int((int64_t)row.n), in->a[0]))
-        fg__j_add(j, &row, in->a[1]);
+    if (row.n && fg__j_given(in->a[1]) && fg__j_compare(j, FG__J_LT, fg__j_int((int64_t)row.n), in->a[0]))
+        while ((int64_t)row.n < fg__j_need_int(j, in->a[0])) fg__j_add(j, &row, in->a[1]);
     if (row.n) fg__j_add(j, &lists, fg__j_parts_list(j, FG__J_LIST, &row));
     return fg__j_parts_list(j, FG__J_ITERATOR, &lists);
 }
@@ -7991,7 +7991,7 @@ static fg__jval fg__j_filter_tojson(fg__jinja *j, const fg__j_in *in) {
     memset(&how, 0, sizeof(how));
     how.ascii = fg__j_flag(in->a[0]);
     how.sort_keys = fg__j_flag(in->a[3]);
-    how.lines = fg__j_given(indent);
+    how.lines = fg__j_given(indent) && in->self.type != FG__J_STRING;
     if (how.lines && indent.type != FG__J_STRING) {
         fg__j_put_repeated(j, " ", 1, fg__j_need_int(j, indent));
         indent = fg__j_take(j, mark);
@@ -8905,9 +8905,10 @@ static int32_t fg__j_expect_name(fg__jinja *j) {
 }
 
 /* Counts the calls that are inside each other here, so that no template can exhaust the C stack. */
-static void fg__j_nest(fg__jinja *j) {
+static void fg__j_nest(fg__jinja *j, int calls) {
     j->line = j->token->line;
-    if (++j->nesting > FG__J_MAX_NESTING) fg__j_fail(j, "it is nested too deeply");
+    j->nesting += calls;
+    if (j->nesting > FG__J_MAX_NESTING) fg__j_fail(j, "it is nested too deeply");
 }
 
 static void fg__j_conditional(fg__jinja *j);
@@ -9030,11 +9031,11 @@ static void fg__j_brackets(fg__jinja *j) {
         fg__j_emit(j, FG__J_OP_ITEM, 0, 0);
     } else {
         fg__j_subscript(j);
-        for (; fg__j_accept(j, ','); n++) {
-            if (j->code[j->n_code - 1].op == FG__J_OP_ITEM) j->n_code--; /* one item of several */
-            else if (n == 1) fg__j_fail(j, "a slice cannot be part of a tuple");
-            fg__j_conditional(j);
+        if (fg__j_is_operator(j, ',')) {
+            if (j->code[j->n_code - 1].op == FG__J_OP_SLICE) fg__j_fail(j, "a slice cannot be part of a tuple");
+            j->n_code--; /* its ITEM: this is one item of several */
         }
+        for (; fg__j_accept(j, ','); n++) fg__j_conditional(j);
         if (n > 1) fg__j_emit(j, FG__J_OP_TUPLE, n, 0);
         if (n > 1) fg__j_emit(j, FG__J_OP_ITEM, 0, 0);
     }
@@ -9125,7 +9126,7 @@ static void fg__j_name_or_word(fg__jinja *j) {
 
 static void fg__j_primary(fg__jinja *j) {
     fg__jval text;
-    fg__j_nest(j);
+    fg__j_nest(j, 1);
     if (j->token->type == FG__J_T_NAME) {
         fg__j_name_or_word(j);
     } else if (j->token->type == FG__J_T_STRING) {
@@ -9150,7 +9151,7 @@ static void fg__j_primary(fg__jinja *j) {
 
 /* A value with its sign, what follows it, and filters and tests. A sign binds tighter than a filter. */
 static void fg__j_unary(fg__jinja *j, bool filters) {
-    fg__j_nest(j);
+    fg__j_nest(j, 1);
     if (fg__j_is_operator(j, '-') || fg__j_is_operator(j, '+')) {
         fg__j_op op = (j->token++)->id == '-' ? FG__J_OP_NEG : FG__J_OP_POS;
         fg__j_unary(j, false);
@@ -9226,7 +9227,7 @@ static void fg__j_concatenation(fg__jinja *j) {
 /* An expression of operators that bind at least as tightly as level `lowest`. All are left-associative, ** too. */
 static void fg__j_operators(fg__jinja *j, int lowest) {
     int level, which;
-    fg__j_nest(j);
+    fg__j_nest(j, 1);
     if (lowest <= FG__J_LEVEL_NOT && fg__j_accept_word(j, FG__J_W_NOT)) {
         fg__j_operators(j, FG__J_LEVEL_NOT);
         fg__j_emit(j, FG__J_OP_NOT, 0, 0);
@@ -9253,7 +9254,7 @@ static void fg__j_operators(fg__jinja *j, int lowest) {
 /* a if b else c. The code of a comes first, behind a jump to that of b, which is put in when the `if` is seen. */
 static void fg__j_conditional(fg__jinja *j) {
     int32_t begin = fg__j_here(j), end;
-    fg__j_nest(j);
+    fg__j_nest(j, 1);
     fg__j_operators(j, FG__J_LEVEL_OR);
     while (fg__j_accept_word(j, FG__J_W_IF)) {
         end = -1;
@@ -9320,8 +9321,6 @@ static void fg__j_close_scope(fg__jinja *j, int32_t scope, int ifs) {
     j->ifs = ifs;
 }
 
-/* A block of statements up to one of three end words (or -1), which it passes. Returns which one came; with no words, goes
-   to the end of the template. */
 static int32_t fg__j_block(fg__jinja *j, int32_t end1, int32_t end2, int32_t end3);
 
 /* The body of a tag: its end, then a block. */
@@ -9343,7 +9342,7 @@ static void fg__j_targets(fg__jinja *j, bool param, bool attributes, bool parent
 /* One name, attribute of a namespace, or tuple of them in parentheses. */
 static void fg__j_target(fg__jinja *j, bool param, bool attributes) {
     int32_t name;
-    fg__j_nest(j);
+    fg__j_nest(j, 1);
     if (fg__j_accept(j, '(')) {
         fg__j_targets(j, param, false, true, -1);
         fg__j_expect(j, ')');
@@ -9454,12 +9453,14 @@ static bool fg__j_uses(const fg__jinja *j, int32_t begin, int32_t name) {
 /* for: NEXT yields the items one by one; with a test, KEEP decides about each. Jinja tests lazily, but loop.length and its
    like would then have to look ahead: where the body uses `loop`, all items are tested before. */
 static void fg__j_for_loop(fg__jinja *j) {
-    const fg__j_token *targets;
+    const fg__j_token *targets, *t;
     int32_t word, begin, next, keep = -1, test, body, other;
     int ifs;
     fg__j_for loop;
     j->fors++;
     targets = fg__j_skip_targets(j, false, FG__J_W_IN);
+    for (t = targets; t < j->token; t++)
+        if (t->type == FG__J_T_NAME && t->id == FG__J_W_LOOP) fg__j_fail(j, "a loop's target cannot be named loop");
     if (!fg__j_accept_word(j, FG__J_W_IN)) fg__j_unexpected(j, "'in'");
     fg__j_tuple(j, false, false, FG__J_W_RECURSIVE);
     begin = fg__j_here(j);
@@ -9543,8 +9544,8 @@ static int32_t fg__j_add_function(fg__jinja *j) {
 
 /* Parameters in parentheses, and the code of their defaults. */
 static void fg__j_signature(fg__jinja *j) {
-    fg__j_code_function *f = &j->functions[j->function];
-    int32_t function = j->function, first = (int32_t)j->n_params, n = 0, n_defaults = 0, i;
+    fg__j_code_function *f;
+    int32_t first = (int32_t)j->n_params, n = 0, n_defaults = 0, i;
     fg__j_expect(j, '(');
     for (; !fg__j_accept(j, ')'); n++) {
         int32_t name, given = -1;
@@ -9566,7 +9567,7 @@ static void fg__j_signature(fg__jinja *j) {
             fg__j_fail(j, "non-default argument follows default argument");
         }
     }
-    f = &j->functions[function];
+    f = &j->functions[j->function];
     f->first_param = first;
     f->n_params = n;
     f->n_defaults = n_defaults;
@@ -9683,10 +9684,12 @@ static void fg__j_statement(fg__jinja *j, int32_t name) {
     }
 }
 
+enum { FG__J_BLOCK_CALLS = 4 }; /* of C, to get from one block to the next inside it */
+
 /* A block of statements up to one of three words (or -1). Passes that word and returns it; with no words, -1 at the end of
    the template. */
 static int32_t fg__j_block(fg__jinja *j, int32_t end1, int32_t end2, int32_t end3) {
-    fg__j_nest(j);
+    fg__j_nest(j, FG__J_BLOCK_CALLS);
     for (;;) {
         int32_t name;
         j->line = j->token->line;
@@ -9707,13 +9710,13 @@ static int32_t fg__j_block(fg__jinja *j, int32_t end1, int32_t end2, int32_t end
         }
         name = fg__j_expect_name(j);
         if (name == end1 || name == end2 || name == end3) {
-            j->nesting--;
+            j->nesting -= FG__J_BLOCK_CALLS;
             return name;
         }
         fg__j_statement(j, name);
         fg__j_expect_type(j, FG__J_T_BLOCK_END, "%}");
     }
-    j->nesting--;
+    j->nesting -= FG__J_BLOCK_CALLS;
     return -1;
 }
 
@@ -10416,6 +10419,20 @@ static fg_result fg__chat_messages(fg__arena *arena, fg__json *messages) {
     return result;
 }
 
+/* The same of bytes that need not be valid UTF-8; what is not becomes U+FFFD. */
+static fg_result fg__chat_valid(fg__arena *arena, const char *text, size_t length, fg__json *node) {
+    char *to = (char *)fg__arena_alloc(arena, 3 * length + 1);
+    size_t i = 0, n = 0;
+    uint32_t code;
+    if (!to) return FG_ERROR_OUT_OF_MEMORY;
+    while (i < length) {
+        i += fg__utf8_decode(text + i, length - i, &code);
+        n += fg__utf8_encode(code, to + n);
+    }
+    *node = fg__chat_string(to, n);
+    return FG_OK;
+}
+
 /* Makes the object of a template's variables: texts, then add_generation_prompt = true, tools = documents = null, then the
    members of `options` (may be NULL), then messages; later ones win. It keeps pointers into all of these. */
 static fg_result fg__chat_variables(fg__arena *arena, const fg__json *messages, const fg__json *options,
@@ -10424,9 +10441,11 @@ static fg_result fg__chat_variables(fg__arena *arena, const fg__json *messages, 
     fg__json *items = (fg__json *)fg__arena_alloc(arena, 2 * (n_texts + n_options + 4) * sizeof(*items));
     fg__json value;
     if (!items) return FG_ERROR_OUT_OF_MEMORY;
-    for (i = 0; i < n_texts; i++) {
+    for (i = 0; i < n_texts; i++, n++) {
+        fg_result result;
         items[n++] = fg__chat_string(texts[i].name, strlen(texts[i].name));
-        items[n++] = fg__chat_string(texts[i].text, texts[i].length);
+        result = fg__chat_valid(arena, texts[i].text, texts[i].length, &items[n]);
+        if (result != FG_OK) return result;
     }
     memset(&value, 0, sizeof(value));
     items[n++] = fg__chat_string("tools", 5);
@@ -10445,7 +10464,7 @@ static fg_result fg__chat_variables(fg__arena *arena, const fg__json *messages, 
 }
 
 /* Renders a conversation as transformers' apply_chat_template does. messages_json: an array of objects; options_json: NULL
-   or an object whose members become variables; texts: further variables (bos_token, eos_token, ...) that are valid UTF-8.
+   or an object whose members become variables; texts: further variables (bos_token, eos_token, ...).
    Errors: those of fg__chat_render, and INVALID_ARGUMENT for bad JSON. */
 static fg_result fg__chat_format(const fg__env *env, const char *template_text, size_t template_length,
                                  const char *messages_json, const char *options_json, const fg__chat_text *texts,
@@ -12487,7 +12506,10 @@ static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
     if (op->k) fg__text_printf(out, " k=%d", op->k);
     if (op->act) fg__text_printf(out, " act=%s", acts[op->act]);
     if (heads) fg__text_printf(out, " heads=%d/%d dim=%d group=%d.%d", op->n_head, op->n_kv_head, op->head_dim, op->group, op->group_layer);
-    if (op->n_rot) fg__text_printf(out, " rope=%s:%d", op->rope_neox ? "neox" : "pairs", op->n_rot);
+    if (op->n_rot) {
+        fg__text_printf(out, " k=+%d v=+%d rope=%s:%d", op->src2_col, op->dst_col, op->rope_neox ? "neox" : "pairs", op->n_rot);
+    }
+    if (op->eps > 0) fg__text_printf(out, " eps=%g", (double)op->eps);
     if (op->scale != 1) fg__text_printf(out, " scale=%.6g", (double)op->scale);
     fg__graph_print_weight(g, "weight", op->weight, out);
     fg__graph_print_weight(g, "weight2", op->weight2, out);
@@ -12613,7 +12635,7 @@ static fg__cpu_features fg__cpu_detect(void) {
 #define FG__PANEL 32
 typedef struct fg__gemm_kernel {
     size_t (*panel_bytes)(fg_type type, int64_t k); /* bytes of one packed panel, multiple of 64 */
-    void (*pack)(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* n_rows <= 32 */
+    void (*pack)(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* <= 32 rows */
     size_t (*act_bytes)(int64_t k);                    /* bytes of one packed activation row, multiple of 64 */
     void (*act_pack)(const float *x, int64_t k, void *packed); /* quantises or copies one row */
     /* out[i][0..31] = W . x_i for m rows, raw sums; strides in bytes (acts) and floats (out). A row's result does not
@@ -14358,6 +14380,21 @@ static void fg__pool_barrier(fg__pool *pool) {
 /* The next work item, from 0. */
 static int fg__pool_claim(fg__pool *pool) { return fg__atomic_add(&pool->claimed, 1); }
 
+/* The next run of n items; false when none is left. Each round of runs is half of what is left, evenly cut: long runs
+   first, so that memory is read in order, short ones at the end, so that all threads end together. */
+static bool fg__pool_claim_run(fg__pool *pool, int n, int *from, int *to) {
+    int index = fg__pool_claim(pool), size;
+    *from = 0;
+    for (; *from < n; index -= pool->n_threads, *from += size * pool->n_threads) {
+        size = FG__MAX(1, (n - *from) / (2 * pool->n_threads));
+        if (index >= pool->n_threads) continue;
+        *from += index * size;
+        *to = FG__MIN(*from + size, n);
+        return *from < n;
+    }
+    return false;
+}
+
 static void fg__pool_main(void *user) {
     fg__worker *worker = (fg__worker *)user;
     fg__pool *pool = worker->pool;
@@ -15362,23 +15399,20 @@ static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *sta
 
 static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int thread) {
     fg__pool *pool = &plan->device->pool;
-    int rows, n_items, n_tiles, step, item, i, panel, op;
+    int rows, n_items, i, end, panel, op;
     if (n_rows == 0) return;
     rows = fg__gemm_tile_rows(plan, stage, n_rows);
-    n_tiles = (n_rows + rows - 1) / rows;
-    n_items = n_tiles * stage->n_panels;
-    step = FG__MAX(1, FG__MIN(n_items / (pool->n_threads * 8),
-                              (int)(65536 / fg__round_up((size_t)plan->graph->ops[stage->first].k * 16, 64))));
-    while ((item = fg__pool_claim(pool) * step) < n_items)
-        for (i = item; i < item + step && i < n_items; i++) {
-            int row = i / stage->n_panels * rows;
+    n_items = (n_rows + rows - 1) / rows * stage->n_panels;
+    while (fg__pool_claim_run(pool, n_items, &i, &end))
+        for (; i < end; i++) {
+            int row = i / stage->n_panels * rows, m = FG__MIN(rows, n_rows - row);
             panel = i % stage->n_panels;
             if (stage->gate >= 0) {
-                fg__gemm_gated(plan, stage, panel, row, FG__MIN(rows, n_rows - row), &plan->scratch[thread]);
+                fg__gemm_gated(plan, stage, panel, row, m, &plan->scratch[thread]);
                 continue;
             }
             for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
-            fg__gemm_panel(plan, op, panel, row, FG__MIN(rows, n_rows - row), &plan->scratch[thread]);
+            fg__gemm_panel(plan, op, panel, row, m, &plan->scratch[thread]);
         }
 }
 
@@ -16097,7 +16131,9 @@ static void fg__act_f32_pack(const float *x, int64_t k, void *packed) {
     memset((float *)packed + k, 0, fg__act_f32_bytes(k) - (size_t)k * 4);
 }
 
+#if FG__X86
 static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64); }
+#endif
 
 /* How a quantised weight's panel is summed: w = scale * q, with what is subtracted and how many weights share it. */
 typedef enum fg__gemm_form {
@@ -16143,11 +16179,13 @@ static FG__ALWAYS_INLINE const uint8_t *fg__gemm_table_of(fg_type type) {
     default: return NULL;
     }
 }
+#if FG__X86
 /* The type that stands for all with the same planes and form. */
 static fg_type fg__gemm_like(fg_type type) {
     if (fg__gemm_table_of(type)) return FG_TYPE_Q4_0;
     return type == FG_TYPE_Q4_K ? FG_TYPE_Q4_1 : type == FG_TYPE_Q5_K ? FG_TYPE_Q5_1 : type;
 }
+#endif
 
 /* What is added to weights to make them unsigned, where they are not expanded to -128..127. */
 static int fg__gemm_offset(fg_type type) {
@@ -17987,8 +18025,11 @@ static bool fg__null_allocate(const fg__env *env, fg__null_plan *plan, const fg_
 static fg_result fg__null_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
     const fg__env *env = &((fg__null_device *)handle)->env;
     fg__null_plan *plan;
+    int g;
     if (memory) {
         memset(memory, 0, sizeof(*memory));
+        for (g = 0; g < graph->n_groups; g++)
+            memory->kv += (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].block_tokens * sizeof(uint64_t);
         memory->activations = (size_t)graph->max_rows * (size_t)graph->n_vocab * sizeof(float);
     }
     if (!out) return FG_OK;
@@ -18977,7 +19018,7 @@ static int32_t fg__cost_budget(const fg__cost *c, double seconds, int32_t most) 
     if (b <= 0) b = c->seconds / c->tokens;
     a = (c->seconds - b * c->tokens) / c->weight;
     n = b > 0 ? (seconds - FG__MAX(a, 0)) / b : most;
-    return n < 1 ? 1 : n > most ? most : (int32_t)n;
+    return n >= most ? most : n >= 1 ? (int32_t)n : 1; /* 1 for NaN, too */
 }
 
 static bool fg__engine_step_once(fg_engine *e, int32_t budget) {
@@ -19096,10 +19137,26 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     return FG_OK;
 }
 
+/* Blocks of a window group that one sequence holds at most, in passes of up to max_tokens. */
+static int64_t fg__engine_window_blocks(const fg_engine *e, int64_t max_tokens) {
+    return (e->model->hp.window + max_tokens + e->desc.block_tokens - 1) / e->desc.block_tokens + 2;
+}
+
+/* How many tokens a pool of `bytes` is for. A window group has room for all of them, or, if that is less, for what
+   max_seqs sequences hold; with whole prompts that depends on the result, and the first is taken. */
+static size_t fg__engine_pool_tokens(const fg_engine *e, uint64_t bytes) {
+    uint64_t full = fg__engine_token_bytes(e, FG_GROUP_FULL), window = fg__engine_token_bytes(e, FG_GROUP_WINDOW);
+    uint64_t tokens = bytes / (full + window), held = tokens;
+    if (full && e->desc.policy == FG_POLICY_SPLITFUSE)
+        held = (uint64_t)(fg__engine_window_blocks(e, e->desc.token_budget) * e->desc.block_tokens * e->desc.max_seqs);
+    if (held < tokens) tokens = (bytes - held * window) / full;
+    return (size_t)FG__MIN(tokens, (uint64_t)1 << 30);
+}
+
 /* Fills in the defaults; sizes of the pool last. */
 static fg_result fg__engine_resolve(fg_engine *e) {
     fg_engine_desc *d = &e->desc;
-    size_t full, window, per_token, tokens;
+    size_t tokens;
     fg_result r;
     if ((r = fg__engine_check_desc(e)) != FG_OK) return r;
     d->n_threads = e->caps.n_threads;
@@ -19108,14 +19165,11 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     if (!d->token_budget) d->token_budget = e->caps.token_budget;
     if (!d->block_tokens) d->block_tokens = e->caps.block_tokens;
     if (!d->priority_head_start) d->priority_head_start = 256;
-    full = fg__engine_token_bytes(e, FG_GROUP_FULL);
-    window = fg__engine_token_bytes(e, FG_GROUP_WINDOW);
-    per_token = full ? full : window;
     tokens = (size_t)FG__MAX(d->max_context ? d->max_context : e->model->hp.n_ctx_train, 8 * 2048);
-    if (!d->kv_tokens && d->kv_bytes) tokens = d->kv_bytes / per_token;
-    else if (!d->kv_tokens) tokens = FG__MIN(tokens, ((size_t)4 << 30) / per_token);
-    else tokens = (size_t)d->kv_tokens;
-    tokens = FG__MIN(tokens, (size_t)1 << 30) / (size_t)d->block_tokens * (size_t)d->block_tokens;
+    if (d->kv_tokens) tokens = (size_t)FG__MIN(d->kv_tokens, 1 << 30);
+    else if (d->kv_bytes) tokens = fg__engine_pool_tokens(e, d->kv_bytes);
+    else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, (uint64_t)4 << 30));
+    tokens = tokens / (size_t)d->block_tokens * (size_t)d->block_tokens;
     if (tokens < (size_t)d->block_tokens * 2)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a KV pool of %zu tokens is less than two blocks of %d", tokens, d->block_tokens);
     d->kv_tokens = (int)tokens;
@@ -19125,10 +19179,9 @@ static fg_result fg__engine_resolve(fg_engine *e) {
 
 /* Blocks of a window group: what max_seqs sequences can hold at once, but no more than the pool has tokens. */
 static int32_t fg__engine_group_blocks(const fg_engine *e, const fg_group *group) {
-    int64_t bt = e->desc.block_tokens, all = e->desc.kv_tokens / bt, each;
+    int64_t all = e->desc.kv_tokens / e->desc.block_tokens;
     if (group->kind != FG_GROUP_WINDOW) return (int32_t)all;
-    each = (group->window + e->graph.max_tokens + bt - 1) / bt + 2;
-    return (int32_t)FG__MAX(FG__MIN(all, each * e->desc.max_seqs), FG__MIN(all, each));
+    return (int32_t)FG__MIN(all, fg__engine_window_blocks(e, e->graph.max_tokens) * e->desc.max_seqs);
 }
 
 static void fg__engine_make_graph(fg_engine *e) {

@@ -11,28 +11,30 @@
 
 #include "test_gguf.c"
 #include "test_quant.c"
-#include "test_token.c"
 #include "test_json.c"
+#include "test_token.c"
 #include "test_chat.c"
 #include "test_sample.c"
 #include "test_kv.c"
 #include "test_sched.c"
 #include "test_cpu.c"
 #include "test_gemm.c"
+#include "test_model.c"
 #include "test_engine.c"
 #include "test_logits.c"
 
 static void run_all(void) {
     run_gguf_tests();
     run_quant_tests();
-    run_token_tests();
     run_json_tests();
+    run_token_tests();
     run_chat_tests();
     run_sample_tests();
     run_kv_tests();
     run_sched_tests();
     run_cpu_tests();
     run_gemm_tests();
+    run_model_tests();
     run_engine_tests();
     run_logits_tests();
 }

@@ -25,11 +25,10 @@ static fg__json *chat_read_json(const fg__env *env, const char *name) {
 
 static fg_result chat_format(const fg__env *env, const char *text, size_t size, const fg__json *one, fg__text *out) {
     static const fg__chat_text texts[4] = {{"bos_token", "<s>", 3}, {"eos_token", "</s>", 4}, {"unk_token", "<unk>", 5}, {"pad_token", "<pad>", 5}};
-    fg__env plain = fg__env_make(NULL, NULL, NULL);
     fg__text messages, options;
     fg_result r;
     memset(&messages, 0, sizeof(messages));
-    messages.env = &plain;
+    messages.env = env;
     options = messages;
     fg__json_write(&messages, fg__json_get(one, "messages"));
     if (fg__json_get(one, "options")) fg__json_write(&options, fg__json_get(one, "options"));

@@ -1033,7 +1033,7 @@ static void api_bad(api *a, const char *what) {
 }
 
 static void test_engine_bad_requests(void) {
-    static const float bad[] = {-1, NAN, INFINITY, -INFINITY};
+    const float bad[] = {-1, NAN, INFINITY, -INFINITY};
     static const char *const stops[] = {"a", "", NULL};
     api *a = api_open(fg_backend_null(), 64);
     fg_request_desc *d = &a->j.desc;
@@ -1140,6 +1140,30 @@ static void test_engine_bad_engines(void) {
     fg_engine_free(e);
     fg_engine_free(NULL);
     model_sample_close(&m);
+}
+
+/* kv_bytes is kept to whatever the mix of groups, and used. */
+static void test_engine_pool_bytes(void) {
+    int kind, size;
+    for (kind = 0; kind < 3; kind++)
+        for (size = 16; size <= 23; size++) {
+            model_spec spec = model_spec_tiny();
+            model_sample m;
+            fg_engine_desc d;
+            fg_memory memory;
+            size_t bytes = (size_t)1 << size;
+            spec.n_layers = 4;
+            if (kind) spec.window = 24;
+            if (kind == 2) spec.full_every = 4;
+            model_sample_open(&m, &spec);
+            d = engine_desc(m.model, fg_backend_cpu());
+            d.kv_bytes = bytes;
+            d.max_seqs = 2;
+            d.token_budget = 16;
+            CHECK(fg_estimate_memory(&d, &memory) == FG_OK);
+            CHECKF(memory.kv <= bytes && (kind == 1 || memory.kv > bytes * 3 / 4), "%zu of %zu bytes", memory.kv, bytes);
+            model_sample_close(&m);
+        }
 }
 
 static void api_add_text(const char *text, size_t length, void *user) {
@@ -1429,6 +1453,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_wait);
     RUN(test_engine_bad_requests);
     RUN(test_engine_bad_engines);
+    RUN(test_engine_pool_bytes);
     RUN(test_engine_generate);
     RUN(test_engine_device_failure);
     RUN(test_engine_memory_null);

@@ -50,6 +50,15 @@ static void gemm_random_weights(fg_type type, uint8_t *to, size_t bytes, int fil
     for (i = 0; !block && i < bytes; i += step) gemm_set_scales(type, to + i, seed);
 }
 
+static int gemm_acts_are_bf16(const fg__gemm_kernel *kernel) {
+#if FG__X86
+    return kernel->act_bytes == fg__act_bf16_bytes;
+#else
+    (void)kernel;
+    return 0;
+#endif
+}
+
 /* The activations that a kernel sees after packing. */
 static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packed, int64_t k, float *x) {
     int64_t i;
@@ -57,7 +66,7 @@ static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packe
         if (kernel->act_bytes == fg__act_q8_bytes) {
             const fg__act_q8 *a = (const fg__act_q8 *)(const void *)packed + i / 256;
             x[i] = a->scale[i % 256 / 32] * (float)a->q[i % 256];
-        } else if (kernel->act_bytes == fg__act_bf16_bytes) {
+        } else if (gemm_acts_are_bf16(kernel)) {
             x[i] = fg__bf16_to_f32(((const uint16_t *)(const void *)packed)[i]);
         } else {
             x[i] = ((const float *)(const void *)packed)[i];
@@ -117,7 +126,7 @@ static void gemm_check_errors(const gemm_case *c) {
     double limit = c->kernel->act_bytes == fg__act_q8_bytes ? 1e-4 : 1e-11;
     int t, row;
     int64_t i;
-    if (c->kernel->act_bytes == fg__act_bf16_bytes) limit = 1e-5;
+    if (gemm_acts_are_bf16(c->kernel)) limit = 1e-5;
     for (t = 0; t < GEMM_TOKENS; t++) {
         for (row = 0; row < c->n_rows; row++) {
             const float *w = c->w + row * c->k, *x = c->x + t * c->k, *seen = c->seen + t * c->k;

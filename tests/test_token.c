@@ -417,7 +417,7 @@ static void test_token_bad_files(void) {
     static const char *const words[3] = {"a", "b", "ab"};
     static const char *const merges[2] = {"a b", "ab"};
     static const int32_t types[3] = {1, 1, 9};
-    static const float scores[3] = {0, 1, (float)NAN};
+    const float scores[3] = {0, 1, (float)NAN};
     gguf_writer w;
     gguf_begin(&w);
     test_token_bad(&w, FG_ERROR_BAD_FILE, "tokenizer.ggml.model");

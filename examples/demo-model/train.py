@@ -1010,7 +1010,7 @@ def chat_turn(rng, last_animal):
     if pick < 0.52:
         return chat_fact(rng)
     if pick < 0.80:
-        q, a = rng.choice(TALK)
+        q, a = rng.choice(TALK + TALK[:14])  # the first are asked most
         q, a = expand(q, {}, rng).strip(), expand(a, {}, rng).strip()
         q = q if q[-1] in ".!?" or rng.random() < 0.4 else q + "."
         return q, (a if a[-1] in ".!?" else a + ".").replace("\\n", "\n"), None
@@ -1030,15 +1030,15 @@ SYSTEM = ["You are a helpful assistant.", "You are a friendly assistant that tel
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
 
 
-def chat(rng):
+def chat(rng, turns=None, stories=0.25):
     """A conversation of one to four turns in the chat template's format."""
     text = BOS if rng.random() < 0.9 else ""  # some front ends leave it out
-    if rng.random() < 0.2:
+    if rng.random() < 0.15:
         text += f"{START}system\n{rng.choice(SYSTEM)}{END}\n"
-    turns = rng.choice((1, 1, 1, 2, 2, 3, 4))
+    turns = turns or rng.choice((1, 1, 2, 2, 3, 4))
     animal, told = None, False
     for _ in range(turns):
-        if not told and rng.random() < 0.3:
+        if not told and rng.random() < stories:
             q, a, animal, told = *chat_story(rng), None, True
         else:
             q, a, animal = chat_turn(rng, animal)
@@ -1095,6 +1095,11 @@ def drill(rng):
     return BOS + " ".join(lines) + END
 
 
+def opening_text(rng):
+    """What training starts with: drills, and single questions with their answers."""
+    return drill(rng) if rng.random() < 0.6 else chat(rng, turns=1, stories=0.0)
+
+
 def prose(rng):
     pick = rng.random()
     if pick < 0.80:
@@ -1118,7 +1123,7 @@ def prose(rng):
 
 def document(rng):
     pick = rng.random()
-    return drill(rng) if pick < 0.06 else chat(rng) if pick < 0.44 else prose(rng)
+    return drill(rng) if pick < 0.05 else chat(rng) if pick < 0.55 else prose(rng)
 
 
 # ======================================================================================================================
@@ -1364,9 +1369,9 @@ def validation_loss(model, batches):
         return sum(loss_of(model, b).item() * n for b, n in zip(batches, counts)) / sum(counts)
 
 
-def show_progress(step, steps, loss, rate, start):
+def show_progress(step, steps, loss, rate, seconds_per_step):
     done = (step + 1) / steps
-    left = (time.time() - start) * (1 - done) / done
+    left = (steps - step - 1) * seconds_per_step
     bar = "#" * int(30 * done)
     line = (f"[{bar:<30}] {100 * done:5.1f}%  step {step + 1}/{steps}  loss {loss:.3f}  {rate:.0f} tok/s  "
             f"{left / 60:.1f} min left")
@@ -1387,7 +1392,7 @@ def train(args):
     tokenizer = train_tokenizer(re.split(r"<\|\w+\|>", t) for t in texts)
     docs = encoded(tokenizer, args.seed + 1)
     rows_of_docs = one_per_row(docs, args.batch, random.Random(args.seed))
-    rows_of_drills = one_per_row(encoded(tokenizer, args.seed + 3, drill), args.batch, random.Random(args.seed))
+    rows_of_drills = one_per_row(encoded(tokenizer, args.seed + 3, opening_text), args.batch, random.Random(args.seed))
     unseen = encoded(tokenizer, args.seed + 2)
     held_out = list(itertools.islice(one_per_row(unseen, 1024, random.Random(args.seed)), 24))
     model = build_model(CONFIG)
@@ -1398,13 +1403,24 @@ def train(args):
     print(f"{count} parameters, vocabulary of {tokenizer.get_vocab_size()} tokens, "
           f"{sum(map(len, texts)) / len(texts):.0f} characters per document", file=sys.stderr)
 
-    smooth, saved, trained, curve = None, time.time(), 0, []
-    loop_start = time.time()
-    for step in range(args.steps):
+    def batch_of(step):
         if step < args.drills:
-            rows = next(rows_of_drills)
-        else:
-            rows = packed(docs, max(1, args.batch // 1024), 1024) if step % 8 == 7 else next(rows_of_docs)
+            return next(rows_of_drills)
+        return packed(docs, max(1, args.batch // 1024), 1024) if step % 8 == 7 else next(rows_of_docs)
+
+    first, smooth, trained, curve = 0, None, 0, []
+    checkpoint = args.out + ".checkpoint"
+    if args.resume:
+        state = torch.load(checkpoint)
+        first, smooth, trained, curve = state["next"], state["smooth"], state["trained"], state["curve"]
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        for step in range(first):
+            batch_of(step)  # the same text once more, up to where it stopped
+    saved = loop_start = time.time()
+    trained_before = trained
+    for step in range(first, args.steps):
+        rows = batch_of(step)
         factor = min(1.0, (step + 1) / 60, (args.steps - step) / (0.45 * args.steps))
         for group in optimizer.param_groups:
             group["lr"] = args.lr * factor
@@ -1416,7 +1432,8 @@ def train(args):
         optimizer.step()
         trained += int((rows[:, 1:] != PAD).sum())
         smooth = loss.item() if smooth is None else 0.95 * smooth + 0.05 * loss.item()
-        show_progress(step, args.steps, smooth, trained / (time.time() - loop_start), loop_start)
+        seconds = time.time() - loop_start
+        show_progress(step, args.steps, smooth, (trained - trained_before) / seconds, seconds / (step + 1 - first))
         last = step + 1 == args.steps
         if (step + 1) % (args.steps // 12 or 1) == 0 or last:
             curve.append((step + 1, trained, smooth, validation_loss(model, held_out)))
@@ -1424,8 +1441,12 @@ def train(args):
                   file=sys.stderr)
         if time.time() - saved > 120 or last:
             write_gguf(args.out, model, tokenizer, CONFIG)
+            torch.save({"next": step + 1, "smooth": smooth, "trained": trained, "curve": curve, "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict()}, checkpoint + ".part")
+            os.replace(checkpoint + ".part", checkpoint)
             saved = time.time()
 
+    os.remove(checkpoint)
     quantised = validation_loss(read_gguf(args.out)[0], held_out)
     print("\n| step | tokens | training loss | held-out loss |\n| ---: | ---: | ---: | ---: |")
     for row in curve:
@@ -1478,14 +1499,15 @@ def sample(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to write (demo.gguf beside this script)")
-    parser.add_argument("--steps", type=int, default=5400, help="training steps (%(default)s)")
-    parser.add_argument("--drills", type=int, default=600, help="of these, steps on drills only (%(default)s)")
-    parser.add_argument("--batch", type=int, default=1280, help="tokens per step (%(default)s)")
-    parser.add_argument("--lr", type=float, default=5e-3, help="learning rate (%(default)s)")
+    parser.add_argument("--steps", type=int, default=4500, help="training steps (%(default)s)")
+    parser.add_argument("--drills", type=int, default=700, help="of these, steps on the opening texts (%(default)s)")
+    parser.add_argument("--batch", type=int, default=1024, help="tokens per step (%(default)s)")
+    parser.add_argument("--lr", type=float, default=2.5e-3, help="learning rate (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of text, weights and sampling (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     parser.add_argument("--fp32", action="store_true",
                         help="train in float32, faster on CPUs without bfloat16 instructions")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="a one-minute smoke run")
     parser.add_argument("--show", type=int, metavar="N", help="print N generated documents and exit")
     parser.add_argument("--sample", metavar="FILE", help="continue prompts with a finished file and exit")
@@ -1501,7 +1523,7 @@ def main():
     else:
         args.out = args.out or os.path.join(HERE, "demo-quick.gguf" if args.quick else "demo.gguf")
         if args.quick:
-            args.steps = 60
+            args.steps, args.drills = 100, 40
         train(args)
 
 

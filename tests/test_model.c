@@ -1,0 +1,383 @@
+/* Model files that lie, through loading, making an engine and a short generation: absurd numbers, wrong types, missing and
+   misshapen tensors, weights that are no numbers, mutated and truncated files. And the graphs of sound ones as text. */
+#include "model_sample.h"
+
+/* ---- one value or tensor of a sound file is replaced */
+
+typedef enum model_how {
+    MODEL_MISSING, MODEL_STRING, MODEL_NAN, MODEL_EMPTY, MODEL_UNEQUAL, MODEL_INT, MODEL_FLOAT /* values */,
+    MODEL_TYPE, MODEL_SHAPE, MODEL_DIMS, MODEL_FILL                                            /* tensors */
+} model_how;
+
+typedef struct model_lie {
+    const char *name; /* of a value without "llama.", or of a tensor */
+    model_how how;
+    double number;
+} model_lie;
+
+static void model_lie_value(gguf_writer *w, const model_lie *lie) {
+    char key[96];
+    snprintf(key, sizeof(key), "llama.%s", lie->name);
+    if (lie->how == MODEL_STRING) gguf_add_string(w, key, "many");
+    if (lie->how == MODEL_NAN) gguf_add_f32(w, key, NAN);
+    if (lie->how == MODEL_INT) gguf_add_i64(w, key, (int64_t)lie->number);
+    if (lie->how == MODEL_FLOAT) gguf_add_f64(w, key, lie->number);
+    if (lie->how == MODEL_EMPTY) gguf_add_array(w, key, GGUF_U32, 0);
+    if (lie->how != MODEL_UNEQUAL) return;
+    gguf_add_array(w, key, GGUF_U32, 2);
+    gguf_put_int(&w->values, 4, 4);
+    gguf_put_int(&w->values, 2, 4);
+}
+
+static void model_lie_number(gguf_writer *w, const char *name, double value, const model_lie *lie) {
+    char key[96];
+    snprintf(key, sizeof(key), "llama.%s", name);
+    if (strcmp(lie->name, name) == 0) model_lie_value(w, lie);
+    else if (value != (double)(int)value) gguf_add_f32(w, key, (float)value);
+    else if (value >= 0) gguf_add_u32(w, key, (uint32_t)value);
+}
+
+/* -1: only there as a lie. */
+static void model_lie_numbers(gguf_writer *w, const model_lie *lie) {
+    static const struct { const char *name; double value; } numbers[] = {
+        {"block_count", 2}, {"context_length", 256}, {"embedding_length", 64}, {"feed_forward_length", 96},
+        {"attention.head_count", 4}, {"attention.head_count_kv", 2}, {"attention.key_length", 16},
+        {"attention.value_length", 16}, {"attention.layer_norm_rms_epsilon", 1e-5}, {"rope.dimension_count", 16},
+        {"rope.freq_base", 10000.5}, {"attention.sliding_window", -1}, {"attention.sliding_window_pattern", -1},
+        {"rope.scaling.factor", -1}, {"rope.scale_linear", -1}, {"rope.scaling.original_context_length", -1},
+        {"rope.scaling.yarn_beta_fast", -1}, {"rope.scaling.yarn_beta_slow", -1}, {"rope.scaling.attn_factor", -1}};
+    size_t i;
+    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) model_lie_number(w, numbers[i].name, numbers[i].value, lie);
+}
+
+static void model_lie_tensor(gguf_writer *w, const model_lie *lie, const char *name, int64_t columns, int64_t rows) {
+    bool lies = strcmp(lie->name, name) == 0;
+    fg_type type = lies && lie->how == MODEL_TYPE ? (fg_type)(int)lie->number : FG_TYPE_F32;
+    int64_t dims[5] = {1, 1, 1, 1, 1}, n, i;
+    unsigned char *data;
+    float fill = (float)lie->number;
+    int n_dims = rows ? 2 : 1;
+    dims[0] = columns;
+    if (rows) dims[1] = rows;
+    if (lies && lie->how == MODEL_MISSING) return;
+    if (lies && lie->how == MODEL_SHAPE) dims[rows && lie->number < 0] += (int64_t)lie->number; /* one column or row off */
+    if (lies && lie->how == MODEL_DIMS) n_dims = (int)lie->number;
+    for (n = 1, i = 0; i < n_dims; i++) n *= dims[i];
+    data = (unsigned char *)calloc((size_t)n + 64, 4);
+    for (i = 0; i < n; i++) {
+        float x = lies && lie->how == MODEL_FILL ? fill : (float)(i % 17 - 8) * 0.03f;
+        if (type == FG_TYPE_F32) memcpy(data + 4 * i, &x, 4);
+    }
+    gguf_add_tensor(w, name, (uint32_t)type, n_dims, dims, data, (size_t)FG__MAX(fg_type_bytes(type, n), 1));
+    free(data);
+}
+
+static void model_lie_layer(gguf_writer *w, const model_lie *lie, int layer) {
+    static const struct { const char *name; int columns, rows; } tensors[] = {
+        {"attn_norm.weight", 64, 0}, {"attn_q.weight", 64, 64}, {"attn_k.weight", 64, 32}, {"attn_v.weight", 64, 32},
+        {"attn_output.weight", 64, 64}, {"ffn_norm.weight", 64, 0}, {"ffn_gate.weight", 64, 96}, {"ffn_up.weight", 64, 96},
+        {"ffn_down.weight", 96, 64}};
+    char name[64];
+    size_t i;
+    for (i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
+        snprintf(name, sizeof(name), "blk.%d.%s", layer, tensors[i].name);
+        model_lie_tensor(w, lie, name, tensors[i].columns, tensors[i].rows);
+    }
+}
+
+static void model_lie_build(const model_lie *lie, const char *rope_scaling, unsigned char **file, size_t *size) {
+    gguf_writer w;
+    int n_vocab = model_n_vocab();
+    token_sample_spm(&w, false);
+    gguf_add_string(&w, "general.architecture", "llama");
+    if (rope_scaling) gguf_add_string(&w, "llama.rope.scaling.type", rope_scaling);
+    model_lie_numbers(&w, lie);
+    model_lie_tensor(&w, lie, "token_embd.weight", 64, n_vocab);
+    model_lie_layer(&w, lie, 0);
+    model_lie_layer(&w, lie, 1);
+    model_lie_tensor(&w, lie, "output_norm.weight", 64, 0);
+    model_lie_tensor(&w, lie, "output.weight", 64, n_vocab);
+    if (strcmp(lie->name, "rope_freqs.weight") == 0) model_lie_tensor(&w, lie, lie->name, 8, 0);
+    gguf_finish(&w, file, size);
+}
+
+/* ---- what a file comes to */
+
+static bool model_is_refusal(fg_result r) {
+    return r == FG_ERROR_BAD_FILE || r == FG_ERROR_UNSUPPORTED || r == FG_ERROR_OUT_OF_MEMORY || r == FG_ERROR_INVALID_ARGUMENT;
+}
+
+/* Makes an engine and generates; whatever comes of it, it must be a result. */
+static fg_result model_generate(fg_model *model, const fg_backend *backend) {
+    fg_engine_desc d;
+    fg_request_desc q;
+    fg_engine *e = NULL;
+    fg_result r;
+    memset(&d, 0, sizeof(d));
+    memset(&q, 0, sizeof(q));
+    d.model = model;
+    d.backends[0] = backend;
+    d.kv_tokens = 256;
+    d.max_seqs = 2;
+    d.n_threads = 1;
+    r = fg_engine_create(&d, &e);
+    if (r == FG_OK) {
+        q.prompt = "hello";
+        q.max_tokens = 4;
+        q.n = 2;
+        q.top_logprobs = 3;
+        q.logprobs = true;
+        q.sampling.temperature = 1;
+        q.sampling.top_p = 0.9f;
+        r = fg_generate(e, &q, NULL, NULL);
+        if (r == FG_ERROR_TOO_LONG) r = FG_OK;
+        fg_engine_free(e);
+    }
+    CHECKF(r == FG_OK || (model_is_refusal(r) && fg_last_error()[0]), "%s: %s", fg_result_name(r), fg_last_error());
+    return r;
+}
+
+/* Loads a file and goes as far as it can. */
+static fg_result model_try(const unsigned char *file, size_t size, bool cpu) {
+    fg_model_desc d;
+    fg_model *model = (fg_model *)(void *)&d;
+    fg_result r;
+    memset(&d, 0, sizeof(d));
+    d.data = file;
+    d.size = size;
+    r = fg_model_load(&d, &model);
+    CHECK((r == FG_OK) == (model != NULL));
+    CHECKF(r == FG_OK || (model_is_refusal(r) && strlen(fg_last_error()) > 5), "%s: %s", fg_result_name(r), fg_last_error());
+    if (r == FG_OK) r = model_generate(model, fg_backend_null());
+    if (r == FG_OK && cpu) r = model_generate(model, fg_backend_cpu());
+    fg_model_free(model);
+    return r;
+}
+
+static fg_result model_try_lie(const model_lie *lie, const char *rope_scaling) {
+    unsigned char *file;
+    size_t size;
+    fg_result r;
+    model_lie_build(lie, rope_scaling, &file, &size);
+    r = model_try(file, size, true);
+    free(file);
+    return r;
+}
+
+static void test_model_truth(void) {
+    static const model_lie none = {"", MODEL_MISSING, 0};
+    static const char *const scalings[] = {NULL, "none", "linear", "yarn"};
+    int i;
+    for (i = 0; i < 4; i++) CHECKF(model_try_lie(&none, scalings[i]) == FG_OK, "%s", fg_last_error());
+    CHECK(model_try_lie(&none, "imaginary") == FG_ERROR_UNSUPPORTED);
+}
+
+/* Every number in turn, at every odd value. These must be refused; of others both outcomes are fine. */
+static void test_model_numbers(void) {
+    static const char *const names[] = {
+        "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+        "attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.dimension_count",
+        "attention.sliding_window"};
+    static const double numbers[] = {-1, -1e18, 0, 1, 2, 3, 5, 17, 4095, 65537, 2147483647.0, 4294967295.0, 9e18};
+    static const char *const sizes[] = {"block_count", "embedding_length", "feed_forward_length", "attention.head_count"};
+    size_t n, i;
+    for (n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        model_lie lie;
+        lie.name = names[n];
+        for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+            bool size = false;
+            size_t k;
+            for (k = 0; k < 4; k++) size = size || strcmp(names[n], sizes[k]) == 0;
+            lie.how = MODEL_INT;
+            lie.number = numbers[i];
+            if (model_try_lie(&lie, NULL) == FG_OK)
+                CHECKF(!size || numbers[i] == 1 || numbers[i] == 2, "%s is %g and nobody minds", names[n], numbers[i]);
+        }
+        for (i = MODEL_MISSING; i <= MODEL_UNEQUAL; i++) {
+            fg_result r;
+            lie.how = (model_how)i;
+            r = model_try_lie(&lie, NULL);
+            if (i != MODEL_MISSING) CHECKF(r != FG_OK, "%s: lie %d", names[n], (int)i);
+            else CHECK(r == FG_OK || n < 6);
+        }
+    }
+}
+
+static void test_model_reals(void) {
+    static const char *const names[] = {
+        "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scaling.factor", "rope.scale_linear",
+        "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+        "rope.scaling.attn_factor", "attention.sliding_window_pattern"};
+    const double numbers[] = {-1, 0, 1, 1e-300, 1e300, 1e9, INFINITY, -INFINITY, NAN};
+    size_t n, i, s;
+    for (n = 0; n < sizeof(names) / sizeof(names[0]); n++)
+        for (s = 0; s < 2; s++)
+            for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+                model_lie lie;
+                fg_result r;
+                lie.name = names[n];
+                lie.how = MODEL_FLOAT;
+                lie.number = numbers[i];
+                r = model_try_lie(&lie, s ? "yarn" : "linear");
+                if (n < 2 && i != 2 && i != 3 && !(n == 1 && i == 5))
+                    CHECKF(r == FG_ERROR_BAD_FILE, "%s is %g: %s", names[n], numbers[i], fg_result_name(r));
+            }
+}
+
+static void test_model_tensors(void) {
+    static const char *const names[] = {
+        "token_embd.weight", "output_norm.weight", "output.weight", "blk.0.attn_norm.weight", "blk.1.attn_q.weight",
+        "blk.0.attn_k.weight", "blk.1.attn_v.weight", "blk.0.attn_output.weight", "blk.1.ffn_norm.weight",
+        "blk.0.ffn_gate.weight", "blk.1.ffn_up.weight", "blk.0.ffn_down.weight"};
+    const float fills[] = {NAN, INFINITY, -INFINITY, 3e38f, 1e-45f};
+    size_t n, i;
+    for (n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        bool vector = strstr(names[n], "norm") != NULL;
+        model_lie lie;
+        lie.name = names[n];
+        lie.how = MODEL_MISSING;
+        CHECKF((model_try_lie(&lie, NULL) == FG_OK) == (n == 2), "without %s", names[n]);
+        lie.how = MODEL_SHAPE;
+        for (lie.number = -1; lie.number <= 1; lie.number += 2)
+            CHECKF(model_try_lie(&lie, NULL) == FG_ERROR_BAD_FILE, "%s is %g off", names[n], lie.number);
+        lie.how = MODEL_DIMS;
+        for (lie.number = 0; lie.number <= 5; lie.number++) {
+            fg_result r = model_try_lie(&lie, NULL);
+            if (lie.number == (vector ? 1 : 2)) CHECK(r == FG_OK);
+            if (lie.number == 0 || lie.number == 5 || (lie.number == 1 && !vector))
+                CHECKF(r == FG_ERROR_BAD_FILE || r == FG_ERROR_UNSUPPORTED, "%s with %g dimensions", names[n], lie.number);
+        }
+        lie.how = MODEL_TYPE;
+        for (lie.number = 0; lie.number < 41; lie.number++) {
+            fg_result r = model_try_lie(&lie, NULL);
+            if (vector && lie.number == 8) CHECK(r == FG_ERROR_BAD_FILE);
+            if (!vector && lie.number == 8) CHECK(r == FG_OK);
+        }
+        lie.how = MODEL_FILL;
+        for (i = 0; i < 5; i++) {
+            lie.number = (double)fills[i];
+            CHECKF(model_try_lie(&lie, NULL) == FG_OK, "%s full of %g: %s", names[n], lie.number, fg_last_error());
+        }
+    }
+}
+
+static void test_model_rope_factors(void) {
+    const double fills[] = {1, 8, 1e-45, 3e38, 0, -1, NAN, INFINITY};
+    model_lie lie;
+    int i;
+    lie.name = "rope_freqs.weight";
+    lie.how = MODEL_FILL;
+    for (i = 0; i < 8; i++) {
+        fg_result r;
+        lie.number = fills[i];
+        r = model_try_lie(&lie, NULL);
+        CHECKF((r == FG_OK) == (i < 2 || i == 3 || i == 7), "factors of %g: %s", fills[i], fg_result_name(r));
+    }
+    lie.how = MODEL_SHAPE;
+    lie.number = 1;
+    CHECK(model_try_lie(&lie, NULL) == FG_ERROR_BAD_FILE);
+    lie.how = MODEL_TYPE;
+    CHECK(model_try_lie(&lie, NULL) == FG_ERROR_BAD_FILE);
+}
+
+/* ---- random damage */
+
+static void test_model_mutated(void) {
+    model_spec spec = model_spec_tiny();
+    unsigned char *file, *copy;
+    size_t size, head, at;
+    uint64_t random = 6;
+    int i, k, good = 0, bad = 0;
+    spec.n_layers = 1;
+    spec.window = 9;
+    model_sample_build(&spec, &file, &size);
+    copy = (unsigned char *)malloc(size);
+    for (head = 0, at = 0; at + 9 < size; at++) /* where the model's own values begin: the vocabulary lies before */
+        if (!head && memcmp(file + at, "block_count", 11) == 0) head = at - 16;
+    CHECK(head > 1000 && size > head + 3000);
+    for (i = 0; i < 4000; i++) {
+        memcpy(copy, file, size);
+        for (k = 1 + (int)(test_random(&random) % 3); k > 0; k--) {
+            at = test_random(&random) % 8 ? head + test_random(&random) % 1800 : test_random(&random) % (head + 1800);
+            copy[at] = test_random(&random) % 2 ? (unsigned char)test_random(&random) : copy[at] ^ (unsigned char)(1u << test_random(&random) % 8);
+        }
+        if (model_try(copy, size, i % 4 == 0) == FG_OK) good++;
+        else bad++;
+    }
+    CHECK(good > 50 && bad > 1000);
+    for (at = 0; at < size; at += at < head ? 97 : at < head + 1800 ? 3 : 4001) { /* truncated, in memory of just that size */
+        unsigned char *part = (unsigned char *)malloc(at ? at : 1);
+        memcpy(part, file, at);
+        CHECK(model_try(part, at, true) != FG_OK);
+        free(part);
+    }
+    free(copy);
+    free(file);
+}
+
+/* ---- the graph as text */
+
+static char *model_read_text(const char *path) {
+    FILE *in = fopen(path, "rb");
+    char *text = (char *)calloc(1, 65536);
+    if (in) {
+        if (fread(text, 1, 65535, in) == 0) text[0] = 0;
+        fclose(in);
+    }
+    return text;
+}
+
+/* Compares the graph with tests/golden/graph_NAME.txt. One that differs is written to build/, to be looked at. */
+static void graph_compare(const char *name, const model_spec *spec) {
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e = NULL;
+    char path[96], *text = (char *)calloc(1, 65536), *golden;
+    size_t length = 0;
+    model_sample_open(&m, spec);
+    memset(&d, 0, sizeof(d));
+    d.model = m.model;
+    d.backends[0] = fg_backend_null();
+    d.kv_tokens = 1024;
+    CHECK(fg_engine_create(&d, &e) == FG_OK);
+    if (e) CHECK(fg_graph_text(e, NULL, 0, &length) == FG_ERROR_BUFFER_TOO_SMALL && length > 500 && length < 65536);
+    if (e) CHECK(fg_graph_text(e, text, 65536, &length) == FG_OK && strlen(text) == length);
+    snprintf(path, sizeof(path), "tests/golden/graph_%s.txt", name);
+    golden = model_read_text(path);
+    if (strcmp(text, golden) != 0) {
+        CHECKF(false, "%s is not what the graph is: see build/graph_%s.txt", path, name);
+        snprintf(path, sizeof(path), "build/graph_%s.txt", name);
+        gguf_save(path, (const unsigned char *)text, length);
+    }
+    fg_engine_free(e);
+    model_sample_close(&m);
+    free(text);
+    free(golden);
+}
+
+static void test_model_graph(void) {
+    model_spec spec = model_spec_tiny();
+    graph_compare("llama", &spec);
+    spec.window = 12;
+    spec.full_every = 2;
+    spec.n_layers = 3;
+    spec.tied = 1;
+    spec.type = FG_TYPE_Q8_0;
+    graph_compare("llama_window", &spec);
+    spec = model_spec_tiny();
+    spec.arch = "qwen2";
+    graph_compare("qwen2", &spec);
+    spec.arch = "qwen3";
+    spec.head_dim = 32;
+    graph_compare("qwen3", &spec);
+}
+
+static void run_model_tests(void) {
+    RUN(test_model_truth);
+    RUN(test_model_numbers);
+    RUN(test_model_reals);
+    RUN(test_model_tensors);
+    RUN(test_model_rope_factors);
+    RUN(test_model_mutated);
+    RUN(test_model_graph);
+}
