@@ -60,6 +60,12 @@ static FILE *open_for_reading(const char *path) {
     return _wfopen(wide, L"rb");
 }
 
+static FILE *open_for_writing(const char *path) {
+    wchar_t wide[1024];
+    if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 1024)) return NULL;
+    return _wfopen(wide, L"wb");
+}
+
 #else
 #include <sys/ioctl.h>
 #include <time.h>
@@ -103,6 +109,7 @@ static void platform_start(int *argc, char ***argv) {
 }
 
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
+static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
 #endif
 
 /* Ctrl-C: the first sets the flag, so that a generation or a view ends in order; the second ends the program. */
