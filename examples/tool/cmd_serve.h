@@ -426,7 +426,8 @@ static void conn_turn(server *s, conn *c, int events) {
     if (s->draining && !c->call && c->out.length == 0 && !c->half_closed) c->close = true;
 }
 
-/* The connection that has waited longest for a request to come, to make room for a new one; NULL: all are being answered. */
+/* The connection that has waited longest for a request to come, to make room for a new one; NULL: all are being answered, or
+   have only just come. */
 static conn *find_idle(const server *s) {
     conn *best = NULL;
     int i;
@@ -434,7 +435,7 @@ static conn *find_idle(const server *s) {
         conn *c = s->conns[i];
         if (!c->dead && !c->call && c->out.length == 0 && (!best || c->since < best->since)) best = c;
     }
-    return best;
+    return best && s->now - best->since > SERVER_GRACE_SECONDS ? best : NULL;
 }
 
 static void server_add(server *s, socket_id accepted) {

@@ -53,6 +53,7 @@ enum {
     SERVER_PIPELINED = 65536,    /* bytes kept of requests behind the one that is being answered */
     SERVER_MAX_UNSENT = 4 << 20, /* of a stream nobody reads */
     SERVER_IDLE_SECONDS = 75,
+    SERVER_GRACE_SECONDS = 1,    /* that a connection has to send something before it may have to give way */
     SERVER_LINGER_SECONDS = 2
 };
 
