@@ -20,6 +20,7 @@
 #include "tool/terminal.h"
 #include "tool/options.h"
 #include "tool/session.h"
+#include "tool/plot.h"
 #include "tool/cmd_generate.h"
 #include "tool/cmd_chat.h"
 #include "tool/cmd_tokenize.h"
@@ -79,6 +80,7 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf\n"
      "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
      "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
+     "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
     {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "-m FILE [options]",

@@ -130,9 +130,9 @@ async def attacker(rng, host, port, until):
         await asyncio.sleep(rng.random() * 0.3)
 
 
-def well_behaved(server, stop, answers, wrong):
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=20, timeout=60)
-    wanted = {p: server.complete(p, max_tokens=12).choices[0].text for p in (PROMPT, "The little dog", "The cat and the fox")}
+def well_behaved(server, wanted, stop, answers, wrong):
+    """Told to try again (429), it does."""
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=100, timeout=60)
     while not stop.is_set():
         for prompt, text in wanted.items():
             answer = client.completions.create(model="demo", prompt=prompt, max_tokens=12, temperature=0)
@@ -174,11 +174,11 @@ def main():
 
         def run():
             try:
-                well_behaved(s, stop, answers, wrong)
+                well_behaved(s, wanted, stop, answers, wrong)
             except Exception as error:
                 failure.append(error)
         good = threading.Thread(target=run)
-        s.complete()
+        wanted = {p: s.complete(p, max_tokens=12).choices[0].text for p in (PROMPT, "The little dog", "The cat and the fox")}
         files_before = files(pid)
         good.start()
         asyncio.run(attack_all(s, args.seconds / 2, args.connections))  # what memory it needs is known after this

@@ -13,8 +13,10 @@ typedef struct bench {
     int batches[BENCH_MAX_BATCHES], n_batches;
     int n_prompt, n_decode;
     bench_run results[BENCH_MAX_BATCHES]; /* medians */
-    double roof_gb_s;
-    double weight_bytes; /* read by each decode pass */
+    double roof_gb_s, roof_gop_s; /* measured: reading memory, and int8 or float products for these weights */
+    double weight_bytes;          /* read by each decode pass */
+    double ops_per_token;         /* two for each weight that a token meets, but for those of the output matrix */
+    bool dots_are_int8;
     uint64_t random;
     int done, total;     /* runs, for the progress bar */
 } bench;
@@ -50,6 +52,18 @@ static double bytes_per_pass(const fg_model *model) {
         if (strcmp(tensor.name, "output.weight") == 0) own_output = true;
     }
     return own_output ? bytes - embeddings : bytes;
+}
+
+/* Products of a prompt's token: its weights but the tables of embeddings and outputs. Attention comes on top. */
+static void count_products(bench *b) {
+    fg_tensor tensor;
+    int i;
+    b->dots_are_int8 = true;
+    for (i = 0; fg_model_tensor(b->s.model, i, &tensor) == FG_OK; i++) {
+        if (strncmp(tensor.name, "blk.", 4) != 0 || tensor.n_dims < 2) continue;
+        b->ops_per_token += 2.0 * (double)tensor.dims[0] * (double)tensor.dims[1];
+        if (tensor.type == FG_TYPE_F32 || tensor.type == FG_TYPE_F16 || tensor.type == FG_TYPE_BF16) b->dots_are_int8 = false;
+    }
 }
 
 /* Tokens that early sequences write while the prompts of later ones are still being read. */
@@ -187,10 +201,112 @@ static fg_result bench_all(bench *b) {
     int i;
     b->total = 1 + b->n_batches * b->args->repetitions;
     bench_progress(b, 0);
-    if (fg_measure_roofs(b->s.engine, &roofs) == FG_OK) b->roof_gb_s = roofs.read_bytes_per_s / 1e9;
+    if (fg_measure_roofs(b->s.engine, &roofs) == FG_OK) {
+        b->roof_gb_s = roofs.read_bytes_per_s / 1e9;
+        b->roof_gop_s = (b->dots_are_int8 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
+    }
     result = bench_once(b, 1, 4, &ignored);
     for (i = 0; i < b->n_batches && result == FG_OK; i++) result = bench_batch(b, i);
     clear_progress();
+    return result;
+}
+
+/* ---- --plot: tokens/s over tokens per pass, over batch and over context */
+
+enum { PLOT_POINTS = 16, PLOT_CONTEXT_BATCH = 4 };
+
+typedef struct bench_curve {
+    double x[PLOT_POINTS], y[PLOT_POINTS];
+    int n;
+} bench_curve;
+
+static int plot_longest_context(const bench *b) {
+    fg_model_info info;
+    fg_model_get_info(b->s.model, &info);
+    return info.n_ctx_train > 0 && info.n_ctx_train < 4096 ? info.n_ctx_train : 4096;
+}
+
+/* The rate of one pass that carries a prompt of n tokens. */
+static fg_result plot_pass(bench *b, int n, double *tok_s) {
+    double values[5];
+    int i, prompt = b->n_prompt;
+    fg_result result = FG_OK;
+    b->n_prompt = n;
+    for (i = 0; i < 5 && result == FG_OK; i++) {
+        fg_request request;
+        bool busy;
+        double start;
+        result = bench_submit_all(b, 1, &request);
+        start = now_seconds();
+        if (result == FG_OK) result = fg_step(b->s.engine, 0.0, &busy);
+        values[i] = n / (now_seconds() - start);
+        if (result == FG_OK) result = bench_drain(b, &request, 1);
+    }
+    b->n_prompt = prompt;
+    if (result == FG_OK) *tok_s = median(values, 5);
+    return result;
+}
+
+static fg_result plot_passes(bench *b, int budget, bench_curve *curve) {
+    fg_result result = FG_OK;
+    int n;
+    for (n = 1; n <= budget && curve->n < PLOT_POINTS && result == FG_OK; n *= 2) {
+        if (!b->args->quiet) show_progress((double)n / budget, "tokens per pass");
+        result = plot_pass(b, n, &curve->y[curve->n]);
+        curve->x[curve->n++] = n;
+    }
+    return result;
+}
+
+static fg_result plot_contexts(bench *b, int batch, bench_curve *curve) {
+    int n, longest = plot_longest_context(b), prompt = b->n_prompt;
+    fg_result result = FG_OK;
+    for (n = 64; n <= longest && result == FG_OK; n *= 2) {
+        bench_run run;
+        if (!b->args->quiet) show_progress((double)n / longest, "decoding over context");
+        b->n_prompt = n < longest ? n : n - b->n_decode;
+        result = bench_once(b, batch, b->n_decode < 16 ? b->n_decode : 16, &run);
+        curve->x[curve->n] = b->n_prompt;
+        curve->y[curve->n++] = run.tok_s;
+    }
+    b->n_prompt = prompt;
+    return result;
+}
+
+static fg_result plot_measure(bench *b, bench_curve *curves) {
+    fg_engine_desc desc;
+    fg_result result;
+    int i;
+    fg_engine_get_desc(b->s.engine, &desc);
+    result = plot_passes(b, desc.token_budget, &curves[0]);
+    for (i = 0; i < b->n_batches && i < PLOT_POINTS; i++, curves[1].n++) {
+        curves[1].x[i] = b->batches[i];
+        curves[1].y[i] = b->results[i].tok_s;
+    }
+    if (result == FG_OK) result = plot_contexts(b, 1, &curves[2]);
+    if (result == FG_OK) result = plot_contexts(b, PLOT_CONTEXT_BATCH, &curves[3]);
+    clear_progress();
+    return result;
+}
+
+static int bench_plot(bench *b) {
+    static const char *const names[4] = {"prompt", "decode", "batch 1", "batch 4"};
+    static const char *const labels[3] = {"tokens in the pass", "sequences in the batch", "tokens of context"};
+    static const char *const titles[3] = {"Tokens per second by size of the pass", "Decoding by batch", "Decoding by context"};
+    bench_curve *curves = (bench_curve *)xrealloc(NULL, 4 * sizeof(bench_curve));
+    plot_line lines[4];
+    plot_chart charts[3];
+    int i, result = 0;
+    memset(curves, 0, 4 * sizeof(bench_curve));
+    if (plot_measure(b, curves) != FG_OK) result = failure("%s", fg_last_error());
+    for (i = 0; i < 4; i++) lines[i].name = names[i], lines[i].x = curves[i].x, lines[i].y = curves[i].y, lines[i].n = curves[i].n;
+    for (i = 0; i < 3; i++) {
+        charts[i].title = titles[i], charts[i].x_label = labels[i], charts[i].y_label = "tokens/s";
+        charts[i].lines = &lines[i], charts[i].n_lines = i == 2 ? 2 : 1, charts[i].log_x = true;
+    }
+    if (result == 0 && plot_write(b->args->plot, charts, 3) != 0)
+        result = failure("%s: %s", b->args->plot, strerror(errno));
+    free(curves);
     return result;
 }
 
@@ -217,7 +333,8 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
                b->n_prompt, first->pp_tok_s);
     for (i = 0; i < b->n_batches; i++)
         str_printf(&out, "%s{\"batch\": %d, \"tok_s\": %.2f}", i ? ", " : "", b->batches[i], b->results[i].tok_s);
-    str_printf(&out, "], \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f}\n", first->read_gb_s, b->roof_gb_s);
+    str_printf(&out, "], \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n",
+               first->read_gb_s, b->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, b->roof_gop_s);
     fwrite(out.data, 1, out.length, stdout);
     str_free(&out);
 }
@@ -233,6 +350,10 @@ static void print_bench_table(const bench *b, const fg_engine_desc *desc, const 
     printf("batch     decode tokens/s     each sequence\n");
     for (i = 0; i < b->n_batches; i++)
         printf("%5d %19.1f %17.1f\n", b->batches[i], b->results[i].tok_s, b->results[i].tok_s / b->batches[i]);
+    printf("\ncomputes  %.0f Gop/s of products with weights in prompts", first->pp_tok_s * b->ops_per_token / 1e9);
+    if (b->roof_gop_s > 0.0)
+        printf("; %s products give %.0f (%.0f%%)", b->dots_are_int8 ? "int8" : "float", b->roof_gop_s,
+               100.0 * first->pp_tok_s * b->ops_per_token / 1e9 / b->roof_gop_s);
     printf("\nreads     %.2f GB/s of weights and KV cache", first->read_gb_s);
     if (b->roof_gb_s > 0.0)
         printf("; the memory gives %.2f GB/s (%.0f%%)", b->roof_gb_s, 100.0 * first->read_gb_s / b->roof_gb_s);
@@ -242,17 +363,23 @@ static void print_bench_table(const bench *b, const fg_engine_desc *desc, const 
 /* A pool that holds the largest batch to its end, and no prefix cache. */
 static int bench_open(bench *b) {
     fg_engine_desc desc;
-    int i, largest = 1, result = describe_engine(b->args, &desc);
+    int i, longest, largest = 1, result = describe_engine(b->args, &desc);
     for (i = 0; i < b->n_batches; i++) largest = b->batches[i] > largest ? b->batches[i] : largest;
     if (result == 0) result = load_model(b->args, false, &b->s.model);
     if (result != 0) return result;
     if (!desc.token_budget && largest > 128) desc.token_budget = 2 * largest;
     desc.max_seqs = largest;
     desc.max_context = b->n_prompt + b->n_decode + bench_slack(b, largest, desc.token_budget ? desc.token_budget : 256);
+    if (b->args->plot) {
+        longest = plot_longest_context(b) + b->n_decode + 64;
+        if (desc.max_context < longest) desc.max_context = longest;
+        if (largest < PLOT_CONTEXT_BATCH) desc.max_seqs = largest = PLOT_CONTEXT_BATCH;
+    }
     if ((double)largest * (desc.max_context + 256) > 2e9) return usage_error(b->args, "-b %d is too large", largest);
     desc.kv_tokens = largest * (desc.max_context + 256); /* the last block of each may be nearly empty */
     desc.no_prefix_cache = true;
     b->weight_bytes = bytes_per_pass(b->s.model);
+    count_products(b);
     return create_engine(&desc, &b->s);
 }
 
@@ -276,6 +403,7 @@ static int cmd_bench(tool_args *args) {
         describe_device(&desc, &caps);
         if (args->json) print_bench_json(&b, &desc, &caps);
         else print_bench_table(&b, &desc, &caps);
+        if (args->plot) result = bench_plot(&b);
     }
     session_close(&b.s);
     return result;

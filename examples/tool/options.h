@@ -38,9 +38,9 @@ typedef struct tool_args {
     /* single commands */
     bool no_bos, no_special, decode, graph, metadata;
     int bench_prompt, repetitions;
+    const char *batches, *plot;
     const char *host, *alias, *api_key;
     int port, max_queue, max_connections, max_body, timeout, drain;
-    const char *batches;
 } tool_args;
 
 typedef enum option_kind { OPT_FLAG, OPT_INT, OPT_REAL, OPT_SEED, OPT_TEXT, OPT_LIST } option_kind;
@@ -72,6 +72,8 @@ static const option options[] = {
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
     {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_BENCH,
+     "an SVG of tokens/s over tokens per pass, batch and context"},
     {"--samples", NULL, "N", OPT_INT, FIELD(samples), 1, 1024, CMD_GENERATE, "texts for each prompt (1)"},
     {"--system", NULL, "TEXT", OPT_TEXT, FIELD(system), 0, 0, CMD_CHAT, "the system message"},
     {"--decode", NULL, NULL, OPT_FLAG, FIELD(decode), 0, 0, CMD_TOKENIZE, "ids to text instead"},

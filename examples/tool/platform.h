@@ -63,6 +63,12 @@ static FILE *open_for_reading(const char *path) {
     return _wfopen(wide, L"rb");
 }
 
+static FILE *open_for_writing(const char *path) {
+    wchar_t wide[1024];
+    if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 1024)) return NULL;
+    return _wfopen(wide, L"wb");
+}
+
 #else
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -113,6 +119,7 @@ static void platform_start(int *argc, char ***argv) {
 }
 
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
+static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
 #endif
 
 /* Ctrl-C: the first sets the flag, so that a generation or a view ends in order; the second ends the program. */
