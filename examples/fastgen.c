@@ -33,6 +33,7 @@
 #include "tool/api.h"
 #include "tool/reply.h"
 #include "tool/metrics.h"
+#include "tool/page.h"
 #include "tool/server.h"
 #include "tool/cmd_serve.h"
 
@@ -58,7 +59,8 @@ static const command commands[] = {
      "  fastgen serve -m model.gguf --host 0.0.0.0 --port 8000 --api-key SECRET\n"
      "  fastgen serve -m model.gguf --alias my-model --max-seqs 32 --kv-tokens 65536 --kv-type q8_0\n"
      "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32}'\n"
-     "It answers /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health and, for Prometheus,\n"
+     "A browser that opens its address finds a chat, and live pictures of what the engine does. Programs find\n"
+     "/v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health and, for Prometheus,\n"
      "/metrics under vLLM's names. FASTGEN_API_KEY in the environment does what --api-key does. SIGTERM and Ctrl-C let\n"
      "it finish what it is answering; asked twice it stops at once.\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, "text on stdin to token ids, or back", "-m FILE [options] < text",

@@ -295,6 +295,8 @@ static void test_serve_pages(void) {
     expect("/v1/models", NULL, 200, "\"id\":\"demo\"");
     expect("/v1/models/demo", NULL, 200, "\"object\":\"model\"");
     expect("/v1/models/other", NULL, 404, "model_not_found");
+    expect("/", NULL, 200, "<title>fastgen</title>");
+    expect("/stats", NULL, 200, "\"running\":");
     expect("/nothing", NULL, 404, "\"error\"");
     expect("/metrics", NULL, 200, "# TYPE vllm:time_to_first_token_seconds histogram");
     a = request("GET", "/v1/completions", "", NULL);

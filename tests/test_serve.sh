@@ -32,7 +32,7 @@ count() {
     if [ "$1" = 0 ]; then passed=$((passed + 1)); else
         failed=$((failed + 1))
         echo "FAILED $2"
-        sed 's/^/    /' "$dir/err"
+        [ ! -e "$dir/err" ] || sed 's/^/    /' "$dir/err"
     fi
 }
 
@@ -61,6 +61,8 @@ stop() {
     server=
 }
 
+examples/tool/make_page.sh "$dir/page.h" && cmp "$dir/page.h" examples/tool/page.h
+count $? "page.h is what make_page.sh writes from page.html"
 ask units
 case $TOOL in *wine*) TOOL=false ;; esac # which has no SIGTERM
 if start; then
@@ -78,6 +80,7 @@ if start; then
     ask key "$port"
     stop "stops after keys"
     start
+    : >"$dir/drain"
     $CLIENT drain "$port" >"$dir/drain" 2>&1 &
     client=$!
     until grep -q begun "$dir/drain" || ! kill -0 $client 2>/dev/null; do sleep 0.05; done

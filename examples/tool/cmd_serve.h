@@ -34,6 +34,8 @@ static void step_engine(server *s) {
     if (after.n_passes == before.n_passes) return;
     lock_take(&s->lock);
     histogram_add(&s->passes, after.pass_tokens);
+    s->recent[s->n_passes % SERVER_PASSES].prompt = after.pass_prompt_tokens;
+    s->recent[s->n_passes++ % SERVER_PASSES].decode = after.pass_decode_tokens;
     lock_give(&s->lock);
 }
 
@@ -255,6 +257,43 @@ static void answer_metrics(server *s, conn *c) {
     str_free(&body);
 }
 
+static void add_mean(str *to, const char *name, const histogram *h) {
+    str_printf(to, "\"%s_count\":%llu,\"%s_sum\":%.9g,", name, (unsigned long long)h->count, name, h->sum);
+}
+
+/* What the page draws: now, and the last passes as [prompt tokens, decode tokens]. */
+static void answer_stats(server *s, conn *c) {
+    fg_stats stats;
+    str body = {NULL, 0, 0};
+    uint64_t i;
+    fg_get_stats(s->s.engine, &stats);
+    str_printf(&body, "{\"running\":%d,\"waiting\":%d,\"blocks_total\":%d,\"blocks_used\":%d,\"blocks_cached\":%d,", stats.n_running,
+               stats.n_waiting, stats.blocks_total, stats.blocks_used, stats.blocks_cached);
+    add_mean(&body, "first_token", &s->m.histograms[METRIC_FIRST_TOKEN]);
+    add_mean(&body, "gap", &s->m.histograms[METRIC_TOKEN_GAP]);
+    lock_take(&s->lock);
+    str_printf(&body, "\"n_passes\":%llu,\"passes\":[", (unsigned long long)s->n_passes);
+    for (i = s->n_passes > SERVER_PASSES ? s->n_passes - SERVER_PASSES : 0; i < s->n_passes; i++) {
+        const pass_record *p = &s->recent[i % SERVER_PASSES];
+        str_printf(&body, "[%d,%d]%s", p->prompt, p->decode, i + 1 < s->n_passes ? "," : "");
+    }
+    lock_give(&s->lock);
+    str_puts(&body, "]}");
+    conn_respond_json(s, c, 200, &body);
+    str_free(&body);
+}
+
+static void answer_page(server *s, conn *c) {
+    str body = {NULL, 0, 0};
+    size_t i;
+    for (i = 0; i < sizeof(page_lines) / sizeof(page_lines[0]); i++) str_puts(&body, page_lines[i]);
+    conn_respond(s, c, 200, "text/html; charset=utf-8",
+                 "Content-Security-Policy: default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+                 "script-src 'unsafe-inline'\r\n",
+                 body.data, body.length);
+    str_free(&body);
+}
+
 static void add_model_json(const server *s, str *to) {
     str_puts(to, "{\"id\":");
     str_json(to, s->model_name.data, s->model_name.length);
@@ -333,7 +372,8 @@ static const struct {
     {"POST", "/v1/completions", answer_completion}, {"POST", "/v1/chat/completions", answer_chat},
     {"GET", "/v1/models", answer_models},           {"POST", "/tokenize", answer_tokenize},
     {"POST", "/detokenize", answer_detokenize},     {"GET", "/health", answer_health},
-    {"GET", "/metrics", answer_metrics},
+    {"GET", "/metrics", answer_metrics},            {"GET", "/stats", answer_stats},
+    {"GET", "/", answer_page},
 };
 
 static void server_dispatch(server *s, conn *c) {

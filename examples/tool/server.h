@@ -62,6 +62,8 @@ typedef struct pass_record {
     int prompt, decode;
 } pass_record;
 
+enum { SERVER_PASSES = 64 };
+
 struct server {
     const tool_args *args;
     session s;
@@ -86,6 +88,8 @@ struct server {
     thread_signal changed;
     call_queue to_read, read;
     histogram passes;
+    pass_record recent[SERVER_PASSES]; /* pass number i at i % SERVER_PASSES */
+    uint64_t n_passes;
     bool stopping, threaded;
     thread_id reader, stepper;
     fg_result step_result;
@@ -210,7 +214,8 @@ static void conn_drop_input(conn *c, size_t n) {
 }
 
 static bool conn_may(const server *s, const conn *c) {
-    bool open = strcmp(c->head.path, "/health") == 0 || strcmp(c->head.path, "/metrics") == 0 || strcmp(c->head.path, "/") == 0;
+    bool open = strcmp(c->head.path, "/health") == 0 || strcmp(c->head.path, "/metrics") == 0 ||
+                strcmp(c->head.path, "/stats") == 0 || strcmp(c->head.path, "/") == 0;
     return !s->api_key || open || strcmp(c->head.method, "OPTIONS") == 0 || http_bearer_is(c->head.authorization, s->api_key);
 }
 
