@@ -278,6 +278,9 @@ fg_result fg_detokenize(const fg_model *model, const int32_t *ids, size_t count,
                         size_t capacity, size_t *length);
 /* True when `token` ends a generation: EOS, end of turn, end of message. */
 bool fg_token_is_end(const fg_model *model, int32_t token);
+/* The bytes one token stands for, which may be part of a character; special tokens by their names. Not zero-terminated; they
+   live as long as the model. NULL: the vocabulary has no such token. */
+const char *fg_token_text(const fg_model *model, int32_t token, size_t *length);
 /* Renders a conversation with the model's own chat template (Jinja, as transformers runs it). `messages_json` is the
    OpenAI form: [{"role": "user", "content": "Hi"}, ...]; options_json may be NULL or an object whose members become template
    variables (tools, add_generation_prompt, ...). Errors: TEMPLATE, INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
@@ -19539,6 +19542,11 @@ fg_result fg_detokenize(const fg_model *m, const int32_t *ids, size_t count, uns
 
 bool fg_token_is_end(const fg_model *m, int32_t token) {
     return token >= 0 && token < m->vocab->n_tokens && fg__vocab_is_end(m->vocab, token);
+}
+
+const char *fg_token_text(const fg_model *m, int32_t token, size_t *length) {
+    *length = 0;
+    return token >= 0 && token < m->vocab->n_tokens ? fg__vocab_piece(m->vocab, token, true, length) : NULL;
 }
 
 /* The text of a token as templates see it. False: the vocabulary has no such token. */

@@ -82,6 +82,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->n_threads = args->threads;
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
+    desc->max_queue = args->max_queue;
     desc->token_budget = args->token_budget;
     desc->kv_tokens = args->kv_tokens;
     desc->block_tokens = args->block_tokens;
