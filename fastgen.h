@@ -51,6 +51,9 @@
    (fg_wait(engine, FG_WAIT_WORK, -1) while idle), one that takes events, and submits from wherever it likes.
    fg_chat_format turns a conversation into a prompt with the model's own template.
 
+   To see what happens: fg_get_stats counts, fg_get_histograms has the distributions of waits, gaps and passes, every end
+   event the request's times, and engine_desc.trace writes all of it for the viewers ui.perfetto.dev and chrome://tracing.
+
    -------------------------------------------------------------------------------------------------
    3. CONFIGURATION (define before including the implementation)
 
@@ -167,6 +170,9 @@ typedef struct fg_allocator {
 
 typedef enum fg_log_level { FG_LOG_DEBUG, FG_LOG_INFO, FG_LOG_WARNING, FG_LOG_ERROR } fg_log_level;
 typedef void (*fg_log_fn)(fg_log_level level, const char *line, void *user);
+
+/* Takes the next bytes of a stream. */
+typedef void (*fg_write_fn)(const void *data, size_t size, void *user);
 
 /* `fraction` runs from 0 to 1. Return false to stop: the call then returns FG_ERROR_CANCELLED. */
 typedef bool (*fg_progress_fn)(float fraction, const char *what, void *user);
@@ -325,6 +331,8 @@ typedef struct fg_engine_desc {
     uint64_t sample_seed;    /* mixed into every request's seed */
     double (*clock)(void *user); /* seconds; NULL: the monotonic clock */
     void *clock_user;
+    fg_write_fn trace;       /* a trace of passes and requests, as JSON in the Trace Event Format that Perfetto and Chrome */
+    void *trace_user;        /*    show; from the stepping thread, complete once the engine is freed. Must not call the engine */
     const fg_allocator *allocator;
     fg_log_fn log;
     void *log_user;
@@ -433,7 +441,7 @@ typedef struct fg_times {
     double first_token;     /* first token sampled */
     double inference_end;   /* last pass ends */
     double finish;          /* the end event is queued */
-} fg_times;
+} fg_times; /* 0: it did not come to that */
 
 typedef enum fg_event_type {
     FG_EVENT_NONE,
@@ -450,6 +458,7 @@ typedef struct fg_event {
     void *user;
     int sample;           /* 0 to n-1 */
     int position;         /* index in prompt + output */
+    double time;          /* on the engine's clock: end of the pass that it came from; of ends: times.finish */
     int32_t token;
     const char *text;     /* whole UTF-8 characters, zero-terminated */
     size_t text_length;
@@ -501,6 +510,27 @@ typedef struct fg_stats {
 } fg_stats;
 void fg_get_stats(fg_engine *engine, fg_stats *stats);
 void fg_reset_stats(fg_engine *engine);
+
+/* Durations in seconds, counted in buckets that are a quarter of an octave wide. */
+enum { FG_HISTOGRAM_BUCKETS = 112 };
+typedef struct fg_histogram {
+    uint64_t count;
+    double sum, least, most;
+    uint64_t buckets[FG_HISTOGRAM_BUCKETS]; /* bucket i: up to fg_histogram_bound(i), and over that of i-1 */
+} fg_histogram;
+double fg_histogram_bound(int bucket); /* 10 us x 2^(bucket/4); of the last: infinity */
+/* The value that a share q (0 to 1) of the durations does not exceed, within a tenth; 0 when there are none. */
+double fg_histogram_quantile(const fg_histogram *histogram, double q);
+
+typedef struct fg_histograms {
+    fg_histogram queue;       /* arrival to first pass, of requests */
+    fg_histogram first_token; /* arrival to first token, of requests */
+    fg_histogram token_gap;   /* a token to the next, of samples */
+    fg_histogram request;     /* arrival to end, of requests */
+    fg_histogram pass;        /* passes on the device */
+    fg_histogram idle;        /* end of a pass to the start of the next, while there was work */
+} fg_histograms;
+void fg_get_histograms(fg_engine *engine, fg_histograms *histograms); /* since the start, or fg_reset_stats */
 /* Forgets cached prefixes. */
 void fg_clear_prefix_cache(fg_engine *engine);
 /* The model as text, one op a line: what the backend was given. Buffer as in fg_detokenize. */
@@ -18156,7 +18186,7 @@ typedef struct fg__sequence {
     fg__utf8 stream;
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
     fg__event_node *end;
-    double scheduled;
+    double last_token;      /* time of the token before; 0: none */
     bool ended;
 } fg__sequence;
 
@@ -18232,9 +18262,119 @@ struct fg_engine {
     bool work;                /* there is something to step */
     fg__event_node *events, **events_end, *current;
     fg_stats stats;
+    fg_histograms histograms;
+    double pass_end;          /* 0: none yet */
+    bool idle;                /* no work was left after the last pass */
+    bool traced;              /* the trace has begun */
+    double trace_origin;
 };
 
 static double fg__engine_now(const fg_engine *e) { return e->desc.clock ? e->desc.clock(e->desc.clock_user) : fg__now(); }
+
+/* ---- histograms ------------------------------------------------------------------------------- */
+
+double fg_histogram_bound(int bucket) { return bucket < FG_HISTOGRAM_BUCKETS - 1 ? 1e-5 * pow(2.0, bucket / 4.0) : HUGE_VAL; }
+
+static void fg__histogram_add(fg_histogram *h, double seconds) {
+    double at;
+    if (!(seconds > 0)) seconds = 0; /* a clock may be coarse, or the caller's */
+    at = seconds > 1e-5 ? ceil(4 * log2(seconds / 1e-5)) : 0;
+    h->buckets[at < FG_HISTOGRAM_BUCKETS - 1 ? (int)at : FG_HISTOGRAM_BUCKETS - 1]++;
+    h->least = h->count ? FG__MIN(h->least, seconds) : seconds;
+    h->most = FG__MAX(h->most, seconds);
+    h->sum += seconds;
+    h->count++;
+}
+
+double fg_histogram_quantile(const fg_histogram *h, double q) {
+    double wanted = FG__MAX(FG__MIN(q, 1), 0) * (double)h->count, sum = 0, middle;
+    int i = 0;
+    if (q >= 1) return h->most;
+    while (i < FG_HISTOGRAM_BUCKETS - 1 && (sum += (double)h->buckets[i]) < wanted) i++;
+    middle = i < FG_HISTOGRAM_BUCKETS - 1 ? fg_histogram_bound(i) * 0.917 : h->most; /* 2^(-1/8) */
+    return h->count ? FG__MAX(FG__MIN(middle, h->most), h->least) : 0;
+}
+
+/* ---- the trace -------------------------------------------------------------------------------- */
+
+/* The Trace Event Format as a JSON array, one event a line. Process 1 has two threads, the engine (1) and the device (2);
+   a request is a nestable asynchronous event with its phases inside. Numbers are written as integers, so that no locale
+   gets into them; times are microseconds since the engine was made. */
+FG__PRINTF(2, 3) static void fg__trace(const fg_engine *e, const char *format, ...) {
+    char line[512];
+    int length;
+    va_list args;
+    va_start(args, format);
+    length = vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    if (length > 0 && length < (int)sizeof(line)) e->desc.trace(line, (size_t)length, e->desc.trace_user);
+}
+
+/* Time as text; 32 bytes. */
+static const char *fg__trace_time(double seconds, char *text) {
+    double ns = floor(fabs(seconds) * 1e9 + 0.5);
+    long long whole = ns < 9e18 ? (long long)ns : 0; /* 0 for NaN, too */
+    snprintf(text, 32, "%s%lld.%03d", seconds < 0 && whole ? "-" : "", whole / 1000, (int)(whole % 1000));
+    return text;
+}
+
+static void fg__trace_begin(fg_engine *e) {
+    e->traced = true;
+    e->trace_origin = e->desc.clock ? e->desc.clock(e->desc.clock_user) : fg__now();
+    fg__trace(e, "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"fastgen\"}}");
+    fg__trace(e, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":1,\"args\":{\"name\":\"engine\"}}");
+    fg__trace(e, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":2,\"args\":{\"name\":\"device\"}}");
+}
+
+/* A span on one of the threads; `args`: members of the event's args. */
+static void fg__trace_span(const fg_engine *e, int thread, const char *name, double from, double to, const char *args) {
+    char start[32], length[32];
+    fg__trace(e, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":1,\"tid\":%d,\"ts\":%s,\"dur\":%s,\"args\":{%s}}", name, thread,
+              fg__trace_time(from - e->trace_origin, start), fg__trace_time(FG__MAX(to - from, 0), length), args);
+}
+
+static void fg__trace_async(const fg_engine *e, char phase, fg_request r, const char *name, double at, const char *args) {
+    char time[32];
+    fg__trace(e, ",\n{\"ph\":\"%c\",\"cat\":\"request\",\"name\":\"%s\",\"id\":\"0x%x\",\"pid\":1,\"tid\":1,\"ts\":%s,\"args\":{%s}}",
+              phase, name, (unsigned)r.id, fg__trace_time(at - e->trace_origin, time), args);
+}
+
+/* A phase of a request. */
+static void fg__trace_phase(const fg_engine *e, fg_request r, const char *name, double from, double to) {
+    fg__trace_async(e, 'b', r, name, from, "");
+    fg__trace_async(e, 'e', r, name, FG__MAX(from, to), "");
+}
+
+/* A request that has ended, with what it waited for. */
+static void fg__trace_request(const fg_engine *e, const fg__request *request, const fg_event *end) {
+    static const char *const finishes[] = {"none", "stop", "length", "cancelled", "error"};
+    const fg_times *t = &end->times;
+    fg_request r = request->handle;
+    char args[256];
+    fg__trace_async(e, 'b', r, "request", t->arrival, "");
+    fg__trace_phase(e, r, "queue", t->arrival, request->started ? t->first_scheduled : t->finish);
+    if (request->started) fg__trace_phase(e, r, "prompt", t->inference_begin, request->sampled ? t->first_token : t->inference_end);
+    if (request->sampled) fg__trace_phase(e, r, "output", t->first_token, t->inference_end);
+    snprintf(args, sizeof(args), "\"prompt\":%d,\"cached\":%d,\"generated\":%d,\"preemptions\":%d,\"finish\":\"%s\"", end->n_prompt,
+             end->n_cached, end->n_generated, end->n_preemptions, finishes[end->finish]);
+    fg__trace_async(e, 'e', r, "request", FG__MAX(t->finish, t->inference_end), args);
+}
+
+/* The pass that has just been done: scheduled from `begin`, on the device from `start` to `end`, handed out until `done`. */
+static void fg__trace_pass(const fg_engine *e, double begin, double start, double end, double done) {
+    const fg_stats *s = &e->stats;
+    char args[256], time[32];
+    fg__trace_span(e, 1, "schedule", begin, start, "");
+    snprintf(args, sizeof(args), "\"tokens\":%d,\"prompt\":%d,\"decode\":%d,\"sequences\":%d", s->pass_tokens, s->pass_prompt_tokens,
+             s->pass_decode_tokens, s->pass_seqs);
+    fg__trace_span(e, 2, "pass", start, end, args);
+    fg__trace_span(e, 1, "deliver", end, done, "");
+    fg__trace_time(done - e->trace_origin, time);
+    fg__trace(e, ",\n{\"ph\":\"C\",\"name\":\"requests\",\"pid\":1,\"ts\":%s,\"args\":{\"running\":%d,\"waiting\":%d}}", time,
+              s->n_running, s->n_waiting);
+    fg__trace(e, ",\n{\"ph\":\"C\",\"name\":\"KV blocks\",\"pid\":1,\"ts\":%s,\"args\":{\"used\":%d,\"cached\":%d}}", time,
+              s->blocks_used, s->blocks_cached);
+}
 
 /* ---- events ----------------------------------------------------------------------------------- */
 
@@ -18544,8 +18684,11 @@ static void fg__engine_post_end(fg_engine *e, fg__request *r) {
     end->event.n_prompt = r->n_prompt;
     end->event.n_cached = r->n_cached;
     r->end = NULL;
+    if (e->desc.trace) fg__trace_request(e, r, &end->event);
+    end->event.time = r->times.finish;
     fg__mutex_lock(&e->lock);
     fg__request_leave(e, r);
+    fg__histogram_add(&e->histograms.request, r->times.finish - r->times.arrival);
     e->stats.n_finished++;
     if (end->event.finish == FG_FINISH_CANCELLED) e->stats.n_cancelled++;
     if (r->cancelled) e->n_cancelled--;
@@ -18583,6 +18726,7 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     node->event.n_generated = s->seq.n_tokens - r->n_prompt;
     node->event.n_preemptions = (int)s->seq.n_preemptions;
     node->event.times = r->times;
+    node->event.time = r->times.finish;
     if (r->end->event.result == FG_OK) { /* of several samples the last one to end, but an error stays */
         r->end->event.finish = finish;
         r->end->event.result = result;
@@ -18733,6 +18877,18 @@ static bool fg__request_stops_at(const fg_engine *e, const fg__request *r, int32
     return !r->desc.ignore_eos && fg__vocab_is_end(e->model->vocab, token);
 }
 
+/* The first token of a request, or one more of a sample. */
+static void fg__sequence_token_time(fg_engine *e, fg__sequence *s) {
+    fg__request *r = s->request;
+    if (!r->sampled) r->times.first_token = e->pass_end;
+    fg__mutex_lock(&e->lock);
+    if (!r->sampled) fg__histogram_add(&e->histograms.first_token, e->pass_end - r->times.arrival);
+    else if (s->last_token != 0) fg__histogram_add(&e->histograms.token_gap, e->pass_end - s->last_token);
+    fg__mutex_unlock(&e->lock);
+    r->sampled = true;
+    s->last_token = e->pass_end;
+}
+
 /* Takes in a sampled token: text, stop conditions, events. */
 static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
     fg__request *r = s->request;
@@ -18760,6 +18916,7 @@ static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     node->event.type = FG_EVENT_TOKEN;
     node->event.sample = s->index;
     node->event.position = s->seq.n_tokens - 1;
+    node->event.time = e->pass_end;
     node->event.token = out->token;
     node->event.logprob = r->desc.logprobs ? out->logprob : 0;
     fg__event_post(e, r, node);
@@ -18793,8 +18950,7 @@ static void fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
     in.want_logprob = r->desc.logprobs;
-    if (!r->sampled) r->times.first_token = fg__engine_now(e);
-    r->sampled = true;
+    fg__sequence_token_time(e, s);
     result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
     if (result == FG_OK) fg__sequence_token(e, s, &out);
     else fg__sequence_end(e, s, FG_FINISH_ERROR, result);
@@ -18822,6 +18978,7 @@ static bool fg__sequence_report(fg_engine *e, fg__sequence *s, const fg_output *
     if (!(node = fg__event_new(&e->env, NULL, 0, out.top, out.n_top))) return false;
     node->event.type = FG_EVENT_PROMPT;
     node->event.position = position;
+    node->event.time = e->pass_end;
     node->event.token = s->tokens[position];
     node->event.logprob = fg__logprob(logits[s->tokens[position]], fg__log_sum_exp(&in));
     fg__event_post(e, r, node);
@@ -18880,18 +19037,24 @@ static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *out
 
 /* ---- a pass: all of it ------------------------------------------------------------------------ */
 
-static void fg__engine_times_before(fg_engine *e, double now) {
+/* `begin`: when the pass was scheduled, `start`: when it goes to the device. */
+static void fg__engine_times_before(fg_engine *e, double begin, double start) {
     size_t i;
+    fg__mutex_lock(&e->lock);
     for (i = 0; i < e->sched.pass.count; i++) {
         fg__sequence *s = fg__sequence_of(e->sched.pass.items[i]);
         fg_times *t = &s->request->times;
         if (!s->request->started) {
             s->request->started = true;
-            t->first_scheduled = t->inference_begin = now;
+            t->first_scheduled = begin;
+            t->inference_begin = start;
             s->request->n_cached = s->seq.n_cached;
+            fg__histogram_add(&e->histograms.queue, begin - t->arrival);
         }
-        if (s->seq.n_computed == s->seq.n_cached) t->scheduled = now;
+        if (s->seq.n_computed == s->seq.n_cached) t->scheduled = begin;
     }
+    if (e->pass_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, start - e->pass_end);
+    fg__mutex_unlock(&e->lock);
 }
 
 static void fg__engine_times_after(fg_engine *e, double now) {
@@ -18955,6 +19118,7 @@ static void fg__engine_count_pass(fg_engine *e, double seconds) {
     s->pass_seconds = seconds;
     s->device_seconds += seconds;
     s->n_passes++;
+    fg__histogram_add(&e->histograms.pass, seconds);
     for (i = 0; i < e->sched.pass.count; i++) {
         const fg__seq *seq = e->sched.pass.items[i];
         const fg__request *r = fg__sequence_of(e->sched.pass.items[i])->request;
@@ -18972,7 +19136,7 @@ static void fg__engine_count_pass(fg_engine *e, double seconds) {
 
 /* One pass of at most `budget` tokens; false when there was nothing to do. */
 static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
-    double begin = fg__engine_now(e), start, end;
+    double begin = fg__engine_now(e), start = 0, end = 0, done = 0;
     fg_output output;
     fg_result result;
     bool any = fg__sched_pass(&e->sched, budget);
@@ -18980,9 +19144,9 @@ static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
     if (any) {
         fg__engine_fill_batch(e);
         start = fg__engine_now(e);
-        fg__engine_times_before(e, start);
+        fg__engine_times_before(e, begin, start);
         result = fg__engine_run_device(e, &output);
-        end = fg__engine_now(e);
+        end = e->pass_end = fg__engine_now(e);
         *seconds = end - start;
         fg__engine_times_after(e, end);
         fg__mutex_lock(&e->lock);
@@ -18992,9 +19156,12 @@ static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
         else fg__engine_fail_pass(e, result);
     }
     fg__mutex_lock(&e->lock);
-    if (any) e->stats.host_seconds += fg__engine_now(e) - begin - *seconds;
+    if (any) done = fg__engine_now(e);
+    if (any) e->stats.host_seconds += done - begin - *seconds;
     fg__engine_count(e);
+    e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
+    if (any && e->desc.trace) fg__trace_pass(e, begin, start, end, done);
     return any;
 }
 
@@ -19279,7 +19446,8 @@ static fg_result fg__engine_make(fg_engine *e) {
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->entries || !e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
     fg__engine_count(e);
-    return fg__engine_find_ends(e);
+    if ((r = fg__engine_find_ends(e)) == FG_OK && e->desc.trace) fg__trace_begin(e);
+    return r;
 }
 
 static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
@@ -19354,6 +19522,7 @@ void fg_engine_free(fg_engine *e) {
     fg__env env;
     if (!e) return;
     env = e->env;
+    if (e->traced) fg__trace(e, "\n]\n");
     fg__engine_free_requests(e);
     fg__engine_close_device(e);
     if (e->sched.env) fg__sched_destroy(&e->sched);
@@ -19475,10 +19644,17 @@ void fg_get_stats(fg_engine *e, fg_stats *stats) {
     fg__mutex_unlock(&e->lock);
 }
 
+void fg_get_histograms(fg_engine *e, fg_histograms *histograms) {
+    fg__mutex_lock(&e->lock);
+    *histograms = e->histograms;
+    fg__mutex_unlock(&e->lock);
+}
+
 void fg_reset_stats(fg_engine *e) {
     fg__mutex_lock(&e->step_lock);
     fg__mutex_lock(&e->lock);
     memset(&e->stats, 0, sizeof(e->stats));
+    memset(&e->histograms, 0, sizeof(e->histograms));
     e->sched.n_preemptions = e->sched.prefix_queries = e->sched.prefix_hits = 0;
     fg__engine_count(e);
     fg__mutex_unlock(&e->lock);

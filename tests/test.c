@@ -21,6 +21,7 @@
 #include "test_gemm.c"
 #include "test_model.c"
 #include "test_engine.c"
+#include "test_trace.c"
 #include "test_logits.c"
 
 static void run_all(void) {
@@ -36,6 +37,7 @@ static void run_all(void) {
     run_gemm_tests();
     run_model_tests();
     run_engine_tests();
+    run_trace_tests();
     run_logits_tests();
 }
 

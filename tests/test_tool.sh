@@ -136,6 +136,13 @@ bench_json() {
 check "bench: --json" bench_json
 table() { tool bench -m $demo -p 32 -n 8 -b 1,4 && [ "$(wc -l <"$dir/out")" -gt 2 ]; }
 check "bench: a table" table
+traced() {
+    tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" || return 1
+    [ "$(head -c 1 "$dir/trace.json")" = "[" ] && [ "$(tail -n 1 "$dir/trace.json" | tr -d '\r')" = "]" ] && grep -q '"name":"pass"' "$dir/trace.json"
+}
+check "--trace" traced
+bad_trace() { ! tool generate -m $demo -p x --trace "$dir/no/such/dir" && err_matches "cannot write"; }
+check "--trace: cannot write" bad_trace
 
 # ---- chat, info, demo
 

@@ -22,7 +22,7 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *backend, *device, *cpu_path, *policy, *kv_type;
+    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace;
     int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_prefix_cache, no_even_split;
     /* what to write */
@@ -127,6 +127,8 @@ static const option options[] = {
     {"--no-prefix-cache", NULL, NULL, OPT_FLAG, FIELD(no_prefix_cache), 0, 0, CMD_TEXT | CMD_DEMO,
      "compute shared prompt prefixes again"},
     {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ALL, "output"},
+    {"--trace", NULL, "FILE", OPT_TEXT, FIELD(trace), 0, 0, CMD_ENGINE & ~CMD_INFO,
+     "write passes and requests for ui.perfetto.dev or chrome://tracing"},
     {"--json", NULL, NULL, OPT_FLAG, FIELD(json), 0, 0, CMD_ALL & ~(CMD_CHAT | CMD_DEMO), "print JSON"},
     {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0, CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH,
      "nothing but results and errors"},

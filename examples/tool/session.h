@@ -3,6 +3,7 @@
 typedef struct session {
     fg_model *model;
     fg_engine *engine;
+    FILE *trace;
 } session;
 
 static void print_log(fg_log_level level, const char *line, void *user) {
@@ -94,15 +95,26 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     return result;
 }
 
-static int create_engine(fg_engine_desc *desc, session *s) {
+static void write_trace(const void *data, size_t size, void *user) { fwrite(data, 1, size, (FILE *)user); }
+
+/* Creates the engine, which writes a trace where one is asked for. 0, or 1 after a message. */
+static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s) {
     desc->model = s->model;
+    if (args->trace) {
+        s->trace = fopen(args->trace, "wb");
+        if (!s->trace) return failure("cannot write '%s': %s", args->trace, strerror(errno));
+        desc->trace = write_trace;
+        desc->trace_user = s->trace;
+    }
     if (fg_engine_create(desc, &s->engine) != FG_OK) return failure("%s", fg_last_error());
     clear_progress();
     return 0;
 }
 
 static void session_close(session *s) {
-    fg_engine_free(s->engine);
+    fg_engine_free(s->engine); /* ends the trace */
+    if (s->trace && (fflush(s->trace) != 0 || ferror(s->trace))) failure("the trace is not complete: %s", strerror(errno));
+    if (s->trace) fclose(s->trace);
     fg_model_free(s->model);
     memset(s, 0, sizeof(*s));
 }
@@ -113,7 +125,7 @@ static int session_open(const tool_args *args, session *s) {
     int result = describe_engine(args, &desc);
     memset(s, 0, sizeof(*s));
     if (result == 0) result = load_model(args, false, &s->model);
-    if (result == 0) result = create_engine(&desc, s);
+    if (result == 0) result = create_engine(args, &desc, s);
     if (result != 0) session_close(s);
     return result;
 }
