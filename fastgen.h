@@ -319,7 +319,10 @@ typedef struct fg_engine_desc {
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
-    int token_budget;        /* tokens per pass; 0: 256 */
+    int token_budget;        /* most tokens per pass; 0: 256 */
+    bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
+    float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
+                                of the pass's time that is fitted while running. splitfuse only. 0: no target */
     fg_policy policy;
     bool no_even_split;      /* fill passes greedily instead of spreading prompts evenly over them */
     bool no_prefix_cache;
@@ -11493,6 +11496,18 @@ typedef struct fg__seq_list {
     size_t count, capacity;
 } fg__seq_list;
 
+/* Seconds of a pass, t = a + b * tokens + c * KV tokens read, by recursive least squares with exponential forgetting.
+   Everything is in units of the first pass's time, FG__COST_TOKENS and FG__COST_KV, so that all numbers are near 1. */
+typedef struct fg__cost {
+    double unit;       /* seconds; 0: no pass was measured yet */
+    double theta[3];   /* a, b, c */
+    double p[3][3];    /* covariance over the variance of the noise */
+    double noise;      /* mean size of the last errors */
+    int64_t n;
+} fg__cost;
+
+enum { FG__COST_TOKENS = 256, FG__COST_KV = 4096 };
+
 typedef struct fg__sched {
     const fg__env *env;
     fg__kv *kv;
@@ -11501,12 +11516,69 @@ typedef struct fg__sched {
     int32_t max_seqs, max_rows, max_tokens; /* of a pass; max_tokens bounds whole prompts (orca, static) */
     uint64_t n_passes, next_serial, n_preemptions, prefix_queries, prefix_hits;
     fg__seq_list waiting, running;
+    fg__cost cost;
+    double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
+    double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
+    int starved;             /* passes in a row in which the target left nothing for a prompt */
+    bool turn;               /* the last pass did not hold all decodes: the next begins after this one */
+    int64_t turn_rank;
+    uint64_t turn_serial;
     /* the pass being made */
+    double seconds;          /* expected so far */
+    double limit;            /* of `seconds`, for prompts */
     fg__seq_list pass;       /* in batch order: one-token sequences first */
     fg_block_copy *copies;   /* [max_seqs * FG_MAX_GROUPS] */
     int n_copies;
-    int32_t budget, n_rows;
+    int32_t given, budget, n_rows; /* tokens of the pass: all, and those left */
 } fg__sched;
+
+/* ---- the time of a pass ------------------------------------------------------------------------ */
+
+static void fg__cost_start(fg__cost *c, double seconds) {
+    int i;
+    memset(c, 0, sizeof(*c));
+    c->unit = seconds;
+    c->theta[0] = 0.5;
+    c->theta[1] = 0.5;
+    for (i = 0; i < 3; i++) c->p[i][i] = 1e4;
+}
+
+/* The covariance after a pass of x. It grows by forgetting only so far: a direction in which nothing happens for long
+   must not become so uncertain that the noise of the next pass decides it. */
+static void fg__cost_update(fg__cost *c, const double *px, double scale) {
+    double trace = c->p[0][0] + c->p[1][1] + c->p[2][2], keep = trace < 1e4 ? 0.99 : 1;
+    int i, k;
+    for (i = 0; i < 3; i++)
+        for (k = 0; k <= i; k++) c->p[i][k] = c->p[k][i] = (c->p[i][k] - px[i] * px[k] / scale) / keep;
+}
+
+/* Learns from a pass. An error far beyond the usual ones counts as a smaller one: machines have hiccups. */
+static void fg__cost_add(fg__cost *c, double tokens, double kv_tokens, double seconds) {
+    double x[3], px[3], error, scale = 0.99;
+    int i;
+    if (!(seconds > 0 && seconds < 1e6)) return;
+    if (!(c->unit > 0)) fg__cost_start(c, seconds);
+    x[0] = 1;
+    x[1] = tokens / FG__COST_TOKENS;
+    x[2] = kv_tokens / FG__COST_KV;
+    error = seconds / c->unit;
+    for (i = 0; i < 3; i++) {
+        px[i] = c->p[i][0] * x[0] + c->p[i][1] * x[1] + c->p[i][2] * x[2];
+        scale += x[i] * px[i];
+        error -= x[i] * c->theta[i];
+    }
+    if (c->n > 16) error = FG__MAX(FG__MIN(error, 8 * c->noise + 0.02), -8 * c->noise - 0.02);
+    for (i = 0; i < 3; i++) c->theta[i] += px[i] / scale * error;
+    fg__cost_update(c, px, scale);
+    c->noise += (fabs(error) - c->noise) * (c->n < 16 ? 1 / (double)(c->n + 1) : 0.05);
+    c->n++;
+}
+
+static double fg__cost_pass(const fg__cost *c) { return FG__MAX(c->theta[0], 0) * c->unit; }
+static double fg__cost_token(const fg__cost *c) { return FG__MAX(c->theta[1], 0) * c->unit / FG__COST_TOKENS; }
+static double fg__cost_kv(const fg__cost *c) { return FG__MAX(c->theta[2], 0) * c->unit / FG__COST_KV; }
+
+/* ---- lists ------------------------------------------------------------------------------------ */
 
 static bool fg__seq_before(const fg__seq *x, const fg__seq *y) {
     return x->rank != y->rank ? x->rank < y->rank : x->serial < y->serial;
@@ -11559,6 +11631,8 @@ static fg_result fg__sched_init(fg__sched *s, const fg__env *env, fg__kv *kv, co
     s->max_seqs = desc->max_seqs;
     s->max_rows = max_rows;
     s->max_tokens = max_tokens;
+    s->target = desc->target_tbt_ms > 0 && desc->policy == FG_POLICY_SPLITFUSE ? (double)desc->target_tbt_ms / 1e3 : HUGE_VAL;
+    s->deadline = HUGE_VAL;
     s->copies = (fg_block_copy *)fg__malloc(env, (size_t)desc->max_seqs * FG_MAX_GROUPS, sizeof(fg_block_copy));
     if (s->copies && fg__seq_list_reserve(env, &s->running, (size_t)desc->max_seqs) &&
         fg__seq_list_reserve(env, &s->pass, (size_t)desc->max_seqs))
@@ -11617,11 +11691,32 @@ static bool fg__sched_make_room(fg__sched *s, const fg__seq *seq) {
     return true;
 }
 
+/* KV tokens that n more tokens of `seq` read. */
+static int32_t fg__sched_kv(const fg__sched *s, const fg__seq *seq, int32_t n) {
+    int32_t first = fg__kv_first_seen(&s->kv->groups[0], seq->n_computed);
+    int g;
+    for (g = 1; g < s->kv->n_groups; g++) first = FG__MIN(first, fg__kv_first_seen(&s->kv->groups[g], seq->n_computed));
+    return seq->n_computed + n - first;
+}
+
+static double fg__sched_seconds(const fg__sched *s, const fg__seq *seq, int32_t n) {
+    return fg__cost_token(&s->cost) * n + fg__cost_kv(&s->cost) * fg__sched_kv(s, seq, n);
+}
+
+/* The most tokens of `seq` that may be added to a pass of `limit` seconds. */
+static int32_t fg__sched_until(const fg__sched *s, const fg__seq *seq, double limit) {
+    double each = fg__cost_token(&s->cost) + fg__cost_kv(&s->cost), n;
+    if (!(limit < HUGE_VAL) || !(each > 0)) return s->budget;
+    n = (limit - s->seconds - fg__cost_kv(&s->cost) * fg__sched_kv(s, seq, 0)) / each;
+    return n < 1 ? 0 : n < s->budget ? (int32_t)n : s->budget;
+}
+
 /* Puts n tokens of `seq` into the pass, preempting whom it must. False: there is no room. */
 static bool fg__sched_take(fg__sched *s, fg__seq *seq, int32_t n) {
     while (!fg__kv_grow(s->kv, &seq->kv, seq->n_computed, seq->n_computed + n, s->copies, &s->n_copies))
         if (!fg__sched_make_room(s, seq)) return false;
     seq->n_scheduled = n;
+    s->seconds += fg__sched_seconds(s, seq, n);
     s->budget -= n;
     s->n_rows += seq->every_row ? n : 1;
     return true;
@@ -11631,13 +11726,31 @@ static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens - seq->n_
 
 /* ---- decodes ---------------------------------------------------------------------------------- */
 
-static void fg__sched_decodes(fg__sched *s) {
+/* One token more of all that are past their prompt and come after `mark` in the order (`after`), or do not; NULL: of all.
+   False: the pass is full. */
+static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after) {
     size_t i = 0;
-    while (i < s->running.count && s->budget > 0 && s->n_rows < s->max_rows) {
+    while (i < s->running.count) {
         fg__seq *seq = s->running.items[i++];
-        if (fg__seq_left(seq) != 1 || seq->n_scheduled) continue;
-        if (!fg__sched_take(s, seq, 1)) fg__sched_preempt(s, seq);
+        if (fg__seq_left(seq) != 1 || seq->n_scheduled || (mark && fg__seq_before(mark, seq) != after)) continue;
+        if (s->budget <= 0 || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
+        if (!fg__sched_take(s, seq, 1)) {
+            fg__sched_preempt(s, seq);
+            continue;
+        }
+        s->turn_rank = seq->rank;
+        s->turn_serial = seq->serial;
     }
+    return true;
+}
+
+/* In order of rank; where a pass cannot hold them all, they take turns: the next begins after the one it ended with. */
+static void fg__sched_decodes(fg__sched *s) {
+    fg__seq mark;
+    bool turn = s->turn;
+    mark.rank = s->turn_rank;
+    mark.serial = s->turn_serial;
+    s->turn = !(fg__sched_decode_some(s, turn ? &mark : NULL, true) && (!turn || fg__sched_decode_some(s, &mark, false)));
 }
 
 /* ---- prompts ---------------------------------------------------------------------------------- */
@@ -11707,7 +11820,8 @@ static int32_t fg__even_split(int64_t pool, int32_t budget) {
 
 /* Puts as much of a running prompt as the budget and the rows allow into the pass. */
 static bool fg__sched_chunk(fg__sched *s, fg__seq *seq) {
-    int32_t n = FG__MIN(fg__seq_left(seq), s->budget);
+    int32_t n = FG__MIN(fg__seq_left(seq), FG__MIN(s->budget, fg__sched_until(s, seq, s->limit)));
+    if (s->n_rows == 0) n = FG__MAX(n, 1);
     if (seq->every_row) n = FG__MIN(n, s->max_rows - s->n_rows);
     return n > 0 && fg__sched_take(s, seq, n);
 }
@@ -11747,8 +11861,43 @@ static void fg__sched_prompts(fg__sched *s, bool whole, bool admit) {
 
 /* ---- policies --------------------------------------------------------------------------------- */
 
+/* What prompts get when the target leaves them nothing: little, and in every eighth pass; but where the target is out of
+   reach for the decodes alone, a block in every pass. */
+static void fg__sched_feed(fg__sched *s) {
+    double token = fg__cost_token(&s->cost);
+    bool missed = s->seconds > s->target;
+    int32_t most = s->kv->block_tokens;
+    if (!missed && token > 0 && 0.15 * s->target / token < most) most = FG__MAX((int32_t)(0.15 * s->target / token), 1);
+    if (!missed && s->starved < 8) return;
+    s->budget = FG__MIN(s->budget, most);
+    s->limit = s->deadline;
+    fg__sched_prompts(s, false, true);
+}
+
+/* Prompts beside decodes, within the target. Until the first passes have been measured they grow from a few tokens. */
+static void fg__sched_timed(fg__sched *s) {
+    int32_t before = s->n_rows;
+    double token = fg__cost_token(&s->cost), room = s->target - s->seconds;
+    int64_t wanted = fg__sched_pool(s, 1);
+    if (s->cost.n < 4) s->budget = FG__MIN(s->budget, 16 << s->cost.n);
+    else if (token > 0 && room / token < s->budget) s->budget = FG__MAX((int32_t)(room / token), 0);
+    s->limit = s->cost.n < 4 ? s->deadline : FG__MIN(s->target, s->deadline);
+    if (s->budget > 0 && s->even_split)
+        s->budget = FG__MIN(s->budget, fg__even_split(fg__sched_pool(s, (int64_t)s->budget * 16), s->budget));
+    fg__sched_prompts(s, false, true);
+    if (s->n_rows == before && wanted > 0) {
+        s->budget = s->given - before;
+        fg__sched_feed(s);
+    }
+    s->starved = s->n_rows > before || wanted == 0 ? 0 : s->starved + 1;
+}
+
 static void fg__sched_splitfuse(fg__sched *s) {
     fg__sched_decodes(s);
+    if (s->target < HUGE_VAL && s->n_rows > 0) {
+        fg__sched_timed(s);
+        return;
+    }
     if (s->budget > 0 && s->even_split)
         s->budget = FG__MIN(s->budget, fg__even_split(fg__sched_pool(s, (int64_t)s->budget * 16), s->budget));
     fg__sched_prompts(s, false, true);
@@ -11790,7 +11939,9 @@ static void fg__sched_order(fg__sched *s) {
 static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
     s->n_passes++;
-    s->budget = budget;
+    s->given = s->budget = budget;
+    s->seconds = fg__cost_pass(&s->cost);
+    s->limit = s->deadline;
     s->n_rows = 0;
     s->n_copies = 0;
     for (i = 0; i < s->running.count; i++) s->running.items[i]->n_scheduled = 0;
@@ -18217,11 +18368,6 @@ typedef struct fg__request_slot {
     int32_t next_free;
 } fg__request_slot;
 
-/* The cost of a pass, t = a + b * tokens, fitted with forgetting. */
-typedef struct fg__cost {
-    double weight, tokens, seconds, tokens2, product;
-} fg__cost;
-
 /* A sequence of the pass, and its tokens in it. */
 typedef struct fg__pass_entry {
     fg__sequence *sequence;
@@ -18242,7 +18388,6 @@ struct fg_engine {
     fg__kv kv;
     fg__sched sched;
     fg__sample_scratch scratch;
-    fg__cost cost;
     fg__pass_entry *entries;  /* [max_seqs] */
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
     int32_t *end_tokens;
@@ -19135,19 +19280,22 @@ static void fg__engine_count_pass(fg_engine *e, double seconds) {
 }
 
 /* One pass of at most `budget` tokens; false when there was nothing to do. */
-static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
+static bool fg__engine_pass(fg_engine *e, int32_t budget) {
     double begin = fg__engine_now(e), start = 0, end = 0, done = 0;
+    double kv_tokens = 0;
     fg_output output;
     fg_result result;
     bool any = fg__sched_pass(&e->sched, budget);
+    size_t i;
     memset(&output, 0, sizeof(output));
     if (any) {
         fg__engine_fill_batch(e);
+        for (i = 0; i < e->sched.pass.count; i++)
+            kv_tokens += fg__sched_kv(&e->sched, e->sched.pass.items[i], e->sched.pass.items[i]->n_scheduled);
         start = fg__engine_now(e);
         fg__engine_times_before(e, begin, start);
         result = fg__engine_run_device(e, &output);
         end = e->pass_end = fg__engine_now(e);
-        *seconds = end - start;
         fg__engine_times_after(e, end);
         fg__mutex_lock(&e->lock);
         fg__engine_count_pass(e, end - start);
@@ -19157,7 +19305,10 @@ static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
     }
     fg__mutex_lock(&e->lock);
     if (any) done = fg__engine_now(e);
-    if (any) e->stats.host_seconds += done - begin - *seconds;
+    if (any) {
+        e->stats.host_seconds += done - begin - (end - start);
+        fg__cost_add(&e->sched.cost, e->batch.n_tokens, kv_tokens, done - begin);
+    }
     fg__engine_count(e);
     e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
@@ -19167,45 +19318,24 @@ static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
 
 /* ---- stepping --------------------------------------------------------------------------------- */
 
-static void fg__cost_add(fg__cost *c, double tokens, double seconds) {
-    const double keep = 0.95;
-    c->weight = c->weight * keep + 1;
-    c->tokens = c->tokens * keep + tokens;
-    c->seconds = c->seconds * keep + seconds;
-    c->tokens2 = c->tokens2 * keep + tokens * tokens;
-    c->product = c->product * keep + tokens * seconds;
-}
-
-/* The most tokens that a pass of `seconds` is expected to hold. */
-static int32_t fg__cost_budget(const fg__cost *c, double seconds, int32_t most) {
-    double spread, b, a, n;
-    if (c->weight == 0) return FG__MIN(8, most);
-    spread = c->weight * c->tokens2 - c->tokens * c->tokens;
-    b = spread > 1e-9 * c->tokens2 * c->weight ? (c->weight * c->product - c->tokens * c->seconds) / spread : 0;
-    if (b <= 0) b = c->seconds / c->tokens;
-    a = (c->seconds - b * c->tokens) / c->weight;
-    n = b > 0 ? (seconds - FG__MAX(a, 0)) / b : most;
-    return n >= most ? most : n >= 1 ? (int32_t)n : 1; /* 1 for NaN, too */
-}
-
-static bool fg__engine_step_once(fg_engine *e, int32_t budget) {
-    double seconds = 0;
-    bool any;
+/* One pass that is to take no longer than `limit`. The first ones are small: nothing is known of their time yet. */
+static bool fg__engine_step_once(fg_engine *e, double limit) {
+    const fg__cost *cost = &e->sched.cost;
+    int32_t budget = e->desc.token_budget;
     fg__engine_take_inbox(e);
     fg__engine_take_cancelled(e);
-    any = fg__engine_pass(e, budget, &seconds);
-    if (any) fg__cost_add(&e->cost, e->batch.n_tokens, seconds);
-    return any;
+    e->sched.deadline = limit;
+    if (limit < HUGE_VAL && cost->n < 4) budget = FG__MIN(budget, 8 << cost->n);
+    return fg__engine_pass(e, budget);
 }
 
+/* Passes until `limit` seconds are over or less is left than one more would take. 0: one pass, as long as it likes. */
 static void fg__engine_step_until(fg_engine *e, double limit) {
+    const fg__cost *cost = &e->sched.cost;
     double begin = fg__engine_now(e), left = limit;
-    bool any = true;
-    while (any) {
-        int32_t budget = limit > 0 ? fg__cost_budget(&e->cost, left, e->desc.token_budget) : e->desc.token_budget;
-        any = fg__engine_step_once(e, budget);
+    while (fg__engine_step_once(e, limit > 0 ? left : HUGE_VAL) && limit > 0) {
         left = limit - (fg__engine_now(e) - begin);
-        if (limit <= 0 || left <= 0 || fg__cost_budget(&e->cost, left, 2) < 2) break;
+        if (!(left > 0) || left < fg__cost_pass(cost) + 2 * fg__cost_token(cost)) break;
     }
 }
 
@@ -19295,6 +19425,8 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
+    if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms is %g, not 0 (none) or positive", (double)d->target_tbt_ms);
     if (d->policy < FG_POLICY_SPLITFUSE || d->policy > FG_POLICY_STATIC) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "policy %d is not known", (int)d->policy);
     if (d->block_tokens < 0 || d->block_tokens > 4096 || (d->block_tokens & (d->block_tokens - 1)))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "block_tokens is %d, not a power of two up to 4096", d->block_tokens);
@@ -19422,6 +19554,63 @@ static fg_result fg__engine_make_batch(fg_engine *e) {
     return FG_OK;
 }
 
+/* ---- how many tokens fill the device ---- */
+
+/* Makes the batch a prompt of n tokens, in the first blocks of the pool. */
+static void fg__engine_probe_batch(fg_engine *e, int32_t n) {
+    int32_t bt = e->desc.block_tokens, i;
+    int g;
+    e->batch.n_tokens = n;
+    e->batch.n_seqs = e->batch.n_rows = 1;
+    e->batch.want_logits = false;
+    e->cu_q[0] = 0;
+    e->cu_q[1] = e->kv_len[0] = n;
+    e->rows[0] = n - 1;
+    for (i = 0; i < n; i++) {
+        e->tokens[i] = i % e->graph.n_vocab;
+        e->positions[i] = i;
+        for (g = 0; g < e->graph.n_groups; g++) {
+            int32_t block = i / bt % e->graph.groups[g].n_blocks;
+            e->tables[g][i / bt] = block;
+            e->slots[g][i] = block * bt + i % bt;
+        }
+    }
+}
+
+/* Tokens per second of passes of n tokens: the best of three. */
+static fg_result fg__engine_probe(fg_engine *e, int32_t n, double *rate) {
+    fg_output output;
+    double best = HUGE_VAL, start;
+    int i;
+    for (i = 0; i < 3; i++) {
+        fg_result r;
+        fg__engine_probe_batch(e, n);
+        start = fg__engine_now(e);
+        if ((r = e->backend->submit(e->device, e->plan, &e->batch)) != FG_OK) return r;
+        if ((r = e->backend->wait(e->device, e->plan, &output)) != FG_OK) return r;
+        best = FG__MIN(best, fg__engine_now(e) - start);
+    }
+    *rate = best > 0 ? n / best : HUGE_VAL;
+    return FG_OK;
+}
+
+/* Sets the budget to the least power of two that has 90% of the best rate. */
+static fg_result fg__engine_saturate(fg_engine *e) {
+    double rates[32], best = 0;
+    int n = 0, i;
+    int32_t most = FG__MIN(e->desc.token_budget, e->desc.max_context), tokens;
+    for (tokens = FG__MIN(8, most);; tokens = FG__MIN(tokens * 2, most)) {
+        fg_result r = fg__engine_probe(e, tokens, &rates[n]);
+        if (r != FG_OK) return r;
+        best = FG__MAX(best, rates[n]);
+        n++;
+        if (tokens == most) break;
+    }
+    for (i = 0, tokens = FG__MIN(8, most); i < n && rates[i] < 0.9 * best; i++) tokens = FG__MIN(tokens * 2, most);
+    e->desc.token_budget = tokens;
+    return FG_OK;
+}
+
 static fg_result fg__engine_find_ends(fg_engine *e) {
     int i, n = 0;
     for (i = 0; i < e->model->hp.n_vocab; i++) n += fg__vocab_is_end(e->model->vocab, i);
@@ -19441,6 +19630,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if (r != FG_OK) return r;
     if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK) return r;
     if ((r = fg__engine_make_batch(e)) != FG_OK) return r;
+    if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
     e->entries = (fg__pass_entry *)fg__malloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));

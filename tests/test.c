@@ -22,6 +22,7 @@
 #include "test_model.c"
 #include "test_engine.c"
 #include "test_trace.c"
+#include "test_budget.c"
 #include "test_logits.c"
 
 static void run_all(void) {
@@ -38,6 +39,7 @@ static void run_all(void) {
     run_model_tests();
     run_engine_tests();
     run_trace_tests();
+    run_budget_tests();
     run_logits_tests();
 }
 

@@ -1125,6 +1125,8 @@ static void test_engine_bad_engines(void) {
     d.block_tokens = 1 << 20, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "block_tokens");
     d.policy = (fg_policy)4, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "policy");
     d.priority_head_start = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "priority_head_start");
+    d.target_tbt_ms = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms");
+    d.target_tbt_ms = NAN, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms");
     d.n_threads = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "n_threads");
     d.n_threads = 1 << 20, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "n_threads");
     d.kv_type = (fg_type)63, api_bad_engine(&d, m.model, FG_ERROR_UNSUPPORTED, "kv_type");

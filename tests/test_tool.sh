@@ -136,6 +136,12 @@ bench_json() {
 check "bench: --json" bench_json
 table() { tool bench -m $demo -p 32 -n 8 -b 1,4 && [ "$(wc -l <"$dir/out")" -gt 2 ]; }
 check "bench: a table" table
+budgets() {
+    tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 || return 1
+    cp "$dir/out" "$dir/plain_budget"
+    tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 --saturate --target-tbt 20 && cmp "$dir/out" "$dir/plain_budget"
+}
+check "--saturate and --target-tbt" budgets
 traced() {
     tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" || return 1
     [ "$(head -c 1 "$dir/trace.json")" = "[" ] && [ "$(tail -n 1 "$dir/trace.json" | tr -d '\r')" = "]" ] && grep -q '"name":"pass"' "$dir/trace.json"

@@ -24,7 +24,8 @@ typedef struct tool_args {
     /* the model and the engine */
     const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace;
     int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
-    bool no_prefix_cache, no_even_split;
+    bool no_prefix_cache, no_even_split, saturate;
+    double target_tbt;
     /* what to write */
     text_list prompts, stops, biases;
     const char *file, *system;
@@ -114,6 +115,10 @@ static const option options[] = {
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},
     {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE, "tokens per pass"},
+    {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
+     "measure first how few tokens fill the device; take no more"},
+    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE,
+     "milliseconds between tokens that prompts must not exceed"},
     {"--policy", NULL, "NAME", OPT_TEXT, FIELD(policy), 0, 0, CMD_ENGINE,
      "splitfuse, prefill_first, orca or static"},
     {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE, "fill passes greedily"},

@@ -84,6 +84,8 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
     desc->token_budget = args->token_budget;
+    desc->saturate_budget = args->saturate;
+    desc->target_tbt_ms = (float)args->target_tbt;
     desc->kv_tokens = args->kv_tokens;
     desc->block_tokens = args->block_tokens;
     desc->no_even_split = args->no_even_split;
