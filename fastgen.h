@@ -715,11 +715,13 @@ struct fg_backend {
 const fg_backend *fg_backend_cpu(void);  /* always there */
 const fg_backend *fg_backend_null(void); /* computes nothing; for tests and simulation */
 
-/* Options of the null backend: a pass of t tokens that reads c KV tokens takes base + per_token*t + per_kv_token*c
-   seconds, added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
+/* Options of the null backend: a pass of t tokens that reads c KV tokens takes overhead + base + per_token*t + per_kv_token*c
+   seconds, or, as a roofline, overhead + max(base, per_token*t) + per_kv_token*c; added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
 typedef struct fg_null_options {
     double base, per_token, per_kv_token;
     double *clock;
+    double overhead;
+    bool roofline; /* weights are read while tokens are computed */
 } fg_null_options;
 
 #ifdef __cplusplus
@@ -18379,7 +18381,8 @@ static void fg__null_row(fg__null_plan *plan, uint64_t h, int row) {
 static fg_result fg__null_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     const fg_null_options *o = &((fg__null_device *)handle)->options;
-    double seconds = o->base + o->per_token * batch->n_tokens;
+    double compute = o->per_token * batch->n_tokens;
+    double seconds = o->overhead + (o->roofline ? FG__MAX(o->base, compute) : o->base + compute);
     int g, s, t, row = 0;
     plan->want_logits = batch->want_logits;
     for (g = 0; g < plan->graph->n_groups; g++)

@@ -136,6 +136,13 @@ bench_json() {
 check "bench: --json" bench_json
 table() { tool bench -m $demo -p 32 -n 8 -b 1,4 && [ "$(wc -l <"$dir/out")" -gt 2 ]; }
 check "bench: a table" table
+simulated() {
+    tool bench sim -q -r 3 --json --plot "$dir/sim.svg" || return 1
+    [ "$(grep -c '"policy": "splitfuse"' "$dir/out")" = 32 ] && [ "$(grep -c '"policy": "static"' "$dir/out")" = 32 ] && grep -q "</svg>" "$dir/sim.svg"
+}
+check "bench sim: --json and --plot" simulated
+swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && grep -q "</svg>" "$dir/sweep.svg"; }
+check "bench sweep: --json and --plot" swept
 budgets() {
     tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 || return 1
     cp "$dir/out" "$dir/plain_budget"

@@ -8,9 +8,11 @@ enum {
     CMD_INFO = 16,
     CMD_BENCH = 32,
     CMD_DEMO = 64,
+    CMD_SIM = 128,
+    CMD_SWEEP = 256,
     CMD_TEXT = CMD_GENERATE | CMD_CHAT,
-    CMD_ENGINE = CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_BENCH | CMD_DEMO,
-    CMD_ALL = CMD_ENGINE | CMD_TOKENIZE
+    CMD_ENGINE = CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_BENCH | CMD_DEMO | CMD_SWEEP,
+    CMD_ALL = CMD_ENGINE | CMD_TOKENIZE | CMD_SIM
 };
 
 typedef struct text_list {
@@ -37,7 +39,7 @@ typedef struct tool_args {
     int top_k, penalty_window;
     /* single commands */
     bool no_bos, no_special, decode, graph, metadata;
-    int bench_prompt, repetitions;
+    int bench_prompt, repetitions, requests;
     const char *batches, *plot;
 } tool_args;
 
@@ -70,6 +72,9 @@ static const option options[] = {
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
     {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw throughput over the share of hits, as SVG"},
+    {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_BENCH,
      "an SVG of tokens/s over tokens per pass, batch and context"},
     {"--samples", NULL, "N", OPT_INT, FIELD(samples), 1, 1024, CMD_GENERATE, "texts for each prompt (1)"},
@@ -99,7 +104,7 @@ static const option options[] = {
     {"--penalty-window", NULL, "N", OPT_INT, FIELD(penalty_window), 0, INT_MOST, CMD_TEXT,
      "last tokens the penalties see; 0: all"},
     {"--logit-bias", NULL, "ID=X", OPT_LIST, FIELD(biases), 0, 0, CMD_TEXT, "adds X to a token's logit; -inf bans it"},
-    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0, CMD_TEXT | CMD_BENCH | CMD_DEMO,
+    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0, CMD_TEXT | CMD_BENCH | CMD_DEMO | CMD_SIM | CMD_SWEEP,
      "of the random numbers; the same seed gives the same text"},
     {"--stop", NULL, "TEXT", OPT_LIST, FIELD(stops), 0, 0, CMD_TEXT, "end at this text, which is left out; repeatable"},
     {"--ignore-eos", NULL, NULL, OPT_FLAG, FIELD(ignore_eos), 0, 0, CMD_GENERATE, "go on past end tokens"},
@@ -114,14 +119,14 @@ static const option options[] = {
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},
-    {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE, "tokens per pass"},
+    {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
     {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
      "measure first how few tokens fill the device; take no more"},
-    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE,
+    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE | CMD_SIM,
      "milliseconds between tokens that prompts must not exceed"},
     {"--policy", NULL, "NAME", OPT_TEXT, FIELD(policy), 0, 0, CMD_ENGINE,
      "splitfuse, prefill_first, orca or static"},
-    {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE, "fill passes greedily"},
+    {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE | CMD_SIM, "fill passes greedily"},
     {"--max-seqs", NULL, "N", OPT_INT, FIELD(max_seqs), 1, 65536, CMD_GENERATE | CMD_INFO | CMD_DEMO,
      "sequences that run at once"},
     {"--kv-type", NULL, "TYPE", OPT_TEXT, FIELD(kv_type), 0, 0, CMD_ENGINE, "of the KV cache: f32, f16, bf16 or q8_0"},
@@ -135,7 +140,7 @@ static const option options[] = {
     {"--trace", NULL, "FILE", OPT_TEXT, FIELD(trace), 0, 0, CMD_ENGINE & ~CMD_INFO,
      "write passes and requests for ui.perfetto.dev or chrome://tracing"},
     {"--json", NULL, NULL, OPT_FLAG, FIELD(json), 0, 0, CMD_ALL & ~(CMD_CHAT | CMD_DEMO), "print JSON"},
-    {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0, CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH,
+    {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0, CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH | CMD_SIM | CMD_SWEEP,
      "nothing but results and errors"},
     {"--verbose", "-v", NULL, OPT_FLAG, FIELD(verbose), 0, 0, CMD_ALL, "what the library logs"},
     {"--help", "-h", NULL, OPT_FLAG, FIELD(help), 0, 0, CMD_ALL, "this text"},
@@ -155,6 +160,7 @@ static void args_default(tool_args *args) {
     args->min_p = 0.05;
     args->bench_prompt = 512;
     args->repetitions = 1;
+    args->requests = 200;
     args->batches = "1,4,16";
 }
 
