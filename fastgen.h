@@ -19,6 +19,8 @@
      those who are being answered. The KV cache is paged: no memory is reserved for tokens that may never come, common
      prefixes are computed once, parallel samples share their prompt, and when memory is short the newest request is set
      back and computed again later. An accepted request always finishes.
+   - Guesses ahead where asked to (n_draft): tokens that followed the same words before are verified in the same pass, so that
+     text which repeats itself comes several tokens at a time, and is the same text.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; GPUs come through backends (section 7).
@@ -420,6 +422,8 @@ typedef struct fg_request_desc {
     int top_logprobs;         /*    and this many of the best alternatives, at most FG_MAX_TOP_LOGPROBS */
     bool prompt_logprobs;     /* FG_EVENT_PROMPT events for the prompt's tokens */
     int priority;             /* higher goes first; ageing keeps the others moving */
+    int n_draft;              /* most tokens guessed ahead in a pass, from what followed the last ones before (prompt lookup). The
+                                 guesses are verified: the output stays the same, token for token. 0: none; at most 16 */
     fg_logits_fn on_logits;
     void *on_logits_user;
     void *user;               /* comes back in every event */
@@ -472,6 +476,7 @@ typedef struct fg_event {
     fg_result result;
     int n_prompt, n_cached, n_generated; /* tokens: prompt, of these from the prefix cache, output */
     int n_preemptions;
+    int n_drafted, n_accepted; /* tokens guessed ahead, and of these found right */
     fg_times times;
 } fg_event;
 
@@ -508,6 +513,7 @@ typedef struct fg_stats {
     uint64_t n_passes, prompt_tokens, cached_tokens, generated_tokens, n_preemptions;
     uint64_t n_submitted, n_finished, n_cancelled;
     uint64_t prefix_queries, prefix_hits; /* in tokens */
+    uint64_t drafted_tokens, accepted_tokens; /* guessed ahead, and of these found right */
     double device_seconds, host_seconds;
     uint64_t kv_bytes_read; /* by attention */
 } fg_stats;
@@ -11384,6 +11390,15 @@ static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_t
     return true;
 }
 
+/* Gives back the blocks behind the first n tokens. */
+static void fg__kv_truncate(fg__kv *kv, fg__kv_seq *seq, int32_t n) {
+    int32_t wanted = fg__kv_blocks_of(kv, n), i;
+    int g;
+    for (g = 0; g < kv->n_groups; g++)
+        for (i = seq->n_blocks - 1; i >= FG__MAX(wanted, seq->first_live[g]); i--) fg__kv_unref(&kv->groups[g], seq->tables[g][i]);
+    seq->n_blocks = FG__MIN(seq->n_blocks, wanted);
+}
+
 /* After `n` tokens of the sequence are computed: makes its full blocks findable. */
 static void fg__kv_commit(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, int32_t n) {
     int32_t full = FG__MIN(n >> kv->shift, seq->n_blocks), i;
@@ -11500,6 +11515,8 @@ typedef struct fg__seq {
     int32_t n_computed;     /* of these, whose KV is in the pool */
     int32_t n_cached;       /* of these, taken from the prefix cache when last admitted */
     int32_t n_scheduled;    /* to be computed by this pass */
+    int32_t n_draft;        /* guesses that lie behind the known tokens */
+    int32_t n_drafted;      /* of n_scheduled, those that are guesses */
     bool no_match;          /* needs the logits of its whole prompt: may not start from a cached prefix */
     bool every_row;         /* each of its tokens takes a row of logits */
     bool running;
@@ -11694,7 +11711,7 @@ static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     fg__seq_list_remove(&s->running, seq);
     fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
-    seq->n_computed = seq->n_scheduled = 0;
+    seq->n_computed = seq->n_scheduled = seq->n_drafted = 0;
     seq->n_preemptions++;
     s->n_preemptions++;
     fg__seq_list_insert(&s->waiting, seq);
@@ -11762,15 +11779,13 @@ static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after)
 }
 
 /* In order of rank; where a pass cannot hold them all, they take turns: the next begins after the one it ended with. */
-static void fg__sched_decodes(fg__sched *s) {
+static void fg__sched_plain_decodes(fg__sched *s) {
     fg__seq mark;
     bool turn = s->turn;
     mark.rank = s->turn_rank;
     mark.serial = s->turn_serial;
     s->turn = !(fg__sched_decode_some(s, turn ? &mark : NULL, true) && (!turn || fg__sched_decode_some(s, &mark, false)));
 }
-
-/* ---- prompts ---------------------------------------------------------------------------------- */
 
 /* Blocks of group g that the running prompts still need to complete, and one for each decode to go on. */
 static int64_t fg__sched_reserved(const fg__sched *s, int g) {
@@ -11784,6 +11799,47 @@ static int64_t fg__sched_reserved(const fg__sched *s, int g) {
     }
     return sum;
 }
+
+/* Whether a running sequence has more than a decode to go. */
+static bool fg__sched_left(const fg__sched *s) {
+    size_t i;
+    for (i = 0; i < s->running.count; i++)
+        if (fg__seq_left(s->running.items[i]) > 1) return true;
+    return false;
+}
+
+/* Guesses behind the decodes of the pass, for as long as they take nothing from others: blocks that nobody was promised, the
+   time up to the target, and, while prompts wait, half of what is left of the budget. */
+static void fg__sched_drafts(fg__sched *s) {
+    int64_t spare[FG_MAX_GROUPS];
+    int32_t budget = s->waiting.count || fg__sched_left(s) ? s->budget / 2 : s->budget, n;
+    size_t i;
+    int g;
+    for (g = 0; g < s->kv->n_groups; g++) spare[g] = fg__kv_available(&s->kv->groups[g]) - fg__sched_reserved(s, g);
+    for (i = 0; i < s->running.count; i++) {
+        fg__seq *seq = s->running.items[i];
+        int32_t from = seq->n_computed + 1;
+        bool room = true;
+        if (!seq->n_draft || seq->n_scheduled != 1 || fg__seq_left(seq) != 1) continue;
+        n = FG__MIN(FG__MIN(seq->n_draft, budget), FG__MIN(s->max_rows - s->n_rows, fg__sched_until(s, seq, FG__MIN(s->target, s->deadline))));
+        for (g = 0; n > 0 && g < s->kv->n_groups; g++) room = room && fg__kv_cost(s->kv, &seq->kv, g, from, from + n) <= spare[g];
+        if (n <= 0 || !room || !fg__kv_grow(s->kv, &seq->kv, from, from + n, s->copies, &s->n_copies)) continue;
+        for (g = 0; g < s->kv->n_groups; g++) spare[g] -= (n >> s->kv->shift) + 1;
+        seq->n_drafted = n;
+        seq->n_scheduled += n;
+        s->seconds += fg__cost_token(&s->cost) * n;
+        s->budget -= n;
+        s->n_rows += n;
+        budget -= n;
+    }
+}
+
+static void fg__sched_decodes(fg__sched *s) {
+    fg__sched_plain_decodes(s);
+    fg__sched_drafts(s);
+}
+
+/* ---- prompts ---------------------------------------------------------------------------------- */
 
 /* True when the pool has room for the whole of `seq` beside what the running ones were promised. */
 static bool fg__sched_fits(const fg__sched *s, const fg__seq *seq) {
@@ -11961,7 +12017,7 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     s->limit = s->deadline;
     s->n_rows = 0;
     s->n_copies = 0;
-    for (i = 0; i < s->running.count; i++) s->running.items[i]->n_scheduled = 0;
+    for (i = 0; i < s->running.count; i++) s->running.items[i]->n_scheduled = s->running.items[i]->n_drafted = 0;
     switch (s->policy) {
         case FG_POLICY_PREFILL_FIRST: fg__sched_prefill_first(s); break;
         case FG_POLICY_ORCA: fg__sched_orca(s); break;
@@ -11972,15 +12028,24 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     return s->pass.count > 0;
 }
 
-/* Books the pass as computed. The engine then appends sampled tokens, and calls fg__sched_remove on what ended. */
+/* n more tokens of `seq` are computed for good. */
+static void fg__sched_advance(fg__sched *s, fg__seq *seq, int32_t n) {
+    seq->n_computed += n;
+    fg__kv_commit(s->kv, &seq->kv, seq->tokens, seq->n_computed);
+    fg__kv_trim(s->kv, &seq->kv, seq->n_computed);
+}
+
+/* After the guesses of a pass were compared, and fg__sched_advance called for those that were right. */
+static void fg__sched_settle(fg__sched *s, fg__seq *seq) { fg__kv_truncate(s->kv, &seq->kv, seq->n_computed); }
+
+/* Books the pass as computed, but for its guesses. The engine then appends sampled tokens, and calls fg__sched_remove on what
+   ended. */
 static void fg__sched_done(fg__sched *s) {
     size_t i;
     for (i = 0; i < s->pass.count; i++) {
         fg__seq *seq = s->pass.items[i];
-        seq->n_computed += seq->n_scheduled;
-        seq->n_scheduled = 0;
-        fg__kv_commit(s->kv, &seq->kv, seq->tokens, seq->n_computed);
-        fg__kv_trim(s->kv, &seq->kv, seq->n_computed);
+        fg__sched_advance(s, seq, seq->n_scheduled - seq->n_drafted);
+        seq->n_scheduled = seq->n_drafted = 0;
     }
 }
 
@@ -18450,6 +18515,18 @@ typedef struct fg__event_node {
 
 struct fg__request;
 
+/* Prompt lookup (Saxena 2023; as n-gram drafts in the field's engines): the last two and three tokens are looked up in a
+   table of where such were followed by what. How far to guess, and whether at all, comes from how it went. */
+typedef struct fg__lookup {
+    int32_t *table;   /* [mask + 1] positions after two or three tokens of that hash; 0: none */
+    uint32_t mask;
+    int n_indexed;    /* positions before this one are in the table */
+    int length;       /* of the next guess */
+    int pause, misses; /* passes until the next guess; guesses in a row of which nothing was right */
+    double rate;      /* share of guessed tokens that were right, of late */
+    int n_drafted, n_accepted;
+} fg__lookup;
+
 /* One sample of a request. */
 typedef struct fg__sequence {
     fg__seq seq;
@@ -18460,6 +18537,7 @@ typedef struct fg__sequence {
     fg__utf8 stream;
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
     fg__event_node *end;
+    fg__lookup lookup;
     double last_token;      /* time of the token before; 0: none */
     bool ended;
 } fg__sequence;
@@ -18485,6 +18563,8 @@ typedef struct fg__request {
    FG__IDLE_PLACES are free, so that it takes millions of requests until a handle comes back. */
 enum { FG__REQUEST_BITS = 20, FG__IDLE_PLACES = 1024 };
 
+enum { FG__MAX_DRAFT = 16 };
+
 typedef struct fg__request_slot {
     fg__request *request;
     uint32_t generation;
@@ -18494,7 +18574,7 @@ typedef struct fg__request_slot {
 /* A sequence of the pass, and its tokens in it. */
 typedef struct fg__pass_entry {
     fg__sequence *sequence;
-    int from, n;
+    int from, n, n_drafted; /* n counts the guesses, too */
 } fg__pass_entry;
 
 struct fg_engine {
@@ -18512,6 +18592,7 @@ struct fg_engine {
     fg__sched sched;
     fg__sample_scratch scratch;
     fg__pass_entry *entries;  /* [max_seqs] */
+    uint64_t n_drafted, n_accepted;
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
     int32_t *end_tokens;
     int n_end_tokens;
@@ -18722,6 +18803,7 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
         fg__sequence *s = &r->samples[i];
         fg__kv_seq_destroy(env, &s->seq.kv);
         fg__free(env, s->tokens);
+        fg__free(env, s->lookup.table);
         fg__free(env, s->end);
         fg__text_free(&s->pending);
     }
@@ -18741,6 +18823,8 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text or as tokens, one of the two");
     if (d->n < 0 || d->n > 4096 || d->min_tokens < 0 || d->max_tokens < -1)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens, d->max_tokens);
+    if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
     if (d->top_logprobs < 0 || d->top_logprobs > FG_MAX_TOP_LOGPROBS)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "top_logprobs is %d, the most is %d", d->top_logprobs, FG_MAX_TOP_LOGPROBS);
     if (d->n_stop < 0 || d->n_stop_tokens < 0 || d->n_stop > 4096 || d->n_stop_tokens > 4096 || (d->n_stop && !d->stop) ||
@@ -18803,6 +18887,23 @@ static bool fg__request_copy_lists(const fg_engine *e, fg__request *r, const fg_
     return true;
 }
 
+static uint32_t fg__lookup_hash(const int32_t *tokens, int n) {
+    uint64_t h = (uint64_t)n;
+    int i;
+    for (i = 0; i < n; i++) h = (h ^ (uint32_t)tokens[i]) * 0x9E3779B97F4A7C15ull;
+    return (uint32_t)(h >> 32);
+}
+
+static bool fg__lookup_init(const fg__env *env, fg__lookup *l, size_t room, int most) {
+    size_t size = 64;
+    while (size < room) size *= 2;
+    l->table = (int32_t *)fg__calloc(env, size, sizeof(int32_t));
+    l->mask = (uint32_t)(size - 1);
+    l->length = FG__MIN(4, most);
+    l->rate = 0.5;
+    return l->table != NULL;
+}
+
 static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int index, const int32_t *prompt) {
     fg__sequence *s = &r->samples[index];
     size_t room = (size_t)r->n_prompt + (size_t)r->n_max;
@@ -18817,6 +18918,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
+    if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft)) return false;
     return fg__kv_seq_init(&e->kv, &s->seq.kv, (int32_t)room) == FG_OK;
 }
 
@@ -18999,6 +19101,10 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
         r->end->event.finish = finish;
         r->end->event.result = result;
     }
+    node->event.n_drafted = s->lookup.n_drafted;
+    node->event.n_accepted = s->lookup.n_accepted;
+    r->end->event.n_drafted += s->lookup.n_drafted;
+    r->end->event.n_accepted += s->lookup.n_accepted;
     r->end->event.n_generated += node->event.n_generated;
     r->end->event.n_preemptions += node->event.n_preemptions;
     fg__event_post(e, r, node);
@@ -19055,11 +19161,11 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0;
 }
 
-/* Rows of a sequence's tokens: all with prompt_logprobs, else the last one if it is the last known token. */
+/* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last known token and of the guesses behind it. */
 static void fg__batch_rows(fg_engine *e, fg__seq *seq, int first_token) {
     int i;
     for (i = 0; i < seq->n_scheduled; i++)
-        if (seq->every_row || seq->n_computed + i + 1 == seq->n_tokens) e->rows[e->batch.n_rows++] = first_token + i;
+        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens) e->rows[e->batch.n_rows++] = first_token + i;
 }
 
 static void fg__batch_tables(fg_engine *e, fg__seq *seq, int index, int first_token) {
@@ -19157,8 +19263,8 @@ static void fg__sequence_token_time(fg_engine *e, fg__sequence *s) {
     s->last_token = e->pass_end;
 }
 
-/* Takes in a sampled token: text, stop conditions, events. */
-static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
+/* Takes in a sampled token: text, stop conditions, events. False: the sample has ended with it, and may be gone. */
+static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
     fg__request *r = s->request;
     fg_finish finish = FG_FINISH_NONE;
     size_t length = 0, given;
@@ -19179,7 +19285,7 @@ static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     if (!node) {
         s->seq.n_tokens--; /* nobody was told of it */
         fg__sequence_end(e, s, FG_FINISH_ERROR, FG_ERROR_OUT_OF_MEMORY);
-        return;
+        return false;
     }
     node->event.type = FG_EVENT_TOKEN;
     node->event.sample = s->index;
@@ -19191,10 +19297,11 @@ static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     if (given) memmove(s->pending.data, s->pending.data + given, s->pending.length - given + 1);
     s->pending.length -= given;
     if (finish) fg__sequence_end(e, s, finish, FG_OK);
+    return !finish;
 }
 
-/* Samples the next token of `s` from a row of the pass. */
-static void fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+/* Samples the next token of `s` from a row of the pass. False: the sample has ended with it, and may be gone. */
+static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
@@ -19220,8 +19327,80 @@ static void fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.want_logprob = r->desc.logprobs;
     fg__sequence_token_time(e, s);
     result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
-    if (result == FG_OK) fg__sequence_token(e, s, &out);
-    else fg__sequence_end(e, s, FG_FINISH_ERROR, result);
+    if (result == FG_OK) return fg__sequence_token(e, s, &out);
+    fg__sequence_end(e, s, FG_FINISH_ERROR, result);
+    return false;
+}
+
+/* ---- guessing ahead ---- */
+
+/* Enters what followed the tokens up to the last one. */
+static void fg__lookup_index(fg__lookup *l, const int32_t *tokens, int n_tokens) {
+    for (; l->n_indexed < n_tokens; l->n_indexed++) {
+        int i = l->n_indexed;
+        if (i >= 2) l->table[fg__lookup_hash(tokens + i - 2, 2) & l->mask] = i;
+        if (i >= 3) l->table[fg__lookup_hash(tokens + i - 3, 3) & l->mask] = i;
+    }
+}
+
+/* Where the last n tokens stood before, or 0: the position after them. */
+static int fg__lookup_find(const fg__lookup *l, const int32_t *tokens, int n_tokens, int n) {
+    int at = n_tokens >= n ? l->table[fg__lookup_hash(tokens + n_tokens - n, n) & l->mask] : 0;
+    return at >= n && memcmp(tokens + at - n, tokens + n_tokens - n, (size_t)n * sizeof(int32_t)) == 0 ? at : 0;
+}
+
+/* Whether a guess is expected to save more than it costs: a token that is right saves its share of a whole pass. */
+static bool fg__lookup_pays(const fg_engine *e, const fg__lookup *l) {
+    const fg__cost *c = &e->sched.cost;
+    double token = fg__cost_token(c), share = fg__cost_pass(c) / (double)FG__MAX(e->sched.running.count, 1);
+    return c->n < 8 || l->rate * (share + token) >= token;
+}
+
+/* Lays guesses behind the known tokens of a sample that decodes; what is copied may reach into the guesses themselves. */
+static void fg__sequence_guess(const fg_engine *e, fg__sequence *s) {
+    fg__lookup *l = &s->lookup;
+    int n = s->seq.n_tokens, most = s->request->n_prompt + s->request->n_max - n - 1, at, i;
+    s->seq.n_draft = 0;
+    if (!l->table || s->seq.n_computed != n - 1 || n == s->request->n_prompt || l->pause-- > 0) return;
+    l->pause = 0;
+    if (!fg__lookup_pays(e, l)) {
+        l->pause = 16;
+        l->rate = FG__MIN(l->rate * 1.25 + 0.01, 1); /* the load may have changed: try again some time */
+        return;
+    }
+    fg__lookup_index(l, s->tokens, n);
+    at = fg__lookup_find(l, s->tokens, n, 3);
+    if (!at) at = fg__lookup_find(l, s->tokens, n, 2);
+    if (!at) return;
+    s->seq.n_draft = FG__MIN(l->length, most);
+    for (i = 0; i < s->seq.n_draft; i++) s->tokens[n + i] = s->tokens[at + i];
+}
+
+/* After a pass with n guesses, of which the first `right` were: longer, or shorter, or a pause. */
+static void fg__lookup_learn(fg__lookup *l, int n, int right, int most) {
+    l->rate += ((double)right / n - l->rate) * 0.25;
+    l->length = right == n ? FG__MIN(2 * l->length, most) : FG__MAX(right, 1);
+    l->misses = right ? 0 : FG__MIN(l->misses + 1, 6);
+    l->pause = right ? 0 : (1 << l->misses) - 1;
+}
+
+/* Rows of a decode and of n guesses behind it: each token is drawn as it would be without them, and as long as the guess was
+   the same, the row after it is the row that a pass of its own would have. */
+static void fg__sequence_verify(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int n) {
+    int32_t guesses[FG__MAX_DRAFT];
+    int right;
+    memcpy(guesses, s->tokens + s->seq.n_tokens, (size_t)n * sizeof(int32_t));
+    e->n_drafted += (uint64_t)n;
+    s->lookup.n_drafted += n;
+    for (right = 0; right <= n; right++) {
+        if (!fg__sequence_sample(e, s, output, row + right)) return;
+        if (right == n || s->tokens[s->seq.n_tokens - 1] != guesses[right]) break;
+        fg__sched_advance(&e->sched, &s->seq, 1);
+        e->n_accepted++;
+        s->lookup.n_accepted++;
+    }
+    fg__lookup_learn(&s->lookup, n, right, s->request->desc.n_draft);
+    fg__sched_settle(&e->sched, &s->seq);
 }
 
 /* Log-probability of prompt token `position`, which the row before it predicts. False: out of memory. */
@@ -19288,19 +19467,20 @@ static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output
     fg__sequence_sample(e, s, output, row);
 }
 
-/* Handles the rows of sequence s, of which tokens from .. from+n-1 were computed; the first is `row`. Returns how many
-   rows those are. The sequence may have ended afterwards. */
-static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int from, int n) {
+/* Handles the rows of sequence s, of which tokens from .. from+n-1 were computed, and n_drafted guesses after these; the
+   first is `row`. Returns how many rows those are. The sequence may have ended afterwards. */
+static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int from, int n, int n_drafted) {
     bool every = s->seq.every_row, last = from + n == s->seq.n_tokens;
     int rows = every ? n : last, i;
     for (i = from; every && i < from + n; i++) {
         if (i + 1 >= s->request->n_prompt || i + 1 <= s->n_reported) continue;
         if (fg__sequence_report(e, s, output, row + i - from, i + 1)) continue;
         fg__sequence_fail(e, s, FG_ERROR_OUT_OF_MEMORY);
-        return rows;
+        return rows + n_drafted;
     }
-    if (last) fg__sequence_last_row(e, s, output, row + rows - 1);
-    return rows;
+    if (n_drafted) fg__sequence_verify(e, s, output, row + rows - 1, n_drafted);
+    else if (last) fg__sequence_last_row(e, s, output, row + rows - 1);
+    return rows + n_drafted;
 }
 
 /* ---- a pass: all of it ------------------------------------------------------------------------ */
@@ -19356,10 +19536,12 @@ static void fg__engine_take_output(fg_engine *e, const fg_output *output) {
         fg__seq *seq = e->sched.pass.items[i];
         entries[i].sequence = fg__sequence_of(seq);
         entries[i].from = seq->n_computed;
+        entries[i].n_drafted = seq->n_drafted;
         entries[i].n = seq->n_scheduled;
     }
     fg__sched_done(&e->sched);
-    for (i = 0; i < count; i++) row += fg__sequence_rows(e, entries[i].sequence, output, row, entries[i].from, entries[i].n);
+    for (i = 0; i < count; i++)
+        row += fg__sequence_rows(e, entries[i].sequence, output, row, entries[i].from, entries[i].n - entries[i].n_drafted, entries[i].n_drafted);
 }
 
 static void fg__engine_count(fg_engine *e) {
@@ -19373,6 +19555,8 @@ static void fg__engine_count(fg_engine *e) {
     s->n_preemptions = e->sched.n_preemptions;
     s->prefix_queries = e->sched.prefix_queries;
     s->prefix_hits = s->cached_tokens = e->sched.prefix_hits;
+    s->drafted_tokens = e->n_drafted;
+    s->accepted_tokens = e->n_accepted;
     e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0;
 }
 
@@ -19390,7 +19574,7 @@ static void fg__engine_count_pass(fg_engine *e, double seconds) {
     for (i = 0; i < e->sched.pass.count; i++) {
         const fg__seq *seq = e->sched.pass.items[i];
         const fg__request *r = fg__sequence_of(e->sched.pass.items[i])->request;
-        if (seq->n_scheduled == 1 && seq->n_computed >= r->n_prompt) s->pass_decode_tokens++;
+        if (seq->n_scheduled - seq->n_drafted == 1 && seq->n_computed >= r->n_prompt) s->pass_decode_tokens += seq->n_scheduled;
         for (g = 0; g < e->graph.n_groups; g++) {
             const fg_group *group = &e->graph.groups[g];
             int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
@@ -19408,8 +19592,10 @@ static bool fg__engine_pass(fg_engine *e, int32_t budget) {
     double kv_tokens = 0;
     fg_output output;
     fg_result result;
-    bool any = fg__sched_pass(&e->sched, budget);
+    bool any;
     size_t i;
+    for (i = 0; i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
+    any = fg__sched_pass(&e->sched, budget);
     memset(&output, 0, sizeof(output));
     if (any) {
         fg__engine_fill_batch(e);
@@ -19968,6 +20154,7 @@ void fg_reset_stats(fg_engine *e) {
     fg__mutex_lock(&e->lock);
     memset(&e->stats, 0, sizeof(e->stats));
     memset(&e->histograms, 0, sizeof(e->histograms));
+    e->n_drafted = e->n_accepted = 0;
     e->sched.n_preemptions = e->sched.prefix_queries = e->sched.prefix_hits = 0;
     fg__engine_count(e);
     fg__mutex_unlock(&e->lock);

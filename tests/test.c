@@ -23,6 +23,7 @@
 #include "test_engine.c"
 #include "test_trace.c"
 #include "test_budget.c"
+#include "test_spec.c"
 #include "test_logits.c"
 
 static void run_all(void) {
@@ -40,6 +41,7 @@ static void run_all(void) {
     run_engine_tests();
     run_trace_tests();
     run_budget_tests();
+    run_spec_tests();
     run_logits_tests();
 }
 

@@ -201,7 +201,8 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
     j->desc.sampling.seed = test_random(random);
     j->desc.sampling.n_logit_bias = job_below(random, 8) == 0;
     j->bias.token = job_below(random, n_vocab);
-    j->bias.bias = 3;
+    j->bias.bias = job_below(random, 2) ? 3.0f : 30.0f; /* 30: nothing but this token, which guesses foresee */
+    j->desc.n_draft = job_below(random, 3) ? 0 : 1 + job_below(random, 16);
     j->desc.n_stop_tokens = job_below(random, 4) == 0;
     j->stop_token = job_below(random, n_vocab);
     j->desc.n_stop = job_below(random, 3) ? 0 : 2;
@@ -215,9 +216,12 @@ static void jobs_alone(fg_model *model, job *jobs, int n) {
     int i;
     for (i = 0; i < n; i++) {
         fg_engine *e = engine_new(&d);
+        int n_draft = jobs[i].desc.n_draft;
         if (!e) return;
+        jobs[i].desc.n_draft = 0;
         CHECKF(job_submit(e, &jobs[i]) == FG_OK, "%s", fg_last_error());
         jobs_run(e);
+        jobs[i].desc.n_draft = n_draft;
         job_check_ends(&jobs[i]);
         fg_engine_free(e);
     }
@@ -1081,6 +1085,8 @@ static void test_engine_bad_requests(void) {
     d->stop = stops, d->n_stop = 2, api_bad(a, "an empty stop string");
     d->stop = stops, d->n_stop = 3, api_bad(a, "a missing stop string");
     d->stop = &stop, d->n_stop = 1, api_bad(a, "a long stop string");
+    d->n_draft = -1, api_bad(a, "n_draft");
+    d->n_draft = FG__MAX_DRAFT + 1, api_bad(a, "n_draft");
     d->top_logprobs = -1, api_bad(a, "top_logprobs");
     d->top_logprobs = FG_MAX_TOP_LOGPROBS + 1, api_bad(a, "top_logprobs");
     d->tokenize_flags = 64, api_bad(a, "tokenize_flags");

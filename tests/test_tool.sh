@@ -149,6 +149,11 @@ budgets() {
     tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 --saturate --target-tbt 20 && cmp "$dir/out" "$dir/plain_budget"
 }
 check "--saturate and --target-tbt" budgets
+drafted() {
+    tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 && cp "$dir/out" "$dir/plain_draft" || return 1
+    tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 --draft 8 && cmp "$dir/out" "$dir/plain_draft"
+}
+check "--draft: the same text" drafted
 traced() {
     tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" || return 1
     [ "$(head -c 1 "$dir/trace.json")" = "[" ] && [ "$(tail -n 1 "$dir/trace.json" | tr -d '\r')" = "]" ] && grep -q '"name":"pass"' "$dir/trace.json"
