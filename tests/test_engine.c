@@ -211,8 +211,8 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
 }
 
 /* Runs every job alone, each in an engine of its own. */
-static void jobs_alone(fg_model *model, job *jobs, int n) {
-    fg_engine_desc d = engine_desc(model, fg_backend_null());
+static void jobs_alone_on(fg_model *model, const fg_backend *backend, job *jobs, int n) {
+    fg_engine_desc d = engine_desc(model, backend);
     int i;
     for (i = 0; i < n; i++) {
         fg_engine *e = engine_new(&d);
@@ -226,6 +226,8 @@ static void jobs_alone(fg_model *model, job *jobs, int n) {
         fg_engine_free(e);
     }
 }
+
+static void jobs_alone(fg_model *model, job *jobs, int n) { jobs_alone_on(model, fg_backend_null(), jobs, n); }
 
 /* Submits and cancels at random while stepping, until all are done; compares each with its run alone. */
 static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_t *random) {
@@ -244,7 +246,7 @@ static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_
             if (r == FG_OK) j->cancelled = true;
         }
         if (job_below(random, 200) == 0) fg_clear_prefix_cache(e);
-        CHECK(fg_step(e, 0, &busy) == FG_OK);
+        CHECK(fg_step(e, job_below(random, 8) ? 0 : 0.003 * job_below(random, 10), &busy) == FG_OK);
         jobs_take(e);
     }
     for (i = 0; e && i < n; i++) {
