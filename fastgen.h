@@ -18,7 +18,7 @@
      rest of its token budget, pieces of prompts (Dynamic SplitFuse, arXiv 2401.08671), so that long prompts do not stall
      those who are being answered. The KV cache is paged: no memory is reserved for tokens that may never come, common
      prefixes are computed once, parallel samples share their prompt, and when memory is short the newest request is set
-     back and computed again later. An accepted request always finishes.
+     back and later computed again, or brought back from host memory, whichever takes less time. An accepted request always finishes.
    - Guesses ahead where asked to (n_draft): tokens that followed the same words before are verified in the same pass, so that
      text which repeats itself comes several tokens at a time, and is the same text.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
@@ -307,6 +307,12 @@ typedef enum fg_policy {
     FG_POLICY_STATIC         /* a batch is taken together and ends together */
 } fg_policy;
 
+typedef enum fg_preemption {
+    FG_PREEMPT_AUTO = 0,   /* whichever of the two is expected to take less time */
+    FG_PREEMPT_RECOMPUTE,  /* its KV is computed again */
+    FG_PREEMPT_SWAP        /* its KV waits in host memory */
+} fg_preemption;
+
 #define FG_MAX_BACKENDS 8
 
 /* Zero means the default, everywhere. fg_engine_get_desc reads back what was chosen. */
@@ -332,6 +338,8 @@ typedef struct fg_engine_desc {
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
+    fg_preemption preemption; /* what becomes of a request that is set back when memory is short */
+    size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
     uint64_t sample_seed;    /* mixed into every request's seed */
     double (*clock)(void *user); /* seconds; NULL: the monotonic clock */
@@ -408,6 +416,8 @@ typedef struct fg_request_desc {
     size_t prompt_length;     /*    its bytes; 0: up to the closing zero */
     const int32_t *tokens;    /* or ids, taken as they are */
     size_t n_tokens;
+    const void *saved;        /* or what fg_save_request wrote: goes on where that request was, with its tokens as the prompt */
+    size_t n_saved;           /*    bytes */
     unsigned tokenize_flags;  /* FG_NO_BOS, FG_NO_SPECIAL */
     int max_tokens;           /* 0: as many as fit the context; -1: none, the prompt is only processed */
     int min_tokens;           /* no end token or stop string before this many */
@@ -484,6 +494,10 @@ typedef struct fg_event {
 fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *request);
 /* Ends a request; its blocks are free after the pass in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
+/* Writes the tokens of a request (of its first sample) and their KV cache, for another engine to go on with: of the same model,
+   KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread.
+   Errors: NOT_FOUND, UNSUPPORTED, OUT_OF_MEMORY, DEVICE. */
+fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
    the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
@@ -511,6 +525,7 @@ typedef struct fg_stats {
     double pass_seconds;
     /* since the start, or fg_reset_stats */
     uint64_t n_passes, prompt_tokens, cached_tokens, generated_tokens, n_preemptions;
+    uint64_t n_swaps; /* of n_preemptions, to host memory */
     uint64_t n_submitted, n_finished, n_cancelled;
     uint64_t prefix_queries, prefix_hits; /* in tokens */
     uint64_t drafted_tokens, accepted_tokens; /* guessed ahead, and of these found right */
@@ -716,6 +731,10 @@ struct fg_backend {
     fg_result (*wait)(fg_device *device, fg_plan *plan, fg_output *output);
     fg_result (*copy_blocks)(fg_device *device, fg_plan *plan, const fg_block_copy *copies, int n);
     fg_result (*profile)(fg_device *device, fg_roofs *roofs);
+    /* Copies whole KV blocks of a group to host memory (out) or back, one behind the other. With `host` NULL only *block_bytes
+       is set. May be NULL: the engine then neither swaps nor saves. */
+    fg_result (*swap_blocks)(fg_device *device, fg_plan *plan, int group, const int32_t *blocks, int n, void *host, bool out,
+                             size_t *block_bytes);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -11390,6 +11409,21 @@ static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_t
     return true;
 }
 
+/* Gives an empty sequence new blocks for n tokens, but none before the entries `first`: all or nothing. */
+static bool fg__kv_restore(fg__kv *kv, fg__kv_seq *seq, int32_t n, const int32_t *first) {
+    int32_t blocks = fg__kv_blocks_of(kv, n), i;
+    int g;
+    for (g = 0; g < kv->n_groups; g++)
+        if (blocks - first[g] > fg__kv_available(&kv->groups[g])) return false;
+    for (g = 0; g < kv->n_groups; g++) {
+        for (i = 0; i < blocks; i++) seq->tables[g][i] = i < first[g] ? -1 : fg__kv_take(&kv->groups[g]);
+        seq->first_live[g] = FG__MIN(first[g], blocks);
+    }
+    seq->n_blocks = blocks;
+    seq->n_keyed = 0;
+    return true;
+}
+
 /* Gives back the blocks behind the first n tokens. */
 static void fg__kv_truncate(fg__kv *kv, fg__kv_seq *seq, int32_t n) {
     int32_t wanted = fg__kv_blocks_of(kv, n), i;
@@ -11521,6 +11555,8 @@ typedef struct fg__seq {
     bool every_row;         /* each of its tokens takes a row of logits */
     bool running;
     uint32_t n_preemptions;
+    int32_t n_swapped;      /* tokens whose KV is kept outside of the pool; 0: none */
+    int32_t swap_first[FG_MAX_GROUPS]; /* of these, the first block of each group that is kept */
     fg__kv_seq kv;
 } fg__seq;
 
@@ -11550,6 +11586,8 @@ typedef struct fg__sched {
     int32_t max_seqs, max_rows, max_tokens; /* of a pass; max_tokens bounds whole prompts (orca, static) */
     uint64_t n_passes, next_serial, n_preemptions, prefix_queries, prefix_hits;
     fg__seq_list waiting, running;
+    bool (*swap)(void *user, fg__seq *seq, bool out); /* moves the sequence's blocks out or in; may be NULL. False: it did not */
+    void *swap_user;
     fg__cost cost;
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
@@ -11707,7 +11745,24 @@ static bool fg__sched_fork(fg__sched *s, const fg__seq *parent, fg__seq *child) 
     return true;
 }
 
+/* Takes the copies into a sequence's blocks out of the pass: the blocks will be others'. */
+static void fg__sched_drop_copies(fg__sched *s, const fg__seq *seq) {
+    int32_t entry = seq->n_computed >> s->kv->shift;
+    int i, n = 0;
+    for (i = 0; i < s->n_copies; i++) {
+        const fg_block_copy *c = &s->copies[i];
+        if (entry < seq->kv.n_blocks && seq->kv.tables[c->group][entry] == c->to) continue;
+        s->copies[n++] = *c;
+    }
+    s->n_copies = n;
+}
+
+/* One that is already in the pass has blocks that are not as they should be yet: it is not swapped. */
 static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
+    int g;
+    for (g = 0; g < s->kv->n_groups; g++) seq->swap_first[g] = seq->kv.first_live[g];
+    if (seq->n_scheduled) fg__sched_drop_copies(s, seq);
+    else if (seq->n_computed > 0 && s->swap && s->swap(s->swap_user, seq, true)) seq->n_swapped = seq->n_computed;
     fg__seq_list_remove(&s->running, seq);
     fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
@@ -11852,21 +11907,39 @@ static bool fg__sched_fits(const fg__sched *s, const fg__seq *seq) {
     return true;
 }
 
+/* What the first of the waiting has already: a prefix in the cache, or what was swapped out, which needs no blocks yet. */
+static void fg__sched_find(fg__sched *s, fg__seq *seq) {
+    seq->n_cached = 0;
+    if (!seq->no_match && !seq->n_swapped) seq->n_cached = fg__kv_match(s->kv, &seq->kv, seq->tokens, seq->n_tokens);
+}
+
+/* Brings back what was swapped out; where that fails, it is computed again. */
+static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
+    if (seq->n_swapped && fg__kv_restore(s->kv, &seq->kv, seq->n_swapped, seq->swap_first)) {
+        if (s->swap(s->swap_user, seq, false)) seq->n_cached = seq->n_swapped;
+        else fg__kv_release(s->kv, &seq->kv);
+    }
+    seq->n_swapped = 0;
+}
+
 /* Moves the first of the waiting to the running if it fits; false when not. */
 static bool fg__sched_admit(fg__sched *s) {
     fg__seq *seq = s->waiting.count ? s->waiting.items[0] : NULL;
     if (!seq) return false;
     while (s->running.count >= (size_t)s->max_seqs)
         if (!fg__sched_make_room(s, seq)) return false;
-    seq->n_cached = seq->no_match ? 0 : fg__kv_match(s->kv, &seq->kv, seq->tokens, seq->n_tokens);
+    fg__sched_find(s, seq);
     while (!fg__sched_fits(s, seq)) {
         if (fg__sched_make_room(s, seq)) continue;
         fg__kv_release(s->kv, &seq->kv);
         return false;
     }
+    if (!seq->no_match && !seq->n_swapped) {
+        s->prefix_queries += (uint64_t)seq->n_tokens;
+        s->prefix_hits += (uint64_t)seq->n_cached;
+    }
+    if (seq->n_swapped) fg__sched_swap_in(s, seq);
     seq->n_computed = seq->n_cached;
-    if (!seq->no_match) s->prefix_queries += (uint64_t)seq->n_tokens;
-    s->prefix_hits += (uint64_t)seq->n_cached;
     fg__seq_list_remove(&s->waiting, seq);
     seq->running = true;
     fg__seq_list_insert(&s->running, seq);
@@ -16197,6 +16270,20 @@ static fg_result fg__cpu_copy_blocks(fg_device *handle, fg_plan *plan_handle, co
     return FG_OK;
 }
 
+static fg_result fg__cpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                     size_t *block_bytes) {
+    fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
+    size_t bytes = plan->groups[group].block_bytes;
+    int i;
+    (void)handle;
+    if (block_bytes) *block_bytes = bytes;
+    for (i = 0; host && i < n; i++) {
+        char *block = plan->groups[group].pool.data + (size_t)blocks[i] * bytes, *copy = (char *)host + (size_t)i * bytes;
+        memcpy(out ? copy : block, out ? block : copy, bytes);
+    }
+    return FG_OK;
+}
+
 /* ---- Roofs. ---- */
 
 #define FG__PROFILE_BYTES ((size_t)192 << 20)
@@ -16276,7 +16363,7 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
-                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile};
+                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks};
     return &backend;
 }
 /* ================================================================================================
@@ -18482,6 +18569,20 @@ static fg_result fg__null_copy_blocks(fg_device *handle, fg_plan *plan_handle, c
     return FG_OK;
 }
 
+static fg_result fg__null_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                      size_t *block_bytes) {
+    fg__null_plan *plan = (fg__null_plan *)plan_handle;
+    size_t bytes = (size_t)plan->graph->groups[group].block_tokens * sizeof(uint64_t);
+    int i;
+    (void)handle;
+    if (block_bytes) *block_bytes = bytes;
+    for (i = 0; host && i < n; i++) {
+        char *block = (char *)plan->kv[group] + (size_t)blocks[i] * bytes, *copy = (char *)host + (size_t)i * bytes;
+        memcpy(out ? copy : block, out ? block : copy, bytes);
+    }
+    return FG_OK;
+}
+
 static fg_result fg__null_profile(fg_device *handle, fg_roofs *roofs) {
     (void)handle;
     memset(roofs, 0, sizeof(*roofs));
@@ -18494,7 +18595,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks,
     };
     return &backend;
 }
@@ -18538,6 +18639,8 @@ typedef struct fg__sequence {
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
     fg__event_node *end;
     fg__lookup lookup;
+    void *swapped;          /* KV blocks in host memory, group after group */
+    size_t swapped_bytes;   /* of these, what counts against swap_bytes */
     double last_token;      /* time of the token before; 0: none */
     bool ended;
 } fg__sequence;
@@ -18548,6 +18651,7 @@ typedef struct fg__request {
     fg_request_desc desc;     /* pointers lead into this allocation's own copies */
     fg__sampler sampler;
     int n, n_prompt, n_max, n_ended; /* samples, prompt tokens, most output tokens, samples that ended */
+    int n_known_prompt;       /* of a restored request: its prompt before it was saved */
     bool taken;               /* out of the inbox: the stepping thread's */
     bool forked, cancelled;
     bool started, sampled;    /* times.first_scheduled and times.first_token are set */
@@ -18592,7 +18696,9 @@ struct fg_engine {
     fg__sched sched;
     fg__sample_scratch scratch;
     fg__pass_entry *entries;  /* [max_seqs] */
-    uint64_t n_drafted, n_accepted;
+    uint64_t n_drafted, n_accepted, n_swaps;
+    size_t swapped_bytes;     /* host memory in use */
+    double swap_byte_seconds; /* what moving a byte takes */
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
     int32_t *end_tokens;
     int n_end_tokens;
@@ -18804,6 +18910,7 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
         fg__kv_seq_destroy(env, &s->seq.kv);
         fg__free(env, s->tokens);
         fg__free(env, s->lookup.table);
+        fg__free(env, s->swapped);
         fg__free(env, s->end);
         fg__text_free(&s->pending);
     }
@@ -18819,8 +18926,8 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
 
 static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d) {
     int i, n_vocab = e->model->hp.n_vocab;
-    if (!d->prompt == !d->tokens)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text or as tokens, one of the two");
+    if ((d->prompt != NULL) + (d->tokens != NULL) + (d->saved != NULL) != 1)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text, as tokens or as a saved request, one of the three");
     if (d->n < 0 || d->n > 4096 || d->min_tokens < 0 || d->max_tokens < -1)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens, d->max_tokens);
     if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
@@ -18841,23 +18948,43 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
     return fg__sampler_check(&d->sampling, n_vocab);
 }
 
+/* What fg_save_request writes first; then n_tokens tokens, then the blocks. */
+typedef struct fg__saved {
+    char magic[8];
+    uint64_t check;     /* over everything behind it */
+    uint64_t model, layout;
+    int64_t kv_bytes;
+    int32_t n_tokens, n_computed, n_prompt;
+    int32_t first[FG_MAX_GROUPS];
+    int32_t zero;
+} fg__saved;
+
 /* The prompt as ids, in memory of its own. */
 static fg_result fg__request_prompt(const fg_engine *e, const fg_request_desc *d, int32_t **ids, size_t *count) {
-    size_t i;
+    const void *from = d->tokens;
+    size_t i, n = d->n_tokens;
     *ids = NULL;
-    *count = d->n_tokens;
     if (d->prompt) {
         size_t length = d->prompt_length ? d->prompt_length : strlen(d->prompt);
         return fg__vocab_encode(e->model->vocab, d->prompt, length, d->tokenize_flags, ids, count);
     }
-    if (d->n_tokens > (size_t)INT32_MAX) return fg__fail(FG_ERROR_TOO_LONG, "%zu prompt tokens are absurd", d->n_tokens);
-    for (i = 0; i < d->n_tokens; i++)
-        if (d->tokens[i] < 0 || d->tokens[i] >= e->model->hp.n_vocab)
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "prompt token %zu is %d, not in the vocabulary of %d", i, d->tokens[i],
-                            e->model->hp.n_vocab);
-    *ids = (int32_t *)fg__malloc(&e->env, d->n_tokens, sizeof(int32_t));
+    if (d->saved) { /* checked before */
+        fg__saved head;
+        memcpy(&head, d->saved, sizeof(head));
+        n = (size_t)head.n_tokens;
+        from = (const char *)d->saved + sizeof(head);
+    }
+    if (n > (size_t)INT32_MAX) return fg__fail(FG_ERROR_TOO_LONG, "%zu prompt tokens are absurd", n);
+    *ids = (int32_t *)fg__malloc(&e->env, n, sizeof(int32_t));
     if (!*ids) return FG_ERROR_OUT_OF_MEMORY;
-    if (d->n_tokens) memcpy(*ids, d->tokens, d->n_tokens * sizeof(int32_t));
+    if (n) memcpy(*ids, from, n * sizeof(int32_t));
+    *count = n;
+    for (i = 0; i < n; i++)
+        if ((*ids)[i] < 0 || (*ids)[i] >= e->model->hp.n_vocab) {
+            fg_result r = fg__fail(FG_ERROR_INVALID_ARGUMENT, "prompt token %zu is %d, not in the vocabulary of %d", i, (int)(*ids)[i], e->model->hp.n_vocab);
+            fg__free(&e->env, *ids);
+            return r;
+        }
     return FG_OK;
 }
 
@@ -18934,7 +19061,7 @@ static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d
     r->desc.prompt = NULL;
     r->desc.tokens = NULL;
     r->n = d->n ? d->n : 1;
-    r->n_prompt = n_prompt;
+    r->n_prompt = r->n_known_prompt = n_prompt;
     r->n_max = n_max;
     r->samples = (fg__sequence *)fg__calloc(&e->env, (size_t)r->n, sizeof(fg__sequence));
     r->end = fg__event_new(&e->env, NULL, 0, NULL, 0);
@@ -18990,33 +19117,6 @@ static fg_result fg__request_enqueue(fg_engine *e, fg__request *r, fg_request *h
     return result;
 }
 
-fg_result fg_submit(fg_engine *e, const fg_request_desc *desc, fg_request *request) {
-    int32_t *prompt;
-    size_t n_prompt;
-    int n_max;
-    fg__request *r;
-    fg_result result;
-    if (request) request->id = 0;
-    if (!e || !desc) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_submit needs an engine and a descriptor");
-    if ((result = fg__request_check(e, desc)) != FG_OK) return result;
-    if ((result = fg__request_prompt(e, desc, &prompt, &n_prompt)) != FG_OK) return result;
-    n_max = e->desc.max_context - (int)FG__MIN(n_prompt, (size_t)e->desc.max_context);
-    if (desc->max_tokens > 0 && desc->max_tokens < n_max) n_max = desc->max_tokens;
-    if (desc->max_tokens < 0) n_max = 0;
-    r = NULL;
-    if (n_prompt == 0) result = fg__fail(FG_ERROR_INVALID_ARGUMENT, "the prompt has no tokens");
-    else if (n_prompt > (size_t)e->desc.max_context || (n_max < 1 && desc->max_tokens >= 0))
-        result = fg__fail(FG_ERROR_TOO_LONG, "a prompt of %zu tokens leaves no room in a context of %d", n_prompt, e->desc.max_context);
-    else if (!(r = fg__request_new(e, desc, prompt, (int)n_prompt, n_max))) result = FG_ERROR_OUT_OF_MEMORY;
-    fg__free(&e->env, prompt);
-    if (r) {
-        r->times.arrival = fg__engine_now(e);
-        result = fg__request_enqueue(e, r, request);
-        if (result != FG_OK) fg__request_free(&e->env, r);
-    }
-    return result;
-}
-
 fg_result fg_cancel(fg_engine *e, fg_request request) {
     fg__request *r;
     if (!e) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_cancel needs an engine");
@@ -19030,6 +19130,248 @@ fg_result fg_cancel(fg_engine *e, fg_request request) {
     }
     fg__mutex_unlock(&e->lock);
     return r ? FG_OK : fg__fail(FG_ERROR_NOT_FOUND, "request %08x has ended or never was", (unsigned)request.id);
+}
+
+/* ---- KV blocks in host memory ----------------------------------------------------------------- */
+
+/* Bytes of a sequence's blocks, of which each group has those from `first` on; -1: the device cannot swap. */
+static int64_t fg__swap_bytes(const fg_engine *e, int32_t n_tokens, const int32_t *first) {
+    int64_t sum = 0;
+    size_t bytes;
+    int g;
+    if (!e->backend->swap_blocks) return -1;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) != FG_OK) return -1;
+        sum += (int64_t)bytes * FG__MAX(fg__kv_blocks_of(&e->kv, n_tokens) - first[g], 0);
+    }
+    return sum;
+}
+
+/* Moves the blocks of the first n_tokens tokens to `host`, or from there. */
+static fg_result fg__swap_move(fg_engine *e, const fg__seq *seq, int32_t n_tokens, void *host, bool out) {
+    char *at = (char *)host;
+    size_t bytes;
+    int g;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        int32_t first = seq->kv.first_live[g], n = fg__kv_blocks_of(&e->kv, n_tokens) - first;
+        fg_result r;
+        if (n <= 0) continue;
+        r = e->backend->swap_blocks(e->device, e->plan, g, seq->kv.tables[g] + first, n, at, out, &bytes);
+        if (r != FG_OK) return r;
+        at += (size_t)n * bytes;
+    }
+    return FG_OK;
+}
+
+static void fg__swap_drop(fg_engine *e, fg__sequence *s) {
+    fg__free(&e->env, s->swapped);
+    e->swapped_bytes -= s->swapped_bytes;
+    s->swapped = NULL;
+    s->swapped_bytes = 0;
+}
+
+/* Whether moving a sequence's blocks out and in takes less than computing them again. */
+static bool fg__swap_pays(const fg_engine *e, const fg__seq *seq, int64_t bytes) {
+    const fg__cost *c = &e->sched.cost;
+    if (e->desc.preemption != FG_PREEMPT_AUTO) return e->desc.preemption == FG_PREEMPT_SWAP;
+    return c->n >= 8 && 2 * (double)bytes * e->swap_byte_seconds < fg__cost_token(c) * seq->n_computed;
+}
+
+/* Of the scheduler: between passes, when nothing runs on the device. */
+static bool fg__engine_swap(void *user, fg__seq *seq, bool out) {
+    fg_engine *e = (fg_engine *)user;
+    fg__sequence *s = (fg__sequence *)(void *)seq;
+    int32_t n = out ? seq->n_computed : seq->n_swapped;
+    int64_t bytes = fg__swap_bytes(e, n, out ? seq->kv.first_live : seq->swap_first);
+    double begin = fg__engine_now(e), seconds;
+    bool ok;
+    if (bytes <= 0 || (out && ((uint64_t)bytes > e->desc.swap_bytes - e->swapped_bytes || !fg__swap_pays(e, seq, bytes)))) return false;
+    if (out && !(s->swapped = fg__malloc(&e->env, (size_t)bytes, 1))) return false;
+    if (out) e->swapped_bytes += s->swapped_bytes = (size_t)bytes;
+    ok = fg__swap_move(e, seq, n, s->swapped, out) == FG_OK;
+    if (!out || !ok) fg__swap_drop(e, s);
+    seconds = fg__engine_now(e) - begin;
+    if (seconds > 0) e->swap_byte_seconds += (seconds / (double)bytes - e->swap_byte_seconds) * 0.25;
+    e->n_swaps += out && ok;
+    return ok;
+}
+
+/* ---- requests saved and restored ---- */
+
+static uint64_t fg__hash_bytes(uint64_t h, const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t word;
+    for (; size >= 8; size -= 8, bytes += 8) {
+        memcpy(&word, bytes, 8);
+        h = fg__mix(h ^ word) + 0x9E3779B97F4A7C15ull;
+    }
+    word = size;
+    if (size) memcpy(&word, bytes, size);
+    return fg__mix(h ^ word ^ (uint64_t)size << 56);
+}
+
+/* Names, shapes, types and some of the bytes of all weights. */
+static uint64_t fg__model_identity(const fg_engine *e) {
+    uint64_t h = (uint64_t)e->model->n_parameters;
+    size_t i;
+    for (i = 0; i < e->builder.n_tensors; i++) {
+        const fg_tensor *w = &e->builder.tensors[i];
+        int64_t facts[3];
+        facts[0] = (int64_t)w->type;
+        facts[1] = w->dims[0];
+        facts[2] = (int64_t)w->bytes;
+        h = fg__hash_bytes(h, w->name, strlen(w->name));
+        h = fg__hash_bytes(h, facts, sizeof(facts));
+        h = fg__hash_bytes(h, w->data, FG__MIN(w->bytes, 256));
+        if (w->bytes > 256) h = fg__hash_bytes(h, (const char *)w->data + w->bytes / 2, FG__MIN(w->bytes - w->bytes / 2, 256));
+    }
+    return h;
+}
+
+/* All that the bytes of a block depend on. */
+static uint64_t fg__layout_identity(const fg_engine *e) {
+    uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
+    int g;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        const fg_group *group = &e->graph.groups[g];
+        int32_t facts[7];
+        facts[0] = (int32_t)group->kind;
+        facts[1] = group->n_layers;
+        facts[2] = group->n_kv_head;
+        facts[3] = group->head_dim;
+        facts[4] = group->window;
+        facts[5] = group->block_tokens;
+        facts[6] = (int32_t)group->kv_type;
+        h = fg__hash_bytes(h, facts, sizeof(facts));
+    }
+    return h;
+}
+
+static uint64_t fg__saved_check(const fg__saved *head, const void *tokens, const void *blocks) {
+    const size_t skip = sizeof(head->magic) + sizeof(head->check);
+    uint64_t h = fg__hash_bytes(2, (const char *)head + skip, sizeof(*head) - skip);
+    h = fg__hash_bytes(h, tokens, (size_t)head->n_tokens * sizeof(int32_t));
+    return fg__hash_bytes(h, blocks, (size_t)head->kv_bytes);
+}
+
+/* A request's first sample as it is now, with the step lock held. */
+static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write_fn write, void *user) {
+    fg__saved head;
+    void *blocks = s->swapped, *own = NULL;
+    fg_result r = FG_OK;
+    int g;
+    memset(&head, 0, sizeof(head));
+    memcpy(head.magic, "fgkv 1\n", 8);
+    head.n_tokens = s->seq.n_tokens;
+    head.n_computed = FG__MIN(s->seq.n_swapped ? s->seq.n_swapped : s->seq.n_computed, s->seq.n_tokens - 1);
+    head.n_prompt = s->request->n_known_prompt;
+    for (g = 0; g < e->graph.n_groups; g++) head.first[g] = s->seq.n_swapped ? s->seq.swap_first[g] : s->seq.kv.first_live[g];
+    head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
+    if (head.kv_bytes < 0) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", e->backend->name);
+    if (!blocks || !s->seq.n_swapped) {
+        blocks = own = fg__malloc(&e->env, (size_t)head.kv_bytes, 1);
+        if (!own) return FG_ERROR_OUT_OF_MEMORY;
+        r = fg__swap_move(e, &s->seq, head.n_computed, own, true);
+    }
+    head.model = fg__model_identity(e);
+    head.layout = fg__layout_identity(e);
+    head.check = fg__saved_check(&head, s->tokens, blocks);
+    if (r == FG_OK) {
+        write(&head, sizeof(head), user);
+        write(s->tokens, (size_t)head.n_tokens * sizeof(int32_t), user);
+        write(blocks, (size_t)head.kv_bytes, user);
+    }
+    fg__free(&e->env, own);
+    return r;
+}
+
+fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, void *user) {
+    fg__request *r;
+    fg_result result = FG_ERROR_NOT_FOUND;
+    if (!e || !write) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
+    fg__mutex_lock(&e->step_lock);
+    fg__mutex_lock(&e->lock);
+    r = fg__request_find(e, request);
+    fg__mutex_unlock(&e->lock);
+    if (r && !r->samples[0].ended) result = fg__save_sequence(e, &r->samples[0], write, user);
+    else fg__fail(result, "request %08x has ended or never was", (unsigned)request.id);
+    fg__mutex_unlock(&e->step_lock);
+    return result;
+}
+
+/* Checks what was saved; its head. */
+static fg_result fg__saved_read(const fg_engine *e, const fg_request_desc *d, fg__saved *head) {
+    size_t rest = d->n_saved - FG__MIN(d->n_saved, sizeof(*head));
+    const char *tokens = (const char *)d->saved + sizeof(*head);
+    int64_t bytes;
+    int32_t blocks;
+    int g;
+    if (d->n_saved < sizeof(*head)) return fg__fail(FG_ERROR_BAD_FILE, "a saved request of %zu bytes is too short", d->n_saved);
+    memcpy(head, d->saved, sizeof(*head));
+    if (memcmp(head->magic, "fgkv 1\n", 8) != 0) return fg__fail(FG_ERROR_BAD_FILE, "this is not a saved request");
+    if (head->model != fg__model_identity(e)) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another model");
+    if (head->layout != fg__layout_identity(e))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another KV type, block size or device");
+    if (head->n_tokens < 1 || head->n_computed < 0 || head->n_computed >= head->n_tokens || head->n_prompt < 0 ||
+        head->n_prompt > head->n_tokens || (size_t)head->n_tokens > rest / sizeof(int32_t))
+        return fg__fail(FG_ERROR_BAD_FILE, "the saved request's numbers make no sense");
+    blocks = fg__kv_blocks_of(&e->kv, head->n_computed);
+    for (g = 0; g < e->graph.n_groups; g++)
+        if (head->first[g] < 0 || head->first[g] > blocks || head->first[g] > fg__kv_first_seen(&e->kv.groups[g], head->n_computed) >> e->kv.shift)
+            return fg__fail(FG_ERROR_BAD_FILE, "the saved request lacks blocks");
+    bytes = fg__swap_bytes(e, head->n_computed, head->first);
+    rest -= (size_t)head->n_tokens * sizeof(int32_t);
+    if (bytes < 0) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not take KV blocks", e->backend->name);
+    if (head->kv_bytes != bytes || (uint64_t)bytes != rest) return fg__fail(FG_ERROR_BAD_FILE, "the saved request is cut short");
+    if (head->check != fg__saved_check(head, tokens, tokens + (size_t)head->n_tokens * sizeof(int32_t)))
+        return fg__fail(FG_ERROR_BAD_FILE, "the saved request is damaged");
+    return FG_OK;
+}
+
+/* Gives a new request the blocks that were saved. */
+static fg_result fg__request_restore(const fg_engine *e, fg__request *r, const fg__saved *head, const fg_request_desc *d) {
+    fg__sequence *s = &r->samples[0];
+    r->n_known_prompt = head->n_prompt;
+    if (head->kv_bytes == 0 || s->seq.every_row) return FG_OK;
+    s->swapped = fg__malloc(&e->env, (size_t)head->kv_bytes, 1);
+    if (!s->swapped) return FG_ERROR_OUT_OF_MEMORY;
+    memcpy(s->swapped, (const char *)d->saved + sizeof(*head) + (size_t)head->n_tokens * sizeof(int32_t), (size_t)head->kv_bytes);
+    memcpy(s->seq.swap_first, head->first, sizeof(head->first));
+    s->seq.n_swapped = head->n_computed;
+    return FG_OK;
+}
+
+fg_result fg_submit(fg_engine *e, const fg_request_desc *desc, fg_request *request) {
+    int32_t *prompt;
+    size_t n_prompt;
+    int n_max;
+    fg__saved head;
+    fg__request *r;
+    fg_result result;
+    if (request) request->id = 0;
+    if (!e || !desc) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_submit needs an engine and a descriptor");
+    if ((result = fg__request_check(e, desc)) != FG_OK) return result;
+    if (desc->saved && (result = fg__saved_read(e, desc, &head)) != FG_OK) return result;
+    if ((result = fg__request_prompt(e, desc, &prompt, &n_prompt)) != FG_OK) return result;
+    n_max = e->desc.max_context - (int)FG__MIN(n_prompt, (size_t)e->desc.max_context);
+    if (desc->max_tokens > 0 && desc->max_tokens < n_max) n_max = desc->max_tokens;
+    if (desc->max_tokens < 0) n_max = 0;
+    r = NULL;
+    if (n_prompt == 0) result = fg__fail(FG_ERROR_INVALID_ARGUMENT, "the prompt has no tokens");
+    else if (n_prompt > (size_t)e->desc.max_context || (n_max < 1 && desc->max_tokens >= 0))
+        result = fg__fail(FG_ERROR_TOO_LONG, "a prompt of %zu tokens leaves no room in a context of %d", n_prompt, e->desc.max_context);
+    else if (!(r = fg__request_new(e, desc, prompt, (int)n_prompt, n_max))) result = FG_ERROR_OUT_OF_MEMORY;
+    fg__free(&e->env, prompt);
+    if (r && desc->saved && (result = fg__request_restore(e, r, &head, desc)) != FG_OK) {
+        fg__request_free(&e->env, r);
+        return result;
+    }
+    if (r) {
+        r->times.arrival = fg__engine_now(e);
+        result = fg__request_enqueue(e, r, request);
+        if (result != FG_OK) fg__request_free(&e->env, r);
+    }
+    return result;
 }
 
 /* ---- requests: the end ------------------------------------------------------------------------ */
@@ -19074,6 +19416,7 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     s->end = NULL;
     s->ended = true;
     if (s->seq.serial) fg__sched_remove(&e->sched, &s->seq);
+    fg__swap_drop(e, s);
     if (!s->pending.failed) fg__utf8_flush(&s->stream, &s->pending);
     if (s->pending.length && finish != FG_FINISH_CANCELLED && finish != FG_FINISH_ERROR) {
         fg__event_node *with_text = s->pending.failed ? NULL : fg__event_new(&e->env, s->pending.data, s->pending.length, NULL, 0);
@@ -19317,7 +19660,7 @@ static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_vocab = n_vocab;
     in.history = s->tokens;
     in.n_history = s->seq.n_tokens;
-    in.n_prompt = r->n_prompt;
+    in.n_prompt = r->n_known_prompt;
     in.seed = r->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
     in.position = s->seq.n_tokens;
     in.row = r->desc.on_logits ? NULL : &output->rows[row];
@@ -19555,6 +19898,7 @@ static void fg__engine_count(fg_engine *e) {
     s->n_preemptions = e->sched.n_preemptions;
     s->prefix_queries = e->sched.prefix_queries;
     s->prefix_hits = s->cached_tokens = e->sched.prefix_hits;
+    s->n_swaps = e->n_swaps;
     s->drafted_tokens = e->n_drafted;
     s->accepted_tokens = e->n_accepted;
     e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0;
@@ -19734,6 +20078,8 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
+    if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
     if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms is %g, not 0 (none) or positive", (double)d->target_tbt_ms);
     if (d->policy < FG_POLICY_SPLITFUSE || d->policy > FG_POLICY_STATIC) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "policy %d is not known", (int)d->policy);
@@ -19930,6 +20276,18 @@ static fg_result fg__engine_find_ends(fg_engine *e) {
     return FG_OK;
 }
 
+static void fg__engine_make_swap(fg_engine *e) {
+    size_t bytes, sum = 0;
+    int g;
+    if (!e->backend->swap_blocks) return;
+    for (g = 0; g < e->graph.n_groups; g++)
+        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) == FG_OK) sum += bytes * (size_t)e->graph.groups[g].n_blocks;
+    if (!e->desc.swap_bytes) e->desc.swap_bytes = sum;
+    e->swap_byte_seconds = 0.25e-9; /* until it is known */
+    e->sched.swap = fg__engine_swap;
+    e->sched.swap_user = e;
+}
+
 static fg_result fg__engine_make(fg_engine *e) {
     fg_result r;
     if ((r = fg__engine_plan(e)) != FG_OK) return r;
@@ -19941,6 +20299,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if ((r = fg__engine_make_batch(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
+    fg__engine_make_swap(e);
     e->entries = (fg__pass_entry *)fg__malloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->entries || !e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
@@ -20154,7 +20513,7 @@ void fg_reset_stats(fg_engine *e) {
     fg__mutex_lock(&e->lock);
     memset(&e->stats, 0, sizeof(e->stats));
     memset(&e->histograms, 0, sizeof(e->histograms));
-    e->n_drafted = e->n_accepted = 0;
+    e->n_drafted = e->n_accepted = e->n_swaps = 0;
     e->sched.n_preemptions = e->sched.prefix_queries = e->sched.prefix_hits = 0;
     fg__engine_count(e);
     fg__mutex_unlock(&e->lock);

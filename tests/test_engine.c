@@ -1133,6 +1133,7 @@ static void test_engine_bad_engines(void) {
     d.block_tokens = 1 << 20, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "block_tokens");
     d.policy = (fg_policy)4, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "policy");
     d.priority_head_start = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "priority_head_start");
+    d.preemption = (fg_preemption)3, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "preemption");
     d.target_tbt_ms = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms");
     d.target_tbt_ms = NAN, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms");
     d.n_threads = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "n_threads");
@@ -1308,7 +1309,9 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         d = engine_desc(model, backend);
         d.allocator = &allocator;
         d.token_budget = 32;
-        d.kv_tokens = 512;
+        d.kv_tokens = backend == fg_backend_null() ? 96 : 512; /* little, so that requests are set back */
+        d.block_tokens = 16;
+        d.preemption = FG_PREEMPT_SWAP;
         d.max_seqs = 4;
         if (model) r = fg_engine_create(&d, &e);
         CHECK(memory_result(r) && (r == FG_OK) == (e != NULL));

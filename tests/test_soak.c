@@ -17,6 +17,8 @@ static void soak_engine(fg_engine_desc *d, uint64_t *random, fg_null_options *op
     d->max_seqs = 1 + job_below(random, 40);
     d->no_prefix_cache = job_below(random, 4) == 0;
     d->no_even_split = job_below(random, 3) == 0;
+    d->preemption = (fg_preemption)job_below(random, 3);
+    if (job_below(random, 3) == 0) d->swap_bytes = 1 + (size_t)job_below(random, 100000);
     d->priority_head_start = 1 + job_below(random, 64);
     *clock = 0;
     memset(options, 0, sizeof(*options));

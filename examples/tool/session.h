@@ -53,6 +53,17 @@ static int find_policy(const tool_args *args, fg_policy *policy) {
     return args->policy ? usage_error(args, "no policy '%s'", args->policy) : 0;
 }
 
+static int find_preemption(const tool_args *args, fg_preemption *preemption) {
+    static const char *const names[3] = {"auto", "recompute", "swap"};
+    int i;
+    for (i = 0; args->preemption && i < 3; i++)
+        if (strcmp(args->preemption, names[i]) == 0) {
+            *preemption = (fg_preemption)i;
+            return 0;
+        }
+    return args->preemption ? usage_error(args, "no preemption '%s'", args->preemption) : 0;
+}
+
 static int find_kv_type(const tool_args *args, fg_type *type) {
     static const char *const names[4] = {"f32", "f16", "bf16", "q8_0"};
     static const fg_type types[4] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
@@ -77,6 +88,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     memset(desc, 0, sizeof(*desc));
     result = find_backend(args, &desc->backends[0]);
     if (result == 0) result = find_policy(args, &desc->policy);
+    if (result == 0) result = find_preemption(args, &desc->preemption);
     if (result == 0) result = find_kv_type(args, &desc->kv_type);
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
