@@ -28,6 +28,8 @@
 #include "tool/cmd_info.h"
 #include "tool/cmd_bench.h"
 #include "tool/cmd_demo.h"
+#include "tool/cmd_sim.h"
+#include "tool/cmd_sweep.h"
 #include "tool/json.h"
 #include "tool/http.h"
 #include "tool/api.h"
@@ -85,6 +87,14 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
+    {"bench sim", CMD_SIM, cmd_sim, "the scheduler's policies compared, in simulated time", "[options]",
+     "  fastgen bench sim                             a table\n"
+     "  fastgen bench sim --plot policies.svg --requests 1000\n"
+     "  fastgen bench sim --token-budget 2048 --json\n"
+     "A 7B model on a data-centre GPU under the closed-loop workloads of the FastGen paper; it computes no model.\n"},
+    {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over hits in the prefix cache", "-m FILE [options]",
+     "  fastgen bench sweep -m model.gguf\n"
+     "  fastgen bench sweep -m model.gguf --plot hits.svg --json\n"},
     {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "-m FILE [options]",
      "  fastgen demo -m examples/demo-model/demo.gguf\n"
      "  fastgen demo -m examples/demo-model/demo.gguf --policy prefill_first --token-budget 16\n"},
@@ -119,6 +129,13 @@ static const command *find_command(const char *name) {
     return NULL;
 }
 
+/* "bench" and "sim" are "bench sim". */
+static const command *find_pair(const char *first, const char *second) {
+    char name[32];
+    snprintf(name, sizeof(name), "%s %s", first, second);
+    return find_command(name);
+}
+
 static int run_command(const command *c, int argc, char **argv) {
     static tool_args args;
     int i, result;
@@ -144,6 +161,7 @@ int main(int argc, char **argv) {
         printf("fastgen %s\n", fg_version());
         return 0;
     }
+    if (argc > 2 && (c = find_pair(argv[1], argv[2])) != NULL) return run_command(c, argc - 3, argv + 3);
     c = find_command(argc < 2 ? "" : help && argc > 2 ? argv[2] : argv[1]);
     if (c && help) return print_command_help(c);
     if (c) return run_command(c, argc - 2, argv + 2);
