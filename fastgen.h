@@ -639,6 +639,8 @@ typedef struct fg_device_desc {
     fg_allocator allocator;
     fg_log_fn log;
     void *log_user;
+    fg_progress_fn progress; /* of prepare, called by its thread; may be NULL */
+    void *progress_user;
 } fg_device_desc;
 
 struct fg_device_caps {
@@ -19105,6 +19107,8 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     d.allocator = e->env.allocator;
     d.log = e->desc.log;
     d.log_user = e->desc.log_user;
+    d.progress = e->desc.progress;
+    d.progress_user = e->desc.progress_user;
     if ((r = backend->open(&d, &e->device)) != FG_OK) return r;
     e->backend = backend;
     backend->caps(e->device, &e->caps);

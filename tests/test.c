@@ -6,6 +6,7 @@
    It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/vulkan/fg_vulkan.h"
 
 #include "test.h"
 
