@@ -1113,15 +1113,30 @@ static void fg__thread_join(fg__thread *t) { pthread_join(t->handle, NULL); }
 static int fg__atomic_load(const int *p) { return *p; }
 static void fg__atomic_store(int *p, int value) { *p = value; }
 static int fg__atomic_add(int *p, int value) { int old = *p; *p += value; return old; }
+static uint64_t fg__atomic_load64(const uint64_t *p) { return *p; }
+static void fg__atomic_store64(uint64_t *p, uint64_t value) { *p = value; }
+static uint64_t fg__atomic_add64(uint64_t *p, uint64_t value) { uint64_t old = *p; *p += value; return old; }
 #elif defined(_MSC_VER) && !defined(__clang__)
 static int fg__atomic_load(const int *p) { return (int)InterlockedOr((volatile LONG *)p, 0); }
 static void fg__atomic_store(int *p, int value) { InterlockedExchange((volatile LONG *)p, value); }
 static int fg__atomic_add(int *p, int value) { return (int)InterlockedExchangeAdd((volatile LONG *)p, value); }
+static uint64_t fg__atomic_load64(const uint64_t *p) {
+    return (uint64_t)InterlockedCompareExchange64((volatile LONGLONG *)p, 0, 0);
+}
+static void fg__atomic_store64(uint64_t *p, uint64_t value) {
+    InterlockedExchange64((volatile LONGLONG *)p, (LONGLONG)value);
+}
+static uint64_t fg__atomic_add64(uint64_t *p, uint64_t value) {
+    return (uint64_t)InterlockedExchangeAdd64((volatile LONGLONG *)p, (LONGLONG)value);
+}
 #else
 static int fg__atomic_load(const int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static void fg__atomic_store(int *p, int value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
 /* Adds and hands back the value before. */
 static int fg__atomic_add(int *p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL); }
+static uint64_t fg__atomic_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static void fg__atomic_store64(uint64_t *p, uint64_t value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
+static uint64_t fg__atomic_add64(uint64_t *p, uint64_t value) { return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL); }
 #endif
 
 
@@ -14332,9 +14347,9 @@ static double fg__float_products_neon(int rounds) {
 /* ================================================================================================
    >>cpu  the CPU backend: threads, memory, the pass
 
-   A plan turns the graph into stages. All threads walk the stages together: rows are divided evenly between threads for
-   what works on rows alone (norms, rope, activations), panels of weights and pieces of attention are claimed one by
-   one. A barrier stands only where a stage reads what other threads wrote.
+   A plan turns the graph into stages, and those into phases: everything that can be done without results of other
+   threads is one phase. Its pieces are rows for what works on rows alone (norms, rope, activations), runs of weight
+   panels, and tasks of attention. Threads take pieces as they come.
    ================================================================================================ */
 
 /* The kernels of a path. */
@@ -14431,29 +14446,32 @@ static void fg__pages_free(const fg__env *env, fg__pages *pages) {
     pages->data = NULL;
 }
 
-/* ---- Threads: they spin briefly between stages and passes, then sleep. ---- */
+/* ---- Threads. A job is a row of phases, each of which is cut into pieces that any thread may take; the thread that ends
+   the last piece of a phase begins the next one. So nobody waits for a thread that the system does not run, unless it
+   holds a piece: on a machine that is busy with other programs the threads that do run get all of the work.
+   Between phases and jobs threads spin briefly, then sleep. ---- */
 
-typedef void (*fg__pool_fn)(void *user, int thread);
+typedef struct fg__job {
+    int (*begin)(void *user, int phase);            /* how many pieces it has, by one thread; -1: the job is over */
+    void (*run)(void *user, int piece, int thread); /* a piece of the phase that was begun last */
+    void *user;
+} fg__job;
 
 typedef struct fg__pool {
     fg__thread *threads; /* the caller is thread 0, these are 1 to n_threads-1 */
     struct fg__worker *workers;
     int n_threads, spins;
-    fg__pool_fn run;
-    void *user;
-    bool quit;
+    fg__job job;
+    int phase;
+    int quit;
     fg__mutex mutex;
     fg__cond cond;
     int sleepers; /* under the mutex */
     int pad0[16];
-    int job; /* counts jobs */
+    uint64_t ticket; /* 8 bits that change with each phase, 28 bits: its pieces, 28 bits: how many were taken */
     int pad1[16];
-    int phase; /* counts barriers */
+    int done; /* pieces of the phase */
     int pad2[16];
-    int arrived;
-    int pad3[16];
-    int claimed; /* work items taken since the last barrier */
-    int pad4[16];
 } fg__pool;
 
 typedef struct fg__worker {
@@ -14461,55 +14479,99 @@ typedef struct fg__worker {
     int index;
 } fg__worker;
 
-/* Counters may wrap: only their change matters. */
-static int fg__next(int count) { return count == INT_MAX ? 0 : count + 1; }
+static int fg__ticket_pieces(uint64_t ticket) { return (int)(ticket >> 28 & 0xFFFFFFF); }
+static int fg__ticket_taken(uint64_t ticket) { return (int)(ticket & 0xFFFFFFF); }
+static bool fg__ticket_has(uint64_t ticket) { return fg__ticket_taken(ticket) < fg__ticket_pieces(ticket); }
 
-/* Returns once *word is no longer `old`. */
-static void fg__pool_await(fg__pool *pool, int *word, int old) {
-    int i;
-    for (i = 0; i < pool->spins; i++) {
-        if (fg__atomic_load(word) != old) return;
-        fg__cpu_relax();
-    }
-    fg__mutex_lock(&pool->mutex);
-    pool->sleepers++;
-    while (fg__atomic_load(word) == old) fg__cond_wait(&pool->cond, &pool->mutex, -1.0);
-    pool->sleepers--;
-    fg__mutex_unlock(&pool->mutex);
-}
-
-static void fg__pool_publish(fg__pool *pool, int *word, int value) {
+/* The ticket is written under the mutex, so that nobody falls asleep over the change. */
+static void fg__pool_publish(fg__pool *pool, int n_pieces) {
+    uint64_t phase = ((fg__atomic_load64(&pool->ticket) >> 56) + 1) & 0xFF;
     bool wake;
     fg__mutex_lock(&pool->mutex);
-    fg__atomic_store(word, value);
+    fg__atomic_store64(&pool->ticket, phase << 56 | (uint64_t)n_pieces << 28);
     wake = pool->sleepers > 0;
     fg__mutex_unlock(&pool->mutex);
     if (wake) fg__cond_broadcast(&pool->cond);
 }
 
-/* All threads of a job meet; the count of claimed work starts again. */
-static void fg__pool_barrier(fg__pool *pool) {
-    int phase = fg__atomic_load(&pool->phase);
-    if (fg__atomic_add(&pool->arrived, 1) + 1 < pool->n_threads) {
-        fg__pool_await(pool, &pool->phase, phase);
-        return;
-    }
-    fg__atomic_store(&pool->arrived, 0);
-    fg__atomic_store(&pool->claimed, 0);
-    if (pool->n_threads > 1) fg__pool_publish(pool, &pool->phase, fg__next(phase));
+/* Begins the next phase that has pieces, or ends the job. */
+static void fg__pool_next_phase(fg__pool *pool) {
+    int n;
+    do n = pool->job.begin(pool->job.user, pool->phase++);
+    while (n == 0);
+    fg__atomic_store(&pool->done, 0);
+    fg__pool_publish(pool, n < 0 ? 0 : n);
 }
 
-/* The next work item, from 0. */
-static int fg__pool_claim(fg__pool *pool) { return fg__atomic_add(&pool->claimed, 1); }
+/* Takes and runs one piece; false when none is left. A piece that was taken keeps its phase from ending. */
+static bool fg__pool_work(fg__pool *pool, int thread) {
+    uint64_t ticket = fg__atomic_load64(&pool->ticket);
+    if (!fg__ticket_has(ticket)) return false;
+    ticket = fg__atomic_add64(&pool->ticket, 1);
+    if (!fg__ticket_has(ticket)) return false;
+    pool->job.run(pool->job.user, fg__ticket_taken(ticket), thread);
+    if (fg__atomic_add(&pool->done, 1) + 1 == fg__ticket_pieces(ticket)) fg__pool_next_phase(pool);
+    return true;
+}
 
-/* The next run of n items; false when none is left. Each round of runs is half of what is left, evenly cut: long runs
+/* Returns after the next change of phase that follows `seen`. */
+static void fg__pool_await(fg__pool *pool, uint64_t seen) {
+    int i;
+    for (i = 0; i < pool->spins; i++) {
+        if (fg__atomic_load64(&pool->ticket) >> 56 != seen >> 56) return;
+        fg__cpu_relax();
+    }
+    fg__mutex_lock(&pool->mutex);
+    pool->sleepers++;
+    while (fg__atomic_load64(&pool->ticket) >> 56 == seen >> 56) fg__cond_wait(&pool->cond, &pool->mutex, -1.0);
+    pool->sleepers--;
+    fg__mutex_unlock(&pool->mutex);
+}
+
+static void fg__pool_main(void *user) {
+    fg__worker *worker = (fg__worker *)user;
+    fg__pool *pool = worker->pool;
+    for (;;) {
+        uint64_t seen = fg__atomic_load64(&pool->ticket);
+        if (!fg__ticket_has(seen)) {
+            if (fg__atomic_load(&pool->quit)) return;
+            fg__pool_await(pool, seen);
+        }
+        while (fg__pool_work(pool, worker->index)) {}
+    }
+}
+
+/* Runs a job and returns when it is over. */
+static void fg__pool_run(fg__pool *pool, const fg__job *job) {
+    pool->job = *job;
+    pool->phase = 0;
+    fg__pool_next_phase(pool);
+    for (;;) {
+        uint64_t seen = fg__atomic_load64(&pool->ticket);
+        if (fg__ticket_pieces(seen) == 0) return;
+        if (!fg__ticket_has(seen)) fg__pool_await(pool, seen);
+        while (fg__pool_work(pool, 0)) {}
+    }
+}
+
+static void fg__pool_close(const fg__env *env, fg__pool *pool) {
+    int i;
+    fg__atomic_store(&pool->quit, 1);
+    fg__pool_publish(pool, 0);
+    for (i = 1; i < pool->n_threads; i++) fg__thread_join(&pool->threads[i]);
+    fg__cond_destroy(&pool->cond);
+    fg__mutex_destroy(&pool->mutex);
+    fg__free(env, pool->threads);
+    fg__free(env, pool->workers);
+}
+
+/* Run `index` of n items: each round of runs, one for each thread, is half of what is left, evenly cut. Long runs come
    first, so that memory is read in order, short ones at the end, so that all threads end together. */
-static bool fg__pool_claim_run(fg__pool *pool, int n, int *from, int *to) {
-    int index = fg__pool_claim(pool), size;
-    *from = 0;
-    for (; *from < n; index -= pool->n_threads, *from += size * pool->n_threads) {
-        size = FG__MAX(1, (n - *from) / (2 * pool->n_threads));
-        if (index >= pool->n_threads) continue;
+static bool fg__run_of(int n, int n_threads, int index, int *from, int *to) {
+    int size;
+    for (*from = 0; *from < n; index -= n_threads, *from += size * n_threads) {
+        size = FG__MAX(1, (n - *from) / (2 * n_threads));
+        if (index >= n_threads) continue;
         *from += index * size;
         *to = FG__MIN(*from + size, n);
         return *from < n;
@@ -14517,36 +14579,15 @@ static bool fg__pool_claim_run(fg__pool *pool, int n, int *from, int *to) {
     return false;
 }
 
-static void fg__pool_main(void *user) {
-    fg__worker *worker = (fg__worker *)user;
-    fg__pool *pool = worker->pool;
-    int job = 0;
-    for (;; job = fg__next(job)) {
-        fg__pool_await(pool, &pool->job, job);
-        if (pool->quit) return;
-        pool->run(pool->user, worker->index);
-        fg__pool_barrier(pool);
+static int fg__run_count(int n, int n_threads) {
+    int from = 0, count = 0;
+    while (from < n) {
+        int size = FG__MAX(1, (n - from) / (2 * n_threads));
+        int runs = FG__MIN(n_threads, (n - from + size - 1) / size);
+        count += runs;
+        from += runs * size;
     }
-}
-
-/* Runs `run` on every thread and returns when all are done. */
-static void fg__pool_run(fg__pool *pool, fg__pool_fn run, void *user) {
-    pool->run = run;
-    pool->user = user;
-    if (pool->n_threads > 1) fg__pool_publish(pool, &pool->job, fg__next(pool->job));
-    run(user, 0);
-    fg__pool_barrier(pool);
-}
-
-static void fg__pool_close(const fg__env *env, fg__pool *pool) {
-    int i;
-    pool->quit = true;
-    if (pool->n_threads > 1) fg__pool_publish(pool, &pool->job, fg__next(pool->job));
-    for (i = 1; i < pool->n_threads; i++) fg__thread_join(&pool->threads[i]);
-    fg__cond_destroy(&pool->cond);
-    fg__mutex_destroy(&pool->mutex);
-    fg__free(env, pool->threads);
-    fg__free(env, pool->workers);
+    return count;
 }
 
 /* Starts at most n_threads - 1 threads; with fewer, where the system refuses, work goes on. */
@@ -14765,20 +14806,16 @@ static fg_result fg__cpu_weight_describe(const fg__cpu_device *device, const fg_
 
 static size_t fg__cpu_panels(const fg__cpu_weight *weight) { return ((size_t)weight->n + FG__PANEL - 1) / FG__PANEL; }
 
-typedef struct fg__pack_job {
-    fg__cpu_device *device;
-    fg__cpu_weight *weight;
-} fg__pack_job;
+static int fg__pack_begin(void *user, int phase) {
+    return phase == 0 ? (int)fg__cpu_panels((const fg__cpu_weight *)user) : -1;
+}
 
-static void fg__pack_panels(void *user, int thread) {
-    fg__pack_job *job = (fg__pack_job *)user;
-    fg__cpu_weight *w = job->weight;
-    int i, n_panels = (int)fg__cpu_panels(w);
+static void fg__pack_panel(void *user, int i, int thread) {
+    fg__cpu_weight *w = (fg__cpu_weight *)user;
     (void)thread;
-    while ((i = fg__pool_claim(&job->device->pool)) < n_panels)
-        w->kernel->pack(w->tensor.type, (const char *)w->tensor.data + (size_t)i * FG__PANEL * w->row_bytes,
-                        w->row_bytes, (int)FG__MIN(FG__PANEL, w->n - (int64_t)i * FG__PANEL), w->k,
-                        w->pages.data + (size_t)i * w->panel_bytes);
+    w->kernel->pack(w->tensor.type, (const char *)w->tensor.data + (size_t)i * FG__PANEL * w->row_bytes, w->row_bytes,
+                    (int)FG__MIN(FG__PANEL, w->n - (int64_t)i * FG__PANEL), w->k,
+                    w->pages.data + (size_t)i * w->panel_bytes);
 }
 
 /* GEMM weights with a kernel are packed, vectors become floats, the rest is used where it is. */
@@ -14786,7 +14823,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
                               size_t *bytes) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
     fg__cpu_weight described, *weight;
-    fg__pack_job job;
+    fg__job job;
     bool vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
     size_t size = 0;
     fg_result result = fg__cpu_weight_describe(device, tensor, use, &described);
@@ -14802,11 +14839,12 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
         fg__free(&device->env, weight);
         return FG_ERROR_OUT_OF_MEMORY;
     }
-    job.device = device;
-    job.weight = weight;
+    job.begin = fg__pack_begin;
+    job.run = fg__pack_panel;
+    job.user = weight;
     if (vector)
         fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->pages.data, weight->k * weight->n);
-    else if (weight->kernel) fg__pool_run(&device->pool, fg__pack_panels, &job);
+    else if (weight->kernel) fg__pool_run(&device->pool, &job);
     *out = (fg_weight *)weight;
     return FG_OK;
 }
@@ -14828,10 +14866,25 @@ typedef struct fg__cpu_stage {
     int type;     /* of its ops, or FG__STAGE_ROPE */
     int first, n; /* ops; only GEMM stages have several. FG__STAGE_ROPE: the rope table */
     bool per_row; /* works on rows that need logits, not on tokens */
-    bool barrier; /* before it */
+    bool apart;   /* what it reads may be written by other pieces of the stage before */
     int n_panels; /* GEMM: of all ops */
     int gate;     /* GEMM: the ACT_MUL that multiplies both products while they are in the cache; -1: none */
 } fg__cpu_stage;
+
+/* A phase of the pool's job: what is done between two points at which all threads' results are needed. */
+typedef enum fg__cpu_phase_type {
+    FG__PHASE_ROWS,      /* stages that work on rows alone, packing of activations among them: pieces are rows */
+    FG__PHASE_GEMM,      /* runs of panels */
+    FG__PHASE_ATTENTION, /* tasks, for each KV head */
+    FG__PHASE_MERGE,     /* tasks that were split, for each KV head */
+    FG__PHASE_SAMPLE,    /* stretches of each row's logits */
+    FG__PHASE_CHOOSE     /* rows */
+} fg__cpu_phase_type;
+
+typedef struct fg__cpu_phase {
+    fg__cpu_phase_type type;
+    int first, n; /* stages */
+} fg__cpu_phase;
 
 typedef struct fg__cpu_slot {
     float *data;
@@ -14888,11 +14941,13 @@ typedef struct fg__cpu_plan {
     const fg_batch *batch; /* of the pass that runs */
     bool measure;          /* only memory is asked for */
     fg__cpu_stage *stages;
+    fg__cpu_phase *phases;
+    const fg__cpu_phase *phase; /* the one that runs */
     fg__cpu_slot *slots;
     fg__cpu_op *ops;
     fg__cpu_rope *ropes;
     fg__cpu_scratch *scratch;
-    int n_stages, n_ropes;
+    int n_stages, n_phases, n_ropes;
     fg__cpu_group groups[FG_MAX_GROUPS];
     fg__pages memory;
     char *acts;
@@ -15003,11 +15058,39 @@ static void fg__cpu_add_stage(fg__cpu_plan *plan, int type, int first, int n, bo
     stage->n = n;
     stage->per_row = per_row;
     stage->gate = -1;
-    /* A product starts with packing activations, by rows, and has a barrier after that. */
-    stage->barrier =
+    /* A product starts with packing activations, by rows. */
+    stage->apart =
         plan->n_stages > 0 && !((fg__cpu_by_rows(before->type) || before->type == FG_OP_GATHER_ROWS) &&
                                 (fg__cpu_by_rows(type) || type == FG_OP_GEMM) && before->per_row == per_row);
     plan->n_stages++;
+}
+
+static bool fg__cpu_has_rows(int type) {
+    return fg__cpu_by_rows(type) || type == FG_OP_GATHER_ROWS || type == FG_OP_GEMM;
+}
+
+static void fg__cpu_add_phase(fg__cpu_plan *plan, fg__cpu_phase_type type, int stage) {
+    fg__cpu_phase *phase = &plan->phases[plan->n_phases++];
+    phase->type = type;
+    phase->first = stage;
+    phase->n = 1;
+}
+
+static void fg__cpu_add_phases(fg__cpu_plan *plan) {
+    int i;
+    for (i = 0; i < plan->n_stages; i++) {
+        const fg__cpu_stage *stage = &plan->stages[i];
+        fg__cpu_phase *last = plan->n_phases ? &plan->phases[plan->n_phases - 1] : NULL;
+        if (fg__cpu_has_rows(stage->type)) {
+            if (last && last->type == FG__PHASE_ROWS && !stage->apart) last->n++;
+            else fg__cpu_add_phase(plan, FG__PHASE_ROWS, i);
+        }
+        if (stage->type == FG_OP_GEMM) fg__cpu_add_phase(plan, FG__PHASE_GEMM, i);
+        if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_ATTENTION, i);
+        if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_MERGE, i);
+        if (stage->type == FG_OP_SAMPLE) fg__cpu_add_phase(plan, FG__PHASE_SAMPLE, i);
+        if (stage->type == FG_OP_SAMPLE) fg__cpu_add_phase(plan, FG__PHASE_CHOOSE, i);
+    }
 }
 
 /* Decides how a product's activations are packed; returns the bytes they need. */
@@ -15174,6 +15257,7 @@ static void fg__cpu_release(fg_device *handle, fg_plan *plan_handle) {
     for (i = 0; i < FG_MAX_GROUPS; i++) fg__pages_free(&device->env, &plan->groups[i].pool);
     fg__pages_free(&device->env, &plan->memory);
     fg__free(&device->env, plan->stages);
+    fg__free(&device->env, plan->phases);
     fg__free(&device->env, plan->slots);
     fg__free(&device->env, plan->ops);
     fg__free(&device->env, plan->ropes);
@@ -15190,12 +15274,13 @@ static fg__cpu_plan *fg__cpu_plan_make(fg__cpu_device *device, const fg_graph *g
     plan->graph = graph;
     plan->sample_op = -1;
     plan->stages = (fg__cpu_stage *)fg__calloc(&device->env, 2 * n_ops + 1, sizeof(fg__cpu_stage));
+    plan->phases = (fg__cpu_phase *)fg__calloc(&device->env, 4 * n_ops + 2, sizeof(fg__cpu_phase));
     plan->slots = (fg__cpu_slot *)fg__calloc(&device->env, (size_t)graph->n_slots, sizeof(fg__cpu_slot));
     plan->ops = (fg__cpu_op *)fg__calloc(&device->env, n_ops, sizeof(fg__cpu_op));
     plan->ropes = (fg__cpu_rope *)fg__calloc(&device->env, n_ops, sizeof(fg__cpu_rope));
     plan->scratch =
         (fg__cpu_scratch *)fg__calloc(&device->env, (size_t)device->pool.n_threads, sizeof(fg__cpu_scratch));
-    if (plan->stages && plan->slots && plan->ops && plan->ropes && plan->scratch) return plan;
+    if (plan->stages && plan->phases && plan->slots && plan->ops && plan->ropes && plan->scratch) return plan;
     fg__cpu_release((fg_device *)device, (fg_plan *)plan);
     return NULL;
 }
@@ -15226,6 +15311,7 @@ static fg_result fg__cpu_plan_fill(fg__cpu_plan *plan, fg_memory *memory) {
     for (i = 0; i < graph->n_groups; i++)
         if ((result = fg__graph_check_group(&graph->groups[i], FG__CPU_KV_TYPES, "CPU")) != FG_OK) return result;
     if ((result = fg__cpu_add_ops(plan)) != FG_OK) return result;
+    fg__cpu_add_phases(plan);
     for (i = 0; i < plan->n_stages; i++)
         if (plan->stages[i].type == FG_OP_GEMM) {
             bytes = fg__cpu_plan_gemm(plan, &plan->stages[i]);
@@ -15257,14 +15343,7 @@ static fg_result fg__cpu_prepare(fg_device *handle, const fg_graph *graph, fg_pl
     return result;
 }
 
-/* ---- The pass: what each thread does in a stage. ---- */
-
-/* The rows of [0, n) that are this thread's. */
-static void fg__cpu_share(const fg__cpu_plan *plan, int thread, int n, int *from, int *to) {
-    int n_threads = plan->device->pool.n_threads;
-    *from = (int)((int64_t)n * thread / n_threads);
-    *to = (int)((int64_t)n * (thread + 1) / n_threads);
-}
+/* ---- The pass: what is done in a stage. ---- */
 
 static void fg__cpu_rope_rows(fg__cpu_plan *plan, const fg__cpu_rope *rope, int from, int to) {
     const float *frequencies = fg__cpu_vector(plan, rope->weight);
@@ -15450,23 +15529,25 @@ static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *sta
     return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 12);
 }
 
-static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int thread) {
-    fg__pool *pool = &plan->device->pool;
-    int rows, n_items, i, end, panel, op;
-    if (n_rows == 0) return;
-    rows = fg__gemm_tile_rows(plan, stage, n_rows);
-    n_items = (n_rows + rows - 1) / rows * stage->n_panels;
-    while (fg__pool_claim_run(pool, n_items, &i, &end))
-        for (; i < end; i++) {
-            int row = i / stage->n_panels * rows, m = FG__MIN(rows, n_rows - row);
-            panel = i % stage->n_panels;
-            if (stage->gate >= 0) {
-                fg__gemm_gated(plan, stage, panel, row, m, &plan->scratch[thread]);
-                continue;
-            }
-            for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
-            fg__gemm_panel(plan, op, panel, row, m, &plan->scratch[thread]);
+/* The panels of all row tiles of a product, one after the other. */
+static int fg__gemm_items(const fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows) {
+    int rows = fg__gemm_tile_rows(plan, stage, FG__MAX(n_rows, 1));
+    return (n_rows + rows - 1) / rows * stage->n_panels;
+}
+
+static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int piece, int thread) {
+    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op;
+    if (!fg__run_of(fg__gemm_items(plan, stage, n_rows), plan->device->pool.n_threads, piece, &i, &end)) return;
+    for (; i < end; i++) {
+        int row = i / stage->n_panels * rows, m = FG__MIN(rows, n_rows - row);
+        panel = i % stage->n_panels;
+        if (stage->gate >= 0) {
+            fg__gemm_gated(plan, stage, panel, row, m, &plan->scratch[thread]);
+            continue;
         }
+        for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
+        fg__gemm_panel(plan, op, panel, row, m, &plan->scratch[thread]);
+    }
 }
 
 /* ---- KV cache and attention. ---- */
@@ -15678,18 +15759,6 @@ static void fg__attn_merge(fg__cpu_plan *plan, const fg_op *op, const fg__attn_t
     fg__attn_store(plan, op, task, &range, head, s);
 }
 
-static void fg__attn_run(fg__cpu_plan *plan, const fg_op *op, int thread) {
-    const fg__cpu_group *own = &plan->groups[op->group];
-    fg__pool *pool = &plan->device->pool;
-    int item;
-    while ((item = fg__pool_claim(pool)) < own->n_tasks * op->n_kv_head)
-        fg__attn_task_run(plan, op, &own->tasks[item / op->n_kv_head], item % op->n_kv_head, &plan->scratch[thread]);
-    if (own->n_merges == 0) return;
-    fg__pool_barrier(pool);
-    while ((item = fg__pool_claim(pool)) < own->n_merges * op->n_kv_head)
-        fg__attn_merge(plan, op, &own->merges[item / op->n_kv_head], item % op->n_kv_head, &plan->scratch[thread]);
-}
-
 static int fg__attn_compare(const void *a, const void *b) {
     double x = ((const fg__attn_task *)a)->cost, y = ((const fg__attn_task *)b)->cost;
     return x < y ? 1 : x > y ? -1 : 0;
@@ -15750,60 +15819,97 @@ static void fg__attn_plan(fg__cpu_plan *plan, int index) {
 
 /* ---- Sampling. ---- */
 
-static void fg__cpu_sample(fg__cpu_plan *plan, const fg_op *op, int n_rows, int thread) {
-    fg__pool *pool = &plan->device->pool;
-    int pieces = (op->n + FG__SAMPLE_PIECE - 1) / FG__SAMPLE_PIECE, item, from, to, row, i;
-    while ((item = fg__pool_claim(pool)) < n_rows * pieces) {
-        int column = item % pieces * FG__SAMPLE_PIECE;
-        plan->device->ops.sample(fg__cpu_row(plan, op->src, item / pieces) + column,
-                                 FG__MIN(FG__SAMPLE_PIECE, op->n - column), &plan->parts[item]);
-    }
-    fg__pool_barrier(pool);
-    fg__cpu_share(plan, thread, n_rows, &from, &to);
-    for (row = from; row < to; row++) {
-        const fg__sample_part *part = &plan->parts[row * pieces];
-        fg_row_result *result = &plan->rows[row];
-        float sum = 0.0f;
-        int best = 0;
-        for (i = 1; i < pieces; i++)
-            if (part[i].max > part[best].max) best = i;
-        for (i = 0; i < pieces; i++)
-            if (part[i].sum > 0.0f) sum += part[i].sum * expf(part[i].max - part[best].max);
-        result->token = best * FG__SAMPLE_PIECE + part[best].token;
-        result->logit = part[best].max;
-        result->log_sum_exp = sum > 0.0f ? part[best].max + logf(sum) : part[best].max;
-    }
+static int fg__cpu_sample_pieces(const fg_op *op) { return (op->n + FG__SAMPLE_PIECE - 1) / FG__SAMPLE_PIECE; }
+
+static void fg__cpu_sample(fg__cpu_plan *plan, const fg_op *op, int item) {
+    int pieces = fg__cpu_sample_pieces(op), column = item % pieces * FG__SAMPLE_PIECE;
+    plan->device->ops.sample(fg__cpu_row(plan, op->src, item / pieces) + column,
+                             FG__MIN(FG__SAMPLE_PIECE, op->n - column), &plan->parts[item]);
+}
+
+static void fg__cpu_choose(fg__cpu_plan *plan, const fg_op *op, int row) {
+    int pieces = fg__cpu_sample_pieces(op), best = 0, i;
+    const fg__sample_part *part = &plan->parts[row * pieces];
+    fg_row_result *result = &plan->rows[row];
+    float sum = 0.0f;
+    for (i = 1; i < pieces; i++)
+        if (part[i].max > part[best].max) best = i;
+    for (i = 0; i < pieces; i++)
+        if (part[i].sum > 0.0f) sum += part[i].sum * expf(part[i].max - part[best].max);
+    result->token = best * FG__SAMPLE_PIECE + part[best].token;
+    result->logit = part[best].max;
+    result->log_sum_exp = sum > 0.0f ? part[best].max + logf(sum) : part[best].max;
 }
 
 /* ---- Running a pass. ---- */
 
-static void fg__cpu_stage_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int thread) {
+static int fg__cpu_stage_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage) {
+    return stage->per_row ? plan->batch->n_rows : plan->batch->n_tokens;
+}
+
+static void fg__cpu_stage_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int from, int to) {
     const fg_op *op = &plan->graph->ops[stage->first];
-    int n_rows = stage->per_row ? plan->batch->n_rows : plan->batch->n_tokens, from, to;
-    fg__cpu_share(plan, thread, n_rows, &from, &to);
     switch (stage->type) {
     case FG__STAGE_ROPE: fg__cpu_rope_rows(plan, &plan->ropes[stage->first], from, to); break;
     case FG_OP_EMBED: fg__cpu_embed(plan, op, from, to); break;
     case FG_OP_NORM: fg__cpu_norm(plan, op, from, to); break;
-    case FG_OP_GEMM:
-        fg__gemm_pack_acts(plan, stage, from, to);
-        fg__pool_barrier(&plan->device->pool);
-        fg__gemm_run(plan, stage, n_rows, thread);
-        break;
+    case FG_OP_GEMM: fg__gemm_pack_acts(plan, stage, from, to); break;
     case FG_OP_ROPE_KV: fg__cpu_rope_kv(plan, op, stage->first, from, to); break;
-    case FG_OP_ATTENTION: fg__attn_run(plan, op, thread); break;
     case FG_OP_ACT_MUL: fg__cpu_act_mul(plan, op, from, to); break;
-    case FG_OP_GATHER_ROWS: fg__cpu_gather(plan, op, from, to); break;
-    default: fg__cpu_sample(plan, op, n_rows, thread); break;
+    default: fg__cpu_gather(plan, op, from, to); break;
     }
 }
 
-static void fg__cpu_pass(void *user, int thread) {
+/* Rows are cut into a few pieces for each thread. */
+static int fg__cpu_row_pieces(const fg__cpu_plan *plan, int n_rows) {
+    int n_threads = plan->device->pool.n_threads;
+    return n_threads == 1 ? FG__MIN(n_rows, 1) : FG__MIN(n_rows, 4 * n_threads);
+}
+
+static int fg__cpu_pass_begin(void *user, int index) {
     fg__cpu_plan *plan = (fg__cpu_plan *)user;
-    int i;
-    for (i = 0; i < plan->n_stages; i++) {
-        if (plan->stages[i].barrier) fg__pool_barrier(&plan->device->pool);
-        fg__cpu_stage_run(plan, &plan->stages[i], thread);
+    const fg__cpu_stage *stage;
+    const fg_op *op;
+    if (index == plan->n_phases) return -1;
+    plan->phase = &plan->phases[index];
+    stage = &plan->stages[plan->phase->first];
+    op = &plan->graph->ops[stage->first];
+    switch (plan->phase->type) {
+    case FG__PHASE_ROWS: return fg__cpu_row_pieces(plan, fg__cpu_stage_rows(plan, stage));
+    case FG__PHASE_GEMM:
+        return fg__run_count(fg__gemm_items(plan, stage, fg__cpu_stage_rows(plan, stage)),
+                             plan->device->pool.n_threads);
+    case FG__PHASE_ATTENTION: return plan->groups[op->group].n_tasks * op->n_kv_head;
+    case FG__PHASE_MERGE: return plan->groups[op->group].n_merges * op->n_kv_head;
+    case FG__PHASE_SAMPLE: return plan->batch->n_rows * fg__cpu_sample_pieces(op);
+    default: return plan->batch->n_rows;
+    }
+}
+
+static void fg__cpu_rows_run(fg__cpu_plan *plan, const fg__cpu_phase *phase, int piece) {
+    int n_rows = fg__cpu_stage_rows(plan, &plan->stages[phase->first]), pieces = fg__cpu_row_pieces(plan, n_rows), i;
+    int from = (int)((int64_t)n_rows * piece / pieces), to = (int)((int64_t)n_rows * (piece + 1) / pieces);
+    for (i = 0; i < phase->n; i++) fg__cpu_stage_run(plan, &plan->stages[phase->first + i], from, to);
+}
+
+static void fg__cpu_pass_run(void *user, int piece, int thread) {
+    fg__cpu_plan *plan = (fg__cpu_plan *)user;
+    const fg__cpu_stage *stage = &plan->stages[plan->phase->first];
+    const fg_op *op = &plan->graph->ops[stage->first];
+    fg__cpu_scratch *scratch = &plan->scratch[thread];
+    switch (plan->phase->type) {
+    case FG__PHASE_ROWS: fg__cpu_rows_run(plan, plan->phase, piece); break;
+    case FG__PHASE_GEMM: fg__gemm_run(plan, stage, fg__cpu_stage_rows(plan, stage), piece, thread); break;
+    case FG__PHASE_ATTENTION:
+        fg__attn_task_run(plan, op, &plan->groups[op->group].tasks[piece / op->n_kv_head], piece % op->n_kv_head,
+                           scratch);
+        break;
+    case FG__PHASE_MERGE:
+        fg__attn_merge(plan, op, &plan->groups[op->group].merges[piece / op->n_kv_head], piece % op->n_kv_head,
+                           scratch);
+        break;
+    case FG__PHASE_SAMPLE: fg__cpu_sample(plan, op, piece); break;
+    default: fg__cpu_choose(plan, op, piece); break;
     }
 }
 
@@ -15811,7 +15917,11 @@ static void fg__cpu_pass(void *user, int thread) {
 static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
     fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
+    fg__job job;
     int i;
+    job.begin = fg__cpu_pass_begin;
+    job.run = fg__cpu_pass_run;
+    job.user = plan;
     plan->batch = batch;
     if (!fg__batch_check(plan->graph, batch)) {
         plan->batch = NULL;
@@ -15819,7 +15929,7 @@ static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     }
     for (i = 0; i < plan->graph->n_groups; i++)
         if (plan->groups[i].n_head) fg__attn_plan(plan, i);
-    fg__pool_run(&device->pool, fg__cpu_pass, plan);
+    fg__pool_run(&device->pool, &job);
     plan->want_logits = batch->want_logits;
     plan->batch = NULL;
     return FG_OK;
@@ -15867,13 +15977,19 @@ typedef struct fg__profile {
     uint64_t *sinks;
 } fg__profile;
 
-static void fg__profile_thread(void *user, int thread) {
+static int fg__profile_begin(void *user, int phase) {
+    return phase == 0 ? ((fg__profile *)user)->device->pool.n_threads : -1;
+}
+
+/* One piece for each thread. */
+static void fg__profile_run(void *user, int piece, int thread) {
     fg__profile *p = (fg__profile *)user;
     size_t n_threads = (size_t)p->device->pool.n_threads, share = FG__PROFILE_BYTES / n_threads / 4096 * 4096;
-    char *data = p->data + share * (size_t)thread;
-    double *amount = &p->amounts[16 * thread];
-    if (p->what == 0) memset(data, thread + 1, share);
-    if (p->what == 1) p->sinks[16 * thread] += p->device->ops.read(data, share);
+    char *data = p->data + share * (size_t)piece;
+    double *amount = &p->amounts[16 * piece];
+    (void)thread;
+    if (p->what == 0) memset(data, piece + 1, share);
+    if (p->what == 1) p->sinks[16 * piece] += p->device->ops.read(data, share);
     if (p->what <= 1) *amount = (double)share;
     if (p->what == 2) *amount = p->device->ops.int8_products(p->rounds);
     if (p->what == 3) *amount = p->device->ops.float_products(p->rounds);
@@ -15882,11 +15998,15 @@ static void fg__profile_thread(void *user, int thread) {
 /* Amount per second of the best of several runs. */
 static double fg__profile_best(fg__profile *p, int what, int runs) {
     double best = 0.0;
+    fg__job job;
     int i, j;
+    job.begin = fg__profile_begin;
+    job.run = fg__profile_run;
+    job.user = p;
     p->what = what;
     for (i = 0; i < runs; i++) {
         double start = fg__now(), total = 0.0, seconds;
-        fg__pool_run(&p->device->pool, fg__profile_thread, p);
+        fg__pool_run(&p->device->pool, &job);
         seconds = fg__now() - start;
         for (j = 0; j < p->device->pool.n_threads; j++) total += p->amounts[16 * j];
         if (seconds > 0.0 && total / seconds > best) best = total / seconds;
