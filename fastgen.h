@@ -562,7 +562,7 @@ typedef struct fg_op {
     int32_t n_head, n_kv_head, head_dim, n_rot;
     int32_t rope_neox;                /* 1: pairs are (i, i + n_rot/2); 0: (2i, 2i+1) */
     float eps;                        /* NORM, ROPE_KV */
-    float scale;                      /* EMBED; ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN) */
+    float scale;                      /* EMBED (0: 1); ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN) */
     float softcap;                    /* ATTENTION: s = softcap * tanh(s / softcap); 0: off */
 } fg_op;
 

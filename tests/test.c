@@ -23,6 +23,7 @@
 #include "test_model.c"
 #include "test_engine.c"
 #include "test_logits.c"
+#include "test_vulkan.c"
 
 static void run_all(void) {
     run_gguf_tests();
@@ -38,6 +39,7 @@ static void run_all(void) {
     run_model_tests();
     run_engine_tests();
     run_logits_tests();
+    run_vulkan_tests();
 }
 
 int main(int argc, char **argv) {
@@ -47,6 +49,7 @@ int main(int argc, char **argv) {
         test_filter = argv[i];
         run_all();
     }
+    cpu_vulkan_close();
     printf("%d passed, %d failed", tests_passed, tests_failed);
     if (tests_skipped) printf(", %d skipped", tests_skipped);
     printf("\n");

@@ -1769,6 +1769,7 @@ static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
         step->push.rows = w->pieces[i].rows;
         step->push.weight_stride = w->stride;
         step->push.tail_at = w->tail_at;
+        if (op->scale == 0) step->push.scale = 1;
         step->groups = (op->n + 64 * unit - 1) / (64 * unit);
         b.at[1] = fg__vk_whole(&w->pieces[i].range);
         fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &step->push.dst_col, &step->push.dst_stride);
