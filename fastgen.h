@@ -21,7 +21,7 @@
      back and computed again later. An accepted request always finishes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
-   - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; GPUs come through backends (section 7).
+   - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
    the model you name. It loads no model it does not know: the error says what is missing.
@@ -95,7 +95,11 @@
    of fused operations (print it with fg_graph_text), gives each weight to pack, the list to prepare, and then for every
    pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops
    and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
-   fg_engine_desc.backends: they are tried in order, the CPU comes last by itself.
+   fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
+   the checks of what comes from outside; a tensor's data stay where they are while its weight lives.
+
+   backends/vulkan/fg_vulkan.h is a backend for any vendor's GPU in a header of its own, to include after this one:
+   desc.backends[0] = fg_backend_vulkan(). It finds the driver at run time and falls through to the CPU without one.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
    >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */

@@ -31,25 +31,33 @@ void main() {
         float acc[ROWS * COLS];
         for (int i = 0; i < ROWS * COLS; i++) acc[i] = 0.0;
         for (int u = lane; u < units; u += lanes) {
-            float w[32], x[32];
-            if (COLS == 1)
+            float w[32], x[32], all[ROWS * UNIT];
+            if (COLS == 1) { /* x is loaded once for all rows */
                 for (int i = 0; i < UNIT; i++) {
                     int at = u * UNIT + i;
                     x[i] = RAGGED == 0 || at < k ? src[col0 * src_stride + src_col + at] : 0.0;
                 }
-            for (int r = 0; r < ROWS; r++) {
-                unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
-                for (int c = 0; c < COLS; c++) {
+                for (int r = 0; r < ROWS; r++) {
                     float sum = 0.0;
-                    if (COLS == 1) {
-                        for (int i = 0; i < UNIT; i++) sum += w[i] * x[i];
-                    } else {
-                        int from = min(col0 + c, count - 1) * src_stride + src_col + u * UNIT;
-                        for (int i = 0; i < UNIT; i++)
-                            sum += w[i] * (RAGGED == 0 || u * UNIT + i < k ? src[from + i] : 0.0);
-                    }
-                    acc[r * COLS + c] += sum;
+                    unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
+                    for (int i = 0; i < UNIT; i++) sum += w[i] * x[i];
+                    acc[r] += sum;
                 }
+                continue;
+            }
+            for (int r = 0; r < ROWS; r++) { /* weights are expanded once for all columns */
+                unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
+                for (int i = 0; i < UNIT; i++) all[r * UNIT + i] = w[i];
+            }
+            for (int c = 0; c < COLS; c++) {
+                int from = min(col0 + c, count - 1) * src_stride + src_col + u * UNIT;
+                float sums[ROWS];
+                for (int r = 0; r < ROWS; r++) sums[r] = 0.0;
+                for (int i = 0; i < UNIT; i++) {
+                    float one = RAGGED == 0 || u * UNIT + i < k ? src[from + i] : 0.0;
+                    for (int r = 0; r < ROWS; r++) sums[r] += all[r * UNIT + i] * one;
+                }
+                for (int r = 0; r < ROWS; r++) acc[r * COLS + c] += sums[r];
             }
         }
         for (int r = 0; r < ROWS; r++)

@@ -291,7 +291,7 @@ static void test_vulkan_out_of_memory(void) {
         cpu_rig_end_device(rig);
         CHECKF(faults.live == 0, "allocation %d: %d leaked", i, faults.live);
     }
-    CHECK(result == FG_OK && i > 10);
+    CHECKF(result == FG_OK && i > 10, "%s after %d", fg_result_name(result), i);
     cpu_rig_free(rig);
 }
 

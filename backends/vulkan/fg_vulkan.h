@@ -683,7 +683,8 @@ static fg_result fg__vk_choose(fg__vk_device *d, const char *wanted) {
     }
     for (i = 0; i < n && !d->physical; i++) {
         fg__vk_describe(&d->loader.api, devices[i], &d->properties, &d->subgroup, &d->max_allocation);
-        if (!wanted || !*wanted || strstr(d->properties.name, wanted)) d->physical = devices[i];
+        /* a name as in fg_device_caps begins with the device's own */
+        if (!wanted || !*wanted || strstr(d->properties.name, wanted) || strstr(wanted, d->properties.name) == wanted) d->physical = devices[i];
     }
     if (!d->physical) return fg__fail(FG_ERROR_NOT_FOUND, "no Vulkan device has '%s' in its name", wanted);
     fg__vk_describe(&d->loader.api, d->physical, &d->properties, &d->subgroup, &d->max_allocation);
@@ -692,17 +693,18 @@ static fg_result fg__vk_choose(fg__vk_device *d, const char *wanted) {
     return FG_OK;
 }
 
-static bool fg__vk_has_extension(fg__vk_device *d, const char *name) {
+/* Whether the device has an extension. */
+static fg_result fg__vk_has_extension(fg__vk_device *d, const char *name, bool *found) {
     fg__vk_extension *list;
     uint32_t n = 0, i;
-    bool found = false;
-    if (d->loader.api.EnumerateDeviceExtensionProperties(d->physical, NULL, &n, NULL) < 0 || n == 0) return false;
+    *found = false;
+    if (d->loader.api.EnumerateDeviceExtensionProperties(d->physical, NULL, &n, NULL) < 0 || n == 0) return FG_OK;
     list = (fg__vk_extension *)fg__calloc(&d->env, n, sizeof(fg__vk_extension));
-    if (!list) return false;
+    if (!list) return FG_ERROR_OUT_OF_MEMORY;
     if (d->loader.api.EnumerateDeviceExtensionProperties(d->physical, NULL, &n, list) >= 0)
-        for (i = 0; i < n && !found; i++) found = strcmp(list[i].name, name) == 0;
+        for (i = 0; i < n && !*found; i++) *found = strcmp(list[i].name, name) == 0;
     fg__free(&d->env, list);
-    return found;
+    return FG_OK;
 }
 
 static fg_result fg__vk_make_device(fg__vk_device *d) {
@@ -713,7 +715,7 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
     fg_result r;
     int i;
     d->family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
-    d->has_budget = fg__vk_has_extension(d, extensions[0]);
+    if ((r = fg__vk_has_extension(d, extensions[0], &d->has_budget)) != FG_OK) return r;
     memset(&queue, 0, sizeof(queue));
     queue.type = FG__VK_QUEUE_INFO;
     queue.family = d->family;
@@ -1344,7 +1346,7 @@ typedef struct fg__vk_push {
 } fg__vk_push;
 
 enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8 };
-enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
+enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
    columns of a slot need not wait for each other. */
@@ -1803,7 +1805,7 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
             step->push.has |= FG__VK_HAS_SRC2;
         }
         step->pipelines[0] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, 1, FG__VK_GEMV_ROWS, ragged != 0);
-        step->pipelines[1] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, FG__VK_GEMV_COLS, 1, ragged != 0);
+        step->pipelines[1] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged != 0);
         step->pipelines[2] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM, type, 0, 0, ragged_tile != 0);
         if ((r = fg__vk_end_step(plan, step, &b)) != FG_OK) return r;
     }
@@ -1937,7 +1939,7 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     int which = rows == 1 ? 0 : rows <= FG__VK_FEW_ROWS ? 1 : 2, across = step->groups, down = rows;
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
-        int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : 1);
+        int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
         if (which == 2) at_once = 64;
         across = (step->push.rows + at_once - 1) / at_once;
         if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
