@@ -673,7 +673,8 @@ struct fg_backend {
     fg_result (*write)(fg_device *device, void *memory, size_t offset, const void *data, size_t bytes);
     fg_result (*read)(fg_device *device, const void *memory, size_t offset, void *data, size_t bytes);
     /* Packs a weight into the device's layout. `use`: the op that will read it (EMBED reads rows, GEMM multiplies,
-       others read vectors). With weight NULL only *bytes is set. */
+       others read vectors). The tensor's data stay where they are while the weight lives. With weight NULL only
+       *bytes is set. */
     fg_result (*pack)(fg_device *device, const fg_tensor *tensor, fg_op_type use, fg_weight **weight, size_t *bytes);
     void (*unpack)(fg_device *device, fg_weight *weight); /* frees it */
     /* Takes the graph (which outlives the plan) and allocates slots and KV pool. With plan NULL only *memory is set. */

@@ -46,6 +46,9 @@ if [ -x "$BUILD/test" ] || ./build.sh test >"$out/build.log" 2>&1; then
         test_cpu_gemm_extras test_cpu_gemm_odd test_cpu_attention
     check "backend: validation is silent" validated test_vulkan
     check "models: validation is silent" validated test_logits
+    for width in 128 512; do # of lavapipe: subgroups of 4 and 16, beside its own 8
+        check "subgroups of $((width / 32))" env LP_NATIVE_VECTOR_WIDTH=$width "$BUILD/test" test_cpu_gemm_extras test_cpu_gemm_odd test_vulkan_model
+    done
 else
     failed=$((failed + 1))
 fi

@@ -507,7 +507,7 @@ typedef struct fg__vk_device {
     void *progress_user;
     void *physical, *handle, *queue;
     uint32_t family;
-    bool has_budget, lost;
+    bool has_budget, lost, busy; /* busy: a pass runs, or its end was not waited for */
     fg__vk_properties properties;
     fg__vk_memory_properties memory;
     uint64_t max_allocation;
@@ -888,25 +888,33 @@ static void fg__vk_barrier(fg__vk_device *d, void *commands, uint32_t from_stage
     d->api.CmdPipelineBarrier(commands, from_stage, to_stage, 0, 1, &info, 0, NULL, 0, NULL);
 }
 
+static fg_result fg__vk_finish(fg__vk_device *d) {
+    fg_result r;
+    if (!d->busy) return FG_OK;
+    d->busy = false;
+    r = fg__vk_check(d, d->api.WaitForFences(d->handle, 1, &d->fence, 1, UINT64_MAX), "waiting for the device");
+    if (r != FG_OK) return r;
+    return fg__vk_check(d, d->api.ResetFences(d->handle, 1, &d->fence), "resetting a fence");
+}
+
 static fg_result fg__vk_start(fg__vk_device *d, void *commands) {
     fg__vk_submit_info info;
+    fg_result r = fg__vk_finish(d); /* there is one fence */
+    if (r != FG_OK) return r;
     memset(&info, 0, sizeof(info));
     info.type = FG__VK_SUBMIT_INFO;
     info.n_commands = 1;
     info.commands = &commands;
     if (d->lost) return fg__vk_check(d, FG__VK_DEVICE_LOST, d->properties.name);
-    return fg__vk_check(d, d->api.QueueSubmit(d->queue, 1, &info, d->fence), "starting work on the device");
-}
-
-static fg_result fg__vk_finish(fg__vk_device *d) {
-    fg_result r = fg__vk_check(d, d->api.WaitForFences(d->handle, 1, &d->fence, 1, UINT64_MAX), "waiting for the device");
-    if (r != FG_OK) return r;
-    return fg__vk_check(d, d->api.ResetFences(d->handle, 1, &d->fence), "resetting a fence");
+    r = fg__vk_check(d, d->api.QueueSubmit(d->queue, 1, &info, d->fence), "starting work on the device");
+    d->busy = r == FG_OK;
+    return r;
 }
 
 static fg_result fg__vk_copy_now(fg__vk_device *d, uint64_t from, uint64_t to, const fg__vk_copy *copy) {
-    fg_result r = fg__vk_begin(d, d->commands, 1 /* once */);
     uint32_t all = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
+    fg_result r = fg__vk_finish(d);
+    if (r == FG_OK) r = fg__vk_begin(d, d->commands, 1 /* once */);
     if (r != FG_OK) return r;
     fg__vk_barrier(d, d->commands, all, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
                    FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
@@ -1397,7 +1405,7 @@ typedef struct fg__vk_plan {
     int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
     void *commands[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with logits or not */
-    bool want_logits, running;
+    bool want_logits;
 } fg__vk_plan;
 
 static const fg__vk_weight *fg__vk_weight_of(const fg__vk_plan *plan, int index) {
@@ -2027,6 +2035,7 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     int i;
+    (void)fg__vk_finish(d);
     (void)d->api.DeviceWaitIdle(d->handle);
     if (plan->pool) d->api.DestroyDescriptorPool(d->handle, plan->pool, NULL);
     if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
@@ -2152,19 +2161,18 @@ static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg
     fg_result r;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    if ((r = fg__vk_finish(d)) != FG_OK) return r;
     if ((r = fg__vk_commands_of(plan, batch, &commands)) != FG_OK) return r;
     fg__vk_fill_batch(plan, batch);
     plan->want_logits = batch->want_logits;
-    if ((r = fg__vk_start(d, commands)) == FG_OK) plan->running = true;
-    return r;
+    return fg__vk_start(d, commands);
 }
 
 static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
-    fg_result r = plan->running ? fg__vk_finish(d) : FG_OK;
+    fg_result r = fg__vk_finish(d);
     memset(output, 0, sizeof(*output));
-    plan->running = false;
     if (r != FG_OK || plan->sample_op < 0) return r;
     output->rows = (const fg_row_result *)(const void *)(plan->rows.chunk->mapped + plan->rows.offset);
     if (plan->want_logits) output->logits = (float *)(void *)(plan->logits.chunk->mapped + plan->logits.offset);
@@ -2200,6 +2208,7 @@ static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, con
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a copy names a KV block that does not exist");
     }
     if (n < 1) return FG_OK;
+    if ((r = fg__vk_finish(d)) != FG_OK) return r;
     if ((r = fg__vk_begin(d, d->commands, 1)) != FG_OK) return r;
     for (i = 0; i < n; i++) {
         if (copies[i].from == copies[i].to) continue;
