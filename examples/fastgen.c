@@ -6,6 +6,7 @@
 
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/vulkan/fg_vulkan.h"
 
 #include <errno.h>
 #include <math.h>
@@ -84,6 +85,7 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf\n"
      "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
      "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
+     "  fastgen bench -m model.gguf --backend vulkan\n"
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
@@ -104,7 +106,7 @@ static const command commands[] = {
 
 static void print_help(FILE *to) {
     int i;
-    fprintf(to, "fastgen %s: serves large language models, on a CPU, from one file\n\n", fg_version());
+    fprintf(to, "fastgen %s: serves large language models, on a CPU or a Vulkan GPU, from one file\n\n", fg_version());
     fprintf(to, "usage: fastgen COMMAND -m FILE [options]\n\ncommands:\n");
     for (i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "\nexamples:\n"
