@@ -1169,10 +1169,17 @@ static void *fg__thread_main(void *argument) {
     t->run(t->user);
     return NULL;
 }
+/* With a stack of 2 MiB: that of some systems (musl: 128 KiB) is little for kernels that were compiled without optimisation. */
 static bool fg__thread_start(fg__thread *t, void (*run)(void *), void *user) {
+    pthread_attr_t attributes;
+    bool started;
     t->run = run;
     t->user = user;
-    return pthread_create(&t->handle, NULL, fg__thread_main, t) == 0;
+    if (pthread_attr_init(&attributes) != 0) return false;
+    pthread_attr_setstacksize(&attributes, (size_t)2 << 20);
+    started = pthread_create(&t->handle, &attributes, fg__thread_main, t) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
 }
 static void fg__thread_join(fg__thread *t) { pthread_join(t->handle, NULL); }
 #endif

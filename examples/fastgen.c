@@ -39,6 +39,7 @@
 #include "tool/page.h"
 #include "tool/server.h"
 #include "tool/cmd_serve.h"
+#include "tool/cmd_bench_serve.h"
 
 typedef struct command {
     const char *name;
@@ -97,6 +98,14 @@ static const command commands[] = {
     {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over hits in the prefix cache", "-m FILE [options]",
      "  fastgen bench sweep -m model.gguf\n"
      "  fastgen bench sweep -m model.gguf --plot hits.svg --json\n"},
+    {"bench serve", CMD_BENCH_SERVE, cmd_bench_serve, "OpenAI-compatible servers under load", "--url URL [--url URL ...] [options]",
+     "  fastgen bench serve --url http://127.0.0.1:8080\n"
+     "  fastgen bench serve --url fastgen=http://127.0.0.1:8080 --url other=http://127.0.0.1:8081 --plot load.svg\n"
+     "  fastgen bench serve --url http://127.0.0.1:8080 --clients 1,16 -p 600 -n 60 --rates 10 --json\n"
+     "Each client sends its next request when the last is answered; lengths are normal with a deviation of 30%. A request\n"
+     "passes when its first token comes within prompt tokens / --prompt-rate and the moving average (span 16) of its later\n"
+     "gaps stays under 1 / rate: requests a second that pass are the effective throughput. A server may remember prompts:\n"
+     "give another --seed to measure it again.\n"},
     {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "-m FILE [options]",
      "  fastgen demo -m examples/demo-model/demo.gguf\n"
      "  fastgen demo -m examples/demo-model/demo.gguf --policy prefill_first --token-budget 16\n"},
@@ -124,18 +133,16 @@ static int print_command_help(const command *c) {
     return 0;
 }
 
-static const command *find_command(const char *name) {
+/* The command that the first words name, of one or two words; *used of them. */
+static const command *find_command(int n, char **words, int *used) {
+    char two[32];
     int i;
-    for (i = 0; i < N_COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    for (*used = n > 1 ? 2 : 1; *used > 0 && n > 0; --*used) {
+        snprintf(two, sizeof(two), "%.15s%s%.15s", words[0], *used == 2 ? " " : "", *used == 2 ? words[1] : "");
+        for (i = 0; i < N_COMMANDS; i++)
+            if (strcmp(two, commands[i].name) == 0) return &commands[i];
+    }
     return NULL;
-}
-
-/* "bench" and "sim" are "bench sim". */
-static const command *find_pair(const char *first, const char *second) {
-    char name[32];
-    snprintf(name, sizeof(name), "%s %s", first, second);
-    return find_command(name);
 }
 
 static int run_command(const command *c, int argc, char **argv) {
@@ -150,11 +157,13 @@ static int run_command(const command *c, int argc, char **argv) {
     free((void *)args.prompts.items);
     free((void *)args.stops.items);
     free((void *)args.biases.items);
+    free((void *)args.urls.items);
     return result;
 }
 
 int main(int argc, char **argv) {
     const command *c;
+    int first, used;
     bool help;
     platform_start(&argc, &argv);
     terminal_utf8 = terminal_is_utf8();
@@ -163,10 +172,10 @@ int main(int argc, char **argv) {
         printf("fastgen %s\n", fg_version());
         return 0;
     }
-    if (argc > 2 && (c = find_pair(argv[1], argv[2])) != NULL) return run_command(c, argc - 3, argv + 3);
-    c = find_command(argc < 2 ? "" : help && argc > 2 ? argv[2] : argv[1]);
+    first = help && argc > 2 ? 2 : 1;
+    c = find_command(argc - first, argv + first, &used);
     if (c && help) return print_command_help(c);
-    if (c) return run_command(c, argc - 2, argv + 2);
+    if (c) return run_command(c, argc - first - used, argv + first + used);
     print_help(help ? stdout : stderr);
     if (!help && argc > 1) fprintf(stderr, "\nfastgen: no command '%s'\n", argv[1]);
     return help ? 0 : 2;

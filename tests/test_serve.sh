@@ -69,6 +69,16 @@ if start; then
     # shellcheck disable=SC2086 # TOOL: a list of words
     text=$($TOOL generate -m $demo -p "Once upon a time" -n 24 --temp 0 2>/dev/null)
     ask protocol "$port" "${text#Once upon a time}"
+    # load PROMPT-RATE: what the benchmark says of this server
+    load() {
+        # shellcheck disable=SC2086 # TOOL: a list of words
+        $TOOL bench serve --url "here=http://127.0.0.1:$port/v1" --clients 1,4 -p 60 -n 12 -r 3 --rates 0.001 --prompt-rate "$1" \
+            --json --plot "$dir/load.svg" >"$dir/json" 2>"$dir/err" && grep -q '</svg>' "$dir/load.svg" &&
+            grep -q '"clients": 4, "requests": 12, "failed": 0,' "$dir/json"
+    }
+    load 0.001 && grep -Eq '"passed_s": \{"0.001": [0-9.]*[1-9]' "$dir/json" &&
+        load 1e9 && ! grep -Eq '"passed_s": \{"0.001": [0-9.]*[1-9]' "$dir/json"
+    count $? "bench serve"
     stop "stops when it is asked to"
     start --max-queue 2 --max-seqs 1 --max-connections 20 --max-body 1 --timeout 2
     ask limits "$port"

@@ -390,7 +390,7 @@ static int cmd_bench(tool_args *args) {
     int result;
     memset(&b, 0, sizeof(b));
     b.args = args;
-    b.n_prompt = args->bench_prompt;
+    b.n_prompt = args->bench_prompt ? args->bench_prompt : 512;
     b.n_decode = args->n_predict < 0 ? 64 : args->n_predict;
     b.random = args->seed;
     result = parse_batches(&b);

@@ -124,7 +124,7 @@ static fg_result sim_run(sim *m, int policy, int clients, sim_result *r) {
     memset(m->clients, 0, sizeof(m->clients));
     memset(m->n_passed, 0, sizeof(m->n_passed));
     m->n_clients = clients;
-    m->n_wanted = m->args->requests;
+    m->n_wanted = m->args->requests ? m->args->requests : 200;
     m->n_sent = m->n_ended = 0;
     m->latency_sum = 0.0;
     result = fg_engine_create(&m->desc, &m->s.engine);

@@ -11,9 +11,11 @@ enum {
     CMD_SERVE = 128,
     CMD_SIM = 256,
     CMD_SWEEP = 512,
+    CMD_BENCH_SERVE = 1024,
     CMD_TEXT = CMD_GENERATE | CMD_CHAT,
     CMD_ENGINE = CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_BENCH | CMD_DEMO | CMD_SERVE | CMD_SWEEP,
-    CMD_ALL = CMD_ENGINE | CMD_TOKENIZE | CMD_SIM
+    CMD_MODEL = CMD_ENGINE | CMD_TOKENIZE | CMD_SIM,
+    CMD_ALL = CMD_MODEL | CMD_BENCH_SERVE
 };
 
 typedef struct text_list {
@@ -40,10 +42,14 @@ typedef struct tool_args {
     int top_k, penalty_window;
     /* single commands */
     bool no_bos, no_special, decode, graph, metadata;
-    int bench_prompt, repetitions, requests;
+    int bench_prompt, repetitions;
     const char *batches, *plot;
     const char *host, *alias, *api_key;
     int port, max_queue, max_connections, max_body, timeout, drain;
+    text_list urls;
+    const char *clients, *rates;
+    int requests, vocab;
+    double prompt_rate;
 } tool_args;
 
 typedef enum option_kind { OPT_FLAG, OPT_INT, OPT_REAL, OPT_SEED, OPT_TEXT, OPT_LIST } option_kind;
@@ -62,7 +68,7 @@ typedef struct option {
 #define INT_MOST 2147483647.0
 
 static const option options[] = {
-    {"-m", "--model", "FILE", OPT_TEXT, FIELD(model), 0, 0, CMD_ALL, "the model, a GGUF file"},
+    {"-m", "--model", "FILE", OPT_TEXT, FIELD(model), 0, 0, CMD_MODEL, "the model, a GGUF file"},
     {"-p", "--prompt", "TEXT", OPT_LIST, FIELD(prompts), 0, 0, CMD_GENERATE, "a prompt; give several for one batch"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_GENERATE, "a prompt from a file; - is stdin"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_PERPLEXITY, "the text; - is stdin"},
@@ -94,6 +100,18 @@ static const option options[] = {
     {"--port", NULL, "N", OPT_INT, FIELD(port), 0, 65535, CMD_SERVE, "TCP port (8080); 0: any free one"},
     {"--alias", NULL, "NAME", OPT_TEXT, FIELD(alias), 0, 0, CMD_SERVE, "the model's name for clients (that of its file)"},
     {"--api-key", NULL, "KEY", OPT_TEXT, FIELD(api_key), 0, 0, CMD_SERVE, "refuse clients that do not send this key"},
+    {"--url", NULL, "URL", OPT_LIST, FIELD(urls), 0, 0, CMD_BENCH_SERVE, "a server, [NAME=]http://ADDRESS:PORT; repeatable"},
+    {"--clients", NULL, "LIST", OPT_TEXT, FIELD(clients), 0, 0, CMD_BENCH_SERVE, "clients at once (1,2,4,8,16,32)"},
+    {"-p", "--prompt", "N", OPT_INT, FIELD(bench_prompt), 1, 1e6, CMD_BENCH_SERVE, "mean tokens of a prompt (600)"},
+    {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_BENCH_SERVE, "mean tokens of an answer (60)"},
+    {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_BENCH_SERVE, "requests of each client (4)"},
+    {"--prompt-rate", NULL, "X", OPT_REAL, FIELD(prompt_rate), 1e-3, 1e9, CMD_BENCH_SERVE,
+     "to pass, the first token comes within prompt tokens / X seconds (512)"},
+    {"--rates", NULL, "LIST", OPT_TEXT, FIELD(rates), 0, 0, CMD_BENCH_SERVE,
+     "and the others at this many a second, by a moving average (2,4,6,10)"},
+    {"--vocab", NULL, "N", OPT_INT, FIELD(vocab), 3, 1e6, CMD_BENCH_SERVE, "prompts are random token ids from N/3 to N (1000)"},
+    {"--api-key", NULL, "KEY", OPT_TEXT, FIELD(api_key), 0, 0, CMD_BENCH_SERVE, "of the servers"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_BENCH_SERVE, "write the curves as SVG"},
     {"--max-queue", NULL, "N", OPT_INT, FIELD(max_queue), 1, 1e6, CMD_SERVE,
      "requests that may wait (256); more are told to try again"},
     {"--max-connections", NULL, "N", OPT_INT, FIELD(max_connections), 1, 65536, CMD_SERVE, "open connections (1024)"},
@@ -120,7 +138,8 @@ static const option options[] = {
     {"--penalty-window", NULL, "N", OPT_INT, FIELD(penalty_window), 0, INT_MOST, CMD_TEXT,
      "last tokens the penalties see; 0: all"},
     {"--logit-bias", NULL, "ID=X", OPT_LIST, FIELD(biases), 0, 0, CMD_TEXT, "adds X to a token's logit; -inf bans it"},
-    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0, CMD_TEXT | CMD_BENCH | CMD_DEMO | CMD_SIM | CMD_SWEEP,
+    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0,
+     CMD_TEXT | CMD_BENCH | CMD_DEMO | CMD_SIM | CMD_SWEEP | CMD_BENCH_SERVE,
      "of the random numbers; the same seed gives the same text"},
     {"--stop", NULL, "TEXT", OPT_LIST, FIELD(stops), 0, 0, CMD_TEXT, "end at this text, which is left out; repeatable"},
     {"--draft", NULL, "N", OPT_INT, FIELD(draft), 0, 16, CMD_TEXT,
@@ -161,9 +180,9 @@ static const option options[] = {
      "write passes and requests for ui.perfetto.dev or chrome://tracing"},
     {"--json", NULL, NULL, OPT_FLAG, FIELD(json), 0, 0, CMD_ALL & ~(CMD_CHAT | CMD_DEMO | CMD_SERVE), "print JSON"},
     {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0,
-     CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH | CMD_SERVE | CMD_SIM | CMD_SWEEP,
+     CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH | CMD_SERVE | CMD_SIM | CMD_SWEEP | CMD_BENCH_SERVE,
      "nothing but results and errors"},
-    {"--verbose", "-v", NULL, OPT_FLAG, FIELD(verbose), 0, 0, CMD_ALL, "what the library logs"},
+    {"--verbose", "-v", NULL, OPT_FLAG, FIELD(verbose), 0, 0, CMD_MODEL, "what the library logs"},
     {"--help", "-h", NULL, OPT_FLAG, FIELD(help), 0, 0, CMD_ALL, "this text"},
 };
 
@@ -179,9 +198,8 @@ static void args_default(tool_args *args) {
     args->top_k = 40;
     args->top_p = 0.95;
     args->min_p = 0.05;
-    args->bench_prompt = 512;
+    args->bench_prompt = 0; /* each command has its own */
     args->repetitions = 1;
-    args->requests = 200;
     args->batches = "1,4,16";
     args->host = "127.0.0.1";
     args->port = 8080;
@@ -189,6 +207,11 @@ static void args_default(tool_args *args) {
     args->max_body = 8;
     args->timeout = 60;
     args->drain = 30;
+    args->clients = "1,2,4,8,16,32";
+    args->rates = "2,4,6,10";
+    args->requests = 0; /* each command has its own */
+    args->vocab = 1000;
+    args->prompt_rate = 512;
 }
 
 /* Wrong use: a message on stderr; the tool then ends with 2. */

@@ -356,10 +356,17 @@ static void *thread_main(void *argument) {
     return NULL;
 }
 
+/* With a stack of 2 MiB: that of some systems (musl: 128 KiB) is too small for a pass. */
 static bool thread_start(thread_id *t, void (*run)(void *), void *user) {
+    pthread_attr_t attributes;
+    bool started;
     t->run = run;
     t->user = user;
-    return pthread_create(&t->handle, NULL, thread_main, t) == 0;
+    if (pthread_attr_init(&attributes) != 0) return false;
+    pthread_attr_setstacksize(&attributes, (size_t)2 << 20);
+    started = pthread_create(&t->handle, &attributes, thread_main, t) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
 }
 
 static void thread_join(thread_id *t) { pthread_join(t->handle, NULL); }
