@@ -19985,9 +19985,10 @@ static void fg__beam_finish(fg_engine *e, fg__request *r) {
         fg__sequence *s = &r->samples[i];
         const fg__hypothesis *h = &r->ended[i];
         bool last = i == n - 1, alive = true;
+        int length = i < r->n_hypotheses ? h->n : 0; /* the last token of the last sample frees the request */
         s->seq.held = false;
         s->seq.n_tokens = r->n_prompt;
-        for (k = 0; i < r->n_hypotheses && alive && k < h->n; k++) {
+        for (k = 0; alive && k < length; k++) {
             fg__sample_output out;
             memset(&out, 0, sizeof(out));
             out.token = h->tokens[k];
