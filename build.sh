@@ -15,6 +15,7 @@ usage: ./build.sh [target ...]
   tsan       the tests of threads and of models under the thread sanitizer
   fuzz       build/fuzz_*: libFuzzer targets (needs clang)
   checks     build/logits and build/chat, which tests/check_logits.py and check_chat.py drive
+  vulkan     backends/vulkan/fg_vulkan_spirv.h from shaders/ (needs glslangValidator)
   clean      removes build/
 
 environment:
@@ -49,7 +50,7 @@ find_compiler() {
     LIBS="-lm -lpthread"
     EXE=
     case $($CC -dumpmachine 2>/dev/null || true) in *mingw* | *windows*)
-        LIBS="-lm"
+        LIBS="-lm -lws2_32"
         EXE=.exe
         ;;
     esac
@@ -129,6 +130,9 @@ target_test() {
         if target_tool && target_examples; then
             export TOOL="$RUN $BUILD/fastgen$EXE"
             tests_of tool sh tests/test_tool.sh
+            compile serve_client tests/serve_client.c
+            export CLIENT="$RUN $BUILD/serve_client$EXE"
+            tests_of serve sh tests/test_serve.sh
         else
             failed=$((failed + 1))
         fi
@@ -163,12 +167,45 @@ target_checks() {
     compile chat tests/chat_main.c
 }
 
+# One shader as an array of words.
+spirv_array() {
+    echo "static const uint32_t fg__vk_spirv_$1[] = {"
+    od -An -v -tx4 "$BUILD/$1.spv" | awk '{ for (i = 1; i <= NF; i++) { sub(/^0+/, "", $i); printf "0x%s,", $i == "" ? "0" : $i } print "" }'
+    echo "};"
+}
+
+# SPIRV: where the result goes, for CI to compare.
+target_vulkan() {
+    glslang=$(first_of glslangValidator glslang)
+    mkdir -p "$BUILD"
+    names=
+    for source in shaders/*.comp; do
+        name=$(basename "$source" .comp)
+        names="$names $name"
+        "$glslang" -V --target-env vulkan1.2 -g0 -o "$BUILD/$name.spv" "$source" >"$BUILD/$name.log" || { cat "$BUILD/$name.log"; exit 1; }
+    done
+    {
+        echo "/* The shaders in shaders/, compiled; written by ./build.sh vulkan. */"
+        for name in $names; do spirv_array "$name"; done
+        echo "enum {"
+        for name in $names; do echo "    FG__VK_SHADER_$(echo "$name" | tr 'a-z' 'A-Z'),"; done
+        echo "    FG__VK_SHADERS"
+        echo "};"
+        echo "static const struct {"
+        echo "    const uint32_t *code;"
+        echo "    size_t bytes;"
+        echo "} fg__vk_spirv[] = {"
+        for name in $names; do echo "    {fg__vk_spirv_$name, sizeof(fg__vk_spirv_$name)},"; done
+        echo "};"
+    } >"${SPIRV-backends/vulkan/fg_vulkan_spirv.h}"
+}
+
 target_clean() { rm -rf "$BUILD"; }
 
 [ $# -gt 0 ] || set -- tool
 for target in "$@"; do
     case $target in
-    tool | demo | test | examples | asan | tsan | fuzz | checks | clean) "target_$target" ;;
+    tool | demo | test | examples | asan | tsan | fuzz | checks | vulkan | clean) "target_$target" ;;
     -h | --help | help) usage ;;
     *)
         echo "build.sh: no target '$target'; see ./build.sh --help" >&2

@@ -24,7 +24,7 @@
    - Parallel samples, best_of and beam search, on KV blocks that they share.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
-   - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; GPUs come through backends (section 7).
+   - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
    the model you name. It loads no model it does not know: the error says what is missing.
@@ -101,7 +101,11 @@
    of fused operations (print it with fg_graph_text), gives each weight to pack, the list to prepare, and then for every
    pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops
    and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
-   fg_engine_desc.backends: they are tried in order, the CPU comes last by itself.
+   fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
+   the checks of what comes from outside; a tensor's data stay where they are while its weight lives.
+
+   backends/vulkan/fg_vulkan.h is a backend for any vendor's GPU in a header of its own, to include after this one:
+   desc.backends[0] = fg_backend_vulkan(). It finds the driver at run time and falls through to the CPU without one.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
    >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
@@ -287,6 +291,9 @@ fg_result fg_detokenize(const fg_model *model, const int32_t *ids, size_t count,
                         size_t capacity, size_t *length);
 /* True when `token` ends a generation: EOS, end of turn, end of message. */
 bool fg_token_is_end(const fg_model *model, int32_t token);
+/* The bytes one token stands for, which may be part of a character; special tokens by their names. Not zero-terminated; they
+   live as long as the model. NULL: the vocabulary has no such token. */
+const char *fg_token_text(const fg_model *model, int32_t token, size_t *length);
 /* Renders a conversation with the model's own chat template (Jinja, as transformers runs it). `messages_json` is the
    OpenAI form: [{"role": "user", "content": "Hi"}, ...]; options_json may be NULL or an object whose members become template
    variables (tools, add_generation_prompt, ...). Errors: TEMPLATE, INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
@@ -623,7 +630,7 @@ typedef struct fg_op {
     int32_t n_head, n_kv_head, head_dim, n_rot;
     int32_t rope_neox;                /* 1: pairs are (i, i + n_rot/2); 0: (2i, 2i+1) */
     float eps;                        /* NORM, ROPE_KV */
-    float scale;                      /* EMBED; ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN) */
+    float scale;                      /* EMBED (0: 1); ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN) */
     float softcap;                    /* ATTENTION: s = softcap * tanh(s / softcap); 0: off */
 } fg_op;
 
@@ -700,6 +707,8 @@ typedef struct fg_device_desc {
     fg_allocator allocator;
     fg_log_fn log;
     void *log_user;
+    fg_progress_fn progress; /* of prepare, called by its thread; may be NULL */
+    void *progress_user;
 } fg_device_desc;
 
 struct fg_device_caps {
@@ -728,7 +737,8 @@ struct fg_backend {
     fg_result (*write)(fg_device *device, void *memory, size_t offset, const void *data, size_t bytes);
     fg_result (*read)(fg_device *device, const void *memory, size_t offset, void *data, size_t bytes);
     /* Packs a weight into the device's layout. `use`: the op that will read it (EMBED reads rows, GEMM multiplies,
-       others read vectors). With weight NULL only *bytes is set. */
+       others read vectors). The tensor's data stay where they are while the weight lives. With weight NULL only
+       *bytes is set. */
     fg_result (*pack)(fg_device *device, const fg_tensor *tensor, fg_op_type use, fg_weight **weight, size_t *bytes);
     void (*unpack)(fg_device *device, fg_weight *weight); /* frees it */
     /* Takes the graph (which outlives the plan) and allocates slots and KV pool. With plan NULL only *memory is set. */
@@ -12884,6 +12894,126 @@ static void fg__graph_print(const fg_graph *g, fg__text *out) {
     for (i = 0; i < g->n_ops; i++) fg__graph_print_op(g, i, out);
 }
 
+/* ---- checks, for backends: graphs and batches come from outside --------------------------------- */
+
+/* True when columns [column, column + n) of `slot` exist. */
+static bool fg__graph_has_columns(const fg_graph *graph, int slot, int64_t column, int64_t n) {
+    return slot >= 0 && slot < graph->n_slots && column >= 0 && n >= 1 && column + n <= graph->slots[slot].width;
+}
+
+/* The tensor behind a weight; NULL when there is none. While memory is only measured weights need not be packed. */
+static const fg_tensor *fg__graph_tensor(const fg_graph *graph, int index, bool measure) {
+    if (index < 0 || index >= graph->n_weights) return NULL;
+    if (!measure && !(graph->weights && graph->weights[index])) return NULL;
+    return &graph->tensors[index];
+}
+
+/* True when `index` is a vector of at least n elements, or -1 and may be missing. */
+static bool fg__graph_has_vector(const fg_graph *graph, int index, int64_t n, bool may_miss, bool measure) {
+    const fg_tensor *tensor = fg__graph_tensor(graph, index, measure);
+    if (index == -1) return may_miss;
+    return tensor && tensor->dims[0] * (tensor->n_dims > 1 ? tensor->dims[1] : 1) >= n;
+}
+
+static bool fg__graph_has_matrix(const fg_graph *graph, int index, int64_t k, int64_t n, bool measure) {
+    const fg_tensor *tensor = fg__graph_tensor(graph, index, measure);
+    return tensor && tensor->dims[0] == k && (tensor->n_dims > 1 ? tensor->dims[1] : 1) >= n;
+}
+
+static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool measure) {
+    const fg_group *group;
+    int64_t q = (int64_t)op->n_head * op->head_dim, kv = (int64_t)op->n_kv_head * op->head_dim;
+    if (op->group < 0 || op->group >= graph->n_groups) return false;
+    group = &graph->groups[op->group];
+    if (op->group_layer < 0 || op->group_layer >= group->n_layers || op->n_head < 1 || op->n_kv_head < 1 ||
+        op->n_head % op->n_kv_head || op->head_dim != group->head_dim || op->n_kv_head != group->n_kv_head ||
+        !fg__graph_has_columns(graph, op->src, op->src_col, q))
+        return false;
+    if (op->type == FG_OP_ATTENTION) return fg__graph_has_columns(graph, op->dst, op->dst_col, q);
+    return fg__graph_has_columns(graph, op->src, op->src2_col, kv) &&
+           fg__graph_has_columns(graph, op->src, op->dst_col, kv) && op->n_rot >= 0 && op->n_rot % 2 == 0 &&
+           op->n_rot <= op->head_dim && fg__graph_has_vector(graph, op->weight, op->head_dim, true, measure) &&
+           fg__graph_has_vector(graph, op->weight2, op->head_dim, true, measure) &&
+           fg__graph_has_vector(graph, op->bias, op->n_rot / 2, op->n_rot == 0, measure);
+}
+
+/* True when everything an op names exists and is wide enough. `measure`: weights need not be packed yet. */
+static bool fg__graph_check_op(const fg_graph *g, const fg_op *op, bool measure) {
+    bool to = fg__graph_has_columns(g, op->dst, op->dst_col, op->n);
+    bool from = fg__graph_has_columns(g, op->src, op->src_col, op->n);
+    bool second = op->src2 == -1 || fg__graph_has_columns(g, op->src2, op->src2_col, op->n);
+    switch (op->type) {
+    case FG_OP_EMBED: return to && fg__graph_has_matrix(g, op->weight, op->n, 1, measure);
+    case FG_OP_NORM:
+        return to && from && second && fg__graph_has_vector(g, op->weight, op->n, true, measure) &&
+               fg__graph_has_vector(g, op->bias, op->n, true, measure);
+    case FG_OP_GEMM:
+        return to && fg__graph_has_columns(g, op->src, op->src_col, op->k) &&
+               fg__graph_has_matrix(g, op->weight, op->k, op->n, measure) &&
+               fg__graph_has_vector(g, op->bias, op->n, true, measure) && op->src != op->dst &&
+               (op->src2 == -1 || fg__graph_has_columns(g, op->src2, 0, op->n)) &&
+               (op->src2 != op->dst || op->dst_col == 0);
+    case FG_OP_ROPE_KV:
+    case FG_OP_ATTENTION: return fg__graph_check_heads(g, op, measure);
+    case FG_OP_ACT_MUL: return to && from && second && op->src2 >= 0;
+    case FG_OP_GATHER_ROWS: return to && from && g->slots[op->dst].per_row && !g->slots[op->src].per_row;
+    case FG_OP_SAMPLE: return from && g->slots[op->src].per_row && g->slots[op->src].width == op->n && op->src_col == 0;
+    default: return false;
+    }
+}
+
+/* `kv_types`: bits of the types that backend `name` offers. */
+static fg_result fg__graph_check_group(const fg_group *group, uint64_t kv_types, const char *name) {
+    if (group->kind != FG_GROUP_FULL && group->kind != FG_GROUP_WINDOW)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no cache groups of kind %d", name, (int)group->kind);
+    if ((int)group->kv_type < 0 || group->kv_type > 63 || !(kv_types >> group->kv_type & 1))
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no KV cache of type %s", name, fg_type_name(group->kv_type));
+    if (group->block_tokens < 1 || (group->block_tokens & (group->block_tokens - 1)) || group->block_tokens > 1 << 20 ||
+        group->n_layers < 1 || group->n_kv_head < 1 || group->head_dim < 1 || group->n_blocks < 1 ||
+        group->window < 0 || (int64_t)group->n_kv_head * group->head_dim > 1 << 24 || group->n_layers > 1 << 16 ||
+        (int64_t)group->n_blocks * group->block_tokens > INT32_MAX)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a cache group's dimensions make no sense");
+    return FG_OK;
+}
+
+/* True when the blocks that a sequence reads, and the slots that its tokens are written to, exist. */
+static bool fg__batch_check_blocks(const fg_graph *graph, const fg_batch *batch, int index, int seq) {
+    const fg_group *group = &graph->groups[index];
+    const int32_t *table = batch->tables[index] + (size_t)seq * (size_t)graph->max_blocks_per_seq;
+    int i, last = (batch->kv_len[seq] - 1) / group->block_tokens;
+    int first = batch->kv_len[seq] - (batch->cu_q[seq + 1] - batch->cu_q[seq]); /* position of the first query */
+    if (last >= graph->max_blocks_per_seq) return false;
+    first = group->window > 0 ? FG__MAX(0, first - group->window + 1) : 0;
+    for (i = first / group->block_tokens; i <= last; i++)
+        if (table[i] < 0 || table[i] >= group->n_blocks) return false;
+    for (i = batch->cu_q[seq]; i < batch->cu_q[seq + 1]; i++)
+        if (batch->slots[index][i] < 0 || batch->slots[index][i] >= group->n_blocks * group->block_tokens) return false;
+    return true;
+}
+
+/* True when every token, row, block and slot that a batch names exists. */
+static bool fg__batch_check(const fg_graph *graph, const fg_batch *batch) {
+    int i, j;
+    if (batch->n_tokens < 1 || batch->n_tokens > graph->max_tokens || batch->n_seqs < 1 ||
+        batch->n_seqs > graph->max_seqs || batch->n_rows < 0 || batch->n_rows > graph->max_rows ||
+        batch->cu_q[0] != 0 || batch->cu_q[batch->n_seqs] != batch->n_tokens)
+        return false;
+    for (i = 0; i < batch->n_seqs; i++) {
+        int n = batch->cu_q[i + 1] - batch->cu_q[i];
+        if (n < 1 || n > batch->n_tokens || batch->kv_len[i] < n) return false;
+        for (j = 0; j < graph->n_groups; j++)
+            if (!fg__batch_check_blocks(graph, batch, j, i)) return false;
+    }
+    for (i = 0; i < batch->n_rows; i++)
+        if (batch->rows[i] < 0 || batch->rows[i] >= batch->n_tokens) return false;
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_tensor *table = graph->ops[i].type == FG_OP_EMBED ? &graph->tensors[graph->ops[i].weight] : NULL;
+        for (j = 0; table && j < batch->n_tokens; j++)
+            if (batch->tokens[j] < 0 || batch->tokens[j] >= (table->n_dims > 1 ? table->dims[1] : 1)) return false;
+    }
+    return true;
+}
+
 /* ================================================================================================
    >>cpu_base  what the CPU can do, and how its kernels are told to the compiler
    ================================================================================================ */
@@ -15188,77 +15318,22 @@ static float *fg__cpu_row(const fg__cpu_plan *plan, int slot, int row) {
     return plan->slots[slot].data + (size_t)row * plan->slots[slot].stride;
 }
 
-/* True when columns [column, column + n) of `slot` exist. */
-static bool fg__cpu_has_columns(const fg_graph *graph, int slot, int64_t column, int64_t n) {
-    return slot >= 0 && slot < graph->n_slots && column >= 0 && n >= 1 && column + n <= graph->slots[slot].width;
-}
-
-/* The tensor behind a weight; NULL when there is none. While memory is only measured weights need not be packed. */
-static const fg_tensor *fg__cpu_tensor(const fg__cpu_plan *plan, int index) {
-    if (index < 0 || index >= plan->graph->n_weights) return NULL;
-    if (!plan->measure && !(plan->graph->weights && plan->graph->weights[index])) return NULL;
-    return &plan->graph->tensors[index];
-}
-
-/* True when `index` is a vector of at least n elements, or -1 and may be missing. */
-static bool fg__cpu_has_vector(const fg__cpu_plan *plan, int index, int64_t n, bool may_miss) {
-    const fg_tensor *tensor = fg__cpu_tensor(plan, index);
-    if (index == -1) return may_miss;
-    if (!tensor || (!plan->measure && !fg__cpu_vector(plan, index))) return false;
-    return tensor->dims[0] * (tensor->n_dims > 1 ? tensor->dims[1] : 1) >= n;
-}
-
-static bool fg__cpu_has_matrix(const fg__cpu_plan *plan, int index, int64_t k, int64_t n) {
-    const fg_tensor *tensor = fg__cpu_tensor(plan, index);
-    return tensor && tensor->dims[0] == k && (tensor->n_dims > 1 ? tensor->dims[1] : 1) >= n;
-}
-
 static const fg__gemm_kernel *fg__cpu_kernel_of(const fg__cpu_plan *plan, const fg_op *op) {
     if (plan->measure) return fg__gemm_kernel_find(plan->device->path, plan->graph->tensors[op->weight].type, op->k);
     return fg__cpu_weight_of(plan, op->weight)->kernel;
 }
 
-static bool fg__cpu_check_heads(const fg__cpu_plan *plan, const fg_op *op) {
-    const fg_graph *graph = plan->graph;
-    const fg_group *group = &graph->groups[op->group];
-    int64_t q = (int64_t)op->n_head * op->head_dim, kv = (int64_t)op->n_kv_head * op->head_dim;
-    if (op->group < 0 || op->group >= graph->n_groups || op->group_layer < 0 || op->group_layer >= group->n_layers ||
-        op->n_head < 1 || op->n_kv_head < 1 || op->n_head % op->n_kv_head || op->head_dim != group->head_dim ||
-        op->n_kv_head != group->n_kv_head || !fg__cpu_has_columns(graph, op->src, op->src_col, q))
-        return false;
-    if (op->type == FG_OP_ATTENTION)
-        return fg__cpu_has_columns(graph, op->dst, op->dst_col, q) &&
-               (!plan->groups[op->group].n_head || plan->groups[op->group].n_head == op->n_head);
-    return fg__cpu_has_columns(graph, op->src, op->src2_col, kv) &&
-           fg__cpu_has_columns(graph, op->src, op->dst_col, kv) && op->n_rot >= 0 && op->n_rot % 2 == 0 &&
-           op->n_rot <= op->head_dim && fg__cpu_has_vector(plan, op->weight, op->head_dim, true) &&
-           fg__cpu_has_vector(plan, op->weight2, op->head_dim, true) &&
-           fg__cpu_has_vector(plan, op->bias, op->n_rot / 2, op->n_rot == 0);
-}
-
-/* True when everything an op names exists and is wide enough. */
+/* True when everything an op names exists, is wide enough, and is what the kernels take. */
 static bool fg__cpu_check_op(const fg__cpu_plan *plan, const fg_op *op) {
-    const fg_graph *g = plan->graph;
-    bool to = fg__cpu_has_columns(g, op->dst, op->dst_col, op->n),
-         from = fg__cpu_has_columns(g, op->src, op->src_col, op->n);
-    bool second = op->src2 == -1 || fg__cpu_has_columns(g, op->src2, op->src2_col, op->n);
-    switch (op->type) {
-    case FG_OP_EMBED: return to && fg__cpu_has_matrix(plan, op->weight, op->n, 1);
-    case FG_OP_NORM:
-        return to && from && second && fg__cpu_has_vector(plan, op->weight, op->n, true) &&
-               fg__cpu_has_vector(plan, op->bias, op->n, true);
-    case FG_OP_GEMM:
-        return to && fg__cpu_has_columns(g, op->src, op->src_col, op->k) &&
-               fg__cpu_has_matrix(plan, op->weight, op->k, op->n) && fg__cpu_has_vector(plan, op->bias, op->n, true) &&
-               op->src != op->dst && (op->src2 == -1 || fg__cpu_has_columns(g, op->src2, 0, op->n)) &&
-               (op->src2 != op->dst || op->dst_col == 0);
-    case FG_OP_ROPE_KV:
-    case FG_OP_ATTENTION: return op->group >= 0 && op->group < g->n_groups && fg__cpu_check_heads(plan, op);
-    case FG_OP_ACT_MUL: return to && from && second && op->src2 >= 0;
-    case FG_OP_GATHER_ROWS: return to && from && g->slots[op->dst].per_row && !g->slots[op->src].per_row;
-    case FG_OP_SAMPLE: return from && g->slots[op->src].per_row && g->slots[op->src].width == op->n && op->src_col == 0;
-    default: return false;
-    }
+    int heads = op->type == FG_OP_ATTENTION ? plan->groups[op->group & (FG_MAX_GROUPS - 1)].n_head : 0;
+    int vectors[3], i;
+    if (!fg__graph_check_op(plan->graph, op, plan->measure) || (heads && heads != op->n_head)) return false;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV ? op->weight : -1;
+    vectors[1] = op->weight2;
+    vectors[2] = op->bias;
+    for (i = 0; i < 3 && !plan->measure; i++)
+        if (vectors[i] >= 0 && !fg__cpu_vector(plan, vectors[i])) return false;
+    return true;
 }
 
 /* True when two products can run side by side: the same input, outputs that do not meet. */
@@ -15415,20 +15490,6 @@ static fg_result fg__cpu_add_ops(fg__cpu_plan *plan) {
         plan->stages[plan->n_stages - 1].gate = i + n;
         n++;
     }
-    return FG_OK;
-}
-
-static fg_result fg__cpu_check_group(const fg_group *group) {
-    if (group->kind != FG_GROUP_FULL && group->kind != FG_GROUP_WINDOW)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "the CPU backend has no cache groups of kind %d", (int)group->kind);
-    if ((int)group->kv_type < 0 || group->kv_type > 63 || !(FG__CPU_KV_TYPES >> group->kv_type & 1))
-        return fg__fail(FG_ERROR_UNSUPPORTED, "the CPU backend has no KV cache of type %s",
-                        fg_type_name(group->kv_type));
-    if (group->block_tokens < 1 || (group->block_tokens & (group->block_tokens - 1)) || group->block_tokens > 1 << 20 ||
-        group->n_layers < 1 || group->n_kv_head < 1 || group->head_dim < 1 || group->n_blocks < 1 ||
-        group->window < 0 || (int64_t)group->n_kv_head * group->head_dim > 1 << 24 || group->n_layers > 1 << 16 ||
-        (int64_t)group->n_blocks * group->block_tokens > INT32_MAX)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a cache group's dimensions make no sense");
     return FG_OK;
 }
 
@@ -15595,7 +15656,7 @@ static fg_result fg__cpu_plan_fill(fg__cpu_plan *plan, fg_memory *memory) {
         graph->max_seqs < 1)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the graph's limits make no sense");
     for (i = 0; i < graph->n_groups; i++)
-        if ((result = fg__cpu_check_group(&graph->groups[i])) != FG_OK) return result;
+        if ((result = fg__graph_check_group(&graph->groups[i], FG__CPU_KV_TYPES, "CPU")) != FG_OK) return result;
     if ((result = fg__cpu_add_ops(plan)) != FG_OK) return result;
     fg__cpu_add_phases(plan);
     for (i = 0; i < plan->n_stages; i++)
@@ -16199,44 +16260,6 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     }
 }
 
-/* True when the blocks that a sequence reads, and the slots that its tokens are written to, exist. */
-static bool fg__cpu_check_blocks(const fg__cpu_plan *plan, int index, int seq) {
-    const fg_batch *batch = plan->batch;
-    const fg_group *group = &plan->graph->groups[index];
-    const int32_t *table = batch->tables[index] + (size_t)seq * (size_t)plan->graph->max_blocks_per_seq;
-    int i, first = fg__attn_position(batch, seq, batch->cu_q[seq]);
-    if ((batch->kv_len[seq] - 1) / group->block_tokens >= plan->graph->max_blocks_per_seq) return false;
-    for (i = fg__attn_first(group, first) / group->block_tokens; i <= (batch->kv_len[seq] - 1) / group->block_tokens;
-         i++)
-        if (table[i] < 0 || table[i] >= group->n_blocks) return false;
-    for (i = batch->cu_q[seq]; i < batch->cu_q[seq + 1]; i++)
-        if (batch->slots[index][i] < 0 || batch->slots[index][i] >= group->n_blocks * group->block_tokens) return false;
-    return true;
-}
-
-static bool fg__cpu_check_batch(const fg__cpu_plan *plan, const fg_batch *batch) {
-    const fg_graph *graph = plan->graph;
-    int i, j;
-    if (batch->n_tokens < 1 || batch->n_tokens > graph->max_tokens || batch->n_seqs < 1 ||
-        batch->n_seqs > graph->max_seqs || batch->n_rows < 0 || batch->n_rows > graph->max_rows ||
-        batch->cu_q[0] != 0 || batch->cu_q[batch->n_seqs] != batch->n_tokens)
-        return false;
-    for (i = 0; i < batch->n_seqs; i++) {
-        int n = batch->cu_q[i + 1] - batch->cu_q[i];
-        if (n < 1 || n > batch->n_tokens || batch->kv_len[i] < n) return false;
-        for (j = 0; j < graph->n_groups; j++)
-            if (!fg__cpu_check_blocks(plan, j, i)) return false;
-    }
-    for (i = 0; i < batch->n_rows; i++)
-        if (batch->rows[i] < 0 || batch->rows[i] >= batch->n_tokens) return false;
-    for (i = 0; i < graph->n_ops; i++)
-        if (graph->ops[i].type == FG_OP_EMBED)
-            for (j = 0; j < batch->n_tokens; j++)
-                if (batch->tokens[j] < 0 || batch->tokens[j] >= fg__cpu_weight_of(plan, graph->ops[i].weight)->n)
-                    return false;
-    return true;
-}
-
 /* The pass runs here, on this thread and the pool's; wait only hands out the results. */
 static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
@@ -16247,7 +16270,7 @@ static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     job.run = fg__cpu_pass_run;
     job.user = plan;
     plan->batch = batch;
-    if (!fg__cpu_check_batch(plan, batch)) {
+    if (!fg__batch_check(plan->graph, batch)) {
         plan->batch = NULL;
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
     }
@@ -20397,6 +20420,8 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     d.allocator = e->env.allocator;
     d.log = e->desc.log;
     d.log_user = e->desc.log_user;
+    d.progress = e->desc.progress;
+    d.progress_user = e->desc.progress_user;
     if ((r = backend->open(&d, &e->device)) != FG_OK) return r;
     e->backend = backend;
     backend->caps(e->device, &e->caps);
@@ -20797,6 +20822,11 @@ fg_result fg_detokenize(const fg_model *m, const int32_t *ids, size_t count, uns
 
 bool fg_token_is_end(const fg_model *m, int32_t token) {
     return token >= 0 && token < m->vocab->n_tokens && fg__vocab_is_end(m->vocab, token);
+}
+
+const char *fg_token_text(const fg_model *m, int32_t token, size_t *length) {
+    *length = 0;
+    return token >= 0 && token < m->vocab->n_tokens ? fg__vocab_piece(m->vocab, token, true, length) : NULL;
 }
 
 /* The text of a token as templates see it. False: the vocabulary has no such token. */

@@ -6,6 +6,7 @@
 
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/vulkan/fg_vulkan.h"
 
 #include <errno.h>
 #include <math.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tool/platform.h"
 #include "tool/text.h"
@@ -29,6 +31,14 @@
 #include "tool/cmd_demo.h"
 #include "tool/cmd_sim.h"
 #include "tool/cmd_sweep.h"
+#include "tool/json.h"
+#include "tool/http.h"
+#include "tool/api.h"
+#include "tool/reply.h"
+#include "tool/metrics.h"
+#include "tool/page.h"
+#include "tool/server.h"
+#include "tool/cmd_serve.h"
 
 typedef struct command {
     const char *name;
@@ -47,6 +57,15 @@ static const command commands[] = {
      "  fastgen chat -m model.gguf\n"
      "  fastgen chat -m model.gguf --system \"Answer in one sentence.\" --temp 0.2\n"
      "  echo \"What is a fox?\" | fastgen chat -m model.gguf -n 100\n"},
+    {"serve", CMD_SERVE, cmd_serve, "the OpenAI API over HTTP, for many clients at once", "-m FILE [options]",
+     "  fastgen serve -m model.gguf\n"
+     "  fastgen serve -m model.gguf --host 0.0.0.0 --port 8000 --api-key SECRET\n"
+     "  fastgen serve -m model.gguf --alias my-model --max-seqs 32 --kv-tokens 65536 --kv-type q8_0\n"
+     "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32}'\n"
+     "A browser that opens its address finds a chat, and live pictures of what the engine does. Programs find\n"
+     "/v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health and, for Prometheus,\n"
+     "/metrics under vLLM's names. FASTGEN_API_KEY in the environment does what --api-key does. SIGTERM and Ctrl-C let\n"
+     "it finish what it is answering; asked twice it stops at once.\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, "text on stdin to token ids, or back", "-m FILE [options] < text",
      "  echo -n \"Hello world\" | fastgen tokenize -m model.gguf\n"
      "  echo -n \"<s> is text here\" | fastgen tokenize -m vocabulary.gguf --no-bos --no-special\n"
@@ -66,6 +85,7 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf\n"
      "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
      "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
+     "  fastgen bench -m model.gguf --backend vulkan\n"
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
@@ -86,12 +106,13 @@ static const command commands[] = {
 
 static void print_help(FILE *to) {
     int i;
-    fprintf(to, "fastgen %s: serves large language models, on a CPU, from one file\n\n", fg_version());
+    fprintf(to, "fastgen %s: serves large language models, on a CPU or a Vulkan GPU, from one file\n\n", fg_version());
     fprintf(to, "usage: fastgen COMMAND -m FILE [options]\n\ncommands:\n");
     for (i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "\nexamples:\n"
                 "  fastgen generate -m model.gguf -p \"Once upon a time\" -n 64\n"
                 "  fastgen chat -m model.gguf\n"
+                "  fastgen serve -m model.gguf --port 8080\n"
                 "  fastgen bench -m model.gguf -b 1,4,16 --json\n"
                 "\nfastgen COMMAND --help lists the options of a command.\n");
 }

@@ -6,6 +6,7 @@
    It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/vulkan/fg_vulkan.h"
 
 #include "test.h"
 
@@ -28,6 +29,7 @@
 #include "test_swap.c"
 #include "test_soak.c"
 #include "test_logits.c"
+#include "test_vulkan.c"
 
 static void run_all(void) {
     run_gguf_tests();
@@ -49,6 +51,7 @@ static void run_all(void) {
     run_swap_tests();
     run_soak_tests();
     run_logits_tests();
+    run_vulkan_tests();
 }
 
 int main(int argc, char **argv) {
@@ -58,6 +61,7 @@ int main(int argc, char **argv) {
         test_filter = argv[i];
         run_all();
     }
+    cpu_vulkan_close();
     printf("%d passed, %d failed", tests_passed, tests_failed);
     if (tests_skipped) printf(", %d skipped", tests_skipped);
     printf("\n");

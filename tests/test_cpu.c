@@ -1,5 +1,6 @@
-/* The CPU backend through its vtable, op by op against references in double precision written here, on every path that
-   this machine has; and the invariant: a sequence's bits do not depend on batch, chunks, threads or block size. */
+/* Backends through their vtable, op by op against references in double precision written here: every path of the CPU that
+   this machine has, and a Vulkan device where there is one; and the CPU's invariant: a sequence's bits do not depend on
+   batch, chunks, threads or block size. */
 
 /* ---- Random data. ---- */
 
@@ -140,14 +141,54 @@ static void cpu_rig_end(cpu_rig *rig, int slot) {
     rig->graph.n_vocab = width;
 }
 
+/* A device of the Vulkan backend, for the whole run: its kernels are compiled once. `limit`: see fg_vulkan_options. */
+typedef struct cpu_vulkan {
+    fg_device *device;
+    size_t limit;
+    bool tried;
+} cpu_vulkan;
+
+static cpu_vulkan cpu_vulkans[2] = {{NULL, 0, false}, {NULL, 32768, false}};
+
+static fg_device *cpu_vulkan_device(int which) {
+    cpu_vulkan *v = &cpu_vulkans[which];
+    fg_device_desc desc;
+    fg_vulkan_options options;
+    memset(&desc, 0, sizeof(desc));
+    memset(&options, 0, sizeof(options));
+    options.max_buffer_bytes = v->limit;
+    desc.options = &options;
+    if (!v->tried && fg_backend_vulkan()->open(&desc, &v->device) != FG_OK) v->device = NULL;
+    v->tried = true;
+    return v->device;
+}
+
+static void cpu_vulkan_close(void) {
+    int i;
+    for (i = 0; i < 2; i++) {
+        if (cpu_vulkans[i].device) fg_backend_vulkan()->close(cpu_vulkans[i].device);
+        cpu_vulkans[i].device = NULL;
+        cpu_vulkans[i].tried = false;
+    }
+}
+
+static bool cpu_is_vulkan(const char *path) { return path && strncmp(path, "vulkan", 6) == 0; }
+
+/* `path`: of the CPU, or "vulkan", or "vulkan-split": kernels that see little of a buffer at once. */
 static fg_result cpu_rig_open(cpu_rig *rig, const char *path, int n_threads) {
     fg_device_desc desc;
-    fg_result result;
+    fg_result result = FG_OK;
     int i;
     memset(&desc, 0, sizeof(desc));
     desc.cpu_path = path;
     desc.n_threads = n_threads;
-    result = rig->backend->open(&desc, &rig->device);
+    if (cpu_is_vulkan(path)) {
+        rig->backend = fg_backend_vulkan();
+        rig->device = cpu_vulkan_device(strcmp(path, "vulkan-split") == 0);
+    } else {
+        rig->backend = fg_backend_cpu();
+        result = rig->backend->open(&desc, &rig->device);
+    }
     for (i = 0; i < rig->graph.n_weights && result == FG_OK; i++)
         result = rig->backend->pack(rig->device, &rig->tensors[i], rig->uses[i], &rig->weights[i], NULL);
     if (result == FG_OK) result = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
@@ -155,7 +196,7 @@ static fg_result cpu_rig_open(cpu_rig *rig, const char *path, int n_threads) {
     return result;
 }
 
-static void cpu_rig_close(cpu_rig *rig) {
+static void cpu_rig_end_device(cpu_rig *rig) {
     int i;
     if (rig->plan) rig->backend->release(rig->device, rig->plan);
     for (i = 0; i < rig->graph.n_weights; i++) {
@@ -165,6 +206,21 @@ static void cpu_rig_close(cpu_rig *rig) {
     if (rig->device) rig->backend->close(rig->device);
     rig->plan = NULL;
     rig->device = NULL;
+}
+
+/* As before opening; the Vulkan devices stay open for the next. */
+static void cpu_rig_close(cpu_rig *rig) {
+    int i;
+    if (rig->device && rig->backend == fg_backend_vulkan()) {
+        if (rig->plan) rig->backend->release(rig->device, rig->plan);
+        for (i = 0; i < rig->graph.n_weights; i++) {
+            rig->backend->unpack(rig->device, rig->weights[i]);
+            rig->weights[i] = NULL;
+        }
+        rig->plan = NULL;
+        rig->device = NULL;
+    }
+    cpu_rig_end_device(rig);
 }
 
 static void cpu_rig_free(cpu_rig *rig) {
@@ -217,6 +273,14 @@ static int cpu_paths(const char **paths) {
         if (fg__cpu_has_path(&features, i)) paths[n++] = fg__cpu_path_names[i];
     return n;
 }
+
+/* The paths of this machine, and Vulkan where there is a device. */
+static int cpu_targets(const char **paths) {
+    int n = cpu_paths(paths);
+    if (cpu_vulkan_device(0)) paths[n++] = "vulkan";
+    return n;
+}
+enum { CPU_TARGETS = FG__CPU_PATHS + 2 };
 
 static const fg_type cpu_types[] = {
 #define CPU_TYPE(name, id, elements, bytes) FG_TYPE_##name,
@@ -335,8 +399,8 @@ static void test_cpu_refuses(void) {
 /* ---- Rows: embed, norm, act_mul, gather, sample. ---- */
 
 static void test_cpu_embed(void) {
-    const char *paths[FG__CPU_PATHS];
-    int i, j, p, n_paths = cpu_paths(paths);
+    const char *paths[CPU_TARGETS];
+    int i, j, p, n_paths = cpu_targets(paths);
     for (p = 0; p < n_paths; p++)
         for (i = 0; i < CPU_TYPES; i++) {
             uint64_t state = 7 + (uint64_t)i;
@@ -417,16 +481,16 @@ static void cpu_check_norm(const char *path, int n, int kind) {
 
 static void test_cpu_norm(void) {
     static const int widths[] = {1, 7, 64, 100, 288, 2048};
-    const char *paths[FG__CPU_PATHS];
-    int i, kind, p, n_paths = cpu_paths(paths);
+    const char *paths[CPU_TARGETS];
+    int i, kind, p, n_paths = cpu_targets(paths);
     for (p = 0; p < n_paths; p++)
         for (i = 0; i < 6; i++)
             for (kind = 0; kind < 4; kind++) cpu_check_norm(paths[p], widths[i], kind);
 }
 
 static void test_cpu_act_mul(void) {
-    const char *paths[FG__CPU_PATHS];
-    int act, p, n_paths = cpu_paths(paths), row, i;
+    const char *paths[CPU_TARGETS];
+    int act, p, n_paths = cpu_targets(paths), row, i;
     for (p = 0; p < n_paths; p++)
         for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
             uint64_t state = 13;
@@ -462,8 +526,8 @@ static void test_cpu_act_mul(void) {
 
 static void test_cpu_sample(void) {
     static const int widths[] = {1, 3, 100, 4096, 4097, 20001};
-    const char *paths[FG__CPU_PATHS];
-    int w, p, n_paths = cpu_paths(paths), row, i, n;
+    const char *paths[CPU_TARGETS];
+    int w, p, n_paths = cpu_targets(paths), row, i, n;
     for (p = 0; p < n_paths; p++)
         for (w = 0; w < 6; w++) {
             uint64_t state = 17;
@@ -597,13 +661,13 @@ static double cpu_gemm_error(const char *path, int n_threads, fg_type type, int 
 /* Activations of quantised types are rounded to 8 bits on SIMD paths (as every engine of the field does), those of BF16
  * to BF16. */
 static double cpu_gemm_limit(const char *path, fg_type type) {
-    if (strcmp(path, "scalar") == 0 || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
+    if (strcmp(path, "scalar") == 0 || cpu_is_vulkan(path) || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
     return type == FG_TYPE_BF16 ? 4e-3 : 2e-3;
 }
 
 static void test_cpu_gemm(void) {
-    const char *paths[FG__CPU_PATHS];
-    int p, i, n_paths = cpu_paths(paths);
+    const char *paths[CPU_TARGETS];
+    int p, i, n_paths = cpu_targets(paths);
     for (p = 0; p < n_paths; p++)
         for (i = 0; i < CPU_TYPES; i++) {
             static const int shapes[][3] = {{256, 64, 1},  {256, 33, 7}, {512, 31, 2},
@@ -620,8 +684,8 @@ static void test_cpu_gemm(void) {
 
 static void test_cpu_gemm_extras(void) {
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0, FG_TYPE_Q4_K};
-    const char *paths[FG__CPU_PATHS];
-    int p, i, act, n_paths = cpu_paths(paths);
+    const char *paths[CPU_TARGETS];
+    int p, i, act, n_paths = cpu_targets(paths);
     for (p = 0; p < n_paths; p++)
         for (i = 0; i < 5; i++)
             for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
@@ -635,8 +699,8 @@ static void test_cpu_gemm_extras(void) {
 static void test_cpu_gemm_odd(void) {
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16};
     static const int widths[] = {1, 3, 17, 31, 33, 65, 255};
-    const char *paths[FG__CPU_PATHS];
-    int p, i, w, n_paths = cpu_paths(paths);
+    const char *paths[CPU_TARGETS];
+    int p, i, w, n_paths = cpu_targets(paths);
     for (p = 0; p < n_paths; p++)
         for (i = 0; i < 3; i++)
             for (w = 0; w < 7; w++) {
@@ -952,8 +1016,8 @@ static const cpu_attn cpu_attns[] = {
 #define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])))
 
 static void test_cpu_attention(void) {
-    const char *paths[FG__CPU_PATHS];
-    int i, s, p, n_paths = cpu_paths(paths);
+    const char *paths[CPU_TARGETS];
+    int i, s, p, n_paths = cpu_targets(paths);
     for (i = 0; i < CPU_ATTNS; i++)
         for (p = 0; p < n_paths; p++) {
             const cpu_attn *c = &cpu_attns[i];
@@ -1047,7 +1111,7 @@ static void test_cpu_attention_split(void) {
     free(other);
 }
 
-static void test_cpu_copy_blocks(void) {
+static void cpu_check_copy_blocks(const char *path) {
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
     int i;
     for (i = 0; i < 4; i++) {
@@ -1058,7 +1122,7 @@ static void test_cpu_copy_blocks(void) {
         int j;
         c.kv_type = types[i];
         rig = cpu_attn_rig(&c, 64);
-        if (cpu_rig_open(rig, NULL, 1) != FG_OK) return;
+        if (cpu_rig_open(rig, path, 1) != FG_OK) return;
         cpu_batch_start(rig);
         cpu_attn_add(&c, rig, 0, 0, 48);
         cpu_attn_take(rig, before);
@@ -1092,6 +1156,8 @@ static void test_cpu_copy_blocks(void) {
         cpu_rig_free(rig);
     }
 }
+
+static void test_cpu_copy_blocks(void) { cpu_check_copy_blocks(NULL); }
 
 /* ---- A small model: every op together, two layers, one with a window. ---- */
 

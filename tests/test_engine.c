@@ -384,8 +384,8 @@ static void bits_batch(fg_engine *e, const bits_config *c, job *jobs, int n) {
 }
 
 static fg_engine *bits_engine(fg_model *model, const char *path, const bits_config *c) {
-    fg_engine_desc d = engine_desc(model, NULL);
-    d.cpu_path = path;
+    fg_engine_desc d = engine_desc(model, cpu_is_vulkan(path) ? fg_backend_vulkan() : NULL);
+    d.cpu_path = cpu_is_vulkan(path) ? NULL : path;
     d.n_threads = c->n_threads;
     d.token_budget = c->budget;
     d.kv_tokens = c->kv_tokens;
@@ -397,7 +397,20 @@ static fg_engine *bits_engine(fg_model *model, const char *path, const bits_conf
     return engine_new(&d);
 }
 
-/* All jobs under a configuration, compared bit by bit with their runs alone. */
+/* Whether a job has the results that it has alone: the same bits, or, on another device, the same tokens and nearly the
+   same logits. */
+static bool bits_are(const job *a, const job *b, bool nearly) {
+    size_t i, n = job_rows_bytes(&b->rows) / sizeof(float);
+    if (!job_same(a, b) || a->rows.wrong) return false;
+    if (!nearly)
+        return memcmp(a->rows.rows, b->rows.rows, n * sizeof(float)) == 0 &&
+               memcmp(a->samples[0].logprobs, b->samples[0].logprobs, sizeof(b->samples[0].logprobs)) == 0;
+    for (i = 0; i < n; i++)
+        if (!(fabsf(a->rows.rows[i] - b->rows.rows[i]) < 2e-4f * (1 + fabsf(b->rows.rows[i])))) return false;
+    return true;
+}
+
+/* All jobs under a configuration, compared with their runs alone. */
 static void bits_run(fg_model *model, const char *path, const bits_config *c, const job *alone, int n) {
     fg_engine *e = bits_engine(model, path, c);
     job *jobs = (job *)malloc((size_t)n * sizeof(job));
@@ -412,13 +425,12 @@ static void bits_run(fg_model *model, const char *path, const bits_config *c, co
     for (i = 0; e && i < n; i += c->batch) bits_batch(e, c, jobs + i, FG__MIN(c->batch, n - i));
     for (i = 0; e && i < n; i++) {
         job_check_ends(&jobs[i]);
-        same += job_same(&jobs[i], &alone[i]) && !jobs[i].rows.wrong &&
-                memcmp(jobs[i].rows.rows, alone[i].rows.rows, job_rows_bytes(&alone[i].rows)) == 0 &&
-                memcmp(jobs[i].samples[0].logprobs, alone[i].samples[0].logprobs, sizeof(alone[i].samples[0].logprobs)) == 0;
+        same += bits_are(&jobs[i], &alone[i], cpu_is_vulkan(path));
         preempted += jobs[i].n_preemptions;
         cached += jobs[i].n_cached;
     }
-    CHECKF(same == n, "%s, path %s: %d of %d have the bits they have alone", c->name, path, same, n);
+    /* another device may let one sampled token fall on the other side of a border */
+    CHECKF(same >= n - cpu_is_vulkan(path), "%s, path %s: %d of %d have the results they have alone", c->name, path, same, n);
     if (c->preempt || c->kv_tokens == 64) CHECKF(preempted > 5, "%s: %d preemptions", c->name, preempted);
     if (c->warm) CHECKF(cached > n, "%s: %d cached tokens", c->name, cached);
     for (i = 0; i < n; i++) free(jobs[i].rows.rows);
@@ -473,6 +485,32 @@ static void bits_path(fg_model *model, const char *path) {
         for (i = 0; i < BITS_JOBS; i++) free(jobs[i].rows.rows);
     }
     free(jobs);
+}
+
+/* Jobs on the CPU alone against the same under every configuration on Vulkan: batches, chunks, cached prefixes, copies on
+   write, preemption. */
+static void test_vulkan_engine(void) {
+    static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    job *jobs;
+    size_t c;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    model_sample_open(&m, &spec);
+    jobs = (job *)malloc(BITS_JOBS * sizeof(job));
+    bits_jobs(jobs, 99);
+    for (i = 0; m.model && i < BITS_JOBS; i++) {
+        fg_engine *e = bits_engine(m.model, "scalar", &one);
+        if (e) bits_batch(e, &one, &jobs[i], 1);
+        job_check_ends(&jobs[i]);
+        fg_engine_free(e);
+    }
+    for (c = 0; m.model && c < sizeof(bits_configs) / sizeof(bits_configs[0]); c++)
+        bits_run(m.model, "vulkan", &bits_configs[c], jobs, bits_configs[c].preempt ? 6 : BITS_JOBS);
+    for (i = 0; i < BITS_JOBS; i++) free(jobs[i].rows.rows);
+    free(jobs);
+    model_sample_close(&m);
 }
 
 static void bits_model(const model_spec *spec) {

@@ -197,6 +197,18 @@ static float *logits_golden(const logits_case *c) {
     return NULL;
 }
 
+static const char *const logits_paths[] = {NULL, "scalar", "avx2", "avx512", "neon", "vulkan"};
+
+/* Chooses the CPU's path, or Vulkan; false: this machine has no such device. */
+static bool logits_choose(fg_engine_desc *desc, const char *path) {
+    if (!cpu_is_vulkan(path)) {
+        desc->cpu_path = path;
+        return true;
+    }
+    desc->backends[0] = fg_backend_vulkan();
+    return cpu_vulkan_device(0) != NULL;
+}
+
 /* One engine over `model`; what this machine's CPU does not offer is passed over. */
 static void logits_compare(const logits_case *c, fg_model *model, const char *cpu_path, int budget, const float *expected) {
     fg_engine_desc desc;
@@ -209,12 +221,16 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
     for (i = 0; i < c->n_tokens; i++) ids[i] = (int32_t)(test_random(&state) % (uint64_t)c->n_vocab);
     memset(&desc, 0, sizeof(desc));
     desc.model = model;
-    desc.cpu_path = cpu_path;
+    if (!logits_choose(&desc, cpu_path)) {
+        free(rows);
+        return;
+    }
     desc.n_threads = 2;
     desc.token_budget = budget;
     desc.block_tokens = budget ? 8 : 0;
     result = fg_engine_create(&desc, &engine);
     if (result == FG_OK) {
+        CHECK(strcmp(fg_engine_get_backend(engine), cpu_is_vulkan(cpu_path) ? "vulkan" : "cpu") == 0);
         result = logits_collect(engine, ids, c->n_tokens, rows, c->n_vocab);
         CHECKF(result == FG_OK, "%s: %s", c->name, fg_last_error());
         for (i = 0; i < count && result == FG_OK; i++) {
@@ -229,8 +245,6 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
     fg_engine_free(engine);
     free(rows);
 }
-
-static const char *const logits_paths[] = {NULL, "scalar", "avx2", "avx512", "neon"};
 
 static void logits_test_case(const logits_case *c) {
     fg_model_desc desc;
@@ -291,7 +305,7 @@ static void stories_continue(fg_model *model, const char *cpu_path) {
     memset(&desc, 0, sizeof(desc));
     memset(&request, 0, sizeof(request));
     desc.model = model;
-    desc.cpu_path = cpu_path;
+    if (!logits_choose(&desc, cpu_path)) return;
     if (fg_engine_create(&desc, &engine) != FG_OK) {
         CHECKF(cpu_path && strcmp(cpu_path, "scalar") != 0, "path %s: %s", cpu_path ? cpu_path : "default", fg_last_error());
         return;

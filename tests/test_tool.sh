@@ -71,6 +71,22 @@ cp "$dir/out" "$dir/first"
 check "generate: sampling again" sampled
 check "generate: a seed repeats" same
 
+# ---- another device: the CPU's text, or a message and the CPU's text
+
+on_vulkan() {
+    tool generate -m $demo -p "Once upon a time" -n 16 --temp 0 && cp "$dir/out" "$dir/first"
+    tool generate -m $demo -p "Once upon a time" -n 16 --temp 0 --backend vulkan && same
+}
+check "generate: --backend vulkan" on_vulkan
+no_driver() {
+    VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent tool generate -m $demo -p "Once upon a time" -n 16 --temp 0 --backend vulkan &&
+        same && err_matches "no vulkan driver"
+}
+case $TOOL in
+*.exe* | *qemu*) ;; # whether those see this machine's drivers is not ours to say
+*) check "generate: --backend vulkan without a driver" no_driver ;;
+esac
+
 # ---- tokenize
 
 round_trip() {

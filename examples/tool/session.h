@@ -78,8 +78,14 @@ static int find_kv_type(const tool_args *args, fg_type *type) {
 
 static int find_backend(const tool_args *args, const fg_backend **backend) {
     *backend = strcmp(args->backend, "cpu") == 0 ? fg_backend_cpu()
+             : strcmp(args->backend, "vulkan") == 0 ? fg_backend_vulkan()
              : strcmp(args->backend, "null") == 0 ? fg_backend_null() : NULL;
-    return *backend ? 0 : usage_error(args, "no backend '%s'", args->backend);
+    if (!*backend) return usage_error(args, "no backend '%s'", args->backend);
+    if ((*backend)->probe() < 1) {
+        fprintf(stderr, "fastgen: there is no %s driver or device here; the CPU does the work\n", args->backend);
+        *backend = fg_backend_cpu();
+    }
+    return 0;
 }
 
 /* 0, or 2 after a message. */
@@ -95,6 +101,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->n_threads = args->threads;
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
+    desc->max_queue = args->max_queue;
     desc->token_budget = args->token_budget;
     desc->saturate_budget = args->saturate;
     desc->target_tbt_ms = (float)args->target_tbt;

@@ -1,0 +1,2261 @@
+/* fg_vulkan.h: the Vulkan backend of fastgen.h, for any vendor's GPU.                Public domain or MIT, as fastgen.h.
+
+   Include it after fastgen.h, in the file with FASTGEN_IMPLEMENTATION and wherever fg_backend_vulkan is named:
+
+       #define FASTGEN_IMPLEMENTATION
+       #include "fastgen.h"
+       #include "backends/vulkan/fg_vulkan.h"
+       ...
+       desc.backends[0] = fg_backend_vulkan();          // falls through to the CPU where there is no driver
+
+   The driver's loader (libvulkan.so.1, vulkan-1.dll) is found at run time; no Vulkan SDK is needed to build. A device must
+   have Vulkan 1.2, subgroup arithmetic in compute shaders and 8 storage buffers per shader. fg_engine_desc.device takes a
+   device's number or a part of its name; without it the first discrete GPU is taken, else the first integrated one, else
+   the first device of any kind.
+
+   Weights stay in the blocks of the file; kernels expand them in registers or shared memory and add in floats. The shaders
+   are in shaders/; fg_vulkan_spirv.h holds them compiled (./build.sh vulkan writes it).
+
+   Results differ in their last bits with the number of rows of a pass, since few rows and many run different kernels. */
+
+#ifndef FG_VULKAN_H
+#define FG_VULKAN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const fg_backend *fg_backend_vulkan(void);
+
+typedef void (*fg_vulkan_fn)(void);
+
+/* fg_engine_desc.backend_options for this backend; all zero is the default. */
+typedef struct fg_vulkan_options {
+    const char *cache_path;  /* file in which compiled kernels are kept for the next start; NULL: none */
+    size_t max_buffer_bytes; /* no kernel sees more of a buffer at once; 0: the device's limit */
+    /* vkGetInstanceProcAddr of another loader; NULL: that of the system */
+    fg_vulkan_fn (*get_instance_proc_addr)(void *instance, const char *name);
+} fg_vulkan_options;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FG_VULKAN_H */
+
+#if defined(FASTGEN_IMPLEMENTATION) && !defined(FG__VULKAN_IMPLEMENTED)
+#define FG__VULKAN_IMPLEMENTED
+
+#if !FG__WINDOWS
+#include <dlfcn.h>
+#endif
+#include "fg_vulkan_spirv.h"
+
+/* ================================================================================================
+   The part of Vulkan's C interface that is used here (Vulkan 1.2 specification). tests/test_vulkan_abi.c compares it
+   with the official header. Handles of Vulkan's "dispatchable" kind are pointers, all others 64 bits.
+   ================================================================================================ */
+
+#if FG__WINDOWS
+#define FG__VK_CALL __stdcall
+#else
+#define FG__VK_CALL
+#endif
+
+enum {
+    FG__VK_OUT_OF_HOST_MEMORY = -1,
+    FG__VK_OUT_OF_DEVICE_MEMORY = -2,
+    FG__VK_DEVICE_LOST = -4,
+    FG__VK_OUT_OF_POOL_MEMORY = -1000069000
+};
+
+/* VkStructureType */
+enum {
+    FG__VK_APPLICATION_INFO = 0,
+    FG__VK_INSTANCE_INFO = 1,
+    FG__VK_QUEUE_INFO = 2,
+    FG__VK_DEVICE_INFO = 3,
+    FG__VK_SUBMIT_INFO = 4,
+    FG__VK_ALLOCATE_INFO = 5,
+    FG__VK_FENCE_INFO = 8,
+    FG__VK_BUFFER_INFO = 12,
+    FG__VK_SHADER_INFO = 16,
+    FG__VK_CACHE_INFO = 17,
+    FG__VK_STAGE_INFO = 18,
+    FG__VK_PIPELINE_INFO = 29,
+    FG__VK_PIPELINE_LAYOUT_INFO = 30,
+    FG__VK_SET_LAYOUT_INFO = 32,
+    FG__VK_POOL_INFO = 33,
+    FG__VK_SET_INFO = 34,
+    FG__VK_WRITE_INFO = 35,
+    FG__VK_COMMAND_POOL_INFO = 39,
+    FG__VK_COMMAND_INFO = 40,
+    FG__VK_BEGIN_INFO = 42,
+    FG__VK_BARRIER_INFO = 46,
+    FG__VK_PROPERTIES_2 = 1000059001,
+    FG__VK_MEMORY_PROPERTIES_2 = 1000059006,
+    FG__VK_SUBGROUP_PROPERTIES = 1000094000,
+    FG__VK_MAINTENANCE_3_PROPERTIES = 1000168000,
+    FG__VK_BUDGET_PROPERTIES = 1000237000
+};
+
+enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_COMPUTE_QUEUE = 2, FG__VK_SUBGROUP_ARITHMETIC = 4 };
+enum { FG__VK_BUFFER_USAGE = 0x1 | 0x2 | 0x20 }; /* copies from and to, storage */
+enum { FG__VK_AT_COMPUTE = 0x800, FG__VK_AT_TRANSFER = 0x1000, FG__VK_AT_HOST = 0x4000 };
+enum {
+    FG__VK_SHADER_READ = 0x20,
+    FG__VK_SHADER_WRITE = 0x40,
+    FG__VK_TRANSFER_READ = 0x800,
+    FG__VK_TRANSFER_WRITE = 0x1000,
+    FG__VK_HOST_READ = 0x2000
+};
+enum { FG__VK_DEVICE_LOCAL = 1, FG__VK_HOST_VISIBLE = 2, FG__VK_HOST_COHERENT = 4, FG__VK_HOST_CACHED = 8 };
+
+typedef struct fg__vk_application_info {
+    int32_t type;
+    const void *next;
+    const char *application;
+    uint32_t application_version;
+    const char *engine;
+    uint32_t engine_version, api_version;
+} fg__vk_application_info;
+
+typedef struct fg__vk_instance_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    const fg__vk_application_info *application;
+    uint32_t n_layers;
+    const char *const *layers;
+    uint32_t n_extensions;
+    const char *const *extensions;
+} fg__vk_instance_info;
+
+typedef struct fg__vk_limits {
+    uint32_t image_limits[7], max_storage_range, max_push_bytes, max_allocations, max_samplers;
+    uint64_t granularity, sparse_bytes;
+    uint32_t max_sets, stage_samplers, stage_uniform_buffers, stage_storage_buffers, other_limits[34], shared_bytes;
+    uint32_t max_groups[3], max_invocations, max_group_size[3], more_limits[13];
+    size_t map_alignment;
+    uint64_t texel_alignment, uniform_alignment, storage_alignment;
+    uint64_t rest[21];
+} fg__vk_limits;
+
+typedef struct fg__vk_properties {
+    int32_t type;
+    void *next;
+    uint32_t api_version, driver_version, vendor, device;
+    int32_t device_type; /* 1 integrated, 2 discrete, 3 virtual, 4 CPU */
+    char name[256];
+    uint8_t cache_uuid[16];
+    fg__vk_limits limits;
+    uint32_t sparse[5];
+} fg__vk_properties;
+
+typedef struct fg__vk_subgroup_properties {
+    int32_t type;
+    void *next;
+    uint32_t size, stages, operations, quad;
+} fg__vk_subgroup_properties;
+
+typedef struct fg__vk_maintenance_3_properties {
+    int32_t type;
+    void *next;
+    uint32_t max_descriptors;
+    uint64_t max_allocation;
+} fg__vk_maintenance_3_properties;
+
+typedef struct fg__vk_memory_properties {
+    int32_t type;
+    void *next;
+    uint32_t n_types;
+    struct {
+        uint32_t flags, heap;
+    } types[32];
+    uint32_t n_heaps;
+    struct {
+        uint64_t bytes;
+        uint32_t flags;
+    } heaps[16];
+} fg__vk_memory_properties;
+
+typedef struct fg__vk_budget_properties {
+    int32_t type;
+    void *next;
+    uint64_t budget[16], usage[16];
+} fg__vk_budget_properties;
+
+typedef struct fg__vk_queue_properties {
+    uint32_t flags, count, timestamp_bits, granularity[3];
+} fg__vk_queue_properties;
+
+typedef struct fg__vk_extension {
+    char name[256];
+    uint32_t version;
+} fg__vk_extension;
+
+typedef struct fg__vk_queue_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, family, count;
+    const float *priorities;
+} fg__vk_queue_info;
+
+typedef struct fg__vk_device_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, n_queues;
+    const fg__vk_queue_info *queues;
+    uint32_t n_layers;
+    const char *const *layers;
+    uint32_t n_extensions;
+    const char *const *extensions;
+    const void *features;
+} fg__vk_device_info;
+
+typedef struct fg__vk_buffer_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    uint64_t bytes;
+    uint32_t usage;
+    int32_t sharing;
+    uint32_t n_families;
+    const uint32_t *families;
+} fg__vk_buffer_info;
+
+typedef struct fg__vk_requirements {
+    uint64_t bytes, alignment;
+    uint32_t types;
+} fg__vk_requirements;
+
+typedef struct fg__vk_allocate_info {
+    int32_t type;
+    const void *next;
+    uint64_t bytes;
+    uint32_t memory_type;
+} fg__vk_allocate_info;
+
+typedef struct fg__vk_shader_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    size_t bytes;
+    const uint32_t *code;
+} fg__vk_shader_info;
+
+typedef struct fg__vk_set_binding {
+    uint32_t binding;
+    int32_t type;
+    uint32_t count, stages;
+    const void *samplers;
+} fg__vk_set_binding;
+
+typedef struct fg__vk_set_layout_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, n_bindings;
+    const fg__vk_set_binding *bindings;
+} fg__vk_set_layout_info;
+
+typedef struct fg__vk_push_range {
+    uint32_t stages, offset, bytes;
+} fg__vk_push_range;
+
+typedef struct fg__vk_pipeline_layout_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, n_sets;
+    const uint64_t *sets;
+    uint32_t n_ranges;
+    const fg__vk_push_range *ranges;
+} fg__vk_pipeline_layout_info;
+
+typedef struct fg__vk_cache_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    size_t bytes;
+    const void *data;
+} fg__vk_cache_info;
+
+typedef struct fg__vk_spec_entry {
+    uint32_t id, offset;
+    size_t bytes;
+} fg__vk_spec_entry;
+
+typedef struct fg__vk_spec_info {
+    uint32_t n_entries;
+    const fg__vk_spec_entry *entries;
+    size_t bytes;
+    const void *data;
+} fg__vk_spec_info;
+
+typedef struct fg__vk_stage_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, stage;
+    uint64_t module;
+    const char *entry;
+    const fg__vk_spec_info *spec;
+} fg__vk_stage_info;
+
+typedef struct fg__vk_pipeline_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    fg__vk_stage_info stage;
+    uint64_t layout, base;
+    int32_t base_index;
+} fg__vk_pipeline_info;
+
+typedef struct fg__vk_pool_size {
+    int32_t type;
+    uint32_t count;
+} fg__vk_pool_size;
+
+typedef struct fg__vk_pool_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, max_sets, n_sizes;
+    const fg__vk_pool_size *sizes;
+} fg__vk_pool_info;
+
+typedef struct fg__vk_set_info {
+    int32_t type;
+    const void *next;
+    uint64_t pool;
+    uint32_t count;
+    const uint64_t *layouts;
+} fg__vk_set_info;
+
+typedef struct fg__vk_buffer_range {
+    uint64_t buffer, offset, bytes;
+} fg__vk_buffer_range;
+
+typedef struct fg__vk_write_info {
+    int32_t type;
+    const void *next;
+    uint64_t set;
+    uint32_t binding, element, count;
+    int32_t descriptor_type;
+    const void *images;
+    const fg__vk_buffer_range *buffers;
+    const void *views;
+} fg__vk_write_info;
+
+typedef struct fg__vk_command_pool_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags, family;
+} fg__vk_command_pool_info;
+
+typedef struct fg__vk_command_info {
+    int32_t type;
+    const void *next;
+    uint64_t pool;
+    int32_t level;
+    uint32_t count;
+} fg__vk_command_info;
+
+typedef struct fg__vk_begin_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+    const void *inheritance;
+} fg__vk_begin_info;
+
+typedef struct fg__vk_barrier_info {
+    int32_t type;
+    const void *next;
+    uint32_t from, to;
+} fg__vk_barrier_info;
+
+typedef struct fg__vk_copy {
+    uint64_t from, to, bytes;
+} fg__vk_copy;
+
+typedef struct fg__vk_submit_info {
+    int32_t type;
+    const void *next;
+    uint32_t n_waits;
+    const uint64_t *waits;
+    const uint32_t *wait_stages;
+    uint32_t n_commands;
+    void *const *commands;
+    uint32_t n_signals;
+    const uint64_t *signals;
+} fg__vk_submit_info;
+
+typedef struct fg__vk_fence_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+} fg__vk_fence_info;
+
+/* The functions, in the order of fg__vk_names: of an instance first, then of a device. */
+typedef struct fg__vk_api {
+    void(FG__VK_CALL *DestroyInstance)(void *, const void *);
+    int32_t(FG__VK_CALL *EnumeratePhysicalDevices)(void *, uint32_t *, void **);
+    void(FG__VK_CALL *GetPhysicalDeviceProperties2)(void *, fg__vk_properties *);
+    void(FG__VK_CALL *GetPhysicalDeviceMemoryProperties2)(void *, fg__vk_memory_properties *);
+    void(FG__VK_CALL *GetPhysicalDeviceQueueFamilyProperties)(void *, uint32_t *, fg__vk_queue_properties *);
+    int32_t(FG__VK_CALL *EnumerateDeviceExtensionProperties)(void *, const char *, uint32_t *, fg__vk_extension *);
+    int32_t(FG__VK_CALL *CreateDevice)(void *, const fg__vk_device_info *, const void *, void **);
+    fg_vulkan_fn(FG__VK_CALL *GetDeviceProcAddr)(void *, const char *);
+    void(FG__VK_CALL *DestroyDevice)(void *, const void *);
+    void(FG__VK_CALL *GetDeviceQueue)(void *, uint32_t, uint32_t, void **);
+    int32_t(FG__VK_CALL *DeviceWaitIdle)(void *);
+    int32_t(FG__VK_CALL *CreateBuffer)(void *, const fg__vk_buffer_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyBuffer)(void *, uint64_t, const void *);
+    void(FG__VK_CALL *GetBufferMemoryRequirements)(void *, uint64_t, fg__vk_requirements *);
+    int32_t(FG__VK_CALL *AllocateMemory)(void *, const fg__vk_allocate_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *FreeMemory)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *BindBufferMemory)(void *, uint64_t, uint64_t, uint64_t);
+    int32_t(FG__VK_CALL *MapMemory)(void *, uint64_t, uint64_t, uint64_t, uint32_t, void **);
+    int32_t(FG__VK_CALL *CreateShaderModule)(void *, const fg__vk_shader_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyShaderModule)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *CreateDescriptorSetLayout)(void *, const fg__vk_set_layout_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyDescriptorSetLayout)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *CreatePipelineLayout)(void *, const fg__vk_pipeline_layout_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyPipelineLayout)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *CreatePipelineCache)(void *, const fg__vk_cache_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyPipelineCache)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *GetPipelineCacheData)(void *, uint64_t, size_t *, void *);
+    int32_t(FG__VK_CALL *CreateComputePipelines)(void *, uint64_t, uint32_t, const fg__vk_pipeline_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyPipeline)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *CreateDescriptorPool)(void *, const fg__vk_pool_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyDescriptorPool)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *AllocateDescriptorSets)(void *, const fg__vk_set_info *, uint64_t *);
+    void(FG__VK_CALL *UpdateDescriptorSets)(void *, uint32_t, const fg__vk_write_info *, uint32_t, const void *);
+    int32_t(FG__VK_CALL *CreateCommandPool)(void *, const fg__vk_command_pool_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyCommandPool)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *AllocateCommandBuffers)(void *, const fg__vk_command_info *, void **);
+    int32_t(FG__VK_CALL *BeginCommandBuffer)(void *, const fg__vk_begin_info *);
+    int32_t(FG__VK_CALL *EndCommandBuffer)(void *);
+    void(FG__VK_CALL *CmdBindPipeline)(void *, int32_t, uint64_t);
+    void(FG__VK_CALL *CmdBindDescriptorSets)(void *, int32_t, uint64_t, uint32_t, uint32_t, const uint64_t *, uint32_t, const uint32_t *);
+    void(FG__VK_CALL *CmdPushConstants)(void *, uint64_t, uint32_t, uint32_t, uint32_t, const void *);
+    void(FG__VK_CALL *CmdDispatch)(void *, uint32_t, uint32_t, uint32_t);
+    void(FG__VK_CALL *CmdPipelineBarrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const fg__vk_barrier_info *, uint32_t,
+                                          const void *, uint32_t, const void *);
+    void(FG__VK_CALL *CmdCopyBuffer)(void *, uint64_t, uint64_t, uint32_t, const fg__vk_copy *);
+    int32_t(FG__VK_CALL *CreateFence)(void *, const fg__vk_fence_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroyFence)(void *, uint64_t, const void *);
+    int32_t(FG__VK_CALL *ResetFences)(void *, uint32_t, const uint64_t *);
+    int32_t(FG__VK_CALL *WaitForFences)(void *, uint32_t, const uint64_t *, uint32_t, uint64_t);
+    int32_t(FG__VK_CALL *QueueSubmit)(void *, uint32_t, const fg__vk_submit_info *, uint64_t);
+} fg__vk_api;
+
+static const char *const fg__vk_names[] = {
+    "vkDestroyInstance", "vkEnumeratePhysicalDevices", "vkGetPhysicalDeviceProperties2", "vkGetPhysicalDeviceMemoryProperties2",
+    "vkGetPhysicalDeviceQueueFamilyProperties", "vkEnumerateDeviceExtensionProperties", "vkCreateDevice", "vkGetDeviceProcAddr",
+    "vkDestroyDevice", "vkGetDeviceQueue", "vkDeviceWaitIdle", "vkCreateBuffer", "vkDestroyBuffer", "vkGetBufferMemoryRequirements",
+    "vkAllocateMemory", "vkFreeMemory", "vkBindBufferMemory", "vkMapMemory", "vkCreateShaderModule", "vkDestroyShaderModule",
+    "vkCreateDescriptorSetLayout", "vkDestroyDescriptorSetLayout", "vkCreatePipelineLayout", "vkDestroyPipelineLayout",
+    "vkCreatePipelineCache", "vkDestroyPipelineCache", "vkGetPipelineCacheData", "vkCreateComputePipelines", "vkDestroyPipeline",
+    "vkCreateDescriptorPool", "vkDestroyDescriptorPool", "vkAllocateDescriptorSets", "vkUpdateDescriptorSets", "vkCreateCommandPool",
+    "vkDestroyCommandPool", "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline",
+    "vkCmdBindDescriptorSets", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier", "vkCmdCopyBuffer", "vkCreateFence",
+    "vkDestroyFence", "vkResetFences", "vkWaitForFences", "vkQueueSubmit",
+};
+enum { FG__VK_INSTANCE_FUNCTIONS = 8 };
+
+/* ================================================================================================
+   The loader, instances, devices
+   ================================================================================================ */
+
+typedef fg_vulkan_fn(FG__VK_CALL *fg__vk_get_fn)(void *instance, const char *name);
+
+/* What finds functions, and the instance. */
+typedef struct fg__vk_loader {
+    void *library;
+    fg__vk_get_fn get;
+    fg_vulkan_fn (*own_get)(void *instance, const char *name);
+    void *instance;
+    fg__vk_api api;
+} fg__vk_loader;
+
+/* A piece of device memory with a buffer over all of it, from which ranges are taken in turn. */
+typedef struct fg__vk_chunk {
+    struct fg__vk_chunk *next;
+    uint64_t memory, buffer;
+    size_t bytes, used;
+    int kind, n_ranges;
+    char *mapped;
+} fg__vk_chunk;
+
+enum { FG__VK_ON_DEVICE, FG__VK_TO_DEVICE, FG__VK_FROM_DEVICE, FG__VK_KINDS };
+
+typedef struct fg__vk_range {
+    fg__vk_chunk *chunk;
+    size_t offset, bytes;
+} fg__vk_range;
+
+enum { FG__VK_STAGING = 4 << 20, FG__VK_CHUNK = 64 << 20, FG__VK_ALIGN = 256, FG__VK_BINDINGS = 8 };
+
+typedef struct fg__vk_pipeline {
+    int shader, spec[4];
+    uint64_t handle;
+} fg__vk_pipeline;
+
+typedef struct fg__vk_device {
+    fg__env env;
+    fg__vk_loader loader;
+    fg__vk_api api;
+    fg_vulkan_options options;
+    fg_progress_fn progress;
+    void *progress_user;
+    void *physical, *handle, *queue;
+    uint32_t family;
+    bool has_budget, lost, busy; /* busy: a pass runs, or its end was not waited for */
+    fg__vk_properties properties;
+    fg__vk_memory_properties memory;
+    uint64_t max_allocation;
+    size_t max_range;
+    int subgroup, memory_types[FG__VK_KINDS];
+    fg__vk_chunk *chunks;
+    uint64_t set_layout, pipeline_layout, cache, command_pool, fence;
+    void *commands; /* for copies */
+    fg__vk_range staging;
+    uint64_t shaders[FG__VK_SHADERS];
+    fg__vk_pipeline *pipelines;
+    size_t n_pipelines, pipelines_capacity;
+    struct fg__vk_weight *weights;
+} fg__vk_device;
+
+static fg_result fg__vk_check(fg__vk_device *device, int32_t result, const char *what) {
+    if (result >= 0) return FG_OK;
+    if (result == FG__VK_OUT_OF_HOST_MEMORY || result == FG__VK_OUT_OF_DEVICE_MEMORY || result == FG__VK_OUT_OF_POOL_MEMORY)
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s: the device is out of memory", what);
+    if (result != FG__VK_DEVICE_LOST) return fg__fail(FG_ERROR_DEVICE, "%s: Vulkan error %d", what, (int)result);
+    if (device) device->lost = true;
+    return fg__fail(FG_ERROR_DEVICE, "%s: the device was lost", what);
+}
+
+static fg_vulkan_fn fg__vk_find(const fg__vk_loader *loader, const char *name) {
+    return loader->own_get ? loader->own_get(loader->instance, name) : loader->get(loader->instance, name);
+}
+
+static fg_result fg__vk_library(fg__vk_loader *loader) {
+#if FG__WINDOWS
+    FARPROC found;
+    loader->library = (void *)LoadLibraryA("vulkan-1.dll");
+    if (!loader->library) return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan driver (vulkan-1.dll)");
+    found = GetProcAddress((HMODULE)loader->library, "vkGetInstanceProcAddr");
+    memcpy(&loader->get, &found, sizeof(loader->get));
+#else
+#if defined(__APPLE__)
+    static const char *const names[] = {"libvulkan.1.dylib", "libMoltenVK.dylib"};
+#else
+    static const char *const names[] = {"libvulkan.so.1", "libvulkan.so"};
+#endif
+    void *found;
+    loader->library = dlopen(names[0], RTLD_NOW | RTLD_LOCAL);
+    if (!loader->library) loader->library = dlopen(names[1], RTLD_NOW | RTLD_LOCAL);
+    if (!loader->library) return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan driver (%s)", names[0]);
+    found = dlsym(loader->library, "vkGetInstanceProcAddr");
+    memcpy(&loader->get, &found, sizeof(loader->get));
+#endif
+    return loader->get ? FG_OK : fg__fail(FG_ERROR_NOT_FOUND, "the Vulkan loader is not one");
+}
+
+static void fg__vk_loader_close(fg__vk_loader *loader) {
+    if (loader->instance && loader->api.DestroyInstance) loader->api.DestroyInstance(loader->instance, NULL);
+#if FG__WINDOWS
+    if (loader->library) FreeLibrary((HMODULE)loader->library);
+#else
+    if (loader->library) dlclose(loader->library);
+#endif
+    memset(loader, 0, sizeof(*loader));
+}
+
+static void fg__vk_set_function(fg__vk_api *api, int index, fg_vulkan_fn function) {
+    memcpy((char *)api + (size_t)index * sizeof(function), &function, sizeof(function));
+}
+
+static fg_result fg__vk_make_instance(fg__vk_loader *loader) {
+    int32_t(FG__VK_CALL * create)(const fg__vk_instance_info *, const void *, void **);
+    fg_vulkan_fn function;
+    fg__vk_application_info application;
+    fg__vk_instance_info info;
+    int32_t result;
+    int i;
+    memset(&application, 0, sizeof(application));
+    application.engine = application.application = "fastgen";
+    application.api_version = (uint32_t)1 << 22 | 2 << 12; /* 1.2 */
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_INSTANCE_INFO;
+    info.application = &application;
+    function = fg__vk_find(loader, "vkCreateInstance");
+    if (!function) return fg__fail(FG_ERROR_NOT_FOUND, "the Vulkan loader has no vkCreateInstance");
+    memcpy(&create, &function, sizeof(create));
+    result = create(&info, NULL, &loader->instance);
+    if (result == FG__VK_OUT_OF_HOST_MEMORY) return fg__vk_check(NULL, result, "vkCreateInstance");
+    if (result < 0) return fg__fail(FG_ERROR_NOT_FOUND, "Vulkan does not start: error %d", (int)result);
+    for (i = 0; i < FG__VK_INSTANCE_FUNCTIONS; i++) {
+        function = fg__vk_find(loader, fg__vk_names[i]);
+        if (!function) return fg__fail(FG_ERROR_NOT_FOUND, "the Vulkan loader has no %s", fg__vk_names[i]);
+        fg__vk_set_function(&loader->api, i, function);
+    }
+    return FG_OK;
+}
+
+static fg_result fg__vk_loader_open(fg__vk_loader *loader, const fg_vulkan_options *options) {
+    fg_result r = FG_OK;
+    memset(loader, 0, sizeof(*loader));
+    if (options) loader->own_get = options->get_instance_proc_addr;
+    if (!loader->own_get) r = fg__vk_library(loader);
+    if (r == FG_OK) r = fg__vk_make_instance(loader);
+    if (r != FG_OK) fg__vk_loader_close(loader);
+    return r;
+}
+
+enum { FG__VK_MAX_DEVICES = 16 };
+
+/* The family of queues that can compute; -1: none. */
+static int fg__vk_queue_family(const fg__vk_api *api, void *physical) {
+    fg__vk_queue_properties families[16];
+    uint32_t n = 16, i;
+    api->GetPhysicalDeviceQueueFamilyProperties(physical, &n, families);
+    for (i = 0; i < n; i++)
+        if ((families[i].flags & FG__VK_COMPUTE_QUEUE) && families[i].count > 0) return (int)i;
+    return -1;
+}
+
+/* What a device is; false: it lacks something that we need. */
+static bool fg__vk_describe(const fg__vk_api *api, void *physical, fg__vk_properties *properties, int *subgroup, uint64_t *max_allocation) {
+    fg__vk_subgroup_properties groups;
+    fg__vk_maintenance_3_properties more;
+    memset(&groups, 0, sizeof(groups));
+    memset(&more, 0, sizeof(more));
+    memset(properties, 0, sizeof(*properties));
+    properties->type = FG__VK_PROPERTIES_2;
+    properties->next = &groups;
+    groups.type = FG__VK_SUBGROUP_PROPERTIES;
+    groups.next = &more;
+    more.type = FG__VK_MAINTENANCE_3_PROPERTIES;
+    api->GetPhysicalDeviceProperties2(physical, properties);
+    properties->next = NULL;
+    if (properties->api_version < ((uint32_t)1 << 22 | 2 << 12)) return false;
+    *subgroup = (int)groups.size;
+    *max_allocation = more.max_allocation ? more.max_allocation : (uint64_t)1 << 30;
+    return (groups.stages & FG__VK_COMPUTE_STAGE) && (groups.operations & FG__VK_SUBGROUP_ARITHMETIC) && groups.size > 0 &&
+           properties->limits.stage_storage_buffers >= FG__VK_BINDINGS && properties->limits.max_invocations >= 128 &&
+           fg__vk_queue_family(api, physical) >= 0;
+}
+
+/* The usable devices, the fastest kind first, in the order of the loader among those of a kind. */
+static int fg__vk_devices(const fg__vk_loader *loader, void **devices) {
+    static const int kinds[] = {2, 1, 3, 0, 4};
+    fg__vk_properties properties;
+    void *all[FG__VK_MAX_DEVICES];
+    uint64_t max_allocation;
+    uint32_t n = FG__VK_MAX_DEVICES, i, k;
+    int count = 0, subgroup;
+    if (loader->api.EnumeratePhysicalDevices(loader->instance, &n, all) < 0) return 0;
+    for (k = 0; k < FG__COUNT(kinds); k++)
+        for (i = 0; i < n; i++)
+            if (fg__vk_describe(&loader->api, all[i], &properties, &subgroup, &max_allocation) && properties.device_type == kinds[k])
+                devices[count++] = all[i];
+    return count;
+}
+
+static int fg__vk_probe(void) {
+    fg__vk_loader loader;
+    void *devices[FG__VK_MAX_DEVICES];
+    int n;
+    if (fg__vk_loader_open(&loader, NULL) != FG_OK) return 0;
+    n = fg__vk_devices(&loader, devices);
+    fg__vk_loader_close(&loader);
+    return n;
+}
+
+/* The device of a number or a part of a name. */
+static fg_result fg__vk_choose(fg__vk_device *d, const char *wanted) {
+    void *devices[FG__VK_MAX_DEVICES];
+    char *end = NULL;
+    long number = wanted && *wanted ? strtol(wanted, &end, 10) : 0;
+    int n = fg__vk_devices(&d->loader, devices), i;
+    if (n == 0) return fg__fail(FG_ERROR_NOT_FOUND, "no device has Vulkan 1.2 with subgroup arithmetic");
+    if (wanted && *wanted && !*end) {
+        if (number < 0 || number >= n) return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan device %ld, only %d", number, n);
+        d->physical = devices[number];
+    }
+    for (i = 0; i < n && !d->physical; i++) {
+        fg__vk_describe(&d->loader.api, devices[i], &d->properties, &d->subgroup, &d->max_allocation);
+        /* a name as in fg_device_caps begins with the device's own */
+        if (!wanted || !*wanted || strstr(d->properties.name, wanted) || strstr(wanted, d->properties.name) == wanted) d->physical = devices[i];
+    }
+    if (!d->physical) return fg__fail(FG_ERROR_NOT_FOUND, "no Vulkan device has '%s' in its name", wanted);
+    fg__vk_describe(&d->loader.api, d->physical, &d->properties, &d->subgroup, &d->max_allocation);
+    if (d->properties.device_type == 4)
+        fg__log(&d->env, FG_LOG_WARNING, "%s is a software device: the CPU backend is faster", d->properties.name);
+    return FG_OK;
+}
+
+/* Whether the device has an extension. */
+static fg_result fg__vk_has_extension(fg__vk_device *d, const char *name, bool *found) {
+    fg__vk_extension *list;
+    uint32_t n = 0, i;
+    *found = false;
+    if (d->loader.api.EnumerateDeviceExtensionProperties(d->physical, NULL, &n, NULL) < 0 || n == 0) return FG_OK;
+    list = (fg__vk_extension *)fg__calloc(&d->env, n, sizeof(fg__vk_extension));
+    if (!list) return FG_ERROR_OUT_OF_MEMORY;
+    if (d->loader.api.EnumerateDeviceExtensionProperties(d->physical, NULL, &n, list) >= 0)
+        for (i = 0; i < n && !*found; i++) *found = strcmp(list[i].name, name) == 0;
+    fg__free(&d->env, list);
+    return FG_OK;
+}
+
+static fg_result fg__vk_make_device(fg__vk_device *d) {
+    static const char *const extensions[] = {"VK_EXT_memory_budget"};
+    static const float priority = 1.0f;
+    fg__vk_queue_info queue;
+    fg__vk_device_info info;
+    fg_result r;
+    int i;
+    d->family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
+    if ((r = fg__vk_has_extension(d, extensions[0], &d->has_budget)) != FG_OK) return r;
+    memset(&queue, 0, sizeof(queue));
+    queue.type = FG__VK_QUEUE_INFO;
+    queue.family = d->family;
+    queue.count = 1;
+    queue.priorities = &priority;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_DEVICE_INFO;
+    info.n_queues = 1;
+    info.queues = &queue;
+    info.n_extensions = d->has_budget ? 1 : 0;
+    info.extensions = extensions;
+    d->api = d->loader.api;
+    if ((r = fg__vk_check(d, d->api.CreateDevice(d->physical, &info, NULL, &d->handle), "vkCreateDevice")) != FG_OK) return r;
+    for (i = FG__VK_INSTANCE_FUNCTIONS; i < (int)FG__COUNT(fg__vk_names); i++) {
+        fg_vulkan_fn function = d->api.GetDeviceProcAddr(d->handle, fg__vk_names[i]);
+        if (!function) return fg__fail(FG_ERROR_DEVICE, "the Vulkan driver has no %s", fg__vk_names[i]);
+        fg__vk_set_function(&d->api, i, function);
+    }
+    d->api.GetDeviceQueue(d->handle, d->family, 0, &d->queue);
+    return FG_OK;
+}
+
+/* ================================================================================================
+   Memory
+   ================================================================================================ */
+
+/* The first memory type that has the most of the wanted flags, all the needed ones first. */
+static int fg__vk_memory_type(const fg__vk_device *d, uint32_t needed, uint32_t wanted) {
+    int best = -1, best_score = -1, i;
+    for (i = 0; i < (int)d->memory.n_types && i < 32; i++) {
+        uint32_t flags = d->memory.types[i].flags, extra = flags & wanted;
+        int score = 0;
+        if ((flags & needed) != needed || (flags & ~15u)) continue; /* protected, lazily allocated and the like: not for us */
+        for (; extra; extra &= extra - 1) score++;
+        if (score > best_score) {
+            best = i;
+            best_score = score;
+        }
+    }
+    return best;
+}
+
+static fg_result fg__vk_find_memory(fg__vk_device *d) {
+    uint32_t host = FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT;
+    d->memory.type = FG__VK_MEMORY_PROPERTIES_2;
+    d->memory.next = NULL;
+    d->loader.api.GetPhysicalDeviceMemoryProperties2(d->physical, &d->memory);
+    d->memory_types[FG__VK_ON_DEVICE] = fg__vk_memory_type(d, FG__VK_DEVICE_LOCAL, 0);
+    d->memory_types[FG__VK_TO_DEVICE] = fg__vk_memory_type(d, host, FG__VK_DEVICE_LOCAL);
+    d->memory_types[FG__VK_FROM_DEVICE] = fg__vk_memory_type(d, host, FG__VK_HOST_CACHED);
+    if (d->memory_types[FG__VK_ON_DEVICE] < 0 || d->memory_types[FG__VK_TO_DEVICE] < 0)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%s has no memory that both sides can see", d->properties.name);
+    return FG_OK;
+}
+
+/* Bytes of the device's memory that we may still take; SIZE_MAX: unknown. */
+static uint64_t fg__vk_room(fg__vk_device *d, int kind) {
+    fg__vk_budget_properties budget;
+    fg__vk_memory_properties memory;
+    uint32_t heap = d->memory.types[d->memory_types[kind]].heap & 15;
+    if (!d->has_budget) return UINT64_MAX;
+    memset(&budget, 0, sizeof(budget));
+    memset(&memory, 0, sizeof(memory));
+    memory.type = FG__VK_MEMORY_PROPERTIES_2;
+    memory.next = &budget;
+    budget.type = FG__VK_BUDGET_PROPERTIES;
+    d->loader.api.GetPhysicalDeviceMemoryProperties2(d->physical, &memory);
+    return budget.budget[heap] > budget.usage[heap] ? budget.budget[heap] - budget.usage[heap] : 0;
+}
+
+static void fg__vk_chunk_free(fg__vk_device *d, fg__vk_chunk *chunk) {
+    fg__vk_chunk **at = &d->chunks;
+    while (*at && *at != chunk) at = &(*at)->next;
+    if (*at) *at = chunk->next;
+    if (chunk->buffer) d->api.DestroyBuffer(d->handle, chunk->buffer, NULL);
+    if (chunk->memory) d->api.FreeMemory(d->handle, chunk->memory, NULL);
+    fg__free(&d->env, chunk);
+}
+
+static fg_result fg__vk_chunk_fill(fg__vk_device *d, fg__vk_chunk *chunk) {
+    fg__vk_buffer_info info;
+    fg__vk_requirements needs;
+    fg__vk_allocate_info allocate;
+    void *mapped = NULL;
+    fg_result r;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_BUFFER_INFO;
+    info.bytes = chunk->bytes;
+    info.usage = FG__VK_BUFFER_USAGE;
+    if ((r = fg__vk_check(d, d->api.CreateBuffer(d->handle, &info, NULL, &chunk->buffer), "a buffer")) != FG_OK) return r;
+    d->api.GetBufferMemoryRequirements(d->handle, chunk->buffer, &needs);
+    if (needs.bytes > fg__vk_room(d, chunk->kind))
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->properties.name, (double)needs.bytes / 1048576.0);
+    if (!(needs.types >> d->memory_types[chunk->kind] & 1))
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%s has no memory for such buffers", d->properties.name);
+    memset(&allocate, 0, sizeof(allocate));
+    allocate.type = FG__VK_ALLOCATE_INFO;
+    allocate.bytes = needs.bytes;
+    allocate.memory_type = (uint32_t)d->memory_types[chunk->kind];
+    r = fg__vk_check(d, d->api.AllocateMemory(d->handle, &allocate, NULL, &chunk->memory), "device memory");
+    if (r != FG_OK) return r;
+    r = fg__vk_check(d, d->api.BindBufferMemory(d->handle, chunk->buffer, chunk->memory, 0), "a buffer's memory");
+    if (r != FG_OK || chunk->kind == FG__VK_ON_DEVICE) return r;
+    r = fg__vk_check(d, d->api.MapMemory(d->handle, chunk->memory, 0, UINT64_MAX, 0, &mapped), "mapping memory");
+    chunk->mapped = (char *)mapped;
+    return r;
+}
+
+static fg_result fg__vk_chunk_new(fg__vk_device *d, int kind, size_t bytes, fg__vk_chunk **out) {
+    fg__vk_chunk *chunk;
+    fg_result r;
+    if (bytes > d->max_allocation)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%s allocates no more than %llu MiB at once, %zu are needed", d->properties.name,
+                        (unsigned long long)(d->max_allocation >> 20), bytes >> 20);
+    chunk = (fg__vk_chunk *)fg__calloc(&d->env, 1, sizeof(fg__vk_chunk));
+    if (!chunk) return FG_ERROR_OUT_OF_MEMORY;
+    chunk->kind = kind;
+    chunk->bytes = bytes;
+    chunk->next = d->chunks;
+    d->chunks = chunk;
+    if ((r = fg__vk_chunk_fill(d, chunk)) == FG_OK) *out = chunk;
+    else fg__vk_chunk_free(d, chunk);
+    return r;
+}
+
+/* Takes `bytes` of memory of a kind: of a chunk that is shared when they are few, else of one of their own. */
+static fg_result fg__vk_take(fg__vk_device *d, int kind, size_t bytes, fg__vk_range *range) {
+    fg__vk_chunk *chunk;
+    fg_result r;
+    size_t needed = fg__round_up(FG__MAX(bytes, 4), FG__VK_ALIGN);
+    range->chunk = NULL;
+    for (chunk = d->chunks; chunk; chunk = chunk->next)
+        if (chunk->kind == kind && chunk->bytes - chunk->used >= needed) break;
+    if (!chunk) {
+        size_t size = kind == FG__VK_ON_DEVICE && needed < FG__VK_CHUNK / 4 ? (size_t)FG__VK_CHUNK : needed;
+        if ((r = fg__vk_chunk_new(d, kind, size, &chunk)) != FG_OK) return r;
+    }
+    range->chunk = chunk;
+    range->offset = chunk->used;
+    range->bytes = needed;
+    chunk->used += needed;
+    chunk->n_ranges++;
+    return FG_OK;
+}
+
+static void fg__vk_give(fg__vk_device *d, fg__vk_range *range) {
+    fg__vk_chunk *chunk = range->chunk;
+    range->chunk = NULL;
+    if (!chunk) return;
+    if (range->offset + range->bytes == chunk->used) chunk->used = range->offset; /* the last one taken */
+    if (--chunk->n_ranges == 0) fg__vk_chunk_free(d, chunk);
+}
+
+/* ---- Copies, through the staging buffer; they wait until they are done. ---- */
+
+static fg_result fg__vk_begin(fg__vk_device *d, void *commands, uint32_t flags) {
+    fg__vk_begin_info info;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_BEGIN_INFO;
+    info.flags = flags;
+    return fg__vk_check(d, d->api.BeginCommandBuffer(commands, &info), "recording commands");
+}
+
+static void fg__vk_barrier(fg__vk_device *d, void *commands, uint32_t from_stage, uint32_t from, uint32_t to_stage, uint32_t to) {
+    fg__vk_barrier_info info;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_BARRIER_INFO;
+    info.from = from;
+    info.to = to;
+    d->api.CmdPipelineBarrier(commands, from_stage, to_stage, 0, 1, &info, 0, NULL, 0, NULL);
+}
+
+static fg_result fg__vk_finish(fg__vk_device *d) {
+    fg_result r;
+    if (!d->busy) return FG_OK;
+    d->busy = false;
+    r = fg__vk_check(d, d->api.WaitForFences(d->handle, 1, &d->fence, 1, UINT64_MAX), "waiting for the device");
+    if (r != FG_OK) return r;
+    return fg__vk_check(d, d->api.ResetFences(d->handle, 1, &d->fence), "resetting a fence");
+}
+
+static fg_result fg__vk_start(fg__vk_device *d, void *commands) {
+    fg__vk_submit_info info;
+    fg_result r = fg__vk_finish(d); /* there is one fence */
+    if (r != FG_OK) return r;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_SUBMIT_INFO;
+    info.n_commands = 1;
+    info.commands = &commands;
+    if (d->lost) return fg__vk_check(d, FG__VK_DEVICE_LOST, d->properties.name);
+    r = fg__vk_check(d, d->api.QueueSubmit(d->queue, 1, &info, d->fence), "starting work on the device");
+    d->busy = r == FG_OK;
+    return r;
+}
+
+static fg_result fg__vk_copy_now(fg__vk_device *d, uint64_t from, uint64_t to, const fg__vk_copy *copy) {
+    uint32_t all = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
+    fg_result r = fg__vk_finish(d);
+    if (r == FG_OK) r = fg__vk_begin(d, d->commands, 1 /* once */);
+    if (r != FG_OK) return r;
+    fg__vk_barrier(d, d->commands, all, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
+                   FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+    d->api.CmdCopyBuffer(d->commands, from, to, 1, copy);
+    fg__vk_barrier(d, d->commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, all | FG__VK_AT_HOST,
+                   FG__VK_SHADER_READ | FG__VK_TRANSFER_READ | FG__VK_HOST_READ);
+    if ((r = fg__vk_check(d, d->api.EndCommandBuffer(d->commands), "recording commands")) != FG_OK) return r;
+    if ((r = fg__vk_start(d, d->commands)) != FG_OK) return r;
+    return fg__vk_finish(d);
+}
+
+/* What lies in the staging buffer, `bytes` (a multiple of 4) of it, to `offset` of a range. */
+static fg_result fg__vk_stage(fg__vk_device *d, const fg__vk_range *range, size_t offset, size_t bytes) {
+    fg__vk_copy copy;
+    copy.from = d->staging.offset;
+    copy.to = range->offset + offset;
+    copy.bytes = bytes;
+    return fg__vk_copy_now(d, d->staging.chunk->buffer, range->chunk->buffer, &copy);
+}
+
+static void *fg__vk_alloc(fg_device *handle, size_t bytes) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_range *range = (fg__vk_range *)fg__calloc(&d->env, 1, sizeof(fg__vk_range));
+    if (range && fg__vk_take(d, FG__VK_ON_DEVICE, bytes, range) == FG_OK) return range;
+    fg__free(&d->env, range);
+    return NULL;
+}
+
+static void fg__vk_free(fg_device *handle, void *memory) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    if (!memory) return;
+    fg__vk_give(d, (fg__vk_range *)memory);
+    fg__free(&d->env, memory);
+}
+
+static fg_result fg__vk_write(fg_device *handle, void *memory, size_t offset, const void *data, size_t bytes) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    const fg__vk_range *range = (const fg__vk_range *)memory;
+    fg_result r = FG_OK;
+    if (offset > range->bytes || bytes > range->bytes - offset)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a write past the end of device memory");
+    while (bytes > 0 && r == FG_OK) {
+        size_t n = FG__MIN(bytes, (size_t)FG__VK_STAGING);
+        memcpy(d->staging.chunk->mapped + d->staging.offset, data, n);
+        r = fg__vk_stage(d, range, offset, n);
+        data = (const char *)data + n;
+        offset += n;
+        bytes -= n;
+    }
+    return r;
+}
+
+static fg_result fg__vk_read(fg_device *handle, const void *memory, size_t offset, void *data, size_t bytes) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    const fg__vk_range *range = (const fg__vk_range *)memory;
+    if (offset > range->bytes || bytes > range->bytes - offset)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a read past the end of device memory");
+    while (bytes > 0) {
+        size_t n = FG__MIN(bytes, (size_t)FG__VK_STAGING);
+        fg__vk_copy copy;
+        fg_result r;
+        copy.from = range->offset + offset;
+        copy.to = d->staging.offset;
+        copy.bytes = n;
+        if ((r = fg__vk_copy_now(d, range->chunk->buffer, d->staging.chunk->buffer, &copy)) != FG_OK) return r;
+        memcpy(data, d->staging.chunk->mapped + d->staging.offset, n);
+        data = (char *)data + n;
+        offset += n;
+        bytes -= n;
+    }
+    return FG_OK;
+}
+
+/* ================================================================================================
+   Opening and closing
+   ================================================================================================ */
+
+static fg_result fg__vk_make_layouts(fg__vk_device *d) {
+    fg__vk_set_binding bindings[FG__VK_BINDINGS];
+    fg__vk_set_layout_info set;
+    fg__vk_pipeline_layout_info info;
+    fg__vk_push_range push;
+    fg_result r;
+    int i;
+    memset(bindings, 0, sizeof(bindings));
+    for (i = 0; i < FG__VK_BINDINGS; i++) {
+        bindings[i].binding = (uint32_t)i;
+        bindings[i].type = FG__VK_STORAGE_BUFFER;
+        bindings[i].count = 1;
+        bindings[i].stages = FG__VK_COMPUTE_STAGE;
+    }
+    memset(&set, 0, sizeof(set));
+    set.type = FG__VK_SET_LAYOUT_INFO;
+    set.n_bindings = FG__VK_BINDINGS;
+    set.bindings = bindings;
+    r = fg__vk_check(d, d->api.CreateDescriptorSetLayout(d->handle, &set, NULL, &d->set_layout), "a descriptor layout");
+    if (r != FG_OK) return r;
+    push.stages = FG__VK_COMPUTE_STAGE;
+    push.offset = 0;
+    push.bytes = 128;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_PIPELINE_LAYOUT_INFO;
+    info.n_sets = 1;
+    info.sets = &d->set_layout;
+    info.n_ranges = 1;
+    info.ranges = &push;
+    return fg__vk_check(d, d->api.CreatePipelineLayout(d->handle, &info, NULL, &d->pipeline_layout), "a pipeline layout");
+}
+
+/* The cache of compiled kernels, filled from the file where there is one. Drivers check that the data are their own; we
+   check the header first (length 32, version 1, vendor, device, driver's id), since some do not. */
+static fg_result fg__vk_make_cache(fg__vk_device *d) {
+    fg__vk_cache_info info;
+    fg__file file;
+    bool open;
+    fg_result r;
+    memset(&info, 0, sizeof(info));
+    memset(&file, 0, sizeof(file));
+    info.type = FG__VK_CACHE_INFO;
+    open = d->options.cache_path && fg__file_open(&file, d->options.cache_path) == FG_OK;
+    if (open && file.size >= 32) {
+        const uint8_t *header = (const uint8_t *)file.data;
+        if (fg__load_u32(header) == 32 && fg__load_u32(header + 4) == 1 && fg__load_u32(header + 8) == d->properties.vendor &&
+            fg__load_u32(header + 12) == d->properties.device && memcmp(header + 16, d->properties.cache_uuid, 16) == 0) {
+            info.bytes = (size_t)file.size;
+            info.data = file.data;
+        }
+    }
+    r = fg__vk_check(d, d->api.CreatePipelineCache(d->handle, &info, NULL, &d->cache), "a pipeline cache");
+    if (open) fg__file_close(&file);
+    return r;
+}
+
+/* Writes the cache beside its place and then moves it there; failing is no error, only a slower start next time. */
+static void fg__vk_save_cache(fg__vk_device *d) {
+    size_t bytes = 0;
+    void *data;
+    fg__text path;
+    FILE *file;
+    bool good;
+    if (!d->options.cache_path || d->lost) return;
+    if (d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, NULL) < 0 || bytes == 0) return;
+    data = fg__malloc(&d->env, bytes, 1);
+    memset(&path, 0, sizeof(path));
+    path.env = &d->env;
+    fg__text_printf(&path, "%s.new", d->options.cache_path);
+    if (data && !path.failed && d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, data) == 0) {
+        file = fopen(path.data, "wb");
+        good = file && fwrite(data, 1, bytes, file) == bytes;
+        if (file && fclose(file) != 0) good = false;
+#if FG__WINDOWS
+        if (good) remove(d->options.cache_path); /* rename does not replace there */
+#endif
+        if (good) good = rename(path.data, d->options.cache_path) == 0;
+        if (!good) fg__log(&d->env, FG_LOG_WARNING, "compiled kernels could not be kept in %s", d->options.cache_path);
+    }
+    fg__text_free(&path);
+    fg__free(&d->env, data);
+}
+
+static fg_result fg__vk_make_commands(fg__vk_device *d) {
+    fg__vk_command_pool_info pool;
+    fg__vk_command_info info;
+    fg__vk_fence_info fence;
+    fg_result r;
+    memset(&pool, 0, sizeof(pool));
+    pool.type = FG__VK_COMMAND_POOL_INFO;
+    pool.flags = 2; /* buffers may be recorded again one by one */
+    pool.family = d->family;
+    r = fg__vk_check(d, d->api.CreateCommandPool(d->handle, &pool, NULL, &d->command_pool), "a command pool");
+    if (r != FG_OK) return r;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_COMMAND_INFO;
+    info.pool = d->command_pool;
+    info.count = 1;
+    r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &d->commands), "a command buffer");
+    if (r != FG_OK) return r;
+    memset(&fence, 0, sizeof(fence));
+    fence.type = FG__VK_FENCE_INFO;
+    return fg__vk_check(d, d->api.CreateFence(d->handle, &fence, NULL, &d->fence), "a fence");
+}
+
+static void fg__vk_close(fg_device *handle) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__env env = d->env;
+    size_t i;
+    if (d->handle) {
+        fg__vk_api *api = &d->api;
+        if (api->DeviceWaitIdle) (void)api->DeviceWaitIdle(d->handle);
+        if (d->cache) fg__vk_save_cache(d);
+        fg__vk_give(d, &d->staging);
+        while (d->chunks) fg__vk_chunk_free(d, d->chunks);
+        for (i = 0; i < d->n_pipelines; i++)
+            if (d->pipelines[i].handle) api->DestroyPipeline(d->handle, d->pipelines[i].handle, NULL);
+        for (i = 0; i < FG__VK_SHADERS; i++)
+            if (d->shaders[i]) api->DestroyShaderModule(d->handle, d->shaders[i], NULL);
+        if (d->fence) api->DestroyFence(d->handle, d->fence, NULL);
+        if (d->command_pool) api->DestroyCommandPool(d->handle, d->command_pool, NULL);
+        if (d->cache) api->DestroyPipelineCache(d->handle, d->cache, NULL);
+        if (d->pipeline_layout) api->DestroyPipelineLayout(d->handle, d->pipeline_layout, NULL);
+        if (d->set_layout) api->DestroyDescriptorSetLayout(d->handle, d->set_layout, NULL);
+        if (api->DestroyDevice) api->DestroyDevice(d->handle, NULL);
+    }
+    fg__free(&env, d->pipelines);
+    fg__vk_loader_close(&d->loader);
+    fg__free(&env, d);
+}
+
+static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
+    fg_result r;
+    if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
+    if ((r = fg__vk_choose(d, wanted)) != FG_OK) return r;
+    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    if (d->options.max_buffer_bytes) d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
+    if ((r = fg__vk_make_device(d)) != FG_OK) return r;
+    if ((r = fg__vk_find_memory(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_layouts(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_cache(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_commands(d)) != FG_OK) return r;
+    return fg__vk_take(d, FG__VK_FROM_DEVICE, FG__VK_STAGING, &d->staging);
+}
+
+static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
+    fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
+    fg__vk_device *d = (fg__vk_device *)fg__calloc(&env, 1, sizeof(fg__vk_device));
+    fg_result r;
+    if (!d) return FG_ERROR_OUT_OF_MEMORY;
+    d->env = env;
+    d->progress = desc->progress;
+    d->progress_user = desc->progress_user;
+    if (desc->options) d->options = *(const fg_vulkan_options *)desc->options;
+    r = fg__vk_make(d, desc->device);
+    if (r == FG_OK) *out = (fg_device *)d;
+    else fg__vk_close((fg_device *)d);
+    return r;
+}
+
+#define FG__VK_KV_TYPES \
+    ((uint64_t)1 << FG_TYPE_F32 | (uint64_t)1 << FG_TYPE_F16 | (uint64_t)1 << FG_TYPE_BF16 | (uint64_t)1 << FG_TYPE_Q8_0)
+
+static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
+    const fg__vk_device *d = (const fg__vk_device *)handle;
+    uint32_t version = d->properties.api_version;
+    memset(caps, 0, sizeof(*caps));
+    snprintf(caps->name, sizeof(caps->name), "%.80s, Vulkan %u.%u, subgroups of %d", d->properties.name, (unsigned)(version >> 22 & 127),
+             (unsigned)(version >> 12 & 1023), d->subgroup);
+    caps->n_threads = 1;
+    caps->memory_bytes = (size_t)d->memory.heaps[d->memory.types[d->memory_types[FG__VK_ON_DEVICE]].heap & 15].bytes;
+    caps->block_tokens = 32;
+    caps->token_budget = 256;
+    caps->kv_types = FG__VK_KV_TYPES;
+#define FG__BIT(name, id, elements, bytes) caps->weight_types |= (uint64_t)1 << id;
+    FG_TYPES(FG__BIT)
+#undef FG__BIT
+    caps->ops = 1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION |
+                1u << FG_OP_ACT_MUL | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE | 1u << FG_OP_COPY_BLOCKS;
+}
+
+/* ================================================================================================
+   Weights. Matrices keep the file's blocks: of a row first what makes whole words of each block, then the blocks' odd
+   bytes (fg__vk_split) together. Rows go to pieces that a kernel can see at once. Vectors become floats.
+   ================================================================================================ */
+
+typedef struct fg__vk_piece {
+    fg__vk_range range;
+    int row0, rows;
+} fg__vk_piece;
+
+typedef struct fg__vk_weight {
+    struct fg__vk_weight *next;
+    int n_users;           /* packed for several ops (a tied embedding) it is kept once */
+    const void *data;
+    fg_type type;
+    bool vector;
+    int64_t k, n;
+    int stride, tail_at;   /* words */
+    int n_pieces, rows_per_piece;
+    fg__vk_piece *pieces;
+} fg__vk_weight;
+
+/* Where a block's odd bytes lie, and how many there are. */
+static void fg__vk_split(fg_type type, int block_bytes, int *odd_at, int *n_odd) {
+    *n_odd = block_bytes % 4;
+    *odd_at = type == FG_TYPE_Q3_K || type == FG_TYPE_Q6_K ? block_bytes - *n_odd : 0;
+}
+
+static bool fg__vk_is_float(fg_type type) { return type == FG_TYPE_F32 || type == FG_TYPE_F16 || type == FG_TYPE_BF16; }
+
+/* Elements and bytes of a block. */
+static void fg__vk_block(fg_type type, int64_t *elements, int64_t *bytes) {
+    *elements = 1;
+    while (!(*bytes = fg_type_bytes(type, *elements))) *elements *= 2;
+}
+
+static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor *tensor, fg_op_type use, fg__vk_weight *w) {
+    int64_t elements, bytes, words, tail = 0, row_bytes;
+    int odd_at, n_odd;
+    memset(w, 0, sizeof(*w));
+    w->k = tensor->dims[0];
+    w->n = tensor->n_dims > 1 ? tensor->dims[1] : 1;
+    w->type = tensor->type;
+    w->data = tensor->data;
+    w->vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
+    if (tensor->n_dims < 1 || tensor->n_dims > 2 || w->k < 1 || w->n < 1 || w->k > 1 << 28 || w->n > 1 << 28)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
+    row_bytes = fg_type_bytes(tensor->type, w->k);
+    if (!row_bytes) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' has a type or width we do not know", tensor->name);
+    if (tensor->bytes / (size_t)row_bytes < (size_t)w->n)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "tensor '%s' is shorter than its dimensions", tensor->name);
+    if (w->vector) {
+        if (w->n > 1) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is no vector", tensor->name);
+        words = w->k;
+    } else if (fg__vk_is_float(w->type)) {
+        words = (w->k + 7) / 8 * (w->type == FG_TYPE_F32 ? 8 : 4); /* whole units */
+    } else {
+        fg__vk_block(w->type, &elements, &bytes);
+        fg__vk_split(w->type, (int)bytes, &odd_at, &n_odd);
+        words = w->k / elements * (bytes / 4);
+        tail = (w->k / elements * n_odd + 3) / 4;
+    }
+    w->tail_at = (int)words;
+    w->stride = (int)(words + tail);
+    w->rows_per_piece = (int)FG__MIN(w->n, (int64_t)(d->max_range / 4) / w->stride);
+    if (w->rows_per_piece < 1) return fg__fail(FG_ERROR_UNSUPPORTED, "a row of '%s' is more than the device sees at once", tensor->name);
+    w->n_pieces = (int)((w->n + w->rows_per_piece - 1) / w->rows_per_piece);
+    return FG_OK;
+}
+
+/* One row of the file to one row of the device. */
+static void fg__vk_pack_row(const fg__vk_weight *w, const uint8_t *from, uint8_t *to) {
+    int64_t elements, bytes, i;
+    uint8_t *tail = to + (size_t)w->tail_at * 4;
+    int odd_at, n_odd, whole;
+    memset(to, 0, (size_t)w->stride * 4);
+    if (w->vector) {
+        fg__dequantize_row(w->type, from, (float *)(void *)to, w->k);
+        return;
+    }
+    if (fg__vk_is_float(w->type)) {
+        memcpy(to, from, (size_t)fg_type_bytes(w->type, w->k));
+        return;
+    }
+    fg__vk_block(w->type, &elements, &bytes);
+    fg__vk_split(w->type, (int)bytes, &odd_at, &n_odd);
+    whole = (int)bytes - n_odd;
+    for (i = 0; i < w->k / elements; i++, from += bytes, to += whole, tail += n_odd) {
+        memcpy(to, from + (odd_at ? 0 : n_odd), (size_t)whole);
+        memcpy(tail, from + odd_at, (size_t)n_odd);
+    }
+}
+
+static fg_result fg__vk_upload(fg__vk_device *d, const fg__vk_weight *w, const fg__vk_piece *piece) {
+    size_t row_bytes = (size_t)w->stride * 4, from_bytes = (size_t)fg_type_bytes(w->type, w->k), at_once = FG__VK_STAGING / row_bytes;
+    fg_result r = FG_OK;
+    uint8_t *staging = (uint8_t *)d->staging.chunk->mapped + d->staging.offset, *row;
+    int i, j, n;
+    if (at_once < 1) { /* a row longer than the staging buffer */
+        if (!(row = (uint8_t *)fg__malloc(&d->env, row_bytes, 1))) return FG_ERROR_OUT_OF_MEMORY;
+        for (i = 0; i < piece->rows && r == FG_OK; i++) {
+            fg__vk_pack_row(w, (const uint8_t *)w->data + (size_t)(piece->row0 + i) * from_bytes, row);
+            r = fg__vk_write((fg_device *)d, (void *)(size_t)&piece->range, (size_t)i * row_bytes, row, row_bytes);
+        }
+        fg__free(&d->env, row);
+        return r;
+    }
+    for (i = 0; i < piece->rows && r == FG_OK; i += n) {
+        n = (int)FG__MIN((size_t)(piece->rows - i), at_once);
+        for (j = 0; j < n; j++)
+            fg__vk_pack_row(w, (const uint8_t *)w->data + (size_t)(piece->row0 + i + j) * from_bytes, staging + (size_t)j * row_bytes);
+        r = fg__vk_stage(d, &piece->range, (size_t)i * row_bytes, (size_t)n * row_bytes);
+    }
+    return r;
+}
+
+static void fg__vk_unpack(fg_device *handle, fg_weight *weight) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_weight *w = (fg__vk_weight *)weight, **at = &d->weights;
+    int i;
+    if (!w || --w->n_users > 0) return;
+    while (*at && *at != w) at = &(*at)->next;
+    if (*at) *at = w->next;
+    for (i = 0; w->pieces && i < w->n_pieces; i++) fg__vk_give(d, &w->pieces[i].range);
+    fg__free(&d->env, w->pieces);
+    fg__free(&d->env, w);
+}
+
+static fg_result fg__vk_weight_fill(fg__vk_device *d, fg__vk_weight *w) {
+    fg_result r = FG_OK;
+    int i;
+    w->pieces = (fg__vk_piece *)fg__calloc(&d->env, (size_t)w->n_pieces, sizeof(fg__vk_piece));
+    if (!w->pieces) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < w->n_pieces && r == FG_OK; i++) {
+        fg__vk_piece *piece = &w->pieces[i];
+        piece->row0 = i * w->rows_per_piece;
+        piece->rows = (int)FG__MIN(w->n - piece->row0, w->rows_per_piece);
+        r = fg__vk_take(d, FG__VK_ON_DEVICE, (size_t)piece->rows * (size_t)w->stride * 4, &piece->range);
+        if (r == FG_OK) r = fg__vk_upload(d, w, piece);
+    }
+    return r;
+}
+
+static fg_result fg__vk_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **out, size_t *bytes) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_weight described, *w;
+    fg_result r = fg__vk_weight_describe(d, tensor, use, &described);
+    if (r != FG_OK) return r;
+    if (bytes) *bytes = (size_t)described.n * (size_t)described.stride * 4;
+    if (!out) return FG_OK;
+    for (w = d->weights; w; w = w->next)
+        if (!w->vector && !described.vector && w->data == described.data && w->type == described.type && w->k == described.k &&
+            w->n == described.n) {
+            w->n_users++;
+            *out = (fg_weight *)w;
+            return FG_OK;
+        }
+    w = (fg__vk_weight *)fg__malloc(&d->env, 1, sizeof(*w));
+    if (!w) return FG_ERROR_OUT_OF_MEMORY;
+    *w = described;
+    w->n_users = 1;
+    w->next = d->weights;
+    d->weights = w;
+    if ((r = fg__vk_weight_fill(d, w)) == FG_OK) *out = (fg_weight *)w;
+    else fg__vk_unpack(handle, (fg_weight *)w);
+    return r;
+}
+
+/* ================================================================================================
+   Plans: an op becomes one or more steps, each a kernel with its buffers and constants
+   ================================================================================================ */
+
+/* As Push in shaders/common.glsl. */
+typedef struct fg__vk_push {
+    int32_t n, k, src_col, src2_col, dst_col, src_stride, src2_stride, dst_stride, count_at, act, has, row0, rows, weight_stride, tail_at,
+        n_head, n_kv_head, head_dim, n_rot, neox, slots_at, table_at, table_stride, block_tokens, kv_stride, window;
+    float eps, scale, softcap;
+    int32_t positions_at, seqs_at, rows_at;
+} fg__vk_push;
+
+enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8 };
+enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
+
+/* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
+   columns of a slot need not wait for each other. */
+typedef struct fg__vk_part {
+    int first, end;
+    size_t offset; /* in the slots' memory */
+} fg__vk_part;
+
+typedef struct fg__vk_slot {
+    fg__vk_part parts[FG__VK_PARTS];
+    int n_parts;
+} fg__vk_slot;
+
+/* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results. */
+typedef struct fg__vk_use {
+    int resource;
+    bool writes;
+} fg__vk_use;
+
+enum { FG__VK_MAX_USES = 6 };
+
+typedef struct fg__vk_step {
+    int op, kind;       /* fg_op_type */
+    int pipelines[3];   /* for one row, few rows and many; or the same */
+    uint64_t set;
+    fg__vk_push push;
+    fg__vk_use uses[FG__VK_MAX_USES];
+    int n_uses, groups; /* workgroups across */
+    bool per_row;
+} fg__vk_step;
+
+typedef struct fg__vk_layer {
+    fg__vk_range k, v;
+} fg__vk_layer;
+
+enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
+
+typedef struct fg__vk_plan {
+    fg__vk_device *device;
+    const fg_graph *graph;
+    fg__vk_slot *slots;
+    fg__vk_step *steps;
+    int n_steps, max_steps, n_layers, sample_op;
+    int layer_of[FG_MAX_GROUPS]; /* first of a group */
+    fg__vk_layer *layers;
+    fg__vk_range memory, batch, rows, logits;
+    size_t slots_bytes, batch_words;
+    int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    uint64_t pool, command_pool;
+    void *commands[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with logits or not */
+    bool want_logits;
+} fg__vk_plan;
+
+static const fg__vk_weight *fg__vk_weight_of(const fg__vk_plan *plan, int index) {
+    return index < 0 ? NULL : (const fg__vk_weight *)(const void *)plan->graph->weights[index];
+}
+
+/* ---- Parts of slots. ---- */
+
+/* The part that holds columns [first, first + n); -1: no single one does. */
+static int fg__vk_part_of(const fg__vk_slot *slot, int first, int n) {
+    int i;
+    for (i = 0; i < slot->n_parts; i++)
+        if (slot->parts[i].first <= first && first + n <= slot->parts[i].end) return i;
+    return -1;
+}
+
+/* Calls `visit` for the columns that an op names. */
+static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, int first, int n, bool gemm), void *user) {
+    int q = op->n_head * op->head_dim, kv = op->n_kv_head * op->head_dim;
+    if (op->type == FG_OP_ROPE_KV) {
+        visit(user, op->src, op->src_col, q, false);
+        visit(user, op->src, op->src2_col, kv, false);
+        visit(user, op->src, op->dst_col, kv, false);
+        return;
+    }
+    if (op->src >= 0) visit(user, op->src, op->src_col, op->type == FG_OP_GEMM ? op->k : op->type == FG_OP_ATTENTION ? q : op->n, false);
+    if (op->src2 >= 0) visit(user, op->src2, op->type == FG_OP_GEMM ? 0 : op->src2_col, op->n, false);
+    if (op->dst >= 0 && op->type != FG_OP_SAMPLE)
+        visit(user, op->dst, op->dst_col, op->type == FG_OP_ATTENTION ? q : op->n, op->type == FG_OP_GEMM);
+}
+
+/* Every product's columns that do not meet another's become a part. */
+static void fg__vk_add_part(void *user, int slot, int first, int n, bool gemm) {
+    fg__vk_slot *s = &((fg__vk_plan *)user)->slots[slot];
+    int i;
+    if (!gemm || s->n_parts < 0 || fg__vk_part_of(s, first, n) >= 0) return;
+    for (i = 0; i < s->n_parts; i++)
+        if (first < s->parts[i].end && s->parts[i].first < first + n) break;
+    if (i < s->n_parts || s->n_parts == FG__VK_PARTS) {
+        s->n_parts = -1; /* one part after all */
+        return;
+    }
+    s->parts[s->n_parts].first = first;
+    s->parts[s->n_parts++].end = first + n;
+}
+
+static void fg__vk_check_part(void *user, int slot, int first, int n, bool gemm) {
+    fg__vk_slot *s = &((fg__vk_plan *)user)->slots[slot];
+    (void)gemm;
+    if (s->n_parts >= 0 && fg__vk_part_of(s, first, n) < 0) s->n_parts = -1;
+}
+
+/* Cuts slots into parts and lays those out. */
+static void fg__vk_lay_slots(fg__vk_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    size_t used = 0;
+    int i, j;
+    for (i = 0; i < graph->n_ops; i++) fg__vk_visit(&graph->ops[i], fg__vk_add_part, plan);
+    for (i = 0; i < graph->n_ops; i++) fg__vk_visit(&graph->ops[i], fg__vk_check_part, plan);
+    for (i = 0; i < graph->n_slots; i++) {
+        fg__vk_slot *slot = &plan->slots[i];
+        size_t rows = (size_t)(graph->slots[i].per_row ? graph->max_rows : graph->max_tokens);
+        if (slot->n_parts <= 0) {
+            slot->n_parts = 1;
+            slot->parts[0].first = 0;
+            slot->parts[0].end = graph->slots[i].width;
+        }
+        for (j = 0; j < slot->n_parts; j++) {
+            slot->parts[j].offset = used;
+            used += fg__round_up(rows * (size_t)(slot->parts[j].end - slot->parts[j].first) * sizeof(float), FG__VK_ALIGN);
+        }
+    }
+    plan->slots_bytes = used;
+}
+
+/* ---- The batch block. ---- */
+
+static void fg__vk_lay_batch(fg__vk_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    int at = 4, g;
+    plan->tokens_at = at, at += graph->max_tokens;
+    plan->rope_positions_at = at, at += graph->max_tokens;
+    plan->positions_at = at, at += graph->max_tokens;
+    plan->seqs_at = at, at += graph->max_tokens;
+    plan->rows_at = at, at += graph->max_rows;
+    for (g = 0; g < graph->n_groups; g++) {
+        plan->slots_at[g] = at, at += graph->max_tokens;
+        plan->tables_at[g] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
+    }
+    plan->batch_words = (size_t)at;
+}
+
+static void fg__vk_fill_batch(const fg__vk_plan *plan, const fg_batch *batch) {
+    int32_t *to = (int32_t *)(void *)(plan->batch.chunk->mapped + plan->batch.offset);
+    size_t n = (size_t)batch->n_tokens * sizeof(int32_t);
+    int g, s, t;
+    to[0] = batch->n_tokens;
+    to[1] = batch->n_rows;
+    memcpy(to + plan->tokens_at, batch->tokens, n);
+    memcpy(to + plan->rope_positions_at, batch->positions, n);
+    for (s = 0; s < batch->n_seqs; s++)
+        for (t = batch->cu_q[s]; t < batch->cu_q[s + 1]; t++) {
+            to[plan->positions_at + t] = batch->kv_len[s] - (batch->cu_q[s + 1] - t);
+            to[plan->seqs_at + t] = s;
+        }
+    if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
+    for (g = 0; g < plan->graph->n_groups; g++) {
+        memcpy(to + plan->slots_at[g], batch->slots[g], n);
+        memcpy(to + plan->tables_at[g], batch->tables[g],
+               (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
+    }
+}
+
+/* ---- The KV pool: K and V of each layer apart. ---- */
+
+/* Words of one head of one token; see shaders/kv.glsl. */
+static int fg__vk_kv_stride(fg_type type, int head_dim) {
+    if (type == FG_TYPE_F32) return head_dim;
+    if (type != FG_TYPE_Q8_0) return (head_dim + 1) / 2;
+    return (head_dim + 3) / 4 + ((head_dim + 31) / 32 + 1) / 2;
+}
+
+static size_t fg__vk_block_bytes(const fg_group *group) {
+    return (size_t)fg__vk_kv_stride(group->kv_type, group->head_dim) * 4 * (size_t)group->n_kv_head * (size_t)group->block_tokens;
+}
+
+static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
+    const fg_graph *graph = plan->graph;
+    uint64_t words = 0;
+    fg_result r;
+    int i, last_row = -1;
+    for (i = 0; i < graph->n_groups; i++) {
+        const fg_group *group = &graph->groups[i];
+        if ((r = fg__graph_check_group(group, FG__VK_KV_TYPES, "Vulkan")) != FG_OK) return r;
+        if (group->head_dim > 512) return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
+        if ((uint64_t)fg__vk_block_bytes(group) * (uint64_t)group->n_blocks > plan->device->max_range)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "a layer's K cache of %d blocks is more than the device sees at once; use fewer kv_tokens",
+                            group->n_blocks);
+        words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
+    }
+    if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens or tables of so many blocks are too large for Vulkan", graph->max_tokens);
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_op *op = &graph->ops[i];
+        if (op->type < 0 || op->type >= FG_OP_COUNT || op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM ||
+            op->type == FG_OP_STATE_SCAN || op->type == FG_OP_ALLREDUCE || op->type == FG_OP_COPY_BLOCKS)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no op %s", fg__op_name(op->type));
+        if (!fg__graph_check_op(graph, op, measure))
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i, fg__op_name(op->type));
+        if (op->type == FG_OP_SAMPLE) last_row = i;
+    }
+    plan->sample_op = last_row;
+    return FG_OK;
+}
+
+/* ---- Pipelines. ---- */
+
+/* The number of a pipeline in the device's list; -1: out of memory. */
+static int fg__vk_pipeline_find(fg__vk_device *d, int shader, int a, int b, int c, int e) {
+    void *array = d->pipelines;
+    fg__vk_pipeline *p;
+    size_t i;
+    for (i = 0; i < d->n_pipelines; i++) {
+        p = &d->pipelines[i];
+        if (p->shader == shader && p->spec[0] == a && p->spec[1] == b && p->spec[2] == c && p->spec[3] == e) return (int)i;
+    }
+    if (!fg__reserve(&d->env, &array, &d->pipelines_capacity, d->n_pipelines + 1, sizeof(fg__vk_pipeline))) return -1;
+    d->pipelines = (fg__vk_pipeline *)array;
+    p = &d->pipelines[d->n_pipelines];
+    memset(p, 0, sizeof(*p));
+    p->shader = shader;
+    p->spec[0] = a;
+    p->spec[1] = b;
+    p->spec[2] = c;
+    p->spec[3] = e;
+    return (int)d->n_pipelines++;
+}
+
+static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
+    fg__vk_spec_entry entries[4];
+    fg__vk_spec_info spec;
+    fg__vk_pipeline_info info;
+    int i;
+    for (i = 0; i < 4; i++) {
+        entries[i].id = (uint32_t)i;
+        entries[i].offset = (uint32_t)(4 * i);
+        entries[i].bytes = 4;
+    }
+    memset(&spec, 0, sizeof(spec));
+    spec.n_entries = 4;
+    spec.entries = entries;
+    spec.bytes = sizeof(p->spec);
+    spec.data = p->spec;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_PIPELINE_INFO;
+    info.stage.type = FG__VK_STAGE_INFO;
+    info.stage.stage = FG__VK_COMPUTE_STAGE;
+    info.stage.module = d->shaders[p->shader];
+    info.stage.entry = "main";
+    info.stage.spec = &spec;
+    info.layout = d->pipeline_layout;
+    info.base_index = -1;
+    return d->api.CreateComputePipelines(d->handle, d->cache, 1, &info, NULL, &p->handle);
+}
+
+/* Threads that compile pipelines claim them one by one. */
+typedef struct fg__vk_compiling {
+    fg__vk_device *device;
+    int next, done, result;
+} fg__vk_compiling;
+
+static bool fg__vk_compile_one(fg__vk_compiling *job) {
+    int i = fg__atomic_add(&job->next, 1);
+    int32_t result;
+    if (i >= (int)job->device->n_pipelines || fg__atomic_load(&job->result) < 0) return false;
+    if (!job->device->pipelines[i].handle) {
+        result = fg__vk_compile(job->device, &job->device->pipelines[i]);
+        if (result < 0) fg__atomic_store(&job->result, (int)result);
+    }
+    fg__atomic_add(&job->done, 1);
+    return true;
+}
+
+static void fg__vk_compile_some(void *user) {
+    while (fg__vk_compile_one((fg__vk_compiling *)user)) {}
+}
+
+static fg_result fg__vk_make_shaders(fg__vk_device *d) {
+    size_t i;
+    for (i = 0; i < d->n_pipelines; i++) {
+        fg__vk_shader_info info;
+        int shader = d->pipelines[i].shader;
+        fg_result r;
+        if (d->shaders[shader]) continue;
+        memset(&info, 0, sizeof(info));
+        info.type = FG__VK_SHADER_INFO;
+        info.bytes = fg__vk_spirv[shader].bytes;
+        info.code = fg__vk_spirv[shader].code;
+        r = fg__vk_check(d, d->api.CreateShaderModule(d->handle, &info, NULL, &d->shaders[shader]), "a shader");
+        if (r != FG_OK) return r;
+    }
+    return FG_OK;
+}
+
+/* Compiles what the plan needs and the device has not yet, on all cores; progress is told by this thread. */
+static fg_result fg__vk_compile_all(fg__vk_device *d) {
+    fg__thread threads[15];
+    fg__vk_compiling job;
+    fg_result r = fg__vk_make_shaders(d);
+    int n = FG__MIN(fg__cpu_count() - 1, 15), i, started = 0;
+    bool stop = false;
+    if (r != FG_OK) return r;
+    memset(&job, 0, sizeof(job));
+    job.device = d;
+    for (i = 0; i < n && i + 1 < (int)d->n_pipelines; i++)
+        if (fg__thread_start(&threads[started], fg__vk_compile_some, &job)) started++;
+    do {
+        float done = (float)fg__atomic_load(&job.done) / (float)(d->n_pipelines + 1);
+        stop = d->progress && !d->progress(done, "compiling kernels", d->progress_user);
+    } while (!stop && fg__vk_compile_one(&job));
+    if (stop) fg__atomic_store(&job.next, (int)d->n_pipelines);
+    for (i = 0; i < started; i++) fg__thread_join(&threads[i]);
+    if (stop) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+    return fg__vk_check(d, job.result, "compiling kernels");
+}
+
+/* ---- Steps. ---- */
+
+/* What a step's buffers are; an empty one is replaced by the batch block, which every kernel has. */
+typedef struct fg__vk_bindings {
+    fg__vk_buffer_range at[FG__VK_BINDINGS];
+} fg__vk_bindings;
+
+static fg__vk_buffer_range fg__vk_whole(const fg__vk_range *range) {
+    fg__vk_buffer_range r;
+    r.buffer = range->chunk->buffer;
+    r.offset = range->offset;
+    r.bytes = range->bytes;
+    return r;
+}
+
+static void fg__vk_uses(fg__vk_step *step, int resource, bool writes) {
+    step->uses[step->n_uses].resource = resource;
+    step->uses[step->n_uses++].writes = writes;
+}
+
+/* Binds columns of a slot; sets the first column within its part, and the floats from row to row. */
+static void fg__vk_bind_slot(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *to, int slot, int first, int n, bool writes,
+                             int32_t *column, int32_t *stride) {
+    const fg__vk_slot *s = &plan->slots[slot];
+    int index = fg__vk_part_of(s, first, n);
+    const fg__vk_part *part = &s->parts[index];
+    size_t rows = (size_t)(plan->graph->slots[slot].per_row ? plan->graph->max_rows : plan->graph->max_tokens);
+    to->buffer = plan->memory.chunk->buffer;
+    to->offset = plan->memory.offset + part->offset;
+    to->bytes = rows * (size_t)(part->end - part->first) * sizeof(float);
+    *column = first - part->first;
+    *stride = part->end - part->first;
+    fg__vk_uses(step, slot * FG__VK_PARTS + index, writes);
+}
+
+static void fg__vk_bind_vector(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *to, int weight, int has) {
+    if (weight < 0) return;
+    *to = fg__vk_whole(&fg__vk_weight_of(plan, weight)->pieces[0].range);
+    step->push.has |= has;
+}
+
+/* A new step of an op, with everything that ops have in common. */
+static fg__vk_step *fg__vk_add_step(fg__vk_plan *plan, int index, bool per_row) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = &plan->steps[plan->n_steps++];
+    memset(step, 0, sizeof(*step));
+    step->op = index;
+    step->kind = op->type;
+    step->per_row = per_row;
+    step->push.n = op->n;
+    step->push.k = op->k;
+    step->push.act = op->act;
+    step->push.count_at = per_row ? 1 : 0;
+    step->push.eps = op->eps;
+    step->push.scale = op->scale;
+    step->push.softcap = op->softcap;
+    step->push.rows_at = plan->rows_at;
+    step->push.seqs_at = plan->seqs_at;
+    return step;
+}
+
+static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg__vk_bindings *bindings) {
+    fg__vk_device *d = plan->device;
+    fg__vk_set_info info;
+    fg__vk_write_info writes[FG__VK_BINDINGS];
+    fg__vk_buffer_range ranges[FG__VK_BINDINGS];
+    fg_result r;
+    int i;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_SET_INFO;
+    info.pool = plan->pool;
+    info.count = 1;
+    info.layouts = &d->set_layout;
+    if (step->pipelines[0] < 0 || step->pipelines[1] < 0 || step->pipelines[2] < 0) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK) return r;
+    memset(writes, 0, sizeof(writes));
+    for (i = 0; i < FG__VK_BINDINGS; i++) {
+        ranges[i] = i && bindings->at[i].buffer ? bindings->at[i] : fg__vk_whole(&plan->batch);
+        if (ranges[i].bytes > d->properties.limits.max_storage_range)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
+        writes[i].type = FG__VK_WRITE_INFO;
+        writes[i].set = step->set;
+        writes[i].binding = (uint32_t)i;
+        writes[i].count = 1;
+        writes[i].descriptor_type = FG__VK_STORAGE_BUFFER;
+        writes[i].buffers = &ranges[i];
+    }
+    d->api.UpdateDescriptorSets(d->handle, FG__VK_BINDINGS, writes, 0, NULL);
+    return FG_OK;
+}
+
+static void fg__vk_one_pipeline(fg__vk_step *step, int pipeline) { step->pipelines[0] = step->pipelines[1] = step->pipelines[2] = pipeline; }
+
+static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
+    int i, unit = fg__vk_is_float(w->type) ? 8 : 32;
+    if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (EMBED) has a vector for its table", index);
+    for (i = 0; i < w->n_pieces; i++) {
+        fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->dst].per_row);
+        fg__vk_bindings b;
+        fg_result r;
+        memset(&b, 0, sizeof(b));
+        step->push.row0 = w->pieces[i].row0;
+        step->push.rows = w->pieces[i].rows;
+        step->push.weight_stride = w->stride;
+        step->push.tail_at = w->tail_at;
+        if (op->scale == 0) step->push.scale = 1;
+        step->groups = (op->n + 64 * unit - 1) / (64 * unit);
+        b.at[1] = fg__vk_whole(&w->pieces[i].range);
+        fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &step->push.dst_col, &step->push.dst_stride);
+        fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_EMBED, (int)w->type, 0, 0, 0));
+        if ((r = fg__vk_end_step(plan, step, &b)) != FG_OK) return r;
+    }
+    return FG_OK;
+}
+
+static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
+    fg__vk_device *d = plan->device;
+    int i, type = (int)w->type, ragged = fg__vk_is_float(w->type) && op->k % 8, ragged_tile = fg__vk_is_float(w->type) && op->k % 32;
+    if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (GEMM) has a vector for its weight", index);
+    for (i = 0; i < w->n_pieces && w->pieces[i].row0 < op->n; i++) {
+        fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
+        fg__vk_bindings b;
+        fg_result r;
+        memset(&b, 0, sizeof(b));
+        step->push.row0 = w->pieces[i].row0;
+        step->push.rows = FG__MIN(w->pieces[i].rows, op->n - w->pieces[i].row0);
+        step->push.weight_stride = w->stride;
+        step->push.tail_at = w->tail_at;
+        b.at[1] = fg__vk_whole(&w->pieces[i].range);
+        fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k, false, &step->push.src_col, &step->push.src_stride);
+        fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &step->push.dst_col, &step->push.dst_stride);
+        fg__vk_bind_vector(plan, step, &b.at[5], op->bias, FG__VK_HAS_BIAS);
+        if (op->src2 >= 0) {
+            fg__vk_bind_slot(plan, step, &b.at[4], op->src2, 0, op->n, false, &step->push.src2_col, &step->push.src2_stride);
+            step->push.has |= FG__VK_HAS_SRC2;
+        }
+        step->pipelines[0] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, 1, FG__VK_GEMV_ROWS, ragged != 0);
+        step->pipelines[1] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged != 0);
+        step->pipelines[2] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM, type, 0, 0, ragged_tile != 0);
+        if ((r = fg__vk_end_step(plan, step, &b)) != FG_OK) return r;
+    }
+    return FG_OK;
+}
+
+static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b) {
+    const fg_op *op = &plan->graph->ops[step->op];
+    const fg_group *group = &plan->graph->groups[op->group];
+    const fg__vk_layer *layer = &plan->layers[plan->layer_of[op->group] + op->group_layer];
+    int q = op->n_head * op->head_dim, kv = op->n_kv_head * op->head_dim;
+    bool rope = op->type == FG_OP_ROPE_KV;
+    fg__vk_push *p = &step->push;
+    p->n_head = op->n_head;
+    p->n_kv_head = op->n_kv_head;
+    p->head_dim = op->head_dim;
+    p->n_rot = op->n_rot;
+    p->neox = op->rope_neox;
+    p->slots_at = plan->slots_at[op->group];
+    p->table_at = plan->tables_at[op->group];
+    p->table_stride = plan->graph->max_blocks_per_seq;
+    p->block_tokens = group->block_tokens;
+    p->kv_stride = fg__vk_kv_stride(group->kv_type, group->head_dim);
+    p->window = group->window;
+    p->positions_at = rope ? plan->rope_positions_at : plan->positions_at;
+    b->at[6] = fg__vk_whole(&layer->k);
+    b->at[7] = fg__vk_whole(&layer->v);
+    fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->layer_of[op->group] + op->group_layer, rope);
+    fg__vk_bind_slot(plan, step, &b->at[2], op->src, op->src_col, q, rope, &p->src_col, &p->src_stride);
+    step->groups = rope ? op->n_head + 2 * op->n_kv_head : op->n_head;
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, rope ? FG__VK_SHADER_ROPE_KV : FG__VK_SHADER_ATTENTION,
+                                                   (int)group->kv_type, op->head_dim, 0, 0));
+    if (!rope) {
+        fg__vk_bind_slot(plan, step, &b->at[3], op->dst, op->dst_col, q, true, &p->dst_col, &p->dst_stride);
+        return;
+    }
+    fg__vk_bind_vector(plan, step, &b->at[1], op->weight, FG__VK_HAS_WEIGHT);
+    fg__vk_bind_vector(plan, step, &b->at[4], op->weight2, FG__VK_HAS_WEIGHT2);
+    fg__vk_bind_vector(plan, step, &b->at[5], op->n_rot ? op->bias : -1, 0);
+    fg__vk_bind_slot(plan, step, &b->at[3], op->src, op->src2_col, kv, false, &p->src2_col, &p->src2_stride);
+    fg__vk_bind_slot(plan, step, &b->at[0], op->src, op->dst_col, kv, false, &p->dst_col, &p->dst_stride);
+    /* k and v may be parts of their own: the shader sees the whole slot, from the first of its parts on */
+    {
+        const fg__vk_slot *slot = &plan->slots[op->src];
+        const fg__vk_part *last = &slot->parts[slot->n_parts - 1];
+        size_t base = plan->memory.offset + slot->parts[0].offset;
+        p->src_col += (int32_t)((b->at[2].offset - base) / sizeof(float));
+        p->src2_col += (int32_t)((b->at[3].offset - base) / sizeof(float));
+        p->dst_col += (int32_t)((b->at[0].offset - base) / sizeof(float));
+        b->at[2].offset = base;
+        b->at[2].bytes = last->offset - slot->parts[0].offset +
+                         (size_t)plan->graph->max_tokens * (size_t)(last->end - last->first) * sizeof(float);
+        memset(&b->at[3], 0, sizeof(b->at[3]));
+    }
+}
+
+static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    bool per_row = plan->graph->slots[op->type == FG_OP_GATHER_ROWS ? op->dst : op->src].per_row;
+    fg__vk_step *step = fg__vk_add_step(plan, index, per_row);
+    fg__vk_push *p = &step->push;
+    fg__vk_bindings b;
+    int shader = -1;
+    memset(&b, 0, sizeof(b));
+    step->groups = (op->n + 127) / 128;
+    if (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION) {
+        fg__vk_plan_heads(plan, step, &b);
+        return fg__vk_end_step(plan, step, &b);
+    }
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n, op->type == FG_OP_NORM && op->src2 >= 0, &p->src_col, &p->src_stride);
+    if (op->src2 >= 0) {
+        fg__vk_bind_slot(plan, step, &b.at[4], op->src2, op->src2_col, op->n, false, &p->src2_col, &p->src2_stride);
+        p->has |= FG__VK_HAS_SRC2;
+    }
+    if (op->type != FG_OP_SAMPLE) fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &p->dst_col, &p->dst_stride);
+    if (op->type == FG_OP_ACT_MUL) shader = FG__VK_SHADER_ACT_MUL;
+    if (op->type == FG_OP_GATHER_ROWS) shader = FG__VK_SHADER_GATHER;
+    if (op->type == FG_OP_NORM) {
+        shader = FG__VK_SHADER_NORM;
+        step->groups = 1;
+        fg__vk_bind_vector(plan, step, &b.at[1], op->weight, FG__VK_HAS_WEIGHT);
+        fg__vk_bind_vector(plan, step, &b.at[5], op->bias, FG__VK_HAS_BIAS);
+    }
+    if (op->type == FG_OP_SAMPLE) {
+        shader = FG__VK_SHADER_SAMPLE;
+        step->groups = 1;
+        b.at[3] = fg__vk_whole(&plan->rows);
+        fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers, true);
+    }
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, shader, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* A vector must have been packed as one. */
+static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) {
+    int vectors[3], i;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV ? op->weight : -1;
+    vectors[1] = op->weight2;
+    vectors[2] = op->bias;
+    for (i = 0; i < 3; i++)
+        if (vectors[i] >= 0 && !fg__vk_weight_of(plan, vectors[i])->vector)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a matrix where a vector belongs", fg__op_name(op->type));
+    return FG_OK;
+}
+
+static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg_result r = FG_OK;
+    int i;
+    for (i = 0; i < graph->n_ops && r == FG_OK; i++) {
+        if ((r = fg__vk_check_vectors(plan, &graph->ops[i])) != FG_OK) return r;
+        if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
+        else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
+        else r = fg__vk_plan_rest(plan, i);
+    }
+    return r;
+}
+
+/* ---- Recording. ---- */
+
+/* What was used since the last barrier, by resource: 1 read, 2 written. */
+static bool fg__vk_must_wait(const fg__vk_step *step, const uint8_t *used) {
+    int i;
+    for (i = 0; i < step->n_uses; i++)
+        if (used[step->uses[i].resource] & (step->uses[i].writes ? 3 : 2)) return true;
+    return false;
+}
+
+static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_step *step, int rows) {
+    fg__vk_device *d = plan->device;
+    int which = rows == 1 ? 0 : rows <= FG__VK_FEW_ROWS ? 1 : 2, across = step->groups, down = rows;
+    uint32_t most = d->properties.limits.max_groups[0];
+    if (step->kind == FG_OP_GEMM) {
+        int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
+        if (which == 2) at_once = 64;
+        across = (step->push.rows + at_once - 1) / at_once;
+        if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
+        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + 31) / 32;
+    }
+    d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
+    d->api.CmdBindDescriptorSets(commands, 1, d->pipeline_layout, 0, 1, &step->set, 0, NULL);
+    d->api.CmdPushConstants(commands, d->pipeline_layout, FG__VK_COMPUTE_STAGE, 0, (uint32_t)sizeof(step->push), &step->push);
+    d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, 1);
+}
+
+static void fg__vk_record_logits(fg__vk_plan *plan, void *commands, int rows) {
+    const fg_op *op = &plan->graph->ops[plan->sample_op];
+    const fg__vk_slot *slot = &plan->slots[op->src];
+    fg__vk_copy copy;
+    copy.from = plan->memory.offset + slot->parts[0].offset;
+    copy.to = plan->logits.offset;
+    copy.bytes = (uint64_t)FG__MIN(rows, plan->graph->max_rows) * (uint64_t)op->n * sizeof(float);
+    fg__vk_barrier(plan->device, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_READ);
+    plan->device->api.CmdCopyBuffer(commands, plan->memory.chunk->buffer, plan->logits.chunk->buffer, 1, &copy);
+}
+
+/* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
+   own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, int rows, bool logits) {
+    fg__vk_device *d = plan->device;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 1;
+    uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
+    uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
+    fg_result r;
+    int i, j;
+    if (!used) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__vk_begin(d, commands, 0)) == FG_OK) {
+        /* after the pass before, and copies between blocks */
+        fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
+        for (i = 0; i < plan->n_steps; i++) {
+            const fg__vk_step *step = &plan->steps[i];
+            if (step->per_row && rows == 0) continue;
+            if (fg__vk_must_wait(step, used)) {
+                fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
+                memset(used, 0, n_resources);
+            }
+            for (j = 0; j < step->n_uses; j++) used[step->uses[j].resource] |= step->uses[j].writes ? 2 : 1;
+            fg__vk_record_step(plan, commands, step, step->per_row ? rows : tokens);
+        }
+        if (logits && rows > 0) fg__vk_record_logits(plan, commands, rows);
+        fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_HOST, FG__VK_HOST_READ);
+        r = fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
+    }
+    fg__free(&d->env, used);
+    return r;
+}
+
+/* The bucket of a count: 0 for none, else 1 + the power of two that holds it. */
+static int fg__vk_bucket(int n) {
+    int bucket = 0;
+    if (n == 0) return 0;
+    while (1 << bucket < n) bucket++;
+    return bucket + 1;
+}
+
+static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, void **out) {
+    fg__vk_device *d = plan->device;
+    int t = fg__vk_bucket(batch->n_tokens), n = fg__vk_bucket(batch->n_rows);
+    void **place = &plan->commands[t][n][batch->want_logits];
+    fg__vk_command_info info;
+    fg_result r;
+    void *commands = NULL;
+    *out = *place;
+    if (*out) return FG_OK;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_COMMAND_INFO;
+    info.pool = plan->command_pool;
+    info.count = 1;
+    if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK) return r;
+    t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
+    r = fg__vk_record(plan, commands, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits);
+    if (r == FG_OK) *out = *place = commands;
+    return r;
+}
+
+/* ---- Preparing. ---- */
+
+static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    int i;
+    (void)fg__vk_finish(d);
+    (void)d->api.DeviceWaitIdle(d->handle);
+    if (plan->pool) d->api.DestroyDescriptorPool(d->handle, plan->pool, NULL);
+    if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
+    for (i = 0; plan->layers && i < plan->n_layers; i++) {
+        fg__vk_give(d, &plan->layers[i].v);
+        fg__vk_give(d, &plan->layers[i].k);
+    }
+    fg__vk_give(d, &plan->memory);
+    fg__vk_give(d, &plan->batch);
+    fg__vk_give(d, &plan->rows);
+    fg__vk_give(d, &plan->logits);
+    fg__free(&d->env, plan->layers);
+    fg__free(&d->env, plan->slots);
+    fg__free(&d->env, plan->steps);
+    fg__free(&d->env, plan);
+}
+
+static fg_result fg__vk_make_pools(fg__vk_plan *plan) {
+    fg__vk_device *d = plan->device;
+    fg__vk_pool_size size;
+    fg__vk_pool_info pool;
+    fg__vk_command_pool_info commands;
+    fg_result r;
+    size.type = FG__VK_STORAGE_BUFFER;
+    size.count = (uint32_t)plan->max_steps * FG__VK_BINDINGS;
+    memset(&pool, 0, sizeof(pool));
+    pool.type = FG__VK_POOL_INFO;
+    pool.max_sets = (uint32_t)plan->max_steps;
+    pool.n_sizes = 1;
+    pool.sizes = &size;
+    r = fg__vk_check(d, d->api.CreateDescriptorPool(d->handle, &pool, NULL, &plan->pool), "descriptors");
+    if (r != FG_OK) return r;
+    memset(&commands, 0, sizeof(commands));
+    commands.type = FG__VK_COMMAND_POOL_INFO;
+    commands.family = d->family;
+    return fg__vk_check(d, d->api.CreateCommandPool(d->handle, &commands, NULL, &plan->command_pool), "a command pool");
+}
+
+static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg__vk_device *d = plan->device;
+    fg_result r;
+    int g, i;
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, plan->slots_bytes, &plan->memory)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_TO_DEVICE, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_result), &plan->rows)) != FG_OK) return r;
+    if (plan->sample_op >= 0) {
+        r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float), &plan->logits);
+        if (r != FG_OK) return r;
+    }
+    for (g = 0; g < graph->n_groups; g++)
+        for (i = 0; i < graph->groups[g].n_layers; i++) {
+            fg__vk_layer *layer = &plan->layers[plan->layer_of[g] + i];
+            size_t bytes = fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks;
+            if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->k)) != FG_OK) return r;
+            if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->v)) != FG_OK) return r;
+        }
+    return FG_OK;
+}
+
+static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
+    const fg_graph *graph = plan->graph;
+    int g, i;
+    memset(memory, 0, sizeof(*memory));
+    for (g = 0; g < graph->n_groups; g++) {
+        plan->layer_of[g] = plan->n_layers;
+        plan->n_layers += graph->groups[g].n_layers;
+        memory->kv += 2 * fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].n_layers;
+    }
+    for (i = 0; i < graph->n_ops; i++) {
+        bool pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED;
+        plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
+    }
+    memory->activations = plan->slots_bytes + plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result);
+    if (plan->sample_op >= 0) memory->activations += (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float);
+    memory->total = memory->kv + memory->activations;
+}
+
+static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *memory) {
+    const fg_graph *graph = plan->graph;
+    fg__vk_device *d = plan->device;
+    fg_memory counted;
+    fg_result r;
+    plan->slots = (fg__vk_slot *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(fg__vk_slot));
+    if (!plan->slots) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__vk_check_graph(plan, measure)) != FG_OK) return r;
+    fg__vk_lay_slots(plan);
+    fg__vk_lay_batch(plan);
+    fg__vk_count(plan, measure, &counted);
+    if (memory) *memory = counted;
+    if (measure) return FG_OK;
+    plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_layers, sizeof(fg__vk_layer));
+    plan->steps = (fg__vk_step *)fg__calloc(&d->env, (size_t)plan->max_steps, sizeof(fg__vk_step));
+    if (!plan->layers || !plan->steps) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__vk_make_pools(plan)) != FG_OK) return r;
+    if ((r = fg__vk_take_memory(plan)) != FG_OK) return r;
+    if ((r = fg__vk_plan_steps(plan)) != FG_OK) return r;
+    return fg__vk_compile_all(d);
+}
+
+static fg_result fg__vk_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)fg__calloc(&d->env, 1, sizeof(fg__vk_plan));
+    fg_result r;
+    if (!plan) return FG_ERROR_OUT_OF_MEMORY;
+    plan->device = d;
+    plan->graph = graph;
+    plan->sample_op = -1;
+    r = fg__vk_plan_fill(plan, !out, memory);
+    if (r == FG_OK && out) *out = (fg_plan *)plan;
+    else fg__vk_release(handle, (fg_plan *)plan);
+    return r;
+}
+
+/* ================================================================================================
+   Passes
+   ================================================================================================ */
+
+static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    void *commands;
+    fg_result r;
+    if (!fg__batch_check(plan->graph, batch))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    if ((r = fg__vk_finish(d)) != FG_OK) return r;
+    if ((r = fg__vk_commands_of(plan, batch, &commands)) != FG_OK) return r;
+    fg__vk_fill_batch(plan, batch);
+    plan->want_logits = batch->want_logits;
+    return fg__vk_start(d, commands);
+}
+
+static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    fg_result r = fg__vk_finish(d);
+    memset(output, 0, sizeof(*output));
+    if (r != FG_OK || plan->sample_op < 0) return r;
+    output->rows = (const fg_row_result *)(const void *)(plan->rows.chunk->mapped + plan->rows.offset);
+    if (plan->want_logits) output->logits = (float *)(void *)(plan->logits.chunk->mapped + plan->logits.offset);
+    return FG_OK;
+}
+
+static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
+    fg__vk_device *d = plan->device;
+    const fg_group *group = &plan->graph->groups[copy->group];
+    size_t bytes = fg__vk_block_bytes(group);
+    int i, part;
+    for (i = 0; i < group->n_layers; i++)
+        for (part = 0; part < 2; part++) {
+            const fg__vk_layer *layer = &plan->layers[plan->layer_of[copy->group] + i];
+            const fg__vk_range *range = part ? &layer->v : &layer->k;
+            fg__vk_copy region;
+            region.from = range->offset + (size_t)copy->from * bytes;
+            region.to = range->offset + (size_t)copy->to * bytes;
+            region.bytes = bytes;
+            d->api.CmdCopyBuffer(d->commands, range->chunk->buffer, range->chunk->buffer, 1, &region);
+        }
+}
+
+static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, const fg_block_copy *copies, int n) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    uint32_t all = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE;
+    fg_result r;
+    int i;
+    for (i = 0; i < n; i++) {
+        int n_blocks = copies[i].group >= 0 && copies[i].group < plan->graph->n_groups ? plan->graph->groups[copies[i].group].n_blocks : 0;
+        if (copies[i].from < 0 || copies[i].from >= n_blocks || copies[i].to < 0 || copies[i].to >= n_blocks)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a copy names a KV block that does not exist");
+    }
+    if (n < 1) return FG_OK;
+    if ((r = fg__vk_finish(d)) != FG_OK) return r;
+    if ((r = fg__vk_begin(d, d->commands, 1)) != FG_OK) return r;
+    for (i = 0; i < n; i++) {
+        if (copies[i].from == copies[i].to) continue;
+        fg__vk_barrier(d, d->commands, all, writes, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+        fg__vk_copy_block(plan, &copies[i]);
+    }
+    if ((r = fg__vk_check(d, d->api.EndCommandBuffer(d->commands), "recording commands")) != FG_OK) return r;
+    if ((r = fg__vk_start(d, d->commands)) != FG_OK) return r;
+    return fg__vk_finish(d);
+}
+
+/* The rate of reading, from copies within the device's memory. Rates of products are left unknown. */
+static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    size_t bytes = (size_t)64 << 20;
+    fg__vk_range from, to;
+    fg__vk_copy copy;
+    fg_result r;
+    double start, best = 1e30;
+    int i;
+    memset(roofs, 0, sizeof(*roofs));
+    memset(&to, 0, sizeof(to));
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &from)) != FG_OK) return r;
+    r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &to);
+    for (i = 0; i < 4 && r == FG_OK; i++) {
+        copy.from = from.offset;
+        copy.to = to.offset;
+        copy.bytes = bytes;
+        start = fg__now();
+        r = fg__vk_copy_now(d, from.chunk->buffer, to.chunk->buffer, &copy);
+        best = FG__MIN(best, fg__now() - start);
+    }
+    if (r == FG_OK && best > 0) roofs->read_bytes_per_s = 2.0 * (double)bytes / best;
+    fg__vk_give(d, &to);
+    fg__vk_give(d, &from);
+    return r;
+}
+
+const fg_backend *fg_backend_vulkan(void) {
+    static const fg_backend backend = {
+        FG_BACKEND_ABI, sizeof(fg_backend), "vulkan",
+        fg__vk_probe, fg__vk_open, fg__vk_close, fg__vk_caps,
+        fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
+        fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
+        fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
+    };
+    return &backend;
+}
+
+#endif /* FASTGEN_IMPLEMENTATION */

@@ -1,0 +1,56 @@
+#!/bin/sh
+# The Vulkan backend against Vulkan's own tools: our declarations against the official header, the committed SPIR-V against the
+# shaders, and the tests under the validation layers with synchronisation validation, which must have nothing to say.
+# Needs glslangValidator 12 (Debian 12: glslang-tools), libvulkan-dev, vulkan-validationlayers, a driver (mesa-vulkan-drivers).
+# The last line is "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+BUILD=${BUILD:-build}
+CC=${CC:-cc}
+out=$BUILD/vulkan
+mkdir -p "$out"
+passed=0
+failed=0
+
+# check NAME COMMAND...
+check() {
+    name=$1
+    shift
+    if "$@" >"$out/log" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        tail -n 40 "$out/log"
+    fi
+}
+
+declarations() { $CC -std=c99 -Wall -Wextra -Wpedantic -Werror -o "$out/abi" tests/test_vulkan_abi.c -lm -lpthread && "$out/abi"; }
+check "declarations are those of vulkan.h" declarations
+
+spirv() { SPIRV="$out/spirv.h" ./build.sh vulkan && cmp "$out/spirv.h" backends/vulkan/fg_vulkan_spirv.h; }
+check "fg_vulkan_spirv.h is what the shaders give" spirv
+
+# validated WORD...: the tests of these names; the log must show the layer, the tests, and no message of the layer.
+validated() {
+    VK_LOADER_DEBUG=layer VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation \
+        VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT "$BUILD/test" "$@" >"$out/full" 2>&1
+    status=$?
+    grep -v '^ *\(LAYER\|INFO\|DEBUG\|WARNING\)[ |:]' "$out/full" | tail -n 60
+    [ $status = 0 ] && grep -q VK_LAYER_KHRONOS_validation "$out/full" && ! grep -Eq 'VUID|UNASSIGNED|SYNC-HAZARD|Validation (Error|Warning)' "$out/full"
+}
+
+if [ -x "$BUILD/test" ] || ./build.sh test >"$out/build.log" 2>&1; then
+    check "operations: validation is silent" validated test_cpu_embed test_cpu_norm test_cpu_act_mul test_cpu_sample \
+        test_cpu_gemm_extras test_cpu_gemm_odd test_cpu_attention
+    check "backend: validation is silent" validated test_vulkan
+    check "models: validation is silent" validated test_logits
+    for width in 128 512; do # of lavapipe: subgroups of 4 and 16, beside its own 8
+        check "subgroups of $((width / 32))" env LP_NATIVE_VECTOR_WIDTH=$width "$BUILD/test" test_cpu_gemm_extras test_cpu_gemm_odd test_vulkan_model
+    done
+else
+    failed=$((failed + 1))
+fi
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

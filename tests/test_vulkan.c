@@ -1,0 +1,338 @@
+/* The Vulkan backend, on whatever device the machine's driver offers (Mesa's lavapipe is enough): what the op differentials of
+   test_cpu.c and the engine's tests do not see. Skipped, saying so, where there is no driver. */
+
+/* Weights in pieces: kernels that see no more than 32 KiB of a buffer at once. */
+static void test_vulkan_split(void) {
+    int i;
+    if (!cpu_vulkan_device(1)) SKIP("there is no Vulkan device");
+    for (i = 0; i < CPU_TYPES; i++) {
+        static const int columns[] = {1, 3, 40};
+        uint64_t state = 5;
+        cpu_rig *rig = cpu_rig_new(16);
+        int x = cpu_slot(rig, 512, false), row, j, bad = 0, c;
+        fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, 512);
+        float expected[512];
+        op->weight = cpu_weight(rig, cpu_types[i], 512, 300, FG_OP_EMBED, &state);
+        cpu_rig_end(rig, x);
+        if (cpu_rig_open(rig, "vulkan-split", 1) == FG_OK) {
+            const float *out = cpu_rig_run(rig, 284, 16);
+            CHECK(((fg__vk_weight *)(void *)rig->weights[0])->n_pieces > 1);
+            for (row = 0; row < 16; row++) {
+                cpu_weight_row(rig, op->weight, 284 + row, expected);
+                for (j = 0; j < 512; j++) bad += out[row * 512 + j] != expected[j];
+            }
+            CHECKF(bad == 0, "%s: %d differ", fg_type_name(cpu_types[i]), bad);
+        }
+        cpu_rig_free(rig);
+        for (c = 0; c < 3; c++) {
+            double error = cpu_gemm_error("vulkan-split", 1, cpu_types[i], 512, 300, columns[c], FG_ACT_SILU, true);
+            CHECKF(error < 2e-6, "%s, %d rows: error %g", fg_type_name(cpu_types[i]), columns[c], error);
+        }
+    }
+}
+
+/* A small model of every op against the scalar CPU, for each weight type. */
+static void test_vulkan_model(void) {
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+    size_t n = (size_t)cpu_attn_total(&c) * 300, j;
+    float *scalar = (float *)calloc(n, sizeof(float)), *vulkan = (float *)calloc(n, sizeof(float));
+    int i, p;
+    if (!cpu_vulkan_device(0)) {
+        free(scalar);
+        free(vulkan);
+        SKIP("there is no Vulkan device");
+    }
+    for (i = 0; i < CPU_TYPES; i++) {
+        cpu_rig *rig = cpu_model_rig(&c, cpu_types[i]);
+        double square = 0, error = 0;
+        for (p = 0; p < 2; p++) {
+            if (cpu_rig_open(rig, p ? "vulkan" : "scalar", 2) != FG_OK) break;
+            rig->batch.tables[1] = rig->tables[0];
+            rig->batch.slots[1] = rig->slots_of[0];
+            cpu_attn_all(&c, rig, 2, 90, p ? vulkan : scalar);
+            cpu_rig_close(rig);
+        }
+        for (j = 0; j < n; j++) {
+            square += (double)scalar[j] * (double)scalar[j];
+            error += ((double)vulkan[j] - (double)scalar[j]) * ((double)vulkan[j] - (double)scalar[j]);
+        }
+        error = sqrt(error / square);
+        CHECKF(error < 1e-4, "%s against scalar: %g", fg_type_name(cpu_types[i]), error);
+        cpu_rig_free(rig);
+    }
+    free(scalar);
+    free(vulkan);
+}
+
+static void test_vulkan_copy_blocks(void) {
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    cpu_check_copy_blocks("vulkan");
+}
+
+static void test_vulkan_device(void) {
+    const fg_backend *b = fg_backend_vulkan();
+    fg_device *device = cpu_vulkan_device(0), *other = NULL;
+    fg_device_desc desc;
+    fg_device_caps caps;
+    fg_roofs roofs;
+    uint8_t bytes[64] = {1, 2, 3}, back[64] = {0};
+    void *memory;
+    CHECK(b->abi == FG_BACKEND_ABI && b->size == sizeof(fg_backend));
+    if (!device) SKIP("there is no Vulkan device");
+    CHECK(b->probe() >= 1);
+    b->caps(device, &caps);
+    CHECKF(strstr(caps.name, "Vulkan 1.") && caps.memory_bytes > 1 << 20, "%s", caps.name);
+    CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && !(caps.ops >> FG_OP_MOE_GEMM & 1));
+    memory = b->alloc(device, 64);
+    CHECK(memory && b->write(device, memory, 4, bytes, 32) == FG_OK && b->read(device, memory, 4, back, 32) == FG_OK);
+    CHECK(memcmp(bytes, back, 32) == 0);
+    CHECK(b->write(device, memory, 1 << 20, bytes, 4) == FG_ERROR_INVALID_ARGUMENT);
+    CHECK(b->read(device, memory, 0, back, SIZE_MAX) == FG_ERROR_INVALID_ARGUMENT);
+    b->free(device, memory);
+    CHECK(b->profile(device, &roofs) == FG_OK && roofs.read_bytes_per_s > 1e6);
+    memset(&desc, 0, sizeof(desc));
+    desc.device = "no such device";
+    CHECK(b->open(&desc, &other) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "no such device"));
+    desc.device = "99";
+    CHECK(b->open(&desc, &other) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "99"));
+    desc.device = "0";
+    CHECK(b->open(&desc, &other) == FG_OK);
+    b->close(other);
+}
+
+/* ---- A driver that fails on demand, around the real one. ---- */
+
+static struct {
+    fg__vk_loader loader;
+    int left;       /* calls until one fails */
+    int32_t result; /* with which */
+    const char *only; /* NULL, or the function that fails */
+} vulkan_faults;
+
+static bool vulkan_fails(const char *name) {
+    if (vulkan_faults.only && strcmp(vulkan_faults.only, name) != 0) return false;
+    return vulkan_faults.left-- == 0;
+}
+
+static fg__vk_api vulkan_real;
+
+static int32_t FG__VK_CALL vulkan_allocate(void *device, const fg__vk_allocate_info *info, const void *allocator, uint64_t *memory) {
+    return vulkan_fails("vkAllocateMemory") ? vulkan_faults.result : vulkan_real.AllocateMemory(device, info, allocator, memory);
+}
+static int32_t FG__VK_CALL vulkan_buffer(void *device, const fg__vk_buffer_info *info, const void *allocator, uint64_t *buffer) {
+    return vulkan_fails("vkCreateBuffer") ? vulkan_faults.result : vulkan_real.CreateBuffer(device, info, allocator, buffer);
+}
+static int32_t FG__VK_CALL vulkan_pipelines(void *device, uint64_t cache, uint32_t n, const fg__vk_pipeline_info *info, const void *allocator,
+                                            uint64_t *pipelines) {
+    return vulkan_fails("vkCreateComputePipelines") ? vulkan_faults.result
+                                                    : vulkan_real.CreateComputePipelines(device, cache, n, info, allocator, pipelines);
+}
+static int32_t FG__VK_CALL vulkan_sets(void *device, const fg__vk_set_info *info, uint64_t *sets) {
+    return vulkan_fails("vkAllocateDescriptorSets") ? vulkan_faults.result : vulkan_real.AllocateDescriptorSets(device, info, sets);
+}
+static int32_t FG__VK_CALL vulkan_submit(void *queue, uint32_t n, const fg__vk_submit_info *info, uint64_t fence) {
+    return vulkan_fails("vkQueueSubmit") ? vulkan_faults.result : vulkan_real.QueueSubmit(queue, n, info, fence);
+}
+static int32_t FG__VK_CALL vulkan_wait(void *device, uint32_t n, const uint64_t *fences, uint32_t all, uint64_t time) {
+    int32_t result = vulkan_real.WaitForFences(device, n, fences, all, time);
+    return vulkan_fails("vkWaitForFences") ? vulkan_faults.result : result;
+}
+static int32_t FG__VK_CALL vulkan_shader(void *device, const fg__vk_shader_info *info, const void *allocator, uint64_t *shader) {
+    return vulkan_fails("vkCreateShaderModule") ? vulkan_faults.result : vulkan_real.CreateShaderModule(device, info, allocator, shader);
+}
+
+/* Keeps the real function in vulkan_real and hands out ours. */
+#define VULKAN_WRAP(member, ours)                                             \
+    if (strcmp(name, "vk" #member) == 0) {                                    \
+        memcpy(&vulkan_real.member, &real, sizeof(real));                     \
+        wrapped = ours;                                                       \
+        memcpy(&real, &wrapped, sizeof(real));                                \
+    }
+
+static fg_vulkan_fn FG__VK_CALL vulkan_device_function(void *device, const char *name) {
+    fg_vulkan_fn real = vulkan_real.GetDeviceProcAddr(device, name);
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_allocate_info *, const void *, uint64_t *);
+        VULKAN_WRAP(AllocateMemory, vulkan_allocate)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_buffer_info *, const void *, uint64_t *);
+        VULKAN_WRAP(CreateBuffer, vulkan_buffer)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, uint64_t, uint32_t, const fg__vk_pipeline_info *, const void *, uint64_t *);
+        VULKAN_WRAP(CreateComputePipelines, vulkan_pipelines)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_set_info *, uint64_t *);
+        VULKAN_WRAP(AllocateDescriptorSets, vulkan_sets)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, uint32_t, const fg__vk_submit_info *, uint64_t);
+        VULKAN_WRAP(QueueSubmit, vulkan_submit)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, uint32_t, const uint64_t *, uint32_t, uint64_t);
+        VULKAN_WRAP(WaitForFences, vulkan_wait)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_shader_info *, const void *, uint64_t *);
+        VULKAN_WRAP(CreateShaderModule, vulkan_shader)
+    }
+    return real;
+}
+
+static fg_vulkan_fn vulkan_faulty_get(void *instance, const char *name) {
+    fg_vulkan_fn real = vulkan_faults.loader.get(instance, name);
+    if (strcmp(name, "vkGetDeviceProcAddr") == 0) {
+        fg_vulkan_fn(FG__VK_CALL * ours)(void *, const char *) = vulkan_device_function;
+        memcpy(&vulkan_real.GetDeviceProcAddr, &real, sizeof(real));
+        memcpy(&real, &ours, sizeof(real));
+    }
+    return real;
+}
+
+static fg_vulkan_fn vulkan_no_get(void *instance, const char *name) {
+    (void)instance;
+    (void)name;
+    return NULL;
+}
+
+/* A small engine on the faulty driver that answers one request; the first result that is not FG_OK. */
+static fg_result vulkan_try(fg_model *model, const fg_vulkan_options *options, bool *created, fg_finish *finish) {
+    fg_engine_desc d = engine_desc(model, fg_backend_vulkan());
+    fg_request_desc request;
+    fg_request handle;
+    fg_engine *e = NULL;
+    fg_event event;
+    fg_result r, end = FG_OK;
+    int32_t prompt[] = {1, 2, 3, 4, 5};
+    bool busy = true;
+    d.backend_options = options;
+    d.max_context = 64;
+    d.kv_tokens = 64;
+    *created = false;
+    *finish = FG_FINISH_NONE;
+    r = fg_engine_create(&d, &e);
+    if (r != FG_OK) return r;
+    *created = strcmp(fg_engine_get_backend(e), "vulkan") == 0;
+    memset(&request, 0, sizeof(request));
+    request.tokens = prompt;
+    request.n_tokens = 5;
+    request.max_tokens = 4;
+    request.ignore_eos = true;
+    CHECK(fg_submit(e, &request, &handle) == FG_OK);
+    while (busy && r == FG_OK) r = fg_step(e, 0, &busy);
+    while (fg_next_event(e, &event))
+        if (event.type == FG_EVENT_END) {
+            *finish = event.finish;
+            end = event.result;
+        }
+    fg_engine_free(e);
+    return r != FG_OK ? r : end;
+}
+
+/* Every call of a kind fails in turn: a result each time, or the CPU instead, never a crash or a hang. */
+static void test_vulkan_faults(void) {
+    static const char *const calls[] = {"vkAllocateMemory", "vkCreateBuffer", "vkCreateShaderModule", "vkCreateComputePipelines",
+                                        "vkAllocateDescriptorSets", "vkQueueSubmit", "vkWaitForFences"};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_vulkan_options options;
+    size_t c;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    CHECK(fg__vk_loader_open(&vulkan_faults.loader, NULL) == FG_OK);
+    memset(&options, 0, sizeof(options));
+    model_sample_open(&m, &spec);
+    for (c = 0; m.model && c < sizeof(calls) / sizeof(calls[0]); c++)
+        for (i = 0; i < 200; i += i < 3 ? 1 : 1 + i / 2) {
+            bool lost = c >= 5, created;
+            fg_finish finish;
+            fg_result r;
+            options.get_instance_proc_addr = vulkan_faulty_get;
+            vulkan_faults.only = calls[c];
+            vulkan_faults.left = i;
+            vulkan_faults.result = lost ? FG__VK_DEVICE_LOST : FG__VK_OUT_OF_DEVICE_MEMORY;
+            r = vulkan_try(m.model, &options, &created, &finish);
+            if (vulkan_faults.left >= 0) { /* so many calls do not come */
+                CHECKF(r == FG_OK && created && finish == FG_FINISH_LENGTH, "%s: %s", calls[c], fg_last_error());
+                break;
+            }
+            if (!created && r == FG_OK) continue; /* it did not open, and the CPU did the work */
+            CHECKF(r == (lost ? FG_ERROR_DEVICE : FG_ERROR_OUT_OF_MEMORY), "%s number %d: %s", calls[c], i, fg_result_name(r));
+            CHECKF(!created || finish == FG_FINISH_ERROR, "%s number %d: finish %d", calls[c], i, (int)finish);
+        }
+    options.get_instance_proc_addr = vulkan_no_get; /* a loader that is none: the CPU */
+    if (m.model) {
+        bool created;
+        fg_finish finish;
+        CHECK(vulkan_try(m.model, &options, &created, &finish) == FG_OK && !created && finish == FG_FINISH_LENGTH);
+    }
+    model_sample_close(&m);
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
+/* Every allocation of ours fails in turn. */
+static void test_vulkan_out_of_memory(void) {
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 0, 0, 0, 0, 0}};
+    cpu_rig *rig;
+    fg_result result = FG_ERROR_OUT_OF_MEMORY;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    rig = cpu_model_rig(&c, FG_TYPE_Q8_0);
+    rig->backend = fg_backend_vulkan();
+    for (i = 0; i < 500 && result != FG_OK; i++) {
+        cpu_faults faults;
+        faults.left = i;
+        faults.live = 0;
+        result = cpu_open_all(rig, &faults);
+        CHECKF(result == FG_OK || result == FG_ERROR_OUT_OF_MEMORY, "allocation %d: %s", i, fg_result_name(result));
+        cpu_rig_end_device(rig);
+        CHECKF(faults.live == 0, "allocation %d: %d leaked", i, faults.live);
+    }
+    CHECKF(result == FG_OK && i > 10, "%s after %d", fg_result_name(result), i);
+    cpu_rig_free(rig);
+}
+
+/* Compiled kernels are kept in a file, and a damaged file is no harm. */
+static void test_vulkan_cache(void) {
+    const char *build = getenv("BUILD");
+    char path[256];
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_vulkan_options options;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    snprintf(path, sizeof(path), "%s/test_vulkan.cache", build ? build : "build");
+    memset(&options, 0, sizeof(options));
+    options.cache_path = path;
+    remove(path);
+    model_sample_open(&m, &spec);
+    for (i = 0; m.model && i < 4; i++) {
+        bool created;
+        fg_finish finish;
+        FILE *file = i ? fopen(path, i == 2 ? "r+b" : "rb") : NULL;
+        CHECK((i == 0) == (file == NULL));
+        if (i == 2 && file) { /* the header is damaged */
+            fseek(file, 5, SEEK_SET);
+            fwrite("damaged", 1, 7, file);
+        }
+        if (file) fclose(file);
+        if (i == 3 && (file = fopen(path, "wb")) != NULL) fclose(file); /* empty */
+        CHECK(vulkan_try(m.model, &options, &created, &finish) == FG_OK && created && finish == FG_FINISH_LENGTH);
+    }
+    model_sample_close(&m);
+    remove(path);
+}
+
+static void run_vulkan_tests(void) {
+    RUN(test_vulkan_device);
+    RUN(test_vulkan_split);
+    RUN(test_vulkan_copy_blocks);
+    RUN(test_vulkan_model);
+    RUN(test_vulkan_engine);
+    RUN(test_vulkan_faults);
+    RUN(test_vulkan_out_of_memory);
+    RUN(test_vulkan_cache);
+}

@@ -1,0 +1,139 @@
+/* The Vulkan declarations of backends/vulkan/fg_vulkan.h against the official header (Debian: libvulkan-dev): sizes, the places
+   of members, numbers. It compiles or it does not. */
+#define FASTGEN_IMPLEMENTATION
+#include "../fastgen.h"
+#include "../backends/vulkan/fg_vulkan.h"
+
+#include <vulkan/vulkan.h>
+
+#define SAME(name, a, b) typedef char name[(a) == (b) ? 1 : -1]
+#define SIZE(ours, theirs) SAME(size_##ours, sizeof(fg__vk_##ours), sizeof(theirs))
+#define PLACE(ours, member, theirs, their_member) \
+    SAME(place_##ours##_##member, offsetof(fg__vk_##ours, member), offsetof(theirs, their_member))
+#define NUMBER(ours, theirs) SAME(number_##ours, (int64_t)FG__VK_##ours, (int64_t)(theirs))
+
+SIZE(application_info, VkApplicationInfo);
+PLACE(application_info, api_version, VkApplicationInfo, apiVersion);
+SIZE(instance_info, VkInstanceCreateInfo);
+PLACE(instance_info, layers, VkInstanceCreateInfo, ppEnabledLayerNames);
+PLACE(instance_info, extensions, VkInstanceCreateInfo, ppEnabledExtensionNames);
+SIZE(limits, VkPhysicalDeviceLimits);
+PLACE(limits, max_storage_range, VkPhysicalDeviceLimits, maxStorageBufferRange);
+PLACE(limits, stage_storage_buffers, VkPhysicalDeviceLimits, maxPerStageDescriptorStorageBuffers);
+PLACE(limits, shared_bytes, VkPhysicalDeviceLimits, maxComputeSharedMemorySize);
+PLACE(limits, max_groups, VkPhysicalDeviceLimits, maxComputeWorkGroupCount);
+PLACE(limits, max_invocations, VkPhysicalDeviceLimits, maxComputeWorkGroupInvocations);
+PLACE(limits, storage_alignment, VkPhysicalDeviceLimits, minStorageBufferOffsetAlignment);
+SIZE(properties, VkPhysicalDeviceProperties2);
+PLACE(properties, api_version, VkPhysicalDeviceProperties2, properties.apiVersion);
+PLACE(properties, vendor, VkPhysicalDeviceProperties2, properties.vendorID);
+PLACE(properties, device, VkPhysicalDeviceProperties2, properties.deviceID);
+PLACE(properties, device_type, VkPhysicalDeviceProperties2, properties.deviceType);
+PLACE(properties, name, VkPhysicalDeviceProperties2, properties.deviceName);
+PLACE(properties, cache_uuid, VkPhysicalDeviceProperties2, properties.pipelineCacheUUID);
+PLACE(properties, limits, VkPhysicalDeviceProperties2, properties.limits);
+SIZE(subgroup_properties, VkPhysicalDeviceSubgroupProperties);
+PLACE(subgroup_properties, size, VkPhysicalDeviceSubgroupProperties, subgroupSize);
+PLACE(subgroup_properties, operations, VkPhysicalDeviceSubgroupProperties, supportedOperations);
+SIZE(maintenance_3_properties, VkPhysicalDeviceMaintenance3Properties);
+PLACE(maintenance_3_properties, max_allocation, VkPhysicalDeviceMaintenance3Properties, maxMemoryAllocationSize);
+SIZE(memory_properties, VkPhysicalDeviceMemoryProperties2);
+PLACE(memory_properties, types, VkPhysicalDeviceMemoryProperties2, memoryProperties.memoryTypes);
+PLACE(memory_properties, heaps, VkPhysicalDeviceMemoryProperties2, memoryProperties.memoryHeaps);
+SIZE(budget_properties, VkPhysicalDeviceMemoryBudgetPropertiesEXT);
+PLACE(budget_properties, usage, VkPhysicalDeviceMemoryBudgetPropertiesEXT, heapUsage);
+SIZE(queue_properties, VkQueueFamilyProperties);
+SIZE(extension, VkExtensionProperties);
+SIZE(queue_info, VkDeviceQueueCreateInfo);
+PLACE(queue_info, priorities, VkDeviceQueueCreateInfo, pQueuePriorities);
+SIZE(device_info, VkDeviceCreateInfo);
+PLACE(device_info, queues, VkDeviceCreateInfo, pQueueCreateInfos);
+PLACE(device_info, extensions, VkDeviceCreateInfo, ppEnabledExtensionNames);
+SIZE(buffer_info, VkBufferCreateInfo);
+PLACE(buffer_info, usage, VkBufferCreateInfo, usage);
+SIZE(requirements, VkMemoryRequirements);
+SIZE(allocate_info, VkMemoryAllocateInfo);
+SIZE(shader_info, VkShaderModuleCreateInfo);
+PLACE(shader_info, code, VkShaderModuleCreateInfo, pCode);
+SIZE(set_binding, VkDescriptorSetLayoutBinding);
+SIZE(set_layout_info, VkDescriptorSetLayoutCreateInfo);
+SIZE(push_range, VkPushConstantRange);
+SIZE(pipeline_layout_info, VkPipelineLayoutCreateInfo);
+PLACE(pipeline_layout_info, ranges, VkPipelineLayoutCreateInfo, pPushConstantRanges);
+SIZE(cache_info, VkPipelineCacheCreateInfo);
+SIZE(spec_entry, VkSpecializationMapEntry);
+SIZE(spec_info, VkSpecializationInfo);
+SIZE(stage_info, VkPipelineShaderStageCreateInfo);
+PLACE(stage_info, module, VkPipelineShaderStageCreateInfo, module);
+PLACE(stage_info, spec, VkPipelineShaderStageCreateInfo, pSpecializationInfo);
+SIZE(pipeline_info, VkComputePipelineCreateInfo);
+PLACE(pipeline_info, layout, VkComputePipelineCreateInfo, layout);
+PLACE(pipeline_info, base_index, VkComputePipelineCreateInfo, basePipelineIndex);
+SIZE(pool_size, VkDescriptorPoolSize);
+SIZE(pool_info, VkDescriptorPoolCreateInfo);
+SIZE(set_info, VkDescriptorSetAllocateInfo);
+SIZE(buffer_range, VkDescriptorBufferInfo);
+SIZE(write_info, VkWriteDescriptorSet);
+PLACE(write_info, binding, VkWriteDescriptorSet, dstBinding);
+PLACE(write_info, buffers, VkWriteDescriptorSet, pBufferInfo);
+SIZE(command_pool_info, VkCommandPoolCreateInfo);
+SIZE(command_info, VkCommandBufferAllocateInfo);
+SIZE(begin_info, VkCommandBufferBeginInfo);
+SIZE(barrier_info, VkMemoryBarrier);
+SIZE(copy, VkBufferCopy);
+SIZE(submit_info, VkSubmitInfo);
+PLACE(submit_info, commands, VkSubmitInfo, pCommandBuffers);
+SIZE(fence_info, VkFenceCreateInfo);
+
+NUMBER(OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_HOST_MEMORY);
+NUMBER(OUT_OF_DEVICE_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY);
+NUMBER(DEVICE_LOST, VK_ERROR_DEVICE_LOST);
+NUMBER(OUT_OF_POOL_MEMORY, VK_ERROR_OUT_OF_POOL_MEMORY);
+NUMBER(APPLICATION_INFO, VK_STRUCTURE_TYPE_APPLICATION_INFO);
+NUMBER(INSTANCE_INFO, VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
+NUMBER(QUEUE_INFO, VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
+NUMBER(DEVICE_INFO, VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO);
+NUMBER(SUBMIT_INFO, VK_STRUCTURE_TYPE_SUBMIT_INFO);
+NUMBER(ALLOCATE_INFO, VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO);
+NUMBER(FENCE_INFO, VK_STRUCTURE_TYPE_FENCE_CREATE_INFO);
+NUMBER(BUFFER_INFO, VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
+NUMBER(SHADER_INFO, VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO);
+NUMBER(CACHE_INFO, VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO);
+NUMBER(STAGE_INFO, VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO);
+NUMBER(PIPELINE_INFO, VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO);
+NUMBER(PIPELINE_LAYOUT_INFO, VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO);
+NUMBER(SET_LAYOUT_INFO, VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO);
+NUMBER(POOL_INFO, VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO);
+NUMBER(SET_INFO, VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO);
+NUMBER(WRITE_INFO, VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET);
+NUMBER(COMMAND_POOL_INFO, VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO);
+NUMBER(COMMAND_INFO, VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
+NUMBER(BEGIN_INFO, VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO);
+NUMBER(BARRIER_INFO, VK_STRUCTURE_TYPE_MEMORY_BARRIER);
+NUMBER(PROPERTIES_2, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
+NUMBER(MEMORY_PROPERTIES_2, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2);
+NUMBER(SUBGROUP_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES);
+NUMBER(MAINTENANCE_3_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
+NUMBER(BUDGET_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
+NUMBER(STORAGE_BUFFER, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER);
+NUMBER(COMPUTE_STAGE, VK_SHADER_STAGE_COMPUTE_BIT);
+NUMBER(COMPUTE_QUEUE, VK_QUEUE_COMPUTE_BIT);
+NUMBER(SUBGROUP_ARITHMETIC, VK_SUBGROUP_FEATURE_ARITHMETIC_BIT);
+NUMBER(BUFFER_USAGE, VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_STORAGE_BUFFER_BIT);
+NUMBER(AT_COMPUTE, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT);
+NUMBER(AT_TRANSFER, VK_PIPELINE_STAGE_TRANSFER_BIT);
+NUMBER(AT_HOST, VK_PIPELINE_STAGE_HOST_BIT);
+NUMBER(SHADER_READ, VK_ACCESS_SHADER_READ_BIT);
+NUMBER(SHADER_WRITE, VK_ACCESS_SHADER_WRITE_BIT);
+NUMBER(TRANSFER_READ, VK_ACCESS_TRANSFER_READ_BIT);
+NUMBER(TRANSFER_WRITE, VK_ACCESS_TRANSFER_WRITE_BIT);
+NUMBER(HOST_READ, VK_ACCESS_HOST_READ_BIT);
+NUMBER(DEVICE_LOCAL, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
+NUMBER(HOST_VISIBLE, VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT);
+NUMBER(HOST_COHERENT, VK_MEMORY_PROPERTY_HOST_COHERENT_BIT);
+NUMBER(HOST_CACHED, VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
+SAME(api_size, sizeof(fg__vk_api) / sizeof(fg_vulkan_fn), FG__COUNT(fg__vk_names));
+
+int main(void) {
+    return fg_backend_vulkan()->abi != FG_BACKEND_ABI;
+}
