@@ -21,6 +21,7 @@
      back and later computed again, or brought back from host memory, whichever takes less time. An accepted request always finishes.
    - Guesses ahead where asked to (n_draft): tokens that followed the same words before are verified in the same pass, so that
      text which repeats itself comes several tokens at a time, and is the same text.
+   - Parallel samples, best_of and beam search, on KV blocks that they share.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
@@ -429,6 +430,12 @@ typedef struct fg_request_desc {
     int max_tokens;           /* 0: as many as fit the context; -1: none, the prompt is only processed */
     int min_tokens;           /* no end token or stop string before this many */
     int n;                    /* samples of the same prompt (copy-on-write); 0: 1. Sample i uses seed + i */
+    int best_of;              /* samples drawn, of which the n with the highest mean log-probability are given out, when all have
+                                 ended; 0: n */
+    int n_beams;              /* beam search of this width, at most 10, on blocks that the beams share: the n (at most n_beams) best
+                                 texts are given out at the end, the best as sample 0. Without sampling, stop strings,
+                                 prompt_logprobs and n_draft. 0: none */
+    float length_penalty;     /* beams compare by log-probability / length^length_penalty; 0: 1 */
     fg_sampling sampling;
     const char *const *stop;  /* stop strings, not part of the output */
     int n_stop;
@@ -11571,6 +11578,7 @@ typedef struct fg__seq {
     bool no_match;          /* needs the logits of its whole prompt: may not start from a cached prefix */
     bool every_row;         /* each of its tokens takes a row of logits */
     bool running;
+    bool held;              /* computed, and waits for others: the first to lose its blocks, and its place, when they need them */
     uint32_t n_preemptions;
     int32_t n_swapped;      /* tokens whose KV is kept outside of the pool; 0: none */
     int32_t swap_first[FG_MAX_GROUPS]; /* of these, the first block of each group that is kept */
@@ -11778,7 +11786,8 @@ static void fg__sched_drop_copies(fg__sched *s, const fg__seq *seq) {
 static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     int g;
     for (g = 0; g < s->kv->n_groups; g++) seq->swap_first[g] = seq->kv.first_live[g];
-    if (seq->n_scheduled) fg__sched_drop_copies(s, seq);
+    if (seq->held) seq->serial = 0; /* out, until it is added again */
+    else if (seq->n_scheduled) fg__sched_drop_copies(s, seq);
     else if (seq->n_computed > 0 && s->swap && s->swap(s->swap_user, seq, true)) seq->n_swapped = seq->n_computed;
     fg__seq_list_remove(&s->running, seq);
     fg__kv_release(s->kv, &seq->kv);
@@ -11786,12 +11795,18 @@ static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     seq->n_computed = seq->n_scheduled = seq->n_drafted = 0;
     seq->n_preemptions++;
     s->n_preemptions++;
-    fg__seq_list_insert(&s->waiting, seq);
+    if (!seq->held) fg__seq_list_insert(&s->waiting, seq);
 }
 
-/* Preempts the last in the order if that is after `seq`. False: `seq` itself is the last that runs. */
+/* Preempts one that is held and not of a higher rank (it may wait for `seq`), or the last in the order if that is after `seq`. False: `seq` itself is the last that runs. */
 static bool fg__sched_make_room(fg__sched *s, const fg__seq *seq) {
     fg__seq *last = s->running.count ? s->running.items[s->running.count - 1] : NULL;
+    size_t i;
+    for (i = s->running.count; i-- > 0;)
+        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank) {
+            fg__sched_preempt(s, s->running.items[i]);
+            return true;
+        }
     if (!last || last == seq || !fg__seq_before(seq, last)) return false;
     fg__sched_preempt(s, last);
     return true;
@@ -11970,6 +11985,7 @@ static int64_t fg__sched_pool(const fg__sched *s, int64_t enough) {
     for (i = 0; i < s->running.count; i++) {
         const fg__seq *seq = s->running.items[i];
         if (!seq->n_scheduled) sum += fg__seq_left(seq);
+        places += seq->held || (s->waiting.count && fg__seq_before(s->waiting.items[0], seq)); /* they make room */
     }
     for (i = 0; i < s->waiting.count && i < places && sum < enough; i++) sum += s->waiting.items[i]->n_tokens;
     return sum;
@@ -12078,7 +12094,9 @@ static void fg__sched_orca(fg__sched *s) {
 
 /* Takes a whole batch at once, computes its prompts, then decodes until the last of it ends. */
 static void fg__sched_static(fg__sched *s) {
-    if (!s->running.count)
+    size_t i = 0;
+    while (i < s->running.count && s->running.items[i]->held) i++;
+    if (i == s->running.count)
         while (fg__sched_admit(s)) {}
     fg__sched_prompts(s, true, false);
     if (!s->n_rows) fg__sched_decodes(s);
@@ -18671,9 +18689,38 @@ typedef struct fg__sequence {
     fg__lookup lookup;
     void *swapped;          /* KV blocks in host memory, group after group */
     size_t swapped_bytes;   /* of these, what counts against swap_bytes */
+    fg__event_node *kept, **kept_end; /* events that are kept back until all samples have ended */
+    double logprob;         /* sum over the output, where samples compete */
+    struct fg__beam *beam;
     double last_token;      /* time of the token before; 0: none */
     bool ended;
 } fg__sequence;
+
+enum { FG__MAX_BEAMS = FG_MAX_TOP_LOGPROBS / 2 };
+
+/* What beam search keeps of a sample: how its tokens scored, and the candidates for its next one. */
+typedef struct fg__beam {
+    float *logprobs;          /* [n_max] of the output's tokens */
+    bool live, reported;
+    int n_next;
+    fg_token_logprob next[FG_MAX_TOP_LOGPROBS];
+} fg__beam;
+
+/* A text that beam search has ended: tokens and their log-probabilities. */
+typedef struct fg__hypothesis {
+    int32_t *tokens;
+    float *logprobs;
+    int n;
+    double score;
+    fg_finish finish;
+} fg__hypothesis;
+
+/* One way for a beam to go on. */
+typedef struct fg__extension {
+    int parent;
+    fg_token_logprob token;
+    double logprob; /* of the whole output */
+} fg__extension;
 
 typedef struct fg__request {
     struct fg__request *next; /* inbox */
@@ -18681,6 +18728,12 @@ typedef struct fg__request {
     fg_request_desc desc;     /* pointers lead into this allocation's own copies */
     fg__sampler sampler;
     int n, n_prompt, n_max, n_ended; /* samples, prompt tokens, most output tokens, samples that ended */
+    int n_out;                /* samples that are given out: fewer than n where they compete */
+    bool keep;                /* events are kept back until the samples have been compared */
+    fg__beam *beams;          /* [n]; NULL: no beam search */
+    fg__hypothesis *ended;    /* [n + 1], best first */
+    int n_hypotheses;
+    fg_result beam_result;
     int n_known_prompt;       /* of a restored request: its prompt before it was saved */
     bool taken;               /* out of the inbox: the stepping thread's */
     bool forked, cancelled;
@@ -18932,6 +18985,14 @@ bool fg_wait(fg_engine *e, unsigned what, double seconds) {
 
 /* ---- requests: submit ------------------------------------------------------------------------- */
 
+static void fg__events_free(const fg__env *env, fg__event_node *node) {
+    while (node) {
+        fg__event_node *next = node->next;
+        fg__free(env, node);
+        node = next;
+    }
+}
+
 static void fg__request_free(const fg__env *env, fg__request *r) {
     int i;
     if (!r) return;
@@ -18941,6 +19002,7 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
         fg__free(env, s->tokens);
         fg__free(env, s->lookup.table);
         fg__free(env, s->swapped);
+        fg__events_free(env, s->kept);
         fg__free(env, s->end);
         fg__text_free(&s->pending);
     }
@@ -18948,6 +19010,13 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
     fg__free(env, (void *)(size_t)r->desc.stop);
     fg__free(env, (void *)(size_t)r->desc.stop_tokens);
     fg__free(env, (void *)(size_t)r->sampler.p.logit_bias);
+    for (i = 0; r->beams && i < r->n; i++) fg__free(env, r->beams[i].logprobs);
+    for (i = 0; r->ended && i <= r->n; i++) {
+        fg__free(env, r->ended[i].tokens);
+        fg__free(env, r->ended[i].logprobs);
+    }
+    fg__free(env, r->beams);
+    fg__free(env, r->ended);
     fg__free(env, r->banned);
     fg__free(env, r->samples);
     fg__free(env, r->end);
@@ -18960,6 +19029,13 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text, as tokens or as a saved request, one of the three");
     if (d->n < 0 || d->n > 4096 || d->min_tokens < 0 || d->max_tokens < -1)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens, d->max_tokens);
+    if (d->best_of < 0 || d->best_of > 4096 || (d->best_of && d->best_of < d->n))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "best_of is %d for %d samples", d->best_of, d->n);
+    if (d->n_beams < 0 || d->n_beams > FG__MAX_BEAMS || !(fabsf(d->length_penalty) <= 100))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, the most is %d; length_penalty is %g", d->n_beams, FG__MAX_BEAMS,
+                        (double)d->length_penalty);
+    if (d->n_beams && (d->n > d->n_beams || d->best_of || d->n_stop || d->prompt_logprobs || d->n_draft || d->max_tokens < 0))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, prompt_logprobs, n_draft, and gives at most n_beams texts");
     if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
     if (d->top_logprobs < 0 || d->top_logprobs > FG_MAX_TOP_LOGPROBS)
@@ -19067,6 +19143,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->request = r;
     s->index = index;
     s->pending.env = &e->env;
+    s->kept_end = &s->kept;
     s->stream.strip_space = false;
     s->tokens = (int32_t *)fg__malloc(&e->env, room, sizeof(int32_t));
     s->end = fg__event_new(&e->env, NULL, 0, NULL, 0);
@@ -19077,6 +19154,25 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
     if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft)) return false;
     return fg__kv_seq_init(&e->kv, &s->seq.kv, (int32_t)room) == FG_OK;
+}
+
+static bool fg__request_make_beams(const fg_engine *e, fg__request *r) {
+    int i;
+    r->beams = (fg__beam *)fg__calloc(&e->env, (size_t)r->n, sizeof(fg__beam));
+    r->ended = (fg__hypothesis *)fg__calloc(&e->env, (size_t)r->n + 1, sizeof(fg__hypothesis));
+    if (!r->beams || !r->ended) return false;
+    for (i = 0; i < r->n; i++) {
+        r->samples[i].beam = &r->beams[i];
+        r->beams[i].logprobs = (float *)fg__malloc(&e->env, (size_t)r->n_max, sizeof(float));
+        if (!r->beams[i].logprobs) return false;
+    }
+    for (i = 0; i <= r->n; i++) {
+        r->ended[i].tokens = (int32_t *)fg__malloc(&e->env, (size_t)r->n_max, sizeof(int32_t));
+        r->ended[i].logprobs = (float *)fg__malloc(&e->env, (size_t)r->n_max, sizeof(float));
+        if (!r->ended[i].tokens || !r->ended[i].logprobs) return false;
+    }
+    r->beams[0].live = true;
+    return true;
 }
 
 static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d, const int32_t *prompt, int n_prompt, int n_max) {
@@ -19090,14 +19186,16 @@ static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d
     r->sampler.p.logit_bias = NULL;
     r->desc.prompt = NULL;
     r->desc.tokens = NULL;
-    r->n = d->n ? d->n : 1;
+    r->n_out = d->n ? d->n : 1;
+    r->n = d->n_beams ? d->n_beams : FG__MAX(r->n_out, d->best_of);
+    r->keep = d->n_beams || r->n > r->n_out;
     r->n_prompt = r->n_known_prompt = n_prompt;
     r->n_max = n_max;
     r->samples = (fg__sequence *)fg__calloc(&e->env, (size_t)r->n, sizeof(fg__sequence));
     r->end = fg__event_new(&e->env, NULL, 0, NULL, 0);
     if (r->samples && r->end && fg__request_copy_lists(e, r, d)) {
         for (i = 0; i < r->n && fg__request_make_sample(e, r, i, prompt); i++) {}
-        if (i == r->n) return r;
+        if (i == r->n && (!d->n_beams || fg__request_make_beams(e, r))) return r;
     }
     fg__request_free(&e->env, r);
     return NULL;
@@ -19207,6 +19305,14 @@ static bool fg__swap_pays(const fg_engine *e, const fg__seq *seq, int64_t bytes)
     return c->n >= 8 && 2 * (double)bytes * e->swap_byte_seconds < fg__cost_token(c) * seq->n_computed;
 }
 
+/* Does the copies of the pass being made now. */
+static bool fg__engine_flush_copies(fg_engine *e) {
+    if (!e->sched.n_copies) return true;
+    if (e->backend->copy_blocks(e->device, e->plan, e->sched.copies, e->sched.n_copies) != FG_OK) return false;
+    e->sched.n_copies = 0;
+    return true;
+}
+
 /* Of the scheduler: between passes, when nothing runs on the device. */
 static bool fg__engine_swap(void *user, fg__seq *seq, bool out) {
     fg_engine *e = (fg_engine *)user;
@@ -19218,6 +19324,10 @@ static bool fg__engine_swap(void *user, fg__seq *seq, bool out) {
     if (bytes <= 0 || (out && ((uint64_t)bytes > e->desc.swap_bytes - e->swapped_bytes || !fg__swap_pays(e, seq, bytes)))) return false;
     if (out && !(s->swapped = fg__malloc(&e->env, (size_t)bytes, 1))) return false;
     if (out) e->swapped_bytes += s->swapped_bytes = (size_t)bytes;
+    if (!out && !fg__engine_flush_copies(e)) { /* their sources may be among the blocks that are written now */
+        fg__swap_drop(e, s);
+        return false;
+    }
     ok = fg__swap_move(e, seq, n, s->swapped, out) == FG_OK;
     if (!out || !ok) fg__swap_drop(e, s);
     seconds = fg__engine_now(e) - begin;
@@ -19439,6 +19549,65 @@ static void fg__engine_post_end(fg_engine *e, fg__request *r) {
     fg__request_free(&e->env, r);
 }
 
+/* Queues an event of a sample, or keeps it back until it is known which samples are given out. */
+static void fg__sequence_post(fg_engine *e, fg__sequence *s, fg__event_node *node) {
+    if (!s->request->keep) {
+        fg__event_post(e, s->request, node);
+        return;
+    }
+    node->next = NULL;
+    *s->kept_end = node;
+    s->kept_end = &node->next;
+}
+
+/* The sample that is given out next: that of the best mean log-probability among those that were not yet; an error or a
+   cancellation before all, which the whole request then ends with. */
+static fg__sequence *fg__request_next_best(fg__request *r) {
+    fg__sequence *best = NULL;
+    double best_score = 0;
+    int i;
+    for (i = 0; i < r->n; i++) {
+        fg__sequence *s = &r->samples[i];
+        int n = s->seq.n_tokens - r->n_prompt;
+        double score = r->beams ? -i : n > 0 ? s->logprob / n : -HUGE_VAL;
+        if (!s->kept || (best && !(score > best_score))) continue;
+        best = s;
+        best_score = score;
+    }
+    return best;
+}
+
+/* Gives out the best samples of a request whose samples compete; when it did not end well, their ends alone. */
+static void fg__request_deliver(fg_engine *e, fg__request *r) {
+    bool failed = r->end->event.result != FG_OK || r->end->event.finish == FG_FINISH_CANCELLED;
+    int k;
+    for (k = 0; k < r->n_out; k++) {
+        fg__sequence *s = fg__request_next_best(r);
+        fg__event_node *node = s->kept, *next;
+        for (s->kept = NULL; node; node = next) {
+            bool end = node->event.type == FG_EVENT_SAMPLE_END;
+            next = node->next;
+            node->event.sample = k;
+            if (failed && !end) {
+                fg__free(&e->env, node);
+                continue;
+            }
+            if (failed) {
+                node->event.n_generated = 0;
+                node->event.position = r->n_prompt;
+                node->event.text = "";
+                node->event.text_length = 0;
+                node->event.finish = r->end->event.finish;
+                node->event.result = r->end->event.result;
+            } else if (end) {
+                r->end->event.n_generated += node->event.n_generated;
+                if (k == 0) r->end->event.finish = node->event.finish;
+            }
+            fg__event_post(e, r, node);
+        }
+    }
+}
+
 /* Ends a sample, and with the last one its request (which is then gone). `text` is what was still held back. */
 static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg_result result) {
     fg__request *r = s->request;
@@ -19470,7 +19639,7 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     node->event.n_preemptions = (int)s->seq.n_preemptions;
     node->event.times = r->times;
     node->event.time = r->times.finish;
-    if (r->end->event.result == FG_OK) { /* of several samples the last one to end, but an error stays */
+    if (r->end->event.result == FG_OK && r->end->event.finish != FG_FINISH_CANCELLED) { /* of several samples the last one to end, but an error stays */
         r->end->event.finish = finish;
         r->end->event.result = result;
     }
@@ -19478,10 +19647,12 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     node->event.n_accepted = s->lookup.n_accepted;
     r->end->event.n_drafted += s->lookup.n_drafted;
     r->end->event.n_accepted += s->lookup.n_accepted;
-    r->end->event.n_generated += node->event.n_generated;
     r->end->event.n_preemptions += node->event.n_preemptions;
-    fg__event_post(e, r, node);
-    if (++r->n_ended == r->n) fg__engine_post_end(e, r);
+    if (!r->keep) r->end->event.n_generated += node->event.n_generated;
+    fg__sequence_post(e, s, node);
+    if (++r->n_ended < r->n) return;
+    if (r->keep) fg__request_deliver(e, r);
+    fg__engine_post_end(e, r);
 }
 
 static void fg__request_end(fg_engine *e, fg__request *r, fg_finish finish, fg_result result) {
@@ -19531,7 +19702,7 @@ static fg__sequence *fg__sequence_of(fg__seq *seq) { return (fg__sequence *)(voi
 
 static bool fg__request_wants_logits(const fg__request *r) {
     return fg__sampler_needs_logits(&r->sampler) || r->desc.top_logprobs > 0 || r->desc.prompt_logprobs || r->desc.on_logits ||
-           r->desc.min_tokens > 0;
+           r->desc.min_tokens > 0 || r->beams;
 }
 
 /* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last known token and of the guesses behind it. */
@@ -19666,7 +19837,8 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     node->event.time = e->pass_end;
     node->event.token = out->token;
     node->event.logprob = r->desc.logprobs ? out->logprob : 0;
-    fg__event_post(e, r, node);
+    s->logprob += out->logprob;
+    fg__sequence_post(e, s, node);
     if (given) memmove(s->pending.data, s->pending.data + given, s->pending.length - given + 1);
     s->pending.length -= given;
     if (finish) fg__sequence_end(e, s, finish, FG_OK);
@@ -19697,7 +19869,7 @@ static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.banned = r->banned;
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
-    in.want_logprob = r->desc.logprobs;
+    in.want_logprob = r->desc.logprobs || r->keep;
     fg__sequence_token_time(e, s);
     result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
     if (result == FG_OK) return fg__sequence_token(e, s, &out);
@@ -19825,8 +19997,180 @@ static void fg__request_fork(fg_engine *e, fg__request *r, const fg_output *outp
 
 /* Ends a sample whose memory ran out; before the others were forked from it, they end with it. */
 static void fg__sequence_fail(fg_engine *e, fg__sequence *s, fg_result result) {
-    if (!s->request->forked && s->request->n > 1) fg__request_end(e, s->request, FG_FINISH_ERROR, result);
+    if (s->request->beams || (!s->request->forked && s->request->n > 1)) fg__request_end(e, s->request, FG_FINISH_ERROR, result);
     else fg__sequence_end(e, s, FG_FINISH_ERROR, result);
+}
+
+/* ---- beam search ---- */
+
+static double fg__beam_score(const fg__request *r, double logprob, int n) {
+    double penalty = r->desc.length_penalty != 0 ? (double)r->desc.length_penalty : 1;
+    return logprob / pow((double)n, penalty);
+}
+
+/* Ends the request: the texts become its samples, whose tokens are given out as if they had been written now. */
+static void fg__beam_finish(fg_engine *e, fg__request *r) {
+    int i, k, n = r->n;
+    for (i = 0; i < n; i++) {
+        fg__sequence *s = &r->samples[i];
+        const fg__hypothesis *h = &r->ended[i];
+        bool last = i == n - 1, alive = true;
+        int length = i < r->n_hypotheses ? h->n : 0; /* the last token of the last sample frees the request */
+        s->seq.held = false;
+        s->seq.n_tokens = r->n_prompt;
+        for (k = 0; alive && k < length; k++) {
+            fg__sample_output out;
+            memset(&out, 0, sizeof(out));
+            out.token = h->tokens[k];
+            out.logprob = h->logprobs[k];
+            alive = fg__sequence_token(e, s, &out);
+        }
+        if (alive && !s->ended) fg__sequence_end(e, s, FG_FINISH_LENGTH, FG_OK);
+        if (last) return;
+    }
+}
+
+/* Enters an ended text in its place among the best r->n. */
+static void fg__beam_enter(fg__request *r, const fg__extension *x, fg_finish finish) {
+    const fg__sequence *s = &r->samples[x->parent];
+    int n = s->seq.n_tokens - r->n_prompt + 1, i = r->n_hypotheses;
+    fg__hypothesis h = r->ended[r->n]; /* the place to spare */
+    h.n = n;
+    h.score = fg__beam_score(r, x->logprob, n);
+    h.finish = finish;
+    memcpy(h.tokens, s->tokens + r->n_prompt, (size_t)(n - 1) * sizeof(int32_t));
+    memcpy(h.logprobs, s->beam->logprobs, (size_t)(n - 1) * sizeof(float));
+    h.tokens[n - 1] = x->token.token;
+    h.logprobs[n - 1] = x->token.logprob;
+    if (i == r->n && !(h.score > r->ended[i - 1].score)) return;
+    if (i == r->n) r->ended[r->n] = r->ended[--i];
+    else r->ended[r->n] = r->ended[i], r->n_hypotheses++;
+    for (; i > 0 && h.score > r->ended[i - 1].score; i--) r->ended[i] = r->ended[i - 1];
+    r->ended[i] = h;
+}
+
+/* The 2n best ways to go on, best first; equals in the order of beams and of their candidates. */
+static int fg__beam_extensions(const fg__request *r, fg__extension *best) {
+    int n = 0, i, k, j;
+    for (i = 0; i < r->n; i++)
+        for (k = 0; r->beams[i].live && k < r->beams[i].n_next; k++) {
+            fg__extension x;
+            x.parent = i;
+            x.token = r->beams[i].next[k];
+            x.logprob = r->samples[i].logprob + (double)x.token.logprob;
+            if (n == 2 * r->n && !(x.logprob > best[n - 1].logprob)) continue;
+            if (n < 2 * r->n) n++;
+            for (j = n - 1; j > 0 && x.logprob > best[j - 1].logprob; j--) best[j] = best[j - 1];
+            best[j] = x;
+        }
+    return n;
+}
+
+/* Makes sample `to` what `from` is, sharing its blocks. */
+static fg_result fg__beam_copy(fg_engine *e, fg__request *r, fg__sequence *from, fg__sequence *to) {
+    int n = from->seq.n_tokens - r->n_prompt;
+    memcpy(to->tokens + r->n_prompt, from->tokens + r->n_prompt, (size_t)n * sizeof(int32_t));
+    memcpy(to->beam->logprobs, from->beam->logprobs, (size_t)n * sizeof(float));
+    to->seq.n_tokens = from->seq.n_tokens;
+    to->seq.n_computed = to->seq.n_cached = 0;
+    to->seq.held = false;
+    to->beam->live = true;
+    if (from->seq.running && fg__sched_fork(&e->sched, &from->seq, &to->seq)) return FG_OK;
+    return fg__sched_add(&e->sched, &to->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank);
+}
+
+/* A beam has no way to go on: its blocks are free, its place is for another. */
+static void fg__beam_leave(fg_engine *e, fg__sequence *s) {
+    if (s->seq.serial) fg__sched_remove(&e->sched, &s->seq);
+    s->seq.serial = 0;
+    s->seq.n_swapped = 0;
+    s->beam->live = false;
+}
+
+/* Lets the beams go on as chosen: the first extension of a beam is its own, others go to places that are free. */
+static fg_result fg__beam_branch(fg_engine *e, fg__request *r, const fg__extension *next, int n) {
+    int place[FG__MAX_BEAMS], first[FG__MAX_BEAMS], i, k;
+    for (i = 0; i < r->n; i++) first[i] = -1;
+    for (k = n; k-- > 0;) first[next[k].parent] = k;
+    for (i = 0; i < r->n; i++)
+        if (r->beams[i].live && first[i] < 0) fg__beam_leave(e, &r->samples[i]);
+    for (k = 0; k < n; k++) {
+        fg_result result;
+        place[k] = next[k].parent;
+        if (first[place[k]] == k) continue;
+        for (i = 0; r->beams[i].live; i++) {}
+        result = fg__beam_copy(e, r, &r->samples[next[k].parent], &r->samples[i]);
+        if (result != FG_OK) return result;
+        place[k] = i;
+    }
+    for (k = 0; k < n; k++) {
+        fg__sequence *s = &r->samples[place[k]];
+        s->beam->logprobs[s->seq.n_tokens - r->n_prompt] = next[k].token.logprob;
+        s->tokens[s->seq.n_tokens++] = next[k].token.token;
+        s->logprob = next[k].logprob;
+        s->beam->reported = s->seq.held = false;
+        if (s->seq.serial) continue; /* its blocks were taken while it waited */
+        if (fg__sched_add(&e->sched, &s->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank) != FG_OK) return FG_ERROR_OUT_OF_MEMORY;
+    }
+    return FG_OK;
+}
+
+/* All beams know their candidates: ended texts are put aside, the best others go on. It ends when the best that could go
+   on is no better than the worst of n ended ones, as it is. */
+static void fg__beam_select(fg_engine *e, fg__request *r) {
+    fg__extension best[2 * FG__MAX_BEAMS], next[FG__MAX_BEAMS];
+    int n_best = fg__beam_extensions(r, best), n = 0, k, length = 0;
+    fg_result result;
+    if (r->beam_result != FG_OK) {
+        fg__request_end(e, r, FG_FINISH_ERROR, r->beam_result);
+        return;
+    }
+    for (k = 0; k < n_best && n < r->n; k++) {
+        length = r->samples[best[k].parent].seq.n_tokens - r->n_prompt + 1;
+        if (fg__request_stops_at(e, r, best[k].token.token)) {
+            if (k < r->n && length >= r->desc.min_tokens) fg__beam_enter(r, &best[k], FG_FINISH_STOP);
+        } else if (length >= r->n_max) fg__beam_enter(r, &best[k], FG_FINISH_LENGTH), n++;
+        else next[n++] = best[k];
+    }
+    if (n == 0 || length >= r->n_max ||
+        (r->n_hypotheses == r->n && fg__beam_score(r, next[0].logprob, length) <= r->ended[r->n - 1].score)) {
+        fg__beam_finish(e, r);
+        return;
+    }
+    result = fg__beam_branch(e, r, next, n);
+    if (result != FG_OK) fg__request_end(e, r, FG_FINISH_ERROR, result);
+}
+
+/* The row after a beam's last token: its candidates are kept, and the last beam to report starts the selection. */
+static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+    fg__request *r = s->request;
+    int n_vocab = e->model->hp.n_vocab, i;
+    float *logits = output->logits + (size_t)row * (size_t)n_vocab;
+    fg__sample_input in;
+    fg__sample_output out;
+    fg__sampler greedy;
+    fg_result result;
+    memset(&in, 0, sizeof(in));
+    memset(&greedy, 0, sizeof(greedy));
+    if (r->desc.on_logits) r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
+    in.logits = logits;
+    in.n_vocab = n_vocab;
+    in.history = s->tokens;
+    in.n_history = in.n_prompt = s->seq.n_tokens;
+    in.row = r->desc.on_logits ? NULL : &output->rows[row];
+    in.n_top = 2 * r->n;
+    if (!r->sampled) {
+        r->times.first_token = e->pass_end;
+        r->sampled = true;
+    }
+    result = fg__sample(&e->env, &e->scratch, &greedy, &in, &out);
+    if (result != FG_OK) r->beam_result = result; /* the other beams may be in this pass: the request ends when all have reported */
+    s->beam->n_next = out.n_top;
+    memcpy(s->beam->next, out.top, (size_t)out.n_top * sizeof(out.top[0]));
+    s->beam->reported = s->seq.held = true;
+    for (i = 0; i < r->n; i++)
+        if (r->beams[i].live && !r->beams[i].reported) return;
+    fg__beam_select(e, r);
 }
 
 /* The row after the last known token: the prompt's end, or one more token. */
@@ -19834,6 +20178,11 @@ static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output
     fg__request *r = s->request;
     if (r->n_max == 0) {
         fg__request_end(e, r, FG_FINISH_LENGTH, FG_OK);
+        return;
+    }
+    if (r->beams) {
+        r->forked = true;
+        fg__beam_row(e, s, output, row);
         return;
     }
     if (s->index == 0 && !r->forked && r->n > 1) fg__request_fork(e, r, output, row);
@@ -19895,8 +20244,14 @@ static fg_result fg__engine_run_device(fg_engine *e, fg_output *output) {
 static void fg__engine_fail_pass(fg_engine *e, fg_result result) {
     fg__log(&e->env, FG_LOG_ERROR, "a pass failed: %s", fg_last_error());
     while (e->sched.pass.count > 0) {
-        fg__seq *seq = e->sched.pass.items[--e->sched.pass.count];
-        fg__sequence_fail(e, fg__sequence_of(seq), result);
+        fg__sequence *s = fg__sequence_of(e->sched.pass.items[--e->sched.pass.count]);
+        size_t i = s->request->beams ? e->sched.pass.count : 0;
+        while (i-- > 0) { /* the other beams end with it */
+            if (fg__sequence_of(e->sched.pass.items[i])->request != s->request) continue;
+            e->sched.pass.count--;
+            memmove(e->sched.pass.items + i, e->sched.pass.items + i + 1, (e->sched.pass.count - i) * sizeof(fg__seq *));
+        }
+        fg__sequence_fail(e, s, result);
     }
 }
 
@@ -20390,11 +20745,7 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory) {
 static void fg__engine_free_requests(fg_engine *e) {
     size_t i;
     for (i = 0; i < e->table_count; i++) fg__request_free(&e->env, e->table[i].request);
-    while (e->events) {
-        fg__event_node *next = e->events->next;
-        fg__free(&e->env, e->events);
-        e->events = next;
-    }
+    fg__events_free(&e->env, e->events);
     fg__free(&e->env, e->current);
     fg__free(&e->env, e->table);
 }

@@ -154,6 +154,7 @@ static bool job_same(const job *j, const job *alone) {
     for (i = 0; i < job_n(j); i++) {
         const job_sample *a = &alone->samples[i], *b = &j->samples[i];
         bool cut = b->finish == FG_FINISH_CANCELLED || b->finish == FG_FINISH_ERROR;
+        if (cut && (j->desc.best_of > job_n(j) || j->desc.n_beams) && b->n_tokens) return false; /* nothing is given out before the end */
         if (cut ? b->n_tokens > a->n_tokens : b->n_tokens != a->n_tokens) return false;
         if (memcmp(a->tokens, b->tokens, (size_t)b->n_tokens * sizeof(int32_t)) != 0) return false;
         if (cut ? b->text_length > a->text_length : b->text_length != a->text_length) return false;
@@ -206,6 +207,16 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
     j->desc.n_stop_tokens = job_below(random, 4) == 0;
     j->stop_token = job_below(random, n_vocab);
     j->desc.n_stop = job_below(random, 3) ? 0 : 2;
+    if (job_below(random, 8) == 0) { /* samples that compete */
+        j->desc.n = j->desc.n ? j->desc.n : 1;
+        j->desc.best_of = j->desc.n + job_below(random, 4);
+    } else if (job_below(random, 8) == 0) {
+        j->desc.n_beams = (j->desc.n ? j->desc.n : 1) + job_below(random, 3);
+        j->desc.length_penalty = 0.5f * (float)job_below(random, 4);
+        j->desc.n_stop = j->desc.n_draft = 0;
+        j->desc.prompt_logprobs = false;
+        if (j->desc.max_tokens < 0) j->desc.max_tokens = 1;
+    }
     for (i = 0; i < 2; i++) snprintf(j->stop_text[i], sizeof(j->stop_text[i]), "%c", 'a' + job_below(random, 26));
     if (job_below(random, 2)) snprintf(j->stop_text[1], sizeof(j->stop_text[1]), "h%c", 'a' + job_below(random, 26));
 }
@@ -332,6 +343,7 @@ static void job_keep(job *j) {
     j->rows.n_vocab = model_n_vocab();
     j->rows.wrong = false;
     j->rows.rows = (float *)calloc(1, job_rows_bytes(&j->rows));
+    j->desc.n_beams = j->desc.best_of = 0; /* whose samples change places, or are more than we have room for */
     j->desc.on_logits = job_keep_row;
     j->desc.on_logits_user = &j->rows;
 }
@@ -1272,7 +1284,7 @@ static void test_engine_device_failure(void) {
         if (e) jobs_run(e);
         for (i = 0; e && i < N; i++) {
             job_check_ends(&jobs[i]);
-            CHECK(job_same(&jobs[i], &alone[i]));
+            CHECKF(job_same(&jobs[i], &alone[i]), "job %d, fail in %d: n %d best %d beams %d finish %d", i, api_fail_in, jobs[i].desc.n, jobs[i].desc.best_of, jobs[i].desc.n_beams, jobs[i].finish);
             CHECK((jobs[i].finish == FG_FINISH_ERROR) == (jobs[i].result == FG_ERROR_DEVICE));
             failed += jobs[i].finish == FG_FINISH_ERROR;
             good += jobs[i].finish != FG_FINISH_ERROR;
@@ -1321,6 +1333,14 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
     model_sample_open(&m, spec);
     for (i = 0; i < n_jobs; i++) job_random(&alone[i], &random, 40, 8);
     for (i = 0; i < n_jobs; i++) alone[i].desc.n = i ? 0 : 3;
+    for (i = 0; i < n_jobs; i++) alone[i].desc.best_of = i == 1 ? 2 : 0;
+    for (i = 0; i < n_jobs; i++) alone[i].desc.n_beams = 0;
+    if (n_jobs > 2) {
+        alone[2].desc.n_beams = 3;
+        alone[2].desc.n_stop = alone[2].desc.n_draft = 0;
+        alone[2].desc.prompt_logprobs = false;
+        alone[2].desc.max_tokens = 6;
+    }
     if (backend == fg_backend_null()) {
         jobs_alone(m.model, alone, n_jobs);
     } else {

@@ -22,6 +22,7 @@ static void spec_job(job *j, uint64_t *random) {
     int document = job_below(random, 16), i;
     job_random(j, random, 60, 100);
     for (i = 0; i < (int)j->desc.n_tokens; i++) j->prompt[i] = spec_token(document, i);
+    j->desc.n_beams = 0;
     j->desc.n_draft = 1 + job_below(random, FG__MAX_DRAFT);
     j->desc.on_logits = spec_write;
     j->desc.on_logits_user = &spec_documents[document];
@@ -77,7 +78,7 @@ static void test_spec_bits(void) {
             job *j = round ? &guessed[i] : &plain[i];
             if (!round) spec_job(j, &random);
             else *j = plain[i], job_clear(j);
-            j->desc.n = 0;
+            j->desc.n = j->desc.best_of = 0;
             j->desc.logprobs = true;
             j->desc.top_logprobs = 0;
             j->desc.prompt_logprobs = false;

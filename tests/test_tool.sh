@@ -170,6 +170,13 @@ drafted() {
     tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 --draft 8 && cmp "$dir/out" "$dir/plain_draft"
 }
 check "--draft: the same text" drafted
+beams() {
+    tool generate -m $demo -p "Once upon a time" -n 12 --beams 4 --samples 2 --json && out_matches '"sample": 1' || return 1
+    tool generate -m $demo -p "Once upon a time" -n 12 --best-of 4 --samples 2 --seed 1 --json && out_matches '"sample": 1'
+}
+check "--beams and --best-of" beams
+no_beams() { ! tool generate -m $demo -p x --beams 2 --samples 3 && err_matches "at most n_beams"; }
+check "--beams: too many texts" no_beams
 traced() {
     tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" || return 1
     [ "$(head -c 1 "$dir/trace.json")" = "[" ] && [ "$(tail -n 1 "$dir/trace.json" | tr -d '\r')" = "]" ] && grep -q '"name":"pass"' "$dir/trace.json"

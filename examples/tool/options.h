@@ -34,7 +34,7 @@ typedef struct tool_args {
     /* what to write */
     text_list prompts, stops, biases;
     const char *file, *system;
-    int n_predict, min_tokens, samples, logprobs, draft;
+    int n_predict, min_tokens, samples, logprobs, draft, beams, best_of;
     bool ignore_eos;
     uint64_t seed;
     bool seed_given;
@@ -142,6 +142,8 @@ static const option options[] = {
      CMD_TEXT | CMD_BENCH | CMD_DEMO | CMD_SIM | CMD_SWEEP | CMD_BENCH_SERVE,
      "of the random numbers; the same seed gives the same text"},
     {"--stop", NULL, "TEXT", OPT_LIST, FIELD(stops), 0, 0, CMD_TEXT, "end at this text, which is left out; repeatable"},
+    {"--beams", NULL, "N", OPT_INT, FIELD(beams), 1, 10, CMD_GENERATE, "beam search of this width, in place of sampling"},
+    {"--best-of", NULL, "N", OPT_INT, FIELD(best_of), 1, 1024, CMD_GENERATE, "draw N texts, show the --samples most likely ones"},
     {"--draft", NULL, "N", OPT_INT, FIELD(draft), 0, 16, CMD_TEXT,
      "guess N tokens ahead from what was said before (0); the text stays the same"},
     {"--ignore-eos", NULL, NULL, OPT_FLAG, FIELD(ignore_eos), 0, 0, CMD_GENERATE, "go on past end tokens"},

@@ -187,6 +187,8 @@ static int describe_request(const tool_args *args, int default_tokens, fg_reques
     desc->max_tokens = args->n_predict < 0 ? default_tokens : args->n_predict;
     desc->min_tokens = args->min_tokens;
     desc->n_draft = args->draft;
+    desc->n_beams = args->beams;
+    desc->best_of = args->best_of;
     desc->stop = args->stops.items;
     desc->n_stop = args->stops.count;
     desc->ignore_eos = args->ignore_eos;
