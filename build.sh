@@ -50,7 +50,7 @@ find_compiler() {
     LIBS="-lm -lpthread"
     EXE=
     case $($CC -dumpmachine 2>/dev/null || true) in *mingw* | *windows*)
-        LIBS="-lm"
+        LIBS="-lm -lws2_32"
         EXE=.exe
         ;;
     esac
@@ -130,6 +130,9 @@ target_test() {
         if target_tool && target_examples; then
             export TOOL="$RUN $BUILD/fastgen$EXE"
             tests_of tool sh tests/test_tool.sh
+            compile serve_client tests/serve_client.c
+            export CLIENT="$RUN $BUILD/serve_client$EXE"
+            tests_of serve sh tests/test_serve.sh
         else
             failed=$((failed + 1))
         fi

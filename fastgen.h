@@ -18,7 +18,9 @@
      rest of its token budget, pieces of prompts (Dynamic SplitFuse, arXiv 2401.08671), so that long prompts do not stall
      those who are being answered. The KV cache is paged: no memory is reserved for tokens that may never come, common
      prefixes are computed once, parallel samples share their prompt, and when memory is short the newest request is set
-     back and computed again later. An accepted request always finishes.
+     back and later computed again, or brought back from host memory, whichever takes less time. An accepted request always finishes.
+   - Guesses ahead where asked to (n_draft): tokens that followed the same words before are verified in the same pass, so that
+     text which repeats itself comes several tokens at a time, and is the same text.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
@@ -50,6 +52,9 @@
    A program with frames gives each frame's spare time: fg_step(engine, 0.004, &busy). A server has one thread that steps
    (fg_wait(engine, FG_WAIT_WORK, -1) while idle), one that takes events, and submits from wherever it likes.
    fg_chat_format turns a conversation into a prompt with the model's own template.
+
+   To see what happens: fg_get_stats counts, fg_get_histograms has the distributions of waits, gaps and passes, every end
+   event the request's times, and engine_desc.trace writes all of it for the viewers ui.perfetto.dev and chrome://tracing.
 
    -------------------------------------------------------------------------------------------------
    3. CONFIGURATION (define before including the implementation)
@@ -172,6 +177,9 @@ typedef struct fg_allocator {
 typedef enum fg_log_level { FG_LOG_DEBUG, FG_LOG_INFO, FG_LOG_WARNING, FG_LOG_ERROR } fg_log_level;
 typedef void (*fg_log_fn)(fg_log_level level, const char *line, void *user);
 
+/* Takes the next bytes of a stream. */
+typedef void (*fg_write_fn)(const void *data, size_t size, void *user);
+
 /* `fraction` runs from 0 to 1. Return false to stop: the call then returns FG_ERROR_CANCELLED. */
 typedef bool (*fg_progress_fn)(float fraction, const char *what, void *user);
 
@@ -282,6 +290,9 @@ fg_result fg_detokenize(const fg_model *model, const int32_t *ids, size_t count,
                         size_t capacity, size_t *length);
 /* True when `token` ends a generation: EOS, end of turn, end of message. */
 bool fg_token_is_end(const fg_model *model, int32_t token);
+/* The bytes one token stands for, which may be part of a character; special tokens by their names. Not zero-terminated; they
+   live as long as the model. NULL: the vocabulary has no such token. */
+const char *fg_token_text(const fg_model *model, int32_t token, size_t *length);
 /* Renders a conversation with the model's own chat template (Jinja, as transformers runs it). `messages_json` is the
    OpenAI form: [{"role": "user", "content": "Hi"}, ...]; options_json may be NULL or an object whose members become template
    variables (tools, add_generation_prompt, ...). Errors: TEMPLATE, INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
@@ -303,6 +314,12 @@ typedef enum fg_policy {
     FG_POLICY_STATIC         /* a batch is taken together and ends together */
 } fg_policy;
 
+typedef enum fg_preemption {
+    FG_PREEMPT_AUTO = 0,   /* whichever of the two is expected to take less time */
+    FG_PREEMPT_RECOMPUTE,  /* its KV is computed again */
+    FG_PREEMPT_SWAP        /* its KV waits in host memory */
+} fg_preemption;
+
 #define FG_MAX_BACKENDS 8
 
 /* Zero means the default, everywhere. fg_engine_get_desc reads back what was chosen. */
@@ -317,7 +334,10 @@ typedef struct fg_engine_desc {
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
-    int token_budget;        /* tokens per pass; 0: 256 */
+    int token_budget;        /* most tokens per pass; 0: 256 */
+    bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
+    float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
+                                of the pass's time that is fitted while running. splitfuse only. 0: no target */
     fg_policy policy;
     bool no_even_split;      /* fill passes greedily instead of spreading prompts evenly over them */
     bool no_prefix_cache;
@@ -325,10 +345,14 @@ typedef struct fg_engine_desc {
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
+    fg_preemption preemption; /* what becomes of a request that is set back when memory is short */
+    size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
     uint64_t sample_seed;    /* mixed into every request's seed */
     double (*clock)(void *user); /* seconds; NULL: the monotonic clock */
     void *clock_user;
+    fg_write_fn trace;       /* a trace of passes and requests, as JSON in the Trace Event Format that Perfetto and Chrome */
+    void *trace_user;        /*    show; from the stepping thread, complete once the engine is freed. Must not call the engine */
     const fg_allocator *allocator;
     fg_log_fn log;
     void *log_user;
@@ -399,6 +423,8 @@ typedef struct fg_request_desc {
     size_t prompt_length;     /*    its bytes; 0: up to the closing zero */
     const int32_t *tokens;    /* or ids, taken as they are */
     size_t n_tokens;
+    const void *saved;        /* or what fg_save_request wrote: goes on where that request was, with its tokens as the prompt */
+    size_t n_saved;           /*    bytes */
     unsigned tokenize_flags;  /* FG_NO_BOS, FG_NO_SPECIAL */
     int max_tokens;           /* 0: as many as fit the context; -1: none, the prompt is only processed */
     int min_tokens;           /* no end token or stop string before this many */
@@ -413,6 +439,8 @@ typedef struct fg_request_desc {
     int top_logprobs;         /*    and this many of the best alternatives, at most FG_MAX_TOP_LOGPROBS */
     bool prompt_logprobs;     /* FG_EVENT_PROMPT events for the prompt's tokens */
     int priority;             /* higher goes first; ageing keeps the others moving */
+    int n_draft;              /* most tokens guessed ahead in a pass, from what followed the last ones before (prompt lookup). The
+                                 guesses are verified: the output stays the same, token for token. 0: none; at most 16 */
     fg_logits_fn on_logits;
     void *on_logits_user;
     void *user;               /* comes back in every event */
@@ -437,7 +465,7 @@ typedef struct fg_times {
     double first_token;     /* first token sampled */
     double inference_end;   /* last pass ends */
     double finish;          /* the end event is queued */
-} fg_times;
+} fg_times; /* 0: it did not come to that */
 
 typedef enum fg_event_type {
     FG_EVENT_NONE,
@@ -454,6 +482,7 @@ typedef struct fg_event {
     void *user;
     int sample;           /* 0 to n-1 */
     int position;         /* index in prompt + output */
+    double time;          /* on the engine's clock: end of the pass that it came from; of ends: times.finish */
     int32_t token;
     const char *text;     /* whole UTF-8 characters, zero-terminated */
     size_t text_length;
@@ -464,6 +493,7 @@ typedef struct fg_event {
     fg_result result;
     int n_prompt, n_cached, n_generated; /* tokens: prompt, of these from the prefix cache, output */
     int n_preemptions;
+    int n_drafted, n_accepted; /* tokens guessed ahead, and of these found right */
     fg_times times;
 } fg_event;
 
@@ -471,6 +501,10 @@ typedef struct fg_event {
 fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *request);
 /* Ends a request; its blocks are free after the pass in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
+/* Writes the tokens of a request (of its first sample) and their KV cache, for another engine to go on with: of the same model,
+   KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread.
+   Errors: NOT_FOUND, UNSUPPORTED, OUT_OF_MEMORY, DEVICE. */
+fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
    the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
@@ -498,13 +532,36 @@ typedef struct fg_stats {
     double pass_seconds;
     /* since the start, or fg_reset_stats */
     uint64_t n_passes, prompt_tokens, cached_tokens, generated_tokens, n_preemptions;
+    uint64_t n_swaps; /* of n_preemptions, to host memory */
     uint64_t n_submitted, n_finished, n_cancelled;
     uint64_t prefix_queries, prefix_hits; /* in tokens */
+    uint64_t drafted_tokens, accepted_tokens; /* guessed ahead, and of these found right */
     double device_seconds, host_seconds;
     uint64_t kv_bytes_read; /* by attention */
 } fg_stats;
 void fg_get_stats(fg_engine *engine, fg_stats *stats);
 void fg_reset_stats(fg_engine *engine);
+
+/* Durations in seconds, counted in buckets that are a quarter of an octave wide. */
+enum { FG_HISTOGRAM_BUCKETS = 112 };
+typedef struct fg_histogram {
+    uint64_t count;
+    double sum, least, most;
+    uint64_t buckets[FG_HISTOGRAM_BUCKETS]; /* bucket i: up to fg_histogram_bound(i), and over that of i-1 */
+} fg_histogram;
+double fg_histogram_bound(int bucket); /* 10 us x 2^(bucket/4); of the last: infinity */
+/* The value that a share q (0 to 1) of the durations does not exceed, within a tenth; 0 when there are none. */
+double fg_histogram_quantile(const fg_histogram *histogram, double q);
+
+typedef struct fg_histograms {
+    fg_histogram queue;       /* arrival to first pass, of requests */
+    fg_histogram first_token; /* arrival to first token, of requests */
+    fg_histogram token_gap;   /* a token to the next, of samples */
+    fg_histogram request;     /* arrival to end, of requests */
+    fg_histogram pass;        /* passes on the device */
+    fg_histogram idle;        /* end of a pass to the start of the next, while there was work */
+} fg_histograms;
+void fg_get_histograms(fg_engine *engine, fg_histograms *histograms); /* since the start, or fg_reset_stats */
 /* Forgets cached prefixes. */
 void fg_clear_prefix_cache(fg_engine *engine);
 /* The model as text, one op a line: what the backend was given. Buffer as in fg_detokenize. */
@@ -684,16 +741,22 @@ struct fg_backend {
     fg_result (*wait)(fg_device *device, fg_plan *plan, fg_output *output);
     fg_result (*copy_blocks)(fg_device *device, fg_plan *plan, const fg_block_copy *copies, int n);
     fg_result (*profile)(fg_device *device, fg_roofs *roofs);
+    /* Copies whole KV blocks of a group to host memory (out) or back, one behind the other. With `host` NULL only *block_bytes
+       is set. May be NULL: the engine then neither swaps nor saves. */
+    fg_result (*swap_blocks)(fg_device *device, fg_plan *plan, int group, const int32_t *blocks, int n, void *host, bool out,
+                             size_t *block_bytes);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
 const fg_backend *fg_backend_null(void); /* computes nothing; for tests and simulation */
 
-/* Options of the null backend: a pass of t tokens that reads c KV tokens takes base + per_token*t + per_kv_token*c
-   seconds, added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
+/* Options of the null backend: a pass of t tokens that reads c KV tokens takes overhead + base + per_token*t + per_kv_token*c
+   seconds, or, as a roofline, overhead + max(base, per_token*t) + per_kv_token*c; added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
 typedef struct fg_null_options {
     double base, per_token, per_kv_token;
     double *clock;
+    double overhead;
+    bool roofline; /* weights are read while tokens are computed */
 } fg_null_options;
 
 #ifdef __cplusplus
@@ -11356,6 +11419,30 @@ static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_t
     return true;
 }
 
+/* Gives an empty sequence new blocks for n tokens, but none before the entries `first`: all or nothing. */
+static bool fg__kv_restore(fg__kv *kv, fg__kv_seq *seq, int32_t n, const int32_t *first) {
+    int32_t blocks = fg__kv_blocks_of(kv, n), i;
+    int g;
+    for (g = 0; g < kv->n_groups; g++)
+        if (blocks - first[g] > fg__kv_available(&kv->groups[g])) return false;
+    for (g = 0; g < kv->n_groups; g++) {
+        for (i = 0; i < blocks; i++) seq->tables[g][i] = i < first[g] ? -1 : fg__kv_take(&kv->groups[g]);
+        seq->first_live[g] = FG__MIN(first[g], blocks);
+    }
+    seq->n_blocks = blocks;
+    seq->n_keyed = 0;
+    return true;
+}
+
+/* Gives back the blocks behind the first n tokens. */
+static void fg__kv_truncate(fg__kv *kv, fg__kv_seq *seq, int32_t n) {
+    int32_t wanted = fg__kv_blocks_of(kv, n), i;
+    int g;
+    for (g = 0; g < kv->n_groups; g++)
+        for (i = seq->n_blocks - 1; i >= FG__MAX(wanted, seq->first_live[g]); i--) fg__kv_unref(&kv->groups[g], seq->tables[g][i]);
+    seq->n_blocks = FG__MIN(seq->n_blocks, wanted);
+}
+
 /* After `n` tokens of the sequence are computed: makes its full blocks findable. */
 static void fg__kv_commit(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, int32_t n) {
     int32_t full = FG__MIN(n >> kv->shift, seq->n_blocks), i;
@@ -11472,10 +11559,14 @@ typedef struct fg__seq {
     int32_t n_computed;     /* of these, whose KV is in the pool */
     int32_t n_cached;       /* of these, taken from the prefix cache when last admitted */
     int32_t n_scheduled;    /* to be computed by this pass */
+    int32_t n_draft;        /* guesses that lie behind the known tokens */
+    int32_t n_drafted;      /* of n_scheduled, those that are guesses */
     bool no_match;          /* needs the logits of its whole prompt: may not start from a cached prefix */
     bool every_row;         /* each of its tokens takes a row of logits */
     bool running;
     uint32_t n_preemptions;
+    int32_t n_swapped;      /* tokens whose KV is kept outside of the pool; 0: none */
+    int32_t swap_first[FG_MAX_GROUPS]; /* of these, the first block of each group that is kept */
     fg__kv_seq kv;
 } fg__seq;
 
@@ -11485,6 +11576,18 @@ typedef struct fg__seq_list {
     size_t count, capacity;
 } fg__seq_list;
 
+/* Seconds of a pass, t = a + b * tokens + c * KV tokens read, by recursive least squares with exponential forgetting.
+   Everything is in units of the first pass's time, FG__COST_TOKENS and FG__COST_KV, so that all numbers are near 1. */
+typedef struct fg__cost {
+    double unit;       /* seconds; 0: no pass was measured yet */
+    double theta[3];   /* a, b, c */
+    double p[3][3];    /* covariance over the variance of the noise */
+    double noise;      /* mean size of the last errors */
+    int64_t n;
+} fg__cost;
+
+enum { FG__COST_TOKENS = 256, FG__COST_KV = 4096 };
+
 typedef struct fg__sched {
     const fg__env *env;
     fg__kv *kv;
@@ -11493,12 +11596,71 @@ typedef struct fg__sched {
     int32_t max_seqs, max_rows, max_tokens; /* of a pass; max_tokens bounds whole prompts (orca, static) */
     uint64_t n_passes, next_serial, n_preemptions, prefix_queries, prefix_hits;
     fg__seq_list waiting, running;
+    bool (*swap)(void *user, fg__seq *seq, bool out); /* moves the sequence's blocks out or in; may be NULL. False: it did not */
+    void *swap_user;
+    fg__cost cost;
+    double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
+    double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
+    int starved;             /* passes in a row in which the target left nothing for a prompt */
+    bool turn;               /* the last pass did not hold all decodes: the next begins after this one */
+    int64_t turn_rank;
+    uint64_t turn_serial;
     /* the pass being made */
+    double seconds;          /* expected so far */
+    double limit;            /* of `seconds`, for prompts */
     fg__seq_list pass;       /* in batch order: one-token sequences first */
     fg_block_copy *copies;   /* [max_seqs * FG_MAX_GROUPS] */
     int n_copies;
-    int32_t budget, n_rows;
+    int32_t given, budget, n_rows; /* tokens of the pass: all, and those left */
 } fg__sched;
+
+/* ---- the time of a pass ------------------------------------------------------------------------ */
+
+static void fg__cost_start(fg__cost *c, double seconds) {
+    int i;
+    memset(c, 0, sizeof(*c));
+    c->unit = seconds;
+    c->theta[0] = 0.5;
+    c->theta[1] = 0.5;
+    for (i = 0; i < 3; i++) c->p[i][i] = 1e4;
+}
+
+/* The covariance after a pass of x. It grows by forgetting only so far: a direction in which nothing happens for long
+   must not become so uncertain that the noise of the next pass decides it. */
+static void fg__cost_update(fg__cost *c, const double *px, double scale) {
+    double trace = c->p[0][0] + c->p[1][1] + c->p[2][2], keep = trace < 1e4 ? 0.99 : 1;
+    int i, k;
+    for (i = 0; i < 3; i++)
+        for (k = 0; k <= i; k++) c->p[i][k] = c->p[k][i] = (c->p[i][k] - px[i] * px[k] / scale) / keep;
+}
+
+/* Learns from a pass. An error far beyond the usual ones counts as a smaller one: machines have hiccups. */
+static void fg__cost_add(fg__cost *c, double tokens, double kv_tokens, double seconds) {
+    double x[3], px[3], error, scale = 0.99;
+    int i;
+    if (!(seconds > 0 && seconds < 1e6)) return;
+    if (!(c->unit > 0)) fg__cost_start(c, seconds);
+    x[0] = 1;
+    x[1] = tokens / FG__COST_TOKENS;
+    x[2] = kv_tokens / FG__COST_KV;
+    error = seconds / c->unit;
+    for (i = 0; i < 3; i++) {
+        px[i] = c->p[i][0] * x[0] + c->p[i][1] * x[1] + c->p[i][2] * x[2];
+        scale += x[i] * px[i];
+        error -= x[i] * c->theta[i];
+    }
+    if (c->n > 16) error = FG__MAX(FG__MIN(error, 8 * c->noise + 0.02), -8 * c->noise - 0.02);
+    for (i = 0; i < 3; i++) c->theta[i] += px[i] / scale * error;
+    fg__cost_update(c, px, scale);
+    c->noise += (fabs(error) - c->noise) * (c->n < 16 ? 1 / (double)(c->n + 1) : 0.05);
+    c->n++;
+}
+
+static double fg__cost_pass(const fg__cost *c) { return FG__MAX(c->theta[0], 0) * c->unit; }
+static double fg__cost_token(const fg__cost *c) { return FG__MAX(c->theta[1], 0) * c->unit / FG__COST_TOKENS; }
+static double fg__cost_kv(const fg__cost *c) { return FG__MAX(c->theta[2], 0) * c->unit / FG__COST_KV; }
+
+/* ---- lists ------------------------------------------------------------------------------------ */
 
 static bool fg__seq_before(const fg__seq *x, const fg__seq *y) {
     return x->rank != y->rank ? x->rank < y->rank : x->serial < y->serial;
@@ -11551,6 +11713,8 @@ static fg_result fg__sched_init(fg__sched *s, const fg__env *env, fg__kv *kv, co
     s->max_seqs = desc->max_seqs;
     s->max_rows = max_rows;
     s->max_tokens = max_tokens;
+    s->target = desc->target_tbt_ms > 0 && desc->policy == FG_POLICY_SPLITFUSE ? (double)desc->target_tbt_ms / 1e3 : HUGE_VAL;
+    s->deadline = HUGE_VAL;
     s->copies = (fg_block_copy *)fg__malloc(env, (size_t)desc->max_seqs * FG_MAX_GROUPS, sizeof(fg_block_copy));
     if (s->copies && fg__seq_list_reserve(env, &s->running, (size_t)desc->max_seqs) &&
         fg__seq_list_reserve(env, &s->pass, (size_t)desc->max_seqs))
@@ -11591,11 +11755,28 @@ static bool fg__sched_fork(fg__sched *s, const fg__seq *parent, fg__seq *child) 
     return true;
 }
 
+/* Takes the copies into a sequence's blocks out of the pass: the blocks will be others'. */
+static void fg__sched_drop_copies(fg__sched *s, const fg__seq *seq) {
+    int32_t entry = seq->n_computed >> s->kv->shift;
+    int i, n = 0;
+    for (i = 0; i < s->n_copies; i++) {
+        const fg_block_copy *c = &s->copies[i];
+        if (entry < seq->kv.n_blocks && seq->kv.tables[c->group][entry] == c->to) continue;
+        s->copies[n++] = *c;
+    }
+    s->n_copies = n;
+}
+
+/* One that is already in the pass has blocks that are not as they should be yet: it is not swapped. */
 static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
+    int g;
+    for (g = 0; g < s->kv->n_groups; g++) seq->swap_first[g] = seq->kv.first_live[g];
+    if (seq->n_scheduled) fg__sched_drop_copies(s, seq);
+    else if (seq->n_computed > 0 && s->swap && s->swap(s->swap_user, seq, true)) seq->n_swapped = seq->n_computed;
     fg__seq_list_remove(&s->running, seq);
     fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
-    seq->n_computed = seq->n_scheduled = 0;
+    seq->n_computed = seq->n_scheduled = seq->n_drafted = 0;
     seq->n_preemptions++;
     s->n_preemptions++;
     fg__seq_list_insert(&s->waiting, seq);
@@ -11609,11 +11790,32 @@ static bool fg__sched_make_room(fg__sched *s, const fg__seq *seq) {
     return true;
 }
 
+/* KV tokens that n more tokens of `seq` read. */
+static int32_t fg__sched_kv(const fg__sched *s, const fg__seq *seq, int32_t n) {
+    int32_t first = fg__kv_first_seen(&s->kv->groups[0], seq->n_computed);
+    int g;
+    for (g = 1; g < s->kv->n_groups; g++) first = FG__MIN(first, fg__kv_first_seen(&s->kv->groups[g], seq->n_computed));
+    return seq->n_computed + n - first;
+}
+
+static double fg__sched_seconds(const fg__sched *s, const fg__seq *seq, int32_t n) {
+    return fg__cost_token(&s->cost) * n + fg__cost_kv(&s->cost) * fg__sched_kv(s, seq, n);
+}
+
+/* The most tokens of `seq` that may be added to a pass of `limit` seconds. */
+static int32_t fg__sched_until(const fg__sched *s, const fg__seq *seq, double limit) {
+    double each = fg__cost_token(&s->cost) + fg__cost_kv(&s->cost), n;
+    if (!(limit < HUGE_VAL) || !(each > 0)) return s->budget;
+    n = (limit - s->seconds - fg__cost_kv(&s->cost) * fg__sched_kv(s, seq, 0)) / each;
+    return n < 1 ? 0 : n < s->budget ? (int32_t)n : s->budget;
+}
+
 /* Puts n tokens of `seq` into the pass, preempting whom it must. False: there is no room. */
 static bool fg__sched_take(fg__sched *s, fg__seq *seq, int32_t n) {
     while (!fg__kv_grow(s->kv, &seq->kv, seq->n_computed, seq->n_computed + n, s->copies, &s->n_copies))
         if (!fg__sched_make_room(s, seq)) return false;
     seq->n_scheduled = n;
+    s->seconds += fg__sched_seconds(s, seq, n);
     s->budget -= n;
     s->n_rows += seq->every_row ? n : 1;
     return true;
@@ -11623,16 +11825,32 @@ static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens - seq->n_
 
 /* ---- decodes ---------------------------------------------------------------------------------- */
 
-static void fg__sched_decodes(fg__sched *s) {
+/* One token more of all that are past their prompt and come after `mark` in the order (`after`), or do not; NULL: of all.
+   False: the pass is full. */
+static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after) {
     size_t i = 0;
-    while (i < s->running.count && s->budget > 0 && s->n_rows < s->max_rows) {
+    while (i < s->running.count) {
         fg__seq *seq = s->running.items[i++];
-        if (fg__seq_left(seq) != 1 || seq->n_scheduled) continue;
-        if (!fg__sched_take(s, seq, 1)) fg__sched_preempt(s, seq);
+        if (fg__seq_left(seq) != 1 || seq->n_scheduled || (mark && fg__seq_before(mark, seq) != after)) continue;
+        if (s->budget <= 0 || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
+        if (!fg__sched_take(s, seq, 1)) {
+            fg__sched_preempt(s, seq);
+            continue;
+        }
+        s->turn_rank = seq->rank;
+        s->turn_serial = seq->serial;
     }
+    return true;
 }
 
-/* ---- prompts ---------------------------------------------------------------------------------- */
+/* In order of rank; where a pass cannot hold them all, they take turns: the next begins after the one it ended with. */
+static void fg__sched_plain_decodes(fg__sched *s) {
+    fg__seq mark;
+    bool turn = s->turn;
+    mark.rank = s->turn_rank;
+    mark.serial = s->turn_serial;
+    s->turn = !(fg__sched_decode_some(s, turn ? &mark : NULL, true) && (!turn || fg__sched_decode_some(s, &mark, false)));
+}
 
 /* Blocks of group g that the running prompts still need to complete, and one for each decode to go on. */
 static int64_t fg__sched_reserved(const fg__sched *s, int g) {
@@ -11647,6 +11865,47 @@ static int64_t fg__sched_reserved(const fg__sched *s, int g) {
     return sum;
 }
 
+/* Whether a running sequence has more than a decode to go. */
+static bool fg__sched_left(const fg__sched *s) {
+    size_t i;
+    for (i = 0; i < s->running.count; i++)
+        if (fg__seq_left(s->running.items[i]) > 1) return true;
+    return false;
+}
+
+/* Guesses behind the decodes of the pass, for as long as they take nothing from others: blocks that nobody was promised, the
+   time up to the target, and, while prompts wait, half of what is left of the budget. */
+static void fg__sched_drafts(fg__sched *s) {
+    int64_t spare[FG_MAX_GROUPS];
+    int32_t budget = s->waiting.count || fg__sched_left(s) ? s->budget / 2 : s->budget, n;
+    size_t i;
+    int g;
+    for (g = 0; g < s->kv->n_groups; g++) spare[g] = fg__kv_available(&s->kv->groups[g]) - fg__sched_reserved(s, g);
+    for (i = 0; i < s->running.count; i++) {
+        fg__seq *seq = s->running.items[i];
+        int32_t from = seq->n_computed + 1;
+        bool room = true;
+        if (!seq->n_draft || seq->n_scheduled != 1 || fg__seq_left(seq) != 1) continue;
+        n = FG__MIN(FG__MIN(seq->n_draft, budget), FG__MIN(s->max_rows - s->n_rows, fg__sched_until(s, seq, FG__MIN(s->target, s->deadline))));
+        for (g = 0; n > 0 && g < s->kv->n_groups; g++) room = room && fg__kv_cost(s->kv, &seq->kv, g, from, from + n) <= spare[g];
+        if (n <= 0 || !room || !fg__kv_grow(s->kv, &seq->kv, from, from + n, s->copies, &s->n_copies)) continue;
+        for (g = 0; g < s->kv->n_groups; g++) spare[g] -= (n >> s->kv->shift) + 1;
+        seq->n_drafted = n;
+        seq->n_scheduled += n;
+        s->seconds += fg__cost_token(&s->cost) * n;
+        s->budget -= n;
+        s->n_rows += n;
+        budget -= n;
+    }
+}
+
+static void fg__sched_decodes(fg__sched *s) {
+    fg__sched_plain_decodes(s);
+    fg__sched_drafts(s);
+}
+
+/* ---- prompts ---------------------------------------------------------------------------------- */
+
 /* True when the pool has room for the whole of `seq` beside what the running ones were promised. */
 static bool fg__sched_fits(const fg__sched *s, const fg__seq *seq) {
     int g;
@@ -11658,21 +11917,39 @@ static bool fg__sched_fits(const fg__sched *s, const fg__seq *seq) {
     return true;
 }
 
+/* What the first of the waiting has already: a prefix in the cache, or what was swapped out, which needs no blocks yet. */
+static void fg__sched_find(fg__sched *s, fg__seq *seq) {
+    seq->n_cached = 0;
+    if (!seq->no_match && !seq->n_swapped) seq->n_cached = fg__kv_match(s->kv, &seq->kv, seq->tokens, seq->n_tokens);
+}
+
+/* Brings back what was swapped out; where that fails, it is computed again. */
+static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
+    if (seq->n_swapped && fg__kv_restore(s->kv, &seq->kv, seq->n_swapped, seq->swap_first)) {
+        if (s->swap(s->swap_user, seq, false)) seq->n_cached = seq->n_swapped;
+        else fg__kv_release(s->kv, &seq->kv);
+    }
+    seq->n_swapped = 0;
+}
+
 /* Moves the first of the waiting to the running if it fits; false when not. */
 static bool fg__sched_admit(fg__sched *s) {
     fg__seq *seq = s->waiting.count ? s->waiting.items[0] : NULL;
     if (!seq) return false;
     while (s->running.count >= (size_t)s->max_seqs)
         if (!fg__sched_make_room(s, seq)) return false;
-    seq->n_cached = seq->no_match ? 0 : fg__kv_match(s->kv, &seq->kv, seq->tokens, seq->n_tokens);
+    fg__sched_find(s, seq);
     while (!fg__sched_fits(s, seq)) {
         if (fg__sched_make_room(s, seq)) continue;
         fg__kv_release(s->kv, &seq->kv);
         return false;
     }
+    if (!seq->no_match && !seq->n_swapped) {
+        s->prefix_queries += (uint64_t)seq->n_tokens;
+        s->prefix_hits += (uint64_t)seq->n_cached;
+    }
+    if (seq->n_swapped) fg__sched_swap_in(s, seq);
     seq->n_computed = seq->n_cached;
-    if (!seq->no_match) s->prefix_queries += (uint64_t)seq->n_tokens;
-    s->prefix_hits += (uint64_t)seq->n_cached;
     fg__seq_list_remove(&s->waiting, seq);
     seq->running = true;
     fg__seq_list_insert(&s->running, seq);
@@ -11699,7 +11976,8 @@ static int32_t fg__even_split(int64_t pool, int32_t budget) {
 
 /* Puts as much of a running prompt as the budget and the rows allow into the pass. */
 static bool fg__sched_chunk(fg__sched *s, fg__seq *seq) {
-    int32_t n = FG__MIN(fg__seq_left(seq), s->budget);
+    int32_t n = FG__MIN(fg__seq_left(seq), FG__MIN(s->budget, fg__sched_until(s, seq, s->limit)));
+    if (s->n_rows == 0) n = FG__MAX(n, 1);
     if (seq->every_row) n = FG__MIN(n, s->max_rows - s->n_rows);
     return n > 0 && fg__sched_take(s, seq, n);
 }
@@ -11739,8 +12017,43 @@ static void fg__sched_prompts(fg__sched *s, bool whole, bool admit) {
 
 /* ---- policies --------------------------------------------------------------------------------- */
 
+/* What prompts get when the target leaves them nothing: little, and in every eighth pass; but where the target is out of
+   reach for the decodes alone, a block in every pass. */
+static void fg__sched_feed(fg__sched *s) {
+    double token = fg__cost_token(&s->cost);
+    bool missed = s->seconds > s->target;
+    int32_t most = s->kv->block_tokens;
+    if (!missed && token > 0 && 0.15 * s->target / token < most) most = FG__MAX((int32_t)(0.15 * s->target / token), 1);
+    if (!missed && s->starved < 8) return;
+    s->budget = FG__MIN(s->budget, most);
+    s->limit = s->deadline;
+    fg__sched_prompts(s, false, true);
+}
+
+/* Prompts beside decodes, within the target. Until the first passes have been measured they grow from a few tokens. */
+static void fg__sched_timed(fg__sched *s) {
+    int32_t before = s->n_rows;
+    double token = fg__cost_token(&s->cost), room = s->target - s->seconds;
+    int64_t wanted = fg__sched_pool(s, 1);
+    if (s->cost.n < 4) s->budget = FG__MIN(s->budget, 16 << s->cost.n);
+    else if (token > 0 && room / token < s->budget) s->budget = FG__MAX((int32_t)(room / token), 0);
+    s->limit = s->cost.n < 4 ? s->deadline : FG__MIN(s->target, s->deadline);
+    if (s->budget > 0 && s->even_split)
+        s->budget = FG__MIN(s->budget, fg__even_split(fg__sched_pool(s, (int64_t)s->budget * 16), s->budget));
+    fg__sched_prompts(s, false, true);
+    if (s->n_rows == before && wanted > 0) {
+        s->budget = s->given - before;
+        fg__sched_feed(s);
+    }
+    s->starved = s->n_rows > before || wanted == 0 ? 0 : s->starved + 1;
+}
+
 static void fg__sched_splitfuse(fg__sched *s) {
     fg__sched_decodes(s);
+    if (s->target < HUGE_VAL && s->n_rows > 0) {
+        fg__sched_timed(s);
+        return;
+    }
     if (s->budget > 0 && s->even_split)
         s->budget = FG__MIN(s->budget, fg__even_split(fg__sched_pool(s, (int64_t)s->budget * 16), s->budget));
     fg__sched_prompts(s, false, true);
@@ -11782,10 +12095,12 @@ static void fg__sched_order(fg__sched *s) {
 static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
     s->n_passes++;
-    s->budget = budget;
+    s->given = s->budget = budget;
+    s->seconds = fg__cost_pass(&s->cost);
+    s->limit = s->deadline;
     s->n_rows = 0;
     s->n_copies = 0;
-    for (i = 0; i < s->running.count; i++) s->running.items[i]->n_scheduled = 0;
+    for (i = 0; i < s->running.count; i++) s->running.items[i]->n_scheduled = s->running.items[i]->n_drafted = 0;
     switch (s->policy) {
         case FG_POLICY_PREFILL_FIRST: fg__sched_prefill_first(s); break;
         case FG_POLICY_ORCA: fg__sched_orca(s); break;
@@ -11796,15 +12111,24 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     return s->pass.count > 0;
 }
 
-/* Books the pass as computed. The engine then appends sampled tokens, and calls fg__sched_remove on what ended. */
+/* n more tokens of `seq` are computed for good. */
+static void fg__sched_advance(fg__sched *s, fg__seq *seq, int32_t n) {
+    seq->n_computed += n;
+    fg__kv_commit(s->kv, &seq->kv, seq->tokens, seq->n_computed);
+    fg__kv_trim(s->kv, &seq->kv, seq->n_computed);
+}
+
+/* After the guesses of a pass were compared, and fg__sched_advance called for those that were right. */
+static void fg__sched_settle(fg__sched *s, fg__seq *seq) { fg__kv_truncate(s->kv, &seq->kv, seq->n_computed); }
+
+/* Books the pass as computed, but for its guesses. The engine then appends sampled tokens, and calls fg__sched_remove on what
+   ended. */
 static void fg__sched_done(fg__sched *s) {
     size_t i;
     for (i = 0; i < s->pass.count; i++) {
         fg__seq *seq = s->pass.items[i];
-        seq->n_computed += seq->n_scheduled;
-        seq->n_scheduled = 0;
-        fg__kv_commit(s->kv, &seq->kv, seq->tokens, seq->n_computed);
-        fg__kv_trim(s->kv, &seq->kv, seq->n_computed);
+        fg__sched_advance(s, seq, seq->n_scheduled - seq->n_drafted);
+        seq->n_scheduled = seq->n_drafted = 0;
     }
 }
 
@@ -15969,6 +16293,20 @@ static fg_result fg__cpu_copy_blocks(fg_device *handle, fg_plan *plan_handle, co
     return FG_OK;
 }
 
+static fg_result fg__cpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                     size_t *block_bytes) {
+    fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
+    size_t bytes = plan->groups[group].block_bytes;
+    int i;
+    (void)handle;
+    if (block_bytes) *block_bytes = bytes;
+    for (i = 0; host && i < n; i++) {
+        char *block = plan->groups[group].pool.data + (size_t)blocks[i] * bytes, *copy = (char *)host + (size_t)i * bytes;
+        memcpy(out ? copy : block, out ? block : copy, bytes);
+    }
+    return FG_OK;
+}
+
 /* ---- Roofs. ---- */
 
 #define FG__PROFILE_BYTES ((size_t)192 << 20)
@@ -16048,7 +16386,7 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
-                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile};
+                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks};
     return &backend;
 }
 /* ================================================================================================
@@ -18218,7 +18556,8 @@ static void fg__null_row(fg__null_plan *plan, uint64_t h, int row) {
 static fg_result fg__null_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     const fg_null_options *o = &((fg__null_device *)handle)->options;
-    double seconds = o->base + o->per_token * batch->n_tokens;
+    double compute = o->per_token * batch->n_tokens;
+    double seconds = o->overhead + (o->roofline ? FG__MAX(o->base, compute) : o->base + compute);
     int g, s, t, row = 0;
     plan->want_logits = batch->want_logits;
     for (g = 0; g < plan->graph->n_groups; g++)
@@ -18253,6 +18592,20 @@ static fg_result fg__null_copy_blocks(fg_device *handle, fg_plan *plan_handle, c
     return FG_OK;
 }
 
+static fg_result fg__null_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                      size_t *block_bytes) {
+    fg__null_plan *plan = (fg__null_plan *)plan_handle;
+    size_t bytes = (size_t)plan->graph->groups[group].block_tokens * sizeof(uint64_t);
+    int i;
+    (void)handle;
+    if (block_bytes) *block_bytes = bytes;
+    for (i = 0; host && i < n; i++) {
+        char *block = (char *)plan->kv[group] + (size_t)blocks[i] * bytes, *copy = (char *)host + (size_t)i * bytes;
+        memcpy(out ? copy : block, out ? block : copy, bytes);
+    }
+    return FG_OK;
+}
+
 static fg_result fg__null_profile(fg_device *handle, fg_roofs *roofs) {
     (void)handle;
     memset(roofs, 0, sizeof(*roofs));
@@ -18265,7 +18618,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks,
     };
     return &backend;
 }
@@ -18286,6 +18639,18 @@ typedef struct fg__event_node {
 
 struct fg__request;
 
+/* Prompt lookup (Saxena 2023; as n-gram drafts in the field's engines): the last two and three tokens are looked up in a
+   table of where such were followed by what. How far to guess, and whether at all, comes from how it went. */
+typedef struct fg__lookup {
+    int32_t *table;   /* [mask + 1] positions after two or three tokens of that hash; 0: none */
+    uint32_t mask;
+    int n_indexed;    /* positions before this one are in the table */
+    int length;       /* of the next guess */
+    int pause, misses; /* passes until the next guess; guesses in a row of which nothing was right */
+    double rate;      /* share of guessed tokens that were right, of late */
+    int n_drafted, n_accepted;
+} fg__lookup;
+
 /* One sample of a request. */
 typedef struct fg__sequence {
     fg__seq seq;
@@ -18296,7 +18661,10 @@ typedef struct fg__sequence {
     fg__utf8 stream;
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
     fg__event_node *end;
-    double scheduled;
+    fg__lookup lookup;
+    void *swapped;          /* KV blocks in host memory, group after group */
+    size_t swapped_bytes;   /* of these, what counts against swap_bytes */
+    double last_token;      /* time of the token before; 0: none */
     bool ended;
 } fg__sequence;
 
@@ -18306,6 +18674,7 @@ typedef struct fg__request {
     fg_request_desc desc;     /* pointers lead into this allocation's own copies */
     fg__sampler sampler;
     int n, n_prompt, n_max, n_ended; /* samples, prompt tokens, most output tokens, samples that ended */
+    int n_known_prompt;       /* of a restored request: its prompt before it was saved */
     bool taken;               /* out of the inbox: the stepping thread's */
     bool forked, cancelled;
     bool started, sampled;    /* times.first_scheduled and times.first_token are set */
@@ -18321,21 +18690,18 @@ typedef struct fg__request {
    FG__IDLE_PLACES are free, so that it takes millions of requests until a handle comes back. */
 enum { FG__REQUEST_BITS = 20, FG__IDLE_PLACES = 1024 };
 
+enum { FG__MAX_DRAFT = 16 };
+
 typedef struct fg__request_slot {
     fg__request *request;
     uint32_t generation;
     int32_t next_free;
 } fg__request_slot;
 
-/* The cost of a pass, t = a + b * tokens, fitted with forgetting. */
-typedef struct fg__cost {
-    double weight, tokens, seconds, tokens2, product;
-} fg__cost;
-
 /* A sequence of the pass, and its tokens in it. */
 typedef struct fg__pass_entry {
     fg__sequence *sequence;
-    int from, n;
+    int from, n, n_drafted; /* n counts the guesses, too */
 } fg__pass_entry;
 
 struct fg_engine {
@@ -18352,8 +18718,10 @@ struct fg_engine {
     fg__kv kv;
     fg__sched sched;
     fg__sample_scratch scratch;
-    fg__cost cost;
     fg__pass_entry *entries;  /* [max_seqs] */
+    uint64_t n_drafted, n_accepted, n_swaps;
+    size_t swapped_bytes;     /* host memory in use */
+    double swap_byte_seconds; /* what moving a byte takes */
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
     int32_t *end_tokens;
     int n_end_tokens;
@@ -18372,9 +18740,119 @@ struct fg_engine {
     bool work;                /* there is something to step */
     fg__event_node *events, **events_end, *current;
     fg_stats stats;
+    fg_histograms histograms;
+    double pass_end;          /* 0: none yet */
+    bool idle;                /* no work was left after the last pass */
+    bool traced;              /* the trace has begun */
+    double trace_origin;
 };
 
 static double fg__engine_now(const fg_engine *e) { return e->desc.clock ? e->desc.clock(e->desc.clock_user) : fg__now(); }
+
+/* ---- histograms ------------------------------------------------------------------------------- */
+
+double fg_histogram_bound(int bucket) { return bucket < FG_HISTOGRAM_BUCKETS - 1 ? 1e-5 * pow(2.0, bucket / 4.0) : HUGE_VAL; }
+
+static void fg__histogram_add(fg_histogram *h, double seconds) {
+    double at;
+    if (!(seconds > 0)) seconds = 0; /* a clock may be coarse, or the caller's */
+    at = seconds > 1e-5 ? ceil(4 * log2(seconds / 1e-5)) : 0;
+    h->buckets[at < FG_HISTOGRAM_BUCKETS - 1 ? (int)at : FG_HISTOGRAM_BUCKETS - 1]++;
+    h->least = h->count ? FG__MIN(h->least, seconds) : seconds;
+    h->most = FG__MAX(h->most, seconds);
+    h->sum += seconds;
+    h->count++;
+}
+
+double fg_histogram_quantile(const fg_histogram *h, double q) {
+    double wanted = FG__MAX(FG__MIN(q, 1), 0) * (double)h->count, sum = 0, middle;
+    int i = 0;
+    if (q >= 1) return h->most;
+    while (i < FG_HISTOGRAM_BUCKETS - 1 && (sum += (double)h->buckets[i]) < wanted) i++;
+    middle = i < FG_HISTOGRAM_BUCKETS - 1 ? fg_histogram_bound(i) * 0.917 : h->most; /* 2^(-1/8) */
+    return h->count ? FG__MAX(FG__MIN(middle, h->most), h->least) : 0;
+}
+
+/* ---- the trace -------------------------------------------------------------------------------- */
+
+/* The Trace Event Format as a JSON array, one event a line. Process 1 has two threads, the engine (1) and the device (2);
+   a request is a nestable asynchronous event with its phases inside. Numbers are written as integers, so that no locale
+   gets into them; times are microseconds since the engine was made. */
+FG__PRINTF(2, 3) static void fg__trace(const fg_engine *e, const char *format, ...) {
+    char line[512];
+    int length;
+    va_list args;
+    va_start(args, format);
+    length = vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    if (length > 0 && length < (int)sizeof(line)) e->desc.trace(line, (size_t)length, e->desc.trace_user);
+}
+
+/* Time as text; 32 bytes. */
+static const char *fg__trace_time(double seconds, char *text) {
+    double ns = floor(fabs(seconds) * 1e9 + 0.5);
+    long long whole = ns < 9e18 ? (long long)ns : 0; /* 0 for NaN, too */
+    snprintf(text, 32, "%s%lld.%03d", seconds < 0 && whole ? "-" : "", whole / 1000, (int)(whole % 1000));
+    return text;
+}
+
+static void fg__trace_begin(fg_engine *e) {
+    e->traced = true;
+    e->trace_origin = e->desc.clock ? e->desc.clock(e->desc.clock_user) : fg__now();
+    fg__trace(e, "[{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":1,\"args\":{\"name\":\"fastgen\"}}");
+    fg__trace(e, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":1,\"args\":{\"name\":\"engine\"}}");
+    fg__trace(e, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":1,\"tid\":2,\"args\":{\"name\":\"device\"}}");
+}
+
+/* A span on one of the threads; `args`: members of the event's args. */
+static void fg__trace_span(const fg_engine *e, int thread, const char *name, double from, double to, const char *args) {
+    char start[32], length[32];
+    fg__trace(e, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":1,\"tid\":%d,\"ts\":%s,\"dur\":%s,\"args\":{%s}}", name, thread,
+              fg__trace_time(from - e->trace_origin, start), fg__trace_time(FG__MAX(to - from, 0), length), args);
+}
+
+static void fg__trace_async(const fg_engine *e, char phase, fg_request r, const char *name, double at, const char *args) {
+    char time[32];
+    fg__trace(e, ",\n{\"ph\":\"%c\",\"cat\":\"request\",\"name\":\"%s\",\"id\":\"0x%x\",\"pid\":1,\"tid\":1,\"ts\":%s,\"args\":{%s}}",
+              phase, name, (unsigned)r.id, fg__trace_time(at - e->trace_origin, time), args);
+}
+
+/* A phase of a request. */
+static void fg__trace_phase(const fg_engine *e, fg_request r, const char *name, double from, double to) {
+    fg__trace_async(e, 'b', r, name, from, "");
+    fg__trace_async(e, 'e', r, name, FG__MAX(from, to), "");
+}
+
+/* A request that has ended, with what it waited for. */
+static void fg__trace_request(const fg_engine *e, const fg__request *request, const fg_event *end) {
+    static const char *const finishes[] = {"none", "stop", "length", "cancelled", "error"};
+    const fg_times *t = &end->times;
+    fg_request r = request->handle;
+    char args[256];
+    fg__trace_async(e, 'b', r, "request", t->arrival, "");
+    fg__trace_phase(e, r, "queue", t->arrival, request->started ? t->first_scheduled : t->finish);
+    if (request->started) fg__trace_phase(e, r, "prompt", t->inference_begin, request->sampled ? t->first_token : t->inference_end);
+    if (request->sampled) fg__trace_phase(e, r, "output", t->first_token, t->inference_end);
+    snprintf(args, sizeof(args), "\"prompt\":%d,\"cached\":%d,\"generated\":%d,\"preemptions\":%d,\"finish\":\"%s\"", end->n_prompt,
+             end->n_cached, end->n_generated, end->n_preemptions, finishes[end->finish]);
+    fg__trace_async(e, 'e', r, "request", FG__MAX(t->finish, t->inference_end), args);
+}
+
+/* The pass that has just been done: scheduled from `begin`, on the device from `start` to `end`, handed out until `done`. */
+static void fg__trace_pass(const fg_engine *e, double begin, double start, double end, double done) {
+    const fg_stats *s = &e->stats;
+    char args[256], time[32];
+    fg__trace_span(e, 1, "schedule", begin, start, "");
+    snprintf(args, sizeof(args), "\"tokens\":%d,\"prompt\":%d,\"decode\":%d,\"sequences\":%d", s->pass_tokens, s->pass_prompt_tokens,
+             s->pass_decode_tokens, s->pass_seqs);
+    fg__trace_span(e, 2, "pass", start, end, args);
+    fg__trace_span(e, 1, "deliver", end, done, "");
+    fg__trace_time(done - e->trace_origin, time);
+    fg__trace(e, ",\n{\"ph\":\"C\",\"name\":\"requests\",\"pid\":1,\"ts\":%s,\"args\":{\"running\":%d,\"waiting\":%d}}", time,
+              s->n_running, s->n_waiting);
+    fg__trace(e, ",\n{\"ph\":\"C\",\"name\":\"KV blocks\",\"pid\":1,\"ts\":%s,\"args\":{\"used\":%d,\"cached\":%d}}", time,
+              s->blocks_used, s->blocks_cached);
+}
 
 /* ---- events ----------------------------------------------------------------------------------- */
 
@@ -18454,6 +18932,8 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
         fg__sequence *s = &r->samples[i];
         fg__kv_seq_destroy(env, &s->seq.kv);
         fg__free(env, s->tokens);
+        fg__free(env, s->lookup.table);
+        fg__free(env, s->swapped);
         fg__free(env, s->end);
         fg__text_free(&s->pending);
     }
@@ -18469,10 +18949,12 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
 
 static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d) {
     int i, n_vocab = e->model->hp.n_vocab;
-    if (!d->prompt == !d->tokens)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text or as tokens, one of the two");
+    if ((d->prompt != NULL) + (d->tokens != NULL) + (d->saved != NULL) != 1)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text, as tokens or as a saved request, one of the three");
     if (d->n < 0 || d->n > 4096 || d->min_tokens < 0 || d->max_tokens < -1)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens, d->max_tokens);
+    if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
     if (d->top_logprobs < 0 || d->top_logprobs > FG_MAX_TOP_LOGPROBS)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "top_logprobs is %d, the most is %d", d->top_logprobs, FG_MAX_TOP_LOGPROBS);
     if (d->n_stop < 0 || d->n_stop_tokens < 0 || d->n_stop > 4096 || d->n_stop_tokens > 4096 || (d->n_stop && !d->stop) ||
@@ -18489,23 +18971,43 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
     return fg__sampler_check(&d->sampling, n_vocab);
 }
 
+/* What fg_save_request writes first; then n_tokens tokens, then the blocks. */
+typedef struct fg__saved {
+    char magic[8];
+    uint64_t check;     /* over everything behind it */
+    uint64_t model, layout;
+    int64_t kv_bytes;
+    int32_t n_tokens, n_computed, n_prompt;
+    int32_t first[FG_MAX_GROUPS];
+    int32_t zero;
+} fg__saved;
+
 /* The prompt as ids, in memory of its own. */
 static fg_result fg__request_prompt(const fg_engine *e, const fg_request_desc *d, int32_t **ids, size_t *count) {
-    size_t i;
+    const void *from = d->tokens;
+    size_t i, n = d->n_tokens;
     *ids = NULL;
-    *count = d->n_tokens;
     if (d->prompt) {
         size_t length = d->prompt_length ? d->prompt_length : strlen(d->prompt);
         return fg__vocab_encode(e->model->vocab, d->prompt, length, d->tokenize_flags, ids, count);
     }
-    if (d->n_tokens > (size_t)INT32_MAX) return fg__fail(FG_ERROR_TOO_LONG, "%zu prompt tokens are absurd", d->n_tokens);
-    for (i = 0; i < d->n_tokens; i++)
-        if (d->tokens[i] < 0 || d->tokens[i] >= e->model->hp.n_vocab)
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "prompt token %zu is %d, not in the vocabulary of %d", i, d->tokens[i],
-                            e->model->hp.n_vocab);
-    *ids = (int32_t *)fg__malloc(&e->env, d->n_tokens, sizeof(int32_t));
+    if (d->saved) { /* checked before */
+        fg__saved head;
+        memcpy(&head, d->saved, sizeof(head));
+        n = (size_t)head.n_tokens;
+        from = (const char *)d->saved + sizeof(head);
+    }
+    if (n > (size_t)INT32_MAX) return fg__fail(FG_ERROR_TOO_LONG, "%zu prompt tokens are absurd", n);
+    *ids = (int32_t *)fg__malloc(&e->env, n, sizeof(int32_t));
     if (!*ids) return FG_ERROR_OUT_OF_MEMORY;
-    if (d->n_tokens) memcpy(*ids, d->tokens, d->n_tokens * sizeof(int32_t));
+    if (n) memcpy(*ids, from, n * sizeof(int32_t));
+    *count = n;
+    for (i = 0; i < n; i++)
+        if ((*ids)[i] < 0 || (*ids)[i] >= e->model->hp.n_vocab) {
+            fg_result r = fg__fail(FG_ERROR_INVALID_ARGUMENT, "prompt token %zu is %d, not in the vocabulary of %d", i, (int)(*ids)[i], e->model->hp.n_vocab);
+            fg__free(&e->env, *ids);
+            return r;
+        }
     return FG_OK;
 }
 
@@ -18535,6 +19037,23 @@ static bool fg__request_copy_lists(const fg_engine *e, fg__request *r, const fg_
     return true;
 }
 
+static uint32_t fg__lookup_hash(const int32_t *tokens, int n) {
+    uint64_t h = (uint64_t)n;
+    int i;
+    for (i = 0; i < n; i++) h = (h ^ (uint32_t)tokens[i]) * 0x9E3779B97F4A7C15ull;
+    return (uint32_t)(h >> 32);
+}
+
+static bool fg__lookup_init(const fg__env *env, fg__lookup *l, size_t room, int most) {
+    size_t size = 64;
+    while (size < room) size *= 2;
+    l->table = (int32_t *)fg__calloc(env, size, sizeof(int32_t));
+    l->mask = (uint32_t)(size - 1);
+    l->length = FG__MIN(4, most);
+    l->rate = 0.5;
+    return l->table != NULL;
+}
+
 static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int index, const int32_t *prompt) {
     fg__sequence *s = &r->samples[index];
     size_t room = (size_t)r->n_prompt + (size_t)r->n_max;
@@ -18549,6 +19068,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
+    if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft)) return false;
     return fg__kv_seq_init(&e->kv, &s->seq.kv, (int32_t)room) == FG_OK;
 }
 
@@ -18564,7 +19084,7 @@ static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d
     r->desc.prompt = NULL;
     r->desc.tokens = NULL;
     r->n = d->n ? d->n : 1;
-    r->n_prompt = n_prompt;
+    r->n_prompt = r->n_known_prompt = n_prompt;
     r->n_max = n_max;
     r->samples = (fg__sequence *)fg__calloc(&e->env, (size_t)r->n, sizeof(fg__sequence));
     r->end = fg__event_new(&e->env, NULL, 0, NULL, 0);
@@ -18620,33 +19140,6 @@ static fg_result fg__request_enqueue(fg_engine *e, fg__request *r, fg_request *h
     return result;
 }
 
-fg_result fg_submit(fg_engine *e, const fg_request_desc *desc, fg_request *request) {
-    int32_t *prompt;
-    size_t n_prompt;
-    int n_max;
-    fg__request *r;
-    fg_result result;
-    if (request) request->id = 0;
-    if (!e || !desc) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_submit needs an engine and a descriptor");
-    if ((result = fg__request_check(e, desc)) != FG_OK) return result;
-    if ((result = fg__request_prompt(e, desc, &prompt, &n_prompt)) != FG_OK) return result;
-    n_max = e->desc.max_context - (int)FG__MIN(n_prompt, (size_t)e->desc.max_context);
-    if (desc->max_tokens > 0 && desc->max_tokens < n_max) n_max = desc->max_tokens;
-    if (desc->max_tokens < 0) n_max = 0;
-    r = NULL;
-    if (n_prompt == 0) result = fg__fail(FG_ERROR_INVALID_ARGUMENT, "the prompt has no tokens");
-    else if (n_prompt > (size_t)e->desc.max_context || (n_max < 1 && desc->max_tokens >= 0))
-        result = fg__fail(FG_ERROR_TOO_LONG, "a prompt of %zu tokens leaves no room in a context of %d", n_prompt, e->desc.max_context);
-    else if (!(r = fg__request_new(e, desc, prompt, (int)n_prompt, n_max))) result = FG_ERROR_OUT_OF_MEMORY;
-    fg__free(&e->env, prompt);
-    if (r) {
-        r->times.arrival = fg__engine_now(e);
-        result = fg__request_enqueue(e, r, request);
-        if (result != FG_OK) fg__request_free(&e->env, r);
-    }
-    return result;
-}
-
 fg_result fg_cancel(fg_engine *e, fg_request request) {
     fg__request *r;
     if (!e) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_cancel needs an engine");
@@ -18660,6 +19153,248 @@ fg_result fg_cancel(fg_engine *e, fg_request request) {
     }
     fg__mutex_unlock(&e->lock);
     return r ? FG_OK : fg__fail(FG_ERROR_NOT_FOUND, "request %08x has ended or never was", (unsigned)request.id);
+}
+
+/* ---- KV blocks in host memory ----------------------------------------------------------------- */
+
+/* Bytes of a sequence's blocks, of which each group has those from `first` on; -1: the device cannot swap. */
+static int64_t fg__swap_bytes(const fg_engine *e, int32_t n_tokens, const int32_t *first) {
+    int64_t sum = 0;
+    size_t bytes;
+    int g;
+    if (!e->backend->swap_blocks) return -1;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) != FG_OK) return -1;
+        sum += (int64_t)bytes * FG__MAX(fg__kv_blocks_of(&e->kv, n_tokens) - first[g], 0);
+    }
+    return sum;
+}
+
+/* Moves the blocks of the first n_tokens tokens to `host`, or from there. */
+static fg_result fg__swap_move(fg_engine *e, const fg__seq *seq, int32_t n_tokens, void *host, bool out) {
+    char *at = (char *)host;
+    size_t bytes;
+    int g;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        int32_t first = seq->kv.first_live[g], n = fg__kv_blocks_of(&e->kv, n_tokens) - first;
+        fg_result r;
+        if (n <= 0) continue;
+        r = e->backend->swap_blocks(e->device, e->plan, g, seq->kv.tables[g] + first, n, at, out, &bytes);
+        if (r != FG_OK) return r;
+        at += (size_t)n * bytes;
+    }
+    return FG_OK;
+}
+
+static void fg__swap_drop(fg_engine *e, fg__sequence *s) {
+    fg__free(&e->env, s->swapped);
+    e->swapped_bytes -= s->swapped_bytes;
+    s->swapped = NULL;
+    s->swapped_bytes = 0;
+}
+
+/* Whether moving a sequence's blocks out and in takes less than computing them again. */
+static bool fg__swap_pays(const fg_engine *e, const fg__seq *seq, int64_t bytes) {
+    const fg__cost *c = &e->sched.cost;
+    if (e->desc.preemption != FG_PREEMPT_AUTO) return e->desc.preemption == FG_PREEMPT_SWAP;
+    return c->n >= 8 && 2 * (double)bytes * e->swap_byte_seconds < fg__cost_token(c) * seq->n_computed;
+}
+
+/* Of the scheduler: between passes, when nothing runs on the device. */
+static bool fg__engine_swap(void *user, fg__seq *seq, bool out) {
+    fg_engine *e = (fg_engine *)user;
+    fg__sequence *s = (fg__sequence *)(void *)seq;
+    int32_t n = out ? seq->n_computed : seq->n_swapped;
+    int64_t bytes = fg__swap_bytes(e, n, out ? seq->kv.first_live : seq->swap_first);
+    double begin = fg__engine_now(e), seconds;
+    bool ok;
+    if (bytes <= 0 || (out && ((uint64_t)bytes > e->desc.swap_bytes - e->swapped_bytes || !fg__swap_pays(e, seq, bytes)))) return false;
+    if (out && !(s->swapped = fg__malloc(&e->env, (size_t)bytes, 1))) return false;
+    if (out) e->swapped_bytes += s->swapped_bytes = (size_t)bytes;
+    ok = fg__swap_move(e, seq, n, s->swapped, out) == FG_OK;
+    if (!out || !ok) fg__swap_drop(e, s);
+    seconds = fg__engine_now(e) - begin;
+    if (seconds > 0) e->swap_byte_seconds += (seconds / (double)bytes - e->swap_byte_seconds) * 0.25;
+    e->n_swaps += out && ok;
+    return ok;
+}
+
+/* ---- requests saved and restored ---- */
+
+static uint64_t fg__hash_bytes(uint64_t h, const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t word;
+    for (; size >= 8; size -= 8, bytes += 8) {
+        memcpy(&word, bytes, 8);
+        h = fg__mix(h ^ word) + 0x9E3779B97F4A7C15ull;
+    }
+    word = size;
+    if (size) memcpy(&word, bytes, size);
+    return fg__mix(h ^ word ^ (uint64_t)size << 56);
+}
+
+/* Names, shapes, types and some of the bytes of all weights. */
+static uint64_t fg__model_identity(const fg_engine *e) {
+    uint64_t h = (uint64_t)e->model->n_parameters;
+    size_t i;
+    for (i = 0; i < e->builder.n_tensors; i++) {
+        const fg_tensor *w = &e->builder.tensors[i];
+        int64_t facts[3];
+        facts[0] = (int64_t)w->type;
+        facts[1] = w->dims[0];
+        facts[2] = (int64_t)w->bytes;
+        h = fg__hash_bytes(h, w->name, strlen(w->name));
+        h = fg__hash_bytes(h, facts, sizeof(facts));
+        h = fg__hash_bytes(h, w->data, FG__MIN(w->bytes, 256));
+        if (w->bytes > 256) h = fg__hash_bytes(h, (const char *)w->data + w->bytes / 2, FG__MIN(w->bytes - w->bytes / 2, 256));
+    }
+    return h;
+}
+
+/* All that the bytes of a block depend on. */
+static uint64_t fg__layout_identity(const fg_engine *e) {
+    uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
+    int g;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        const fg_group *group = &e->graph.groups[g];
+        int32_t facts[7];
+        facts[0] = (int32_t)group->kind;
+        facts[1] = group->n_layers;
+        facts[2] = group->n_kv_head;
+        facts[3] = group->head_dim;
+        facts[4] = group->window;
+        facts[5] = group->block_tokens;
+        facts[6] = (int32_t)group->kv_type;
+        h = fg__hash_bytes(h, facts, sizeof(facts));
+    }
+    return h;
+}
+
+static uint64_t fg__saved_check(const fg__saved *head, const void *tokens, const void *blocks) {
+    const size_t skip = sizeof(head->magic) + sizeof(head->check);
+    uint64_t h = fg__hash_bytes(2, (const char *)head + skip, sizeof(*head) - skip);
+    h = fg__hash_bytes(h, tokens, (size_t)head->n_tokens * sizeof(int32_t));
+    return fg__hash_bytes(h, blocks, (size_t)head->kv_bytes);
+}
+
+/* A request's first sample as it is now, with the step lock held. */
+static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write_fn write, void *user) {
+    fg__saved head;
+    void *blocks = s->swapped, *own = NULL;
+    fg_result r = FG_OK;
+    int g;
+    memset(&head, 0, sizeof(head));
+    memcpy(head.magic, "fgkv 1\n", 8);
+    head.n_tokens = s->seq.n_tokens;
+    head.n_computed = FG__MIN(s->seq.n_swapped ? s->seq.n_swapped : s->seq.n_computed, s->seq.n_tokens - 1);
+    head.n_prompt = s->request->n_known_prompt;
+    for (g = 0; g < e->graph.n_groups; g++) head.first[g] = s->seq.n_swapped ? s->seq.swap_first[g] : s->seq.kv.first_live[g];
+    head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
+    if (head.kv_bytes < 0) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", e->backend->name);
+    if (!blocks || !s->seq.n_swapped) {
+        blocks = own = fg__malloc(&e->env, (size_t)head.kv_bytes, 1);
+        if (!own) return FG_ERROR_OUT_OF_MEMORY;
+        r = fg__swap_move(e, &s->seq, head.n_computed, own, true);
+    }
+    head.model = fg__model_identity(e);
+    head.layout = fg__layout_identity(e);
+    head.check = fg__saved_check(&head, s->tokens, blocks);
+    if (r == FG_OK) {
+        write(&head, sizeof(head), user);
+        write(s->tokens, (size_t)head.n_tokens * sizeof(int32_t), user);
+        write(blocks, (size_t)head.kv_bytes, user);
+    }
+    fg__free(&e->env, own);
+    return r;
+}
+
+fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, void *user) {
+    fg__request *r;
+    fg_result result = FG_ERROR_NOT_FOUND;
+    if (!e || !write) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
+    fg__mutex_lock(&e->step_lock);
+    fg__mutex_lock(&e->lock);
+    r = fg__request_find(e, request);
+    fg__mutex_unlock(&e->lock);
+    if (r && !r->samples[0].ended) result = fg__save_sequence(e, &r->samples[0], write, user);
+    else fg__fail(result, "request %08x has ended or never was", (unsigned)request.id);
+    fg__mutex_unlock(&e->step_lock);
+    return result;
+}
+
+/* Checks what was saved; its head. */
+static fg_result fg__saved_read(const fg_engine *e, const fg_request_desc *d, fg__saved *head) {
+    size_t rest = d->n_saved - FG__MIN(d->n_saved, sizeof(*head));
+    const char *tokens = (const char *)d->saved + sizeof(*head);
+    int64_t bytes;
+    int32_t blocks;
+    int g;
+    if (d->n_saved < sizeof(*head)) return fg__fail(FG_ERROR_BAD_FILE, "a saved request of %zu bytes is too short", d->n_saved);
+    memcpy(head, d->saved, sizeof(*head));
+    if (memcmp(head->magic, "fgkv 1\n", 8) != 0) return fg__fail(FG_ERROR_BAD_FILE, "this is not a saved request");
+    if (head->model != fg__model_identity(e)) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another model");
+    if (head->layout != fg__layout_identity(e))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another KV type, block size or device");
+    if (head->n_tokens < 1 || head->n_computed < 0 || head->n_computed >= head->n_tokens || head->n_prompt < 0 ||
+        head->n_prompt > head->n_tokens || (size_t)head->n_tokens > rest / sizeof(int32_t))
+        return fg__fail(FG_ERROR_BAD_FILE, "the saved request's numbers make no sense");
+    blocks = fg__kv_blocks_of(&e->kv, head->n_computed);
+    for (g = 0; g < e->graph.n_groups; g++)
+        if (head->first[g] < 0 || head->first[g] > blocks || head->first[g] > fg__kv_first_seen(&e->kv.groups[g], head->n_computed) >> e->kv.shift)
+            return fg__fail(FG_ERROR_BAD_FILE, "the saved request lacks blocks");
+    bytes = fg__swap_bytes(e, head->n_computed, head->first);
+    rest -= (size_t)head->n_tokens * sizeof(int32_t);
+    if (bytes < 0) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not take KV blocks", e->backend->name);
+    if (head->kv_bytes != bytes || (uint64_t)bytes != rest) return fg__fail(FG_ERROR_BAD_FILE, "the saved request is cut short");
+    if (head->check != fg__saved_check(head, tokens, tokens + (size_t)head->n_tokens * sizeof(int32_t)))
+        return fg__fail(FG_ERROR_BAD_FILE, "the saved request is damaged");
+    return FG_OK;
+}
+
+/* Gives a new request the blocks that were saved. */
+static fg_result fg__request_restore(const fg_engine *e, fg__request *r, const fg__saved *head, const fg_request_desc *d) {
+    fg__sequence *s = &r->samples[0];
+    r->n_known_prompt = head->n_prompt;
+    if (head->kv_bytes == 0 || s->seq.every_row) return FG_OK;
+    s->swapped = fg__malloc(&e->env, (size_t)head->kv_bytes, 1);
+    if (!s->swapped) return FG_ERROR_OUT_OF_MEMORY;
+    memcpy(s->swapped, (const char *)d->saved + sizeof(*head) + (size_t)head->n_tokens * sizeof(int32_t), (size_t)head->kv_bytes);
+    memcpy(s->seq.swap_first, head->first, sizeof(head->first));
+    s->seq.n_swapped = head->n_computed;
+    return FG_OK;
+}
+
+fg_result fg_submit(fg_engine *e, const fg_request_desc *desc, fg_request *request) {
+    int32_t *prompt;
+    size_t n_prompt;
+    int n_max;
+    fg__saved head;
+    fg__request *r;
+    fg_result result;
+    if (request) request->id = 0;
+    if (!e || !desc) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_submit needs an engine and a descriptor");
+    if ((result = fg__request_check(e, desc)) != FG_OK) return result;
+    if (desc->saved && (result = fg__saved_read(e, desc, &head)) != FG_OK) return result;
+    if ((result = fg__request_prompt(e, desc, &prompt, &n_prompt)) != FG_OK) return result;
+    n_max = e->desc.max_context - (int)FG__MIN(n_prompt, (size_t)e->desc.max_context);
+    if (desc->max_tokens > 0 && desc->max_tokens < n_max) n_max = desc->max_tokens;
+    if (desc->max_tokens < 0) n_max = 0;
+    r = NULL;
+    if (n_prompt == 0) result = fg__fail(FG_ERROR_INVALID_ARGUMENT, "the prompt has no tokens");
+    else if (n_prompt > (size_t)e->desc.max_context || (n_max < 1 && desc->max_tokens >= 0))
+        result = fg__fail(FG_ERROR_TOO_LONG, "a prompt of %zu tokens leaves no room in a context of %d", n_prompt, e->desc.max_context);
+    else if (!(r = fg__request_new(e, desc, prompt, (int)n_prompt, n_max))) result = FG_ERROR_OUT_OF_MEMORY;
+    fg__free(&e->env, prompt);
+    if (r && desc->saved && (result = fg__request_restore(e, r, &head, desc)) != FG_OK) {
+        fg__request_free(&e->env, r);
+        return result;
+    }
+    if (r) {
+        r->times.arrival = fg__engine_now(e);
+        result = fg__request_enqueue(e, r, request);
+        if (result != FG_OK) fg__request_free(&e->env, r);
+    }
+    return result;
 }
 
 /* ---- requests: the end ------------------------------------------------------------------------ */
@@ -18684,8 +19419,11 @@ static void fg__engine_post_end(fg_engine *e, fg__request *r) {
     end->event.n_prompt = r->n_prompt;
     end->event.n_cached = r->n_cached;
     r->end = NULL;
+    if (e->desc.trace) fg__trace_request(e, r, &end->event);
+    end->event.time = r->times.finish;
     fg__mutex_lock(&e->lock);
     fg__request_leave(e, r);
+    fg__histogram_add(&e->histograms.request, r->times.finish - r->times.arrival);
     e->stats.n_finished++;
     if (end->event.finish == FG_FINISH_CANCELLED) e->stats.n_cancelled++;
     if (r->cancelled) e->n_cancelled--;
@@ -18701,6 +19439,7 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     s->end = NULL;
     s->ended = true;
     if (s->seq.serial) fg__sched_remove(&e->sched, &s->seq);
+    fg__swap_drop(e, s);
     if (!s->pending.failed) fg__utf8_flush(&s->stream, &s->pending);
     if (s->pending.length && finish != FG_FINISH_CANCELLED && finish != FG_FINISH_ERROR) {
         fg__event_node *with_text = s->pending.failed ? NULL : fg__event_new(&e->env, s->pending.data, s->pending.length, NULL, 0);
@@ -18723,10 +19462,15 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     node->event.n_generated = s->seq.n_tokens - r->n_prompt;
     node->event.n_preemptions = (int)s->seq.n_preemptions;
     node->event.times = r->times;
+    node->event.time = r->times.finish;
     if (r->end->event.result == FG_OK) { /* of several samples the last one to end, but an error stays */
         r->end->event.finish = finish;
         r->end->event.result = result;
     }
+    node->event.n_drafted = s->lookup.n_drafted;
+    node->event.n_accepted = s->lookup.n_accepted;
+    r->end->event.n_drafted += s->lookup.n_drafted;
+    r->end->event.n_accepted += s->lookup.n_accepted;
     r->end->event.n_generated += node->event.n_generated;
     r->end->event.n_preemptions += node->event.n_preemptions;
     fg__event_post(e, r, node);
@@ -18783,11 +19527,11 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0;
 }
 
-/* Rows of a sequence's tokens: all with prompt_logprobs, else the last one if it is the last known token. */
+/* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last known token and of the guesses behind it. */
 static void fg__batch_rows(fg_engine *e, fg__seq *seq, int first_token) {
     int i;
     for (i = 0; i < seq->n_scheduled; i++)
-        if (seq->every_row || seq->n_computed + i + 1 == seq->n_tokens) e->rows[e->batch.n_rows++] = first_token + i;
+        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens) e->rows[e->batch.n_rows++] = first_token + i;
 }
 
 static void fg__batch_tables(fg_engine *e, fg__seq *seq, int index, int first_token) {
@@ -18873,8 +19617,20 @@ static bool fg__request_stops_at(const fg_engine *e, const fg__request *r, int32
     return !r->desc.ignore_eos && fg__vocab_is_end(e->model->vocab, token);
 }
 
-/* Takes in a sampled token: text, stop conditions, events. */
-static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
+/* The first token of a request, or one more of a sample. */
+static void fg__sequence_token_time(fg_engine *e, fg__sequence *s) {
+    fg__request *r = s->request;
+    if (!r->sampled) r->times.first_token = e->pass_end;
+    fg__mutex_lock(&e->lock);
+    if (!r->sampled) fg__histogram_add(&e->histograms.first_token, e->pass_end - r->times.arrival);
+    else if (s->last_token != 0) fg__histogram_add(&e->histograms.token_gap, e->pass_end - s->last_token);
+    fg__mutex_unlock(&e->lock);
+    r->sampled = true;
+    s->last_token = e->pass_end;
+}
+
+/* Takes in a sampled token: text, stop conditions, events. False: the sample has ended with it, and may be gone. */
+static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
     fg__request *r = s->request;
     fg_finish finish = FG_FINISH_NONE;
     size_t length = 0, given;
@@ -18895,21 +19651,23 @@ static void fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     if (!node) {
         s->seq.n_tokens--; /* nobody was told of it */
         fg__sequence_end(e, s, FG_FINISH_ERROR, FG_ERROR_OUT_OF_MEMORY);
-        return;
+        return false;
     }
     node->event.type = FG_EVENT_TOKEN;
     node->event.sample = s->index;
     node->event.position = s->seq.n_tokens - 1;
+    node->event.time = e->pass_end;
     node->event.token = out->token;
     node->event.logprob = r->desc.logprobs ? out->logprob : 0;
     fg__event_post(e, r, node);
     if (given) memmove(s->pending.data, s->pending.data + given, s->pending.length - given + 1);
     s->pending.length -= given;
     if (finish) fg__sequence_end(e, s, finish, FG_OK);
+    return !finish;
 }
 
-/* Samples the next token of `s` from a row of the pass. */
-static void fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+/* Samples the next token of `s` from a row of the pass. False: the sample has ended with it, and may be gone. */
+static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
@@ -18925,7 +19683,7 @@ static void fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_vocab = n_vocab;
     in.history = s->tokens;
     in.n_history = s->seq.n_tokens;
-    in.n_prompt = r->n_prompt;
+    in.n_prompt = r->n_known_prompt;
     in.seed = r->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
     in.position = s->seq.n_tokens;
     in.row = r->desc.on_logits ? NULL : &output->rows[row];
@@ -18933,11 +19691,82 @@ static void fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
     in.want_logprob = r->desc.logprobs;
-    if (!r->sampled) r->times.first_token = fg__engine_now(e);
-    r->sampled = true;
+    fg__sequence_token_time(e, s);
     result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
-    if (result == FG_OK) fg__sequence_token(e, s, &out);
-    else fg__sequence_end(e, s, FG_FINISH_ERROR, result);
+    if (result == FG_OK) return fg__sequence_token(e, s, &out);
+    fg__sequence_end(e, s, FG_FINISH_ERROR, result);
+    return false;
+}
+
+/* ---- guessing ahead ---- */
+
+/* Enters what followed the tokens up to the last one. */
+static void fg__lookup_index(fg__lookup *l, const int32_t *tokens, int n_tokens) {
+    for (; l->n_indexed < n_tokens; l->n_indexed++) {
+        int i = l->n_indexed;
+        if (i >= 2) l->table[fg__lookup_hash(tokens + i - 2, 2) & l->mask] = i;
+        if (i >= 3) l->table[fg__lookup_hash(tokens + i - 3, 3) & l->mask] = i;
+    }
+}
+
+/* Where the last n tokens stood before, or 0: the position after them. */
+static int fg__lookup_find(const fg__lookup *l, const int32_t *tokens, int n_tokens, int n) {
+    int at = n_tokens >= n ? l->table[fg__lookup_hash(tokens + n_tokens - n, n) & l->mask] : 0;
+    return at >= n && memcmp(tokens + at - n, tokens + n_tokens - n, (size_t)n * sizeof(int32_t)) == 0 ? at : 0;
+}
+
+/* Whether a guess is expected to save more than it costs: a token that is right saves its share of a whole pass. */
+static bool fg__lookup_pays(const fg_engine *e, const fg__lookup *l) {
+    const fg__cost *c = &e->sched.cost;
+    double token = fg__cost_token(c), share = fg__cost_pass(c) / (double)FG__MAX(e->sched.running.count, 1);
+    return c->n < 8 || l->rate * (share + token) >= token;
+}
+
+/* Lays guesses behind the known tokens of a sample that decodes; what is copied may reach into the guesses themselves. */
+static void fg__sequence_guess(const fg_engine *e, fg__sequence *s) {
+    fg__lookup *l = &s->lookup;
+    int n = s->seq.n_tokens, most = s->request->n_prompt + s->request->n_max - n - 1, at, i;
+    s->seq.n_draft = 0;
+    if (!l->table || s->seq.n_computed != n - 1 || n == s->request->n_prompt || l->pause-- > 0) return;
+    l->pause = 0;
+    if (!fg__lookup_pays(e, l)) {
+        l->pause = 16;
+        l->rate = FG__MIN(l->rate * 1.25 + 0.01, 1); /* the load may have changed: try again some time */
+        return;
+    }
+    fg__lookup_index(l, s->tokens, n);
+    at = fg__lookup_find(l, s->tokens, n, 3);
+    if (!at) at = fg__lookup_find(l, s->tokens, n, 2);
+    if (!at) return;
+    s->seq.n_draft = FG__MIN(l->length, most);
+    for (i = 0; i < s->seq.n_draft; i++) s->tokens[n + i] = s->tokens[at + i];
+}
+
+/* After a pass with n guesses, of which the first `right` were: longer, or shorter, or a pause. */
+static void fg__lookup_learn(fg__lookup *l, int n, int right, int most) {
+    l->rate += ((double)right / n - l->rate) * 0.25;
+    l->length = right == n ? FG__MIN(2 * l->length, most) : FG__MAX(right, 1);
+    l->misses = right ? 0 : FG__MIN(l->misses + 1, 6);
+    l->pause = right ? 0 : (1 << l->misses) - 1;
+}
+
+/* Rows of a decode and of n guesses behind it: each token is drawn as it would be without them, and as long as the guess was
+   the same, the row after it is the row that a pass of its own would have. */
+static void fg__sequence_verify(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int n) {
+    int32_t guesses[FG__MAX_DRAFT];
+    int right;
+    memcpy(guesses, s->tokens + s->seq.n_tokens, (size_t)n * sizeof(int32_t));
+    e->n_drafted += (uint64_t)n;
+    s->lookup.n_drafted += n;
+    for (right = 0; right <= n; right++) {
+        if (!fg__sequence_sample(e, s, output, row + right)) return;
+        if (right == n || s->tokens[s->seq.n_tokens - 1] != guesses[right]) break;
+        fg__sched_advance(&e->sched, &s->seq, 1);
+        e->n_accepted++;
+        s->lookup.n_accepted++;
+    }
+    fg__lookup_learn(&s->lookup, n, right, s->request->desc.n_draft);
+    fg__sched_settle(&e->sched, &s->seq);
 }
 
 /* Log-probability of prompt token `position`, which the row before it predicts. False: out of memory. */
@@ -18962,6 +19791,7 @@ static bool fg__sequence_report(fg_engine *e, fg__sequence *s, const fg_output *
     if (!(node = fg__event_new(&e->env, NULL, 0, out.top, out.n_top))) return false;
     node->event.type = FG_EVENT_PROMPT;
     node->event.position = position;
+    node->event.time = e->pass_end;
     node->event.token = s->tokens[position];
     node->event.logprob = fg__logprob(logits[s->tokens[position]], fg__log_sum_exp(&in));
     fg__event_post(e, r, node);
@@ -19003,35 +19833,42 @@ static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output
     fg__sequence_sample(e, s, output, row);
 }
 
-/* Handles the rows of sequence s, of which tokens from .. from+n-1 were computed; the first is `row`. Returns how many
-   rows those are. The sequence may have ended afterwards. */
-static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int from, int n) {
+/* Handles the rows of sequence s, of which tokens from .. from+n-1 were computed, and n_drafted guesses after these; the
+   first is `row`. Returns how many rows those are. The sequence may have ended afterwards. */
+static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int from, int n, int n_drafted) {
     bool every = s->seq.every_row, last = from + n == s->seq.n_tokens;
     int rows = every ? n : last, i;
     for (i = from; every && i < from + n; i++) {
         if (i + 1 >= s->request->n_prompt || i + 1 <= s->n_reported) continue;
         if (fg__sequence_report(e, s, output, row + i - from, i + 1)) continue;
         fg__sequence_fail(e, s, FG_ERROR_OUT_OF_MEMORY);
-        return rows;
+        return rows + n_drafted;
     }
-    if (last) fg__sequence_last_row(e, s, output, row + rows - 1);
-    return rows;
+    if (n_drafted) fg__sequence_verify(e, s, output, row + rows - 1, n_drafted);
+    else if (last) fg__sequence_last_row(e, s, output, row + rows - 1);
+    return rows + n_drafted;
 }
 
 /* ---- a pass: all of it ------------------------------------------------------------------------ */
 
-static void fg__engine_times_before(fg_engine *e, double now) {
+/* `begin`: when the pass was scheduled, `start`: when it goes to the device. */
+static void fg__engine_times_before(fg_engine *e, double begin, double start) {
     size_t i;
+    fg__mutex_lock(&e->lock);
     for (i = 0; i < e->sched.pass.count; i++) {
         fg__sequence *s = fg__sequence_of(e->sched.pass.items[i]);
         fg_times *t = &s->request->times;
         if (!s->request->started) {
             s->request->started = true;
-            t->first_scheduled = t->inference_begin = now;
+            t->first_scheduled = begin;
+            t->inference_begin = start;
             s->request->n_cached = s->seq.n_cached;
+            fg__histogram_add(&e->histograms.queue, begin - t->arrival);
         }
-        if (s->seq.n_computed == s->seq.n_cached) t->scheduled = now;
+        if (s->seq.n_computed == s->seq.n_cached) t->scheduled = begin;
     }
+    if (e->pass_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, start - e->pass_end);
+    fg__mutex_unlock(&e->lock);
 }
 
 static void fg__engine_times_after(fg_engine *e, double now) {
@@ -19065,10 +19902,12 @@ static void fg__engine_take_output(fg_engine *e, const fg_output *output) {
         fg__seq *seq = e->sched.pass.items[i];
         entries[i].sequence = fg__sequence_of(seq);
         entries[i].from = seq->n_computed;
+        entries[i].n_drafted = seq->n_drafted;
         entries[i].n = seq->n_scheduled;
     }
     fg__sched_done(&e->sched);
-    for (i = 0; i < count; i++) row += fg__sequence_rows(e, entries[i].sequence, output, row, entries[i].from, entries[i].n);
+    for (i = 0; i < count; i++)
+        row += fg__sequence_rows(e, entries[i].sequence, output, row, entries[i].from, entries[i].n - entries[i].n_drafted, entries[i].n_drafted);
 }
 
 static void fg__engine_count(fg_engine *e) {
@@ -19082,6 +19921,9 @@ static void fg__engine_count(fg_engine *e) {
     s->n_preemptions = e->sched.n_preemptions;
     s->prefix_queries = e->sched.prefix_queries;
     s->prefix_hits = s->cached_tokens = e->sched.prefix_hits;
+    s->n_swaps = e->n_swaps;
+    s->drafted_tokens = e->n_drafted;
+    s->accepted_tokens = e->n_accepted;
     e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0;
 }
 
@@ -19095,10 +19937,11 @@ static void fg__engine_count_pass(fg_engine *e, double seconds) {
     s->pass_seconds = seconds;
     s->device_seconds += seconds;
     s->n_passes++;
+    fg__histogram_add(&e->histograms.pass, seconds);
     for (i = 0; i < e->sched.pass.count; i++) {
         const fg__seq *seq = e->sched.pass.items[i];
         const fg__request *r = fg__sequence_of(e->sched.pass.items[i])->request;
-        if (seq->n_scheduled == 1 && seq->n_computed >= r->n_prompt) s->pass_decode_tokens++;
+        if (seq->n_scheduled - seq->n_drafted == 1 && seq->n_computed >= r->n_prompt) s->pass_decode_tokens += seq->n_scheduled;
         for (g = 0; g < e->graph.n_groups; g++) {
             const fg_group *group = &e->graph.groups[g];
             int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
@@ -19111,19 +19954,24 @@ static void fg__engine_count_pass(fg_engine *e, double seconds) {
 }
 
 /* One pass of at most `budget` tokens; false when there was nothing to do. */
-static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
-    double begin = fg__engine_now(e), start, end;
+static bool fg__engine_pass(fg_engine *e, int32_t budget) {
+    double begin = fg__engine_now(e), start = 0, end = 0, done = 0;
+    double kv_tokens = 0;
     fg_output output;
     fg_result result;
-    bool any = fg__sched_pass(&e->sched, budget);
+    bool any;
+    size_t i;
+    for (i = 0; i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
+    any = fg__sched_pass(&e->sched, budget);
     memset(&output, 0, sizeof(output));
     if (any) {
         fg__engine_fill_batch(e);
+        for (i = 0; i < e->sched.pass.count; i++)
+            kv_tokens += fg__sched_kv(&e->sched, e->sched.pass.items[i], e->sched.pass.items[i]->n_scheduled);
         start = fg__engine_now(e);
-        fg__engine_times_before(e, start);
+        fg__engine_times_before(e, begin, start);
         result = fg__engine_run_device(e, &output);
-        end = fg__engine_now(e);
-        *seconds = end - start;
+        end = e->pass_end = fg__engine_now(e);
         fg__engine_times_after(e, end);
         fg__mutex_lock(&e->lock);
         fg__engine_count_pass(e, end - start);
@@ -19132,53 +19980,38 @@ static bool fg__engine_pass(fg_engine *e, int32_t budget, double *seconds) {
         else fg__engine_fail_pass(e, result);
     }
     fg__mutex_lock(&e->lock);
-    if (any) e->stats.host_seconds += fg__engine_now(e) - begin - *seconds;
+    if (any) done = fg__engine_now(e);
+    if (any) {
+        e->stats.host_seconds += done - begin - (end - start);
+        fg__cost_add(&e->sched.cost, e->batch.n_tokens, kv_tokens, done - begin);
+    }
     fg__engine_count(e);
+    e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
+    if (any && e->desc.trace) fg__trace_pass(e, begin, start, end, done);
     return any;
 }
 
 /* ---- stepping --------------------------------------------------------------------------------- */
 
-static void fg__cost_add(fg__cost *c, double tokens, double seconds) {
-    const double keep = 0.95;
-    c->weight = c->weight * keep + 1;
-    c->tokens = c->tokens * keep + tokens;
-    c->seconds = c->seconds * keep + seconds;
-    c->tokens2 = c->tokens2 * keep + tokens * tokens;
-    c->product = c->product * keep + tokens * seconds;
-}
-
-/* The most tokens that a pass of `seconds` is expected to hold. */
-static int32_t fg__cost_budget(const fg__cost *c, double seconds, int32_t most) {
-    double spread, b, a, n;
-    if (c->weight == 0) return FG__MIN(8, most);
-    spread = c->weight * c->tokens2 - c->tokens * c->tokens;
-    b = spread > 1e-9 * c->tokens2 * c->weight ? (c->weight * c->product - c->tokens * c->seconds) / spread : 0;
-    if (b <= 0) b = c->seconds / c->tokens;
-    a = (c->seconds - b * c->tokens) / c->weight;
-    n = b > 0 ? (seconds - FG__MAX(a, 0)) / b : most;
-    return n >= most ? most : n >= 1 ? (int32_t)n : 1; /* 1 for NaN, too */
-}
-
-static bool fg__engine_step_once(fg_engine *e, int32_t budget) {
-    double seconds = 0;
-    bool any;
+/* One pass that is to take no longer than `limit`. The first ones are small: nothing is known of their time yet. */
+static bool fg__engine_step_once(fg_engine *e, double limit) {
+    const fg__cost *cost = &e->sched.cost;
+    int32_t budget = e->desc.token_budget;
     fg__engine_take_inbox(e);
     fg__engine_take_cancelled(e);
-    any = fg__engine_pass(e, budget, &seconds);
-    if (any) fg__cost_add(&e->cost, e->batch.n_tokens, seconds);
-    return any;
+    e->sched.deadline = limit;
+    if (limit < HUGE_VAL && cost->n < 4) budget = FG__MIN(budget, 8 << cost->n);
+    return fg__engine_pass(e, budget);
 }
 
+/* Passes until `limit` seconds are over or less is left than one more would take. 0: one pass, as long as it likes. */
 static void fg__engine_step_until(fg_engine *e, double limit) {
+    const fg__cost *cost = &e->sched.cost;
     double begin = fg__engine_now(e), left = limit;
-    bool any = true;
-    while (any) {
-        int32_t budget = limit > 0 ? fg__cost_budget(&e->cost, left, e->desc.token_budget) : e->desc.token_budget;
-        any = fg__engine_step_once(e, budget);
+    while (fg__engine_step_once(e, limit > 0 ? left : HUGE_VAL) && limit > 0) {
         left = limit - (fg__engine_now(e) - begin);
-        if (limit <= 0 || left <= 0 || fg__cost_budget(&e->cost, left, 2) < 2) break;
+        if (!(left > 0) || left < fg__cost_pass(cost) + 2 * fg__cost_token(cost)) break;
     }
 }
 
@@ -19270,6 +20103,10 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
+    if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
+    if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms is %g, not 0 (none) or positive", (double)d->target_tbt_ms);
     if (d->policy < FG_POLICY_SPLITFUSE || d->policy > FG_POLICY_STATIC) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "policy %d is not known", (int)d->policy);
     if (d->block_tokens < 0 || d->block_tokens > 4096 || (d->block_tokens & (d->block_tokens - 1)))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "block_tokens is %d, not a power of two up to 4096", d->block_tokens);
@@ -19397,6 +20234,63 @@ static fg_result fg__engine_make_batch(fg_engine *e) {
     return FG_OK;
 }
 
+/* ---- how many tokens fill the device ---- */
+
+/* Makes the batch a prompt of n tokens, in the first blocks of the pool. */
+static void fg__engine_probe_batch(fg_engine *e, int32_t n) {
+    int32_t bt = e->desc.block_tokens, i;
+    int g;
+    e->batch.n_tokens = n;
+    e->batch.n_seqs = e->batch.n_rows = 1;
+    e->batch.want_logits = false;
+    e->cu_q[0] = 0;
+    e->cu_q[1] = e->kv_len[0] = n;
+    e->rows[0] = n - 1;
+    for (i = 0; i < n; i++) {
+        e->tokens[i] = i % e->graph.n_vocab;
+        e->positions[i] = i;
+        for (g = 0; g < e->graph.n_groups; g++) {
+            int32_t block = i / bt % e->graph.groups[g].n_blocks;
+            e->tables[g][i / bt] = block;
+            e->slots[g][i] = block * bt + i % bt;
+        }
+    }
+}
+
+/* Tokens per second of passes of n tokens: the best of three. */
+static fg_result fg__engine_probe(fg_engine *e, int32_t n, double *rate) {
+    fg_output output;
+    double best = HUGE_VAL, start;
+    int i;
+    for (i = 0; i < 3; i++) {
+        fg_result r;
+        fg__engine_probe_batch(e, n);
+        start = fg__engine_now(e);
+        if ((r = e->backend->submit(e->device, e->plan, &e->batch)) != FG_OK) return r;
+        if ((r = e->backend->wait(e->device, e->plan, &output)) != FG_OK) return r;
+        best = FG__MIN(best, fg__engine_now(e) - start);
+    }
+    *rate = best > 0 ? n / best : HUGE_VAL;
+    return FG_OK;
+}
+
+/* Sets the budget to the least power of two that has 90% of the best rate. */
+static fg_result fg__engine_saturate(fg_engine *e) {
+    double rates[32], best = 0;
+    int n = 0, i;
+    int32_t most = FG__MIN(e->desc.token_budget, e->desc.max_context), tokens;
+    for (tokens = FG__MIN(8, most);; tokens = FG__MIN(tokens * 2, most)) {
+        fg_result r = fg__engine_probe(e, tokens, &rates[n]);
+        if (r != FG_OK) return r;
+        best = FG__MAX(best, rates[n]);
+        n++;
+        if (tokens == most) break;
+    }
+    for (i = 0, tokens = FG__MIN(8, most); i < n && rates[i] < 0.9 * best; i++) tokens = FG__MIN(tokens * 2, most);
+    e->desc.token_budget = tokens;
+    return FG_OK;
+}
+
 static fg_result fg__engine_find_ends(fg_engine *e) {
     int i, n = 0;
     for (i = 0; i < e->model->hp.n_vocab; i++) n += fg__vocab_is_end(e->model->vocab, i);
@@ -19405,6 +20299,18 @@ static fg_result fg__engine_find_ends(fg_engine *e) {
     for (i = 0; i < e->model->hp.n_vocab; i++)
         if (fg__vocab_is_end(e->model->vocab, i)) e->end_tokens[e->n_end_tokens++] = i;
     return FG_OK;
+}
+
+static void fg__engine_make_swap(fg_engine *e) {
+    size_t bytes, sum = 0;
+    int g;
+    if (!e->backend->swap_blocks) return;
+    for (g = 0; g < e->graph.n_groups; g++)
+        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) == FG_OK) sum += bytes * (size_t)e->graph.groups[g].n_blocks;
+    if (!e->desc.swap_bytes) e->desc.swap_bytes = sum;
+    e->swap_byte_seconds = 0.25e-9; /* until it is known */
+    e->sched.swap = fg__engine_swap;
+    e->sched.swap_user = e;
 }
 
 static fg_result fg__engine_make(fg_engine *e) {
@@ -19416,12 +20322,15 @@ static fg_result fg__engine_make(fg_engine *e) {
     if (r != FG_OK) return r;
     if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK) return r;
     if ((r = fg__engine_make_batch(e)) != FG_OK) return r;
+    if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
+    fg__engine_make_swap(e);
     e->entries = (fg__pass_entry *)fg__malloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->entries || !e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
     fg__engine_count(e);
-    return fg__engine_find_ends(e);
+    if ((r = fg__engine_find_ends(e)) == FG_OK && e->desc.trace) fg__trace_begin(e);
+    return r;
 }
 
 static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
@@ -19496,6 +20405,7 @@ void fg_engine_free(fg_engine *e) {
     fg__env env;
     if (!e) return;
     env = e->env;
+    if (e->traced) fg__trace(e, "\n]\n");
     fg__engine_free_requests(e);
     fg__engine_close_device(e);
     if (e->sched.env) fg__sched_destroy(&e->sched);
@@ -19563,6 +20473,11 @@ bool fg_token_is_end(const fg_model *m, int32_t token) {
     return token >= 0 && token < m->vocab->n_tokens && fg__vocab_is_end(m->vocab, token);
 }
 
+const char *fg_token_text(const fg_model *m, int32_t token, size_t *length) {
+    *length = 0;
+    return token >= 0 && token < m->vocab->n_tokens ? fg__vocab_piece(m->vocab, token, true, length) : NULL;
+}
+
 /* The text of a token as templates see it. False: the vocabulary has no such token. */
 static bool fg__chat_token(const fg_model *m, const char *name, int id, fg__chat_text *text) {
     if (id < 0) return false;
@@ -19617,10 +20532,18 @@ void fg_get_stats(fg_engine *e, fg_stats *stats) {
     fg__mutex_unlock(&e->lock);
 }
 
+void fg_get_histograms(fg_engine *e, fg_histograms *histograms) {
+    fg__mutex_lock(&e->lock);
+    *histograms = e->histograms;
+    fg__mutex_unlock(&e->lock);
+}
+
 void fg_reset_stats(fg_engine *e) {
     fg__mutex_lock(&e->step_lock);
     fg__mutex_lock(&e->lock);
     memset(&e->stats, 0, sizeof(e->stats));
+    memset(&e->histograms, 0, sizeof(e->histograms));
+    e->n_drafted = e->n_accepted = e->n_swaps = 0;
     e->sched.n_preemptions = e->sched.prefix_queries = e->sched.prefix_hits = 0;
     fg__engine_count(e);
     fg__mutex_unlock(&e->lock);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tool/platform.h"
 #include "tool/text.h"
@@ -28,6 +29,16 @@
 #include "tool/cmd_info.h"
 #include "tool/cmd_bench.h"
 #include "tool/cmd_demo.h"
+#include "tool/cmd_sim.h"
+#include "tool/cmd_sweep.h"
+#include "tool/json.h"
+#include "tool/http.h"
+#include "tool/api.h"
+#include "tool/reply.h"
+#include "tool/metrics.h"
+#include "tool/page.h"
+#include "tool/server.h"
+#include "tool/cmd_serve.h"
 
 typedef struct command {
     const char *name;
@@ -46,6 +57,15 @@ static const command commands[] = {
      "  fastgen chat -m model.gguf\n"
      "  fastgen chat -m model.gguf --system \"Answer in one sentence.\" --temp 0.2\n"
      "  echo \"What is a fox?\" | fastgen chat -m model.gguf -n 100\n"},
+    {"serve", CMD_SERVE, cmd_serve, "the OpenAI API over HTTP, for many clients at once", "-m FILE [options]",
+     "  fastgen serve -m model.gguf\n"
+     "  fastgen serve -m model.gguf --host 0.0.0.0 --port 8000 --api-key SECRET\n"
+     "  fastgen serve -m model.gguf --alias my-model --max-seqs 32 --kv-tokens 65536 --kv-type q8_0\n"
+     "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32}'\n"
+     "A browser that opens its address finds a chat, and live pictures of what the engine does. Programs find\n"
+     "/v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health and, for Prometheus,\n"
+     "/metrics under vLLM's names. FASTGEN_API_KEY in the environment does what --api-key does. SIGTERM and Ctrl-C let\n"
+     "it finish what it is answering; asked twice it stops at once.\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, "text on stdin to token ids, or back", "-m FILE [options] < text",
      "  echo -n \"Hello world\" | fastgen tokenize -m model.gguf\n"
      "  echo -n \"<s> is text here\" | fastgen tokenize -m vocabulary.gguf --no-bos --no-special\n"
@@ -69,6 +89,14 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
+    {"bench sim", CMD_SIM, cmd_sim, "the scheduler's policies compared, in simulated time", "[options]",
+     "  fastgen bench sim                             a table\n"
+     "  fastgen bench sim --plot policies.svg --requests 1000\n"
+     "  fastgen bench sim --token-budget 2048 --json\n"
+     "A 7B model on a data-centre GPU under the closed-loop workloads of the FastGen paper; it computes no model.\n"},
+    {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over hits in the prefix cache", "-m FILE [options]",
+     "  fastgen bench sweep -m model.gguf\n"
+     "  fastgen bench sweep -m model.gguf --plot hits.svg --json\n"},
     {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "-m FILE [options]",
      "  fastgen demo -m examples/demo-model/demo.gguf\n"
      "  fastgen demo -m examples/demo-model/demo.gguf --policy prefill_first --token-budget 16\n"},
@@ -84,6 +112,7 @@ static void print_help(FILE *to) {
     fprintf(to, "\nexamples:\n"
                 "  fastgen generate -m model.gguf -p \"Once upon a time\" -n 64\n"
                 "  fastgen chat -m model.gguf\n"
+                "  fastgen serve -m model.gguf --port 8080\n"
                 "  fastgen bench -m model.gguf -b 1,4,16 --json\n"
                 "\nfastgen COMMAND --help lists the options of a command.\n");
 }
@@ -100,6 +129,13 @@ static const command *find_command(const char *name) {
     for (i = 0; i < N_COMMANDS; i++)
         if (strcmp(name, commands[i].name) == 0) return &commands[i];
     return NULL;
+}
+
+/* "bench" and "sim" are "bench sim". */
+static const command *find_pair(const char *first, const char *second) {
+    char name[32];
+    snprintf(name, sizeof(name), "%s %s", first, second);
+    return find_command(name);
 }
 
 static int run_command(const command *c, int argc, char **argv) {
@@ -127,6 +163,7 @@ int main(int argc, char **argv) {
         printf("fastgen %s\n", fg_version());
         return 0;
     }
+    if (argc > 2 && (c = find_pair(argv[1], argv[2])) != NULL) return run_command(c, argc - 3, argv + 3);
     c = find_command(argc < 2 ? "" : help && argc > 2 ? argv[2] : argv[1]);
     if (c && help) return print_command_help(c);
     if (c) return run_command(c, argc - 2, argv + 2);

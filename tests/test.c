@@ -22,6 +22,11 @@
 #include "test_gemm.c"
 #include "test_model.c"
 #include "test_engine.c"
+#include "test_trace.c"
+#include "test_budget.c"
+#include "test_spec.c"
+#include "test_swap.c"
+#include "test_soak.c"
 #include "test_logits.c"
 #include "test_vulkan.c"
 
@@ -38,6 +43,11 @@ static void run_all(void) {
     run_gemm_tests();
     run_model_tests();
     run_engine_tests();
+    run_trace_tests();
+    run_budget_tests();
+    run_spec_tests();
+    run_swap_tests();
+    run_soak_tests();
     run_logits_tests();
     run_vulkan_tests();
 }

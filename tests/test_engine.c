@@ -201,7 +201,8 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
     j->desc.sampling.seed = test_random(random);
     j->desc.sampling.n_logit_bias = job_below(random, 8) == 0;
     j->bias.token = job_below(random, n_vocab);
-    j->bias.bias = 3;
+    j->bias.bias = job_below(random, 2) ? 3.0f : 30.0f; /* 30: nothing but this token, which guesses foresee */
+    j->desc.n_draft = job_below(random, 3) ? 0 : 1 + job_below(random, 16);
     j->desc.n_stop_tokens = job_below(random, 4) == 0;
     j->stop_token = job_below(random, n_vocab);
     j->desc.n_stop = job_below(random, 3) ? 0 : 2;
@@ -210,18 +211,23 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
 }
 
 /* Runs every job alone, each in an engine of its own. */
-static void jobs_alone(fg_model *model, job *jobs, int n) {
-    fg_engine_desc d = engine_desc(model, fg_backend_null());
+static void jobs_alone_on(fg_model *model, const fg_backend *backend, job *jobs, int n) {
+    fg_engine_desc d = engine_desc(model, backend);
     int i;
     for (i = 0; i < n; i++) {
         fg_engine *e = engine_new(&d);
+        int n_draft = jobs[i].desc.n_draft;
         if (!e) return;
+        jobs[i].desc.n_draft = 0;
         CHECKF(job_submit(e, &jobs[i]) == FG_OK, "%s", fg_last_error());
         jobs_run(e);
+        jobs[i].desc.n_draft = n_draft;
         job_check_ends(&jobs[i]);
         fg_engine_free(e);
     }
 }
+
+static void jobs_alone(fg_model *model, job *jobs, int n) { jobs_alone_on(model, fg_backend_null(), jobs, n); }
 
 /* Submits and cancels at random while stepping, until all are done; compares each with its run alone. */
 static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_t *random) {
@@ -240,7 +246,7 @@ static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_
             if (r == FG_OK) j->cancelled = true;
         }
         if (job_below(random, 200) == 0) fg_clear_prefix_cache(e);
-        CHECK(fg_step(e, 0, &busy) == FG_OK);
+        CHECK(fg_step(e, job_below(random, 8) ? 0 : 0.003 * job_below(random, 10), &busy) == FG_OK);
         jobs_take(e);
     }
     for (i = 0; e && i < n; i++) {
@@ -1119,6 +1125,8 @@ static void test_engine_bad_requests(void) {
     d->stop = stops, d->n_stop = 2, api_bad(a, "an empty stop string");
     d->stop = stops, d->n_stop = 3, api_bad(a, "a missing stop string");
     d->stop = &stop, d->n_stop = 1, api_bad(a, "a long stop string");
+    d->n_draft = -1, api_bad(a, "n_draft");
+    d->n_draft = FG__MAX_DRAFT + 1, api_bad(a, "n_draft");
     d->top_logprobs = -1, api_bad(a, "top_logprobs");
     d->top_logprobs = FG_MAX_TOP_LOGPROBS + 1, api_bad(a, "top_logprobs");
     d->tokenize_flags = 64, api_bad(a, "tokenize_flags");
@@ -1163,6 +1171,9 @@ static void test_engine_bad_engines(void) {
     d.block_tokens = 1 << 20, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "block_tokens");
     d.policy = (fg_policy)4, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "policy");
     d.priority_head_start = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "priority_head_start");
+    d.preemption = (fg_preemption)3, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "preemption");
+    d.target_tbt_ms = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms");
+    d.target_tbt_ms = NAN, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms");
     d.n_threads = -1, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "n_threads");
     d.n_threads = 1 << 20, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "n_threads");
     d.kv_type = (fg_type)63, api_bad_engine(&d, m.model, FG_ERROR_UNSUPPORTED, "kv_type");
@@ -1336,7 +1347,9 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         d = engine_desc(model, backend);
         d.allocator = &allocator;
         d.token_budget = 32;
-        d.kv_tokens = 512;
+        d.kv_tokens = backend == fg_backend_null() ? 96 : 512; /* little, so that requests are set back */
+        d.block_tokens = 16;
+        d.preemption = FG_PREEMPT_SWAP;
         d.max_seqs = 4;
         if (model) r = fg_engine_create(&d, &e);
         CHECK(memory_result(r) && (r == FG_OK) == (e != NULL));

@@ -152,6 +152,31 @@ bench_json() {
 check "bench: --json" bench_json
 table() { tool bench -m $demo -p 32 -n 8 -b 1,4 && [ "$(wc -l <"$dir/out")" -gt 2 ]; }
 check "bench: a table" table
+simulated() {
+    tool bench sim -q -r 3 --json --plot "$dir/sim.svg" || return 1
+    [ "$(grep -c '"policy": "splitfuse"' "$dir/out")" = 32 ] && [ "$(grep -c '"policy": "static"' "$dir/out")" = 32 ] && grep -q "</svg>" "$dir/sim.svg"
+}
+check "bench sim: --json and --plot" simulated
+swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && grep -q "</svg>" "$dir/sweep.svg"; }
+check "bench sweep: --json and --plot" swept
+budgets() {
+    tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 || return 1
+    cp "$dir/out" "$dir/plain_budget"
+    tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 --saturate --target-tbt 20 && cmp "$dir/out" "$dir/plain_budget"
+}
+check "--saturate and --target-tbt" budgets
+drafted() {
+    tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 && cp "$dir/out" "$dir/plain_draft" || return 1
+    tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 --draft 8 && cmp "$dir/out" "$dir/plain_draft"
+}
+check "--draft: the same text" drafted
+traced() {
+    tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" || return 1
+    [ "$(head -c 1 "$dir/trace.json")" = "[" ] && [ "$(tail -n 1 "$dir/trace.json" | tr -d '\r')" = "]" ] && grep -q '"name":"pass"' "$dir/trace.json"
+}
+check "--trace" traced
+bad_trace() { ! tool generate -m $demo -p x --trace "$dir/no/such/dir" && err_matches "cannot write"; }
+check "--trace: cannot write" bad_trace
 
 # ---- chat, info, demo
 

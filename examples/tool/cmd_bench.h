@@ -380,7 +380,7 @@ static int bench_open(bench *b) {
     desc.no_prefix_cache = true;
     b->weight_bytes = bytes_per_pass(b->s.model);
     count_products(b);
-    return create_engine(&desc, &b->s);
+    return create_engine(b->args, &desc, &b->s);
 }
 
 static int cmd_bench(tool_args *args) {

@@ -338,7 +338,7 @@ static int demo_open(demo *d) {
     if (!desc.block_tokens) desc.block_tokens = 8;
     if (!desc.kv_tokens) desc.kv_tokens = 1024;
     desc.clock = demo_clock;
-    result = create_engine(&desc, &d->s);
+    result = create_engine(d->args, &desc, &d->s);
     if (result != 0) return result;
     fg_engine_get_desc(d->s.engine, &desc);
     d->token_budget = desc.token_budget;

@@ -7,7 +7,7 @@ typedef struct reply {
     size_t printed;
     bool ended;
     fg_finish finish;
-    int n_prompt, n_cached, n_generated;
+    int n_prompt, n_cached, n_generated, n_drafted, n_accepted;
     fg_times times;
 } reply;
 
@@ -72,6 +72,8 @@ static void take_event(generation *g, const fg_event *event) {
     r->n_prompt = event->n_prompt;
     r->n_cached = event->n_cached;
     r->n_generated = event->n_generated;
+    r->n_drafted = event->n_drafted;
+    r->n_accepted = event->n_accepted;
     r->times = event->times;
     g->n_ended++;
     if (event->finish == FG_FINISH_ERROR) failure("%s", fg_result_text(event->result));
@@ -134,6 +136,7 @@ static void add_reply_json(const reply *r, int sample, bool logprobs, str *to) {
     str_json(to, r->text.data ? r->text.data : "", r->text.length);
     str_printf(to, ", \"finish\": \"%s\", \"prompt_tokens\": %d, \"cached_tokens\": %d, \"generated_tokens\": %d",
                finish_name(r->finish), r->n_prompt, r->n_cached, r->n_generated);
+    if (r->n_drafted) str_printf(to, ", \"drafted_tokens\": %d, \"accepted_tokens\": %d", r->n_drafted, r->n_accepted);
     str_puts(to, ", \"first_token_s\": ");
     str_number(to, r->times.first_token - r->times.arrival, 6);
     str_puts(to, ", \"total_s\": ");
@@ -160,16 +163,19 @@ static void print_generation_json(generation *g, uint64_t seed) {
 /* On stderr: log-probabilities where asked for, and one line of numbers. */
 static void print_generation_notes(generation *g, uint64_t seed) {
     double seconds = g->end - g->start, first = 0.0;
-    int i, tokens = 0;
+    int i, tokens = 0, drafted = 0, accepted = 0;
     for (i = 0; i < g->n; i++) {
         const reply *r = &g->replies[i];
         if (r->details.length && !g->args->json) fprintf(stderr, "%s%s", i ? "\n" : "", r->details.data);
         tokens += r->n_generated;
+        drafted += r->n_drafted;
+        accepted += r->n_accepted;
         if (r->times.first_token - r->times.arrival > first) first = r->times.first_token - r->times.arrival;
     }
     if (g->args->quiet) return;
     fprintf(stderr, "%d text%s, %d tokens in %.2f s (%.1f tokens/s), first token after %.0f ms at most", g->n,
             g->n == 1 ? "" : "s", tokens, seconds, seconds > 0.0 ? tokens / seconds : 0.0, first * 1e3);
+    if (drafted) fprintf(stderr, ", %d of %d guesses right", accepted, drafted);
     if (g->args->temperature > 0.0) fprintf(stderr, ", seed %llu", (unsigned long long)seed);
     fprintf(stderr, "\n");
 }

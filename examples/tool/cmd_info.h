@@ -94,11 +94,11 @@ static void print_memory(const fg_engine_desc *desc, int n_ctx_train) {
     }
 }
 
-static int print_graph(fg_engine_desc *desc, session *s) {
+static int print_graph(const tool_args *args, fg_engine_desc *desc, session *s) {
     size_t length = 0;
     char *text;
     fg_result result;
-    if (create_engine(desc, s) != 0) return 1;
+    if (create_engine(args, desc, s) != 0) return 1;
     fg_graph_text(s->engine, NULL, 0, &length);
     text = (char *)xrealloc(NULL, length + 1);
     result = fg_graph_text(s->engine, text, length + 1, &length);
@@ -151,7 +151,7 @@ static int print_info(tool_args *args, session *s, fg_engine_desc *desc) {
     fg_model_get_info(s->model, &info);
     desc->model = s->model;
     if (args->graph && info.vocab_only) return failure("%s has no weights, so no graph", base_name(args->model));
-    if (args->graph) return print_graph(desc, s);
+    if (args->graph) return print_graph(args, desc, s);
     describe_device(desc, &caps);
     if (args->json) {
         print_info_json(args, s->model, &info, desc, &caps);

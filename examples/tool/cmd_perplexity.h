@@ -86,7 +86,7 @@ static int open_for_windows(tool_args *args, perplexity *p) {
     desc.no_prefix_cache = true;
     p->bos = info.add_bos && !args->no_bos ? info.token_bos : -1;
     p->window = desc.max_context - (p->bos >= 0);
-    return create_engine(&desc, &p->s);
+    return create_engine(p->args, &desc, &p->s);
 }
 
 static int cmd_perplexity(tool_args *args) {

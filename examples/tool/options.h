@@ -8,9 +8,12 @@ enum {
     CMD_INFO = 16,
     CMD_BENCH = 32,
     CMD_DEMO = 64,
+    CMD_SERVE = 128,
+    CMD_SIM = 256,
+    CMD_SWEEP = 512,
     CMD_TEXT = CMD_GENERATE | CMD_CHAT,
-    CMD_ENGINE = CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_BENCH | CMD_DEMO,
-    CMD_ALL = CMD_ENGINE | CMD_TOKENIZE
+    CMD_ENGINE = CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_BENCH | CMD_DEMO | CMD_SERVE | CMD_SWEEP,
+    CMD_ALL = CMD_ENGINE | CMD_TOKENIZE | CMD_SIM
 };
 
 typedef struct text_list {
@@ -22,13 +25,14 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *backend, *device, *cpu_path, *policy, *kv_type;
+    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption;
     int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
-    bool no_prefix_cache, no_even_split;
+    bool no_prefix_cache, no_even_split, saturate;
+    double target_tbt;
     /* what to write */
     text_list prompts, stops, biases;
     const char *file, *system;
-    int n_predict, min_tokens, samples, logprobs;
+    int n_predict, min_tokens, samples, logprobs, draft;
     bool ignore_eos;
     uint64_t seed;
     bool seed_given;
@@ -36,8 +40,10 @@ typedef struct tool_args {
     int top_k, penalty_window;
     /* single commands */
     bool no_bos, no_special, decode, graph, metadata;
-    int bench_prompt, repetitions;
+    int bench_prompt, repetitions, requests;
     const char *batches, *plot;
+    const char *host, *alias, *api_key;
+    int port, max_queue, max_connections, max_body, timeout, drain;
 } tool_args;
 
 typedef enum option_kind { OPT_FLAG, OPT_INT, OPT_REAL, OPT_SEED, OPT_TEXT, OPT_LIST } option_kind;
@@ -69,6 +75,9 @@ static const option options[] = {
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
     {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw throughput over the share of hits, as SVG"},
+    {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_BENCH,
      "an SVG of tokens/s over tokens per pass, batch and context"},
     {"--samples", NULL, "N", OPT_INT, FIELD(samples), 1, 1024, CMD_GENERATE, "texts for each prompt (1)"},
@@ -80,6 +89,19 @@ static const option options[] = {
      "special tokens in the text are text; left out by --decode"},
     {"--graph", NULL, NULL, OPT_FLAG, FIELD(graph), 0, 0, CMD_INFO, "print the list of operations"},
     {"--metadata", NULL, NULL, OPT_FLAG, FIELD(metadata), 0, 0, CMD_INFO, "print all metadata of the file"},
+    {"--host", NULL, "ADDRESS", OPT_TEXT, FIELD(host), 0, 0, CMD_SERVE,
+     "where to listen (127.0.0.1: this machine alone); 0.0.0.0 or ::: everywhere"},
+    {"--port", NULL, "N", OPT_INT, FIELD(port), 0, 65535, CMD_SERVE, "TCP port (8080); 0: any free one"},
+    {"--alias", NULL, "NAME", OPT_TEXT, FIELD(alias), 0, 0, CMD_SERVE, "the model's name for clients (that of its file)"},
+    {"--api-key", NULL, "KEY", OPT_TEXT, FIELD(api_key), 0, 0, CMD_SERVE, "refuse clients that do not send this key"},
+    {"--max-queue", NULL, "N", OPT_INT, FIELD(max_queue), 1, 1e6, CMD_SERVE,
+     "requests that may wait (256); more are told to try again"},
+    {"--max-connections", NULL, "N", OPT_INT, FIELD(max_connections), 1, 65536, CMD_SERVE, "open connections (1024)"},
+    {"--max-body", NULL, "MIB", OPT_INT, FIELD(max_body), 1, 1024, CMD_SERVE, "largest body of a request in MiB (8)"},
+    {"--timeout", NULL, "SECONDS", OPT_INT, FIELD(timeout), 1, 86400, CMD_SERVE,
+     "how long a client may take to send a request, or to read (60)"},
+    {"--drain", NULL, "SECONDS", OPT_INT, FIELD(drain), 0, 86400, CMD_SERVE,
+     "how long answers may take after SIGTERM (30)"},
 
     {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_TEXT, "sampling"},
     {"--temp", "--temperature", "X", OPT_REAL, FIELD(temperature), 0, 1000, CMD_TEXT, "temperature (0.8); 0: greedy"},
@@ -98,37 +120,48 @@ static const option options[] = {
     {"--penalty-window", NULL, "N", OPT_INT, FIELD(penalty_window), 0, INT_MOST, CMD_TEXT,
      "last tokens the penalties see; 0: all"},
     {"--logit-bias", NULL, "ID=X", OPT_LIST, FIELD(biases), 0, 0, CMD_TEXT, "adds X to a token's logit; -inf bans it"},
-    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0, CMD_TEXT | CMD_BENCH | CMD_DEMO,
+    {"--seed", NULL, "N", OPT_SEED, FIELD(seed), 0, 0, CMD_TEXT | CMD_BENCH | CMD_DEMO | CMD_SIM | CMD_SWEEP,
      "of the random numbers; the same seed gives the same text"},
     {"--stop", NULL, "TEXT", OPT_LIST, FIELD(stops), 0, 0, CMD_TEXT, "end at this text, which is left out; repeatable"},
+    {"--draft", NULL, "N", OPT_INT, FIELD(draft), 0, 16, CMD_TEXT,
+     "guess N tokens ahead from what was said before (0); the text stays the same"},
     {"--ignore-eos", NULL, NULL, OPT_FLAG, FIELD(ignore_eos), 0, 0, CMD_GENERATE, "go on past end tokens"},
     {"--min-tokens", NULL, "N", OPT_INT, FIELD(min_tokens), 0, INT_MOST, CMD_TEXT, "no end before so many tokens"},
     {"--logprobs", NULL, "N", OPT_INT, FIELD(logprobs), 0, FG_MAX_TOP_LOGPROBS, CMD_GENERATE,
      "log-probabilities and N alternatives of each token"},
 
     {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ENGINE, "engine"},
-    {"-c", "--context", "N", OPT_INT, FIELD(context), 1, INT_MOST, CMD_TEXT | CMD_PERPLEXITY | CMD_INFO,
+    {"-c", "--context", "N", OPT_INT, FIELD(context), 1, INT_MOST, CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_SERVE,
      "longest sequence in tokens"},
     {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, vulkan, or null (computes nothing)"},
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},
-    {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE, "tokens per pass"},
+    {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
+    {"--preemption", NULL, "NAME", OPT_TEXT, FIELD(preemption), 0, 0, CMD_ENGINE,
+     "when the KV pool is short: auto, recompute or swap"},
+    {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
+     "measure first how few tokens fill the device; take no more"},
+    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE | CMD_SIM,
+     "milliseconds between tokens that prompts must not exceed"},
     {"--policy", NULL, "NAME", OPT_TEXT, FIELD(policy), 0, 0, CMD_ENGINE,
      "splitfuse, prefill_first, orca or static"},
-    {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE, "fill passes greedily"},
-    {"--max-seqs", NULL, "N", OPT_INT, FIELD(max_seqs), 1, 65536, CMD_GENERATE | CMD_INFO | CMD_DEMO,
+    {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE | CMD_SIM, "fill passes greedily"},
+    {"--max-seqs", NULL, "N", OPT_INT, FIELD(max_seqs), 1, 65536, CMD_GENERATE | CMD_INFO | CMD_DEMO | CMD_SERVE,
      "sequences that run at once"},
     {"--kv-type", NULL, "TYPE", OPT_TEXT, FIELD(kv_type), 0, 0, CMD_ENGINE, "of the KV cache: f32, f16, bf16 or q8_0"},
-    {"--kv-tokens", NULL, "N", OPT_INT, FIELD(kv_tokens), 1, INT_MOST, CMD_TEXT | CMD_INFO | CMD_DEMO,
+    {"--kv-tokens", NULL, "N", OPT_INT, FIELD(kv_tokens), 1, INT_MOST, CMD_TEXT | CMD_INFO | CMD_DEMO | CMD_SERVE,
      "size of the KV pool in tokens"},
     {"--block-tokens", NULL, "N", OPT_INT, FIELD(block_tokens), 1, 65536, CMD_ENGINE,
      "tokens per KV block, a power of two"},
-    {"--no-prefix-cache", NULL, NULL, OPT_FLAG, FIELD(no_prefix_cache), 0, 0, CMD_TEXT | CMD_DEMO,
+    {"--no-prefix-cache", NULL, NULL, OPT_FLAG, FIELD(no_prefix_cache), 0, 0, CMD_TEXT | CMD_DEMO | CMD_SERVE,
      "compute shared prompt prefixes again"},
     {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ALL, "output"},
-    {"--json", NULL, NULL, OPT_FLAG, FIELD(json), 0, 0, CMD_ALL & ~(CMD_CHAT | CMD_DEMO), "print JSON"},
-    {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0, CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH,
+    {"--trace", NULL, "FILE", OPT_TEXT, FIELD(trace), 0, 0, CMD_ENGINE & ~CMD_INFO,
+     "write passes and requests for ui.perfetto.dev or chrome://tracing"},
+    {"--json", NULL, NULL, OPT_FLAG, FIELD(json), 0, 0, CMD_ALL & ~(CMD_CHAT | CMD_DEMO | CMD_SERVE), "print JSON"},
+    {"--quiet", "-q", NULL, OPT_FLAG, FIELD(quiet), 0, 0,
+     CMD_TEXT | CMD_PERPLEXITY | CMD_BENCH | CMD_SERVE | CMD_SIM | CMD_SWEEP,
      "nothing but results and errors"},
     {"--verbose", "-v", NULL, OPT_FLAG, FIELD(verbose), 0, 0, CMD_ALL, "what the library logs"},
     {"--help", "-h", NULL, OPT_FLAG, FIELD(help), 0, 0, CMD_ALL, "this text"},
@@ -148,7 +181,14 @@ static void args_default(tool_args *args) {
     args->min_p = 0.05;
     args->bench_prompt = 512;
     args->repetitions = 1;
+    args->requests = 200;
     args->batches = "1,4,16";
+    args->host = "127.0.0.1";
+    args->port = 8080;
+    args->max_connections = 1024;
+    args->max_body = 8;
+    args->timeout = 60;
+    args->drain = 30;
 }
 
 /* Wrong use: a message on stderr; the tool then ends with 2. */

@@ -1,13 +1,16 @@
-/* What differs between systems: terminals, the clock, arguments and file names in UTF-8. The rest is plain C. */
+/* What differs between systems: terminals, the clock, arguments and file names in UTF-8, sockets, threads. The rest is plain C. */
 
 #include <signal.h>
 
 #if defined(_WIN32)
 #include <fcntl.h>
 #include <io.h>
+#include <winsock2.h>
+#include <ws2tcpip.h>
 #include <shellapi.h>
 #if defined(_MSC_VER)
 #pragma comment(lib, "shell32")
+#pragma comment(lib, "ws2_32")
 #endif
 
 static void *xrealloc(void *pointer, size_t size);
@@ -67,7 +70,14 @@ static FILE *open_for_writing(const char *path) {
 }
 
 #else
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -124,3 +134,239 @@ static void catch_interrupts(void) {
     interrupted = 0;
     signal(SIGINT, on_interrupt);
 }
+
+/* ---- sockets: non-blocking, on numeric addresses ------------------------------------------------ */
+
+#if defined(_WIN32)
+typedef SOCKET socket_id;
+typedef WSAPOLLFD socket_poll;
+#define NO_SOCKET INVALID_SOCKET
+
+static bool sockets_start(void) {
+    WSADATA data;
+    return WSAStartup(MAKEWORD(2, 2), &data) == 0;
+}
+
+static void socket_close(socket_id s) { closesocket(s); }
+static bool socket_blocked(void) { return WSAGetLastError() == WSAEWOULDBLOCK; }
+static int wait_sockets(socket_poll *sockets, int n, int milliseconds) { return WSAPoll(sockets, (ULONG)n, milliseconds); }
+
+static void socket_make_nonblocking(socket_id s) {
+    u_long on = 1;
+    ioctlsocket(s, FIONBIO, &on);
+}
+
+static void raise_file_limit(int n) { (void)n; }
+#else
+typedef int socket_id;
+typedef struct pollfd socket_poll;
+#define NO_SOCKET (-1)
+
+static bool sockets_start(void) { return signal(SIGPIPE, SIG_IGN) != SIG_ERR; }
+static void socket_close(socket_id s) { close(s); }
+static bool socket_blocked(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+static int wait_sockets(socket_poll *sockets, int n, int milliseconds) { return poll(sockets, (nfds_t)n, milliseconds); }
+static void socket_make_nonblocking(socket_id s) { fcntl(s, F_SETFL, fcntl(s, F_GETFL) | O_NONBLOCK); }
+
+/* Lets the process have n files open, if the system allows that many. */
+static void raise_file_limit(int n) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)n) return;
+    limit.rlim_cur = limit.rlim_max < (rlim_t)n ? limit.rlim_max : (rlim_t)n;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+#endif
+
+/* Bytes taken or given; 0: the other side has closed (receiving) or nothing fits (sending); -1: nothing now; -2: broken. */
+static int socket_receive(socket_id s, char *to, size_t size) {
+    int n = (int)recv(s, to, size, 0);
+    return n >= 0 ? n : socket_blocked() ? -1 : -2;
+}
+
+static int socket_send(socket_id s, const char *from, size_t size) {
+    int n = (int)send(s, from, size, 0);
+    return n >= 0 ? n : socket_blocked() ? -1 : -2;
+}
+
+typedef struct socket_address {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } u;
+    int length;
+} socket_address;
+
+/* "127.0.0.1", "::1", "localhost"; false for other names, which would have to be looked up. */
+static bool parse_address(const char *host, int port, socket_address *to) {
+    memset(to, 0, sizeof(*to));
+    if (strcmp(host, "localhost") == 0) host = "127.0.0.1";
+    if (inet_pton(AF_INET, host, &to->u.v4.sin_addr) == 1) {
+        to->u.v4.sin_family = AF_INET;
+        to->u.v4.sin_port = htons((unsigned short)port);
+        to->length = (int)sizeof(to->u.v4);
+        return true;
+    }
+    if (inet_pton(AF_INET6, host, &to->u.v6.sin6_addr) != 1) return false;
+    to->u.v6.sin6_family = AF_INET6;
+    to->u.v6.sin6_port = htons((unsigned short)port);
+    to->length = (int)sizeof(to->u.v6);
+    return true;
+}
+
+static void socket_set(socket_id s, int level, int option) {
+    int on = 1;
+    setsockopt(s, level, option, (const char *)&on, sizeof(on));
+}
+
+/* A socket that listens there; *port is then the one chosen, when it was 0. */
+static socket_id socket_listen(socket_address *address, int *port) {
+    socket_id s = socket(address->u.any.sa_family, SOCK_STREAM, 0);
+    socklen_t length = (socklen_t)address->length;
+    if (s == NO_SOCKET) return NO_SOCKET;
+#if defined(_WIN32)
+    socket_set(s, SOL_SOCKET, SO_EXCLUSIVEADDRUSE);
+#else
+    socket_set(s, SOL_SOCKET, SO_REUSEADDR);
+#endif
+    if (bind(s, &address->u.any, length) != 0 || listen(s, 1024) != 0 || getsockname(s, &address->u.any, &length) != 0) {
+        socket_close(s);
+        return NO_SOCKET;
+    }
+    *port = ntohs(address->u.any.sa_family == AF_INET ? address->u.v4.sin_port : address->u.v6.sin6_port);
+    socket_make_nonblocking(s);
+    return s;
+}
+
+/* A datagram socket that is connected to itself: a byte sent to it ends a wait_sockets, also from a signal handler. */
+static socket_id socket_loop(void) {
+    socket_address address;
+    socklen_t length;
+    socket_id s = socket(AF_INET, SOCK_DGRAM, 0);
+    if (s == NO_SOCKET) return NO_SOCKET;
+    parse_address("127.0.0.1", 0, &address);
+    length = (socklen_t)address.length;
+    if (bind(s, &address.u.any, length) != 0 || getsockname(s, &address.u.any, &length) != 0 ||
+        connect(s, &address.u.any, length) != 0) {
+        socket_close(s);
+        return NO_SOCKET;
+    }
+    socket_make_nonblocking(s);
+    return s;
+}
+
+static void socket_wake(socket_id loop) { (void)!socket_send(loop, "", 1); }
+
+/* ---- the end of a server: how often it was asked to stop ---------------------------------------- */
+
+static volatile sig_atomic_t stops_asked;
+static socket_id stop_socket = NO_SOCKET; /* woken then */
+
+#if defined(_WIN32)
+static BOOL WINAPI on_stop(DWORD event) {
+    (void)event;
+    stops_asked = stops_asked + 1;
+    socket_wake(stop_socket);
+    return TRUE;
+}
+
+static void catch_stops(socket_id loop) {
+    stop_socket = loop;
+    SetConsoleCtrlHandler(on_stop, TRUE);
+}
+#else
+static void on_stop(int number) {
+    int error = errno;
+    (void)number;
+    stops_asked = stops_asked + 1;
+    socket_wake(stop_socket);
+    errno = error;
+}
+
+static void catch_stops(socket_id loop) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_stop;
+    stop_socket = loop;
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+#endif
+
+/* ---- threads: where the library has none, there are none here ----------------------------------- */
+
+#if defined(FG_NO_THREADS)
+typedef int thread_id;
+typedef int thread_lock;
+typedef int thread_signal;
+static bool thread_start(thread_id *t, void (*run)(void *), void *user) { return (void)t, (void)run, (void)user, false; }
+static void thread_join(thread_id *t) { (void)t; }
+static void lock_init(thread_lock *l) { *l = 0; }
+static void lock_take(thread_lock *l) { *l = 1; }
+static void lock_give(thread_lock *l) { *l = 0; }
+static void signal_init(thread_signal *s) { *s = 0; }
+static void signal_send(thread_signal *s) { *s = 1; }
+static void signal_wait(thread_signal *s, thread_lock *l) { *s = *l = 0; }
+#elif defined(_WIN32)
+typedef struct thread_id {
+    HANDLE handle;
+    void (*run)(void *);
+    void *user;
+} thread_id;
+typedef SRWLOCK thread_lock;
+typedef CONDITION_VARIABLE thread_signal;
+
+static DWORD WINAPI thread_main(LPVOID argument) {
+    thread_id *t = (thread_id *)argument;
+    t->run(t->user);
+    return 0;
+}
+
+static bool thread_start(thread_id *t, void (*run)(void *), void *user) {
+    t->run = run;
+    t->user = user;
+    t->handle = CreateThread(NULL, 0, thread_main, t, 0, NULL);
+    return t->handle != NULL;
+}
+
+static void thread_join(thread_id *t) {
+    WaitForSingleObject(t->handle, INFINITE);
+    CloseHandle(t->handle);
+}
+
+static void lock_init(thread_lock *l) { InitializeSRWLock(l); }
+static void lock_take(thread_lock *l) { AcquireSRWLockExclusive(l); }
+static void lock_give(thread_lock *l) { ReleaseSRWLockExclusive(l); }
+static void signal_init(thread_signal *s) { InitializeConditionVariable(s); }
+static void signal_send(thread_signal *s) { WakeAllConditionVariable(s); }
+static void signal_wait(thread_signal *s, thread_lock *l) { SleepConditionVariableSRW(s, l, INFINITE, 0); }
+#else
+#include <pthread.h>
+typedef struct thread_id {
+    pthread_t handle;
+    void (*run)(void *);
+    void *user;
+} thread_id;
+typedef pthread_mutex_t thread_lock;
+typedef pthread_cond_t thread_signal;
+
+static void *thread_main(void *argument) {
+    thread_id *t = (thread_id *)argument;
+    t->run(t->user);
+    return NULL;
+}
+
+static bool thread_start(thread_id *t, void (*run)(void *), void *user) {
+    t->run = run;
+    t->user = user;
+    return pthread_create(&t->handle, NULL, thread_main, t) == 0;
+}
+
+static void thread_join(thread_id *t) { pthread_join(t->handle, NULL); }
+static void lock_init(thread_lock *l) { pthread_mutex_init(l, NULL); }
+static void lock_take(thread_lock *l) { pthread_mutex_lock(l); }
+static void lock_give(thread_lock *l) { pthread_mutex_unlock(l); }
+static void signal_init(thread_signal *s) { pthread_cond_init(s, NULL); }
+static void signal_send(thread_signal *s) { pthread_cond_broadcast(s); }
+static void signal_wait(thread_signal *s, thread_lock *l) { pthread_cond_wait(s, l); }
+#endif

@@ -3,6 +3,7 @@
 typedef struct session {
     fg_model *model;
     fg_engine *engine;
+    FILE *trace;
 } session;
 
 static void print_log(fg_log_level level, const char *line, void *user) {
@@ -52,6 +53,17 @@ static int find_policy(const tool_args *args, fg_policy *policy) {
     return args->policy ? usage_error(args, "no policy '%s'", args->policy) : 0;
 }
 
+static int find_preemption(const tool_args *args, fg_preemption *preemption) {
+    static const char *const names[3] = {"auto", "recompute", "swap"};
+    int i;
+    for (i = 0; args->preemption && i < 3; i++)
+        if (strcmp(args->preemption, names[i]) == 0) {
+            *preemption = (fg_preemption)i;
+            return 0;
+        }
+    return args->preemption ? usage_error(args, "no preemption '%s'", args->preemption) : 0;
+}
+
 static int find_kv_type(const tool_args *args, fg_type *type) {
     static const char *const names[4] = {"f32", "f16", "bf16", "q8_0"};
     static const fg_type types[4] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
@@ -82,13 +94,17 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     memset(desc, 0, sizeof(*desc));
     result = find_backend(args, &desc->backends[0]);
     if (result == 0) result = find_policy(args, &desc->policy);
+    if (result == 0) result = find_preemption(args, &desc->preemption);
     if (result == 0) result = find_kv_type(args, &desc->kv_type);
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
     desc->n_threads = args->threads;
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
+    desc->max_queue = args->max_queue;
     desc->token_budget = args->token_budget;
+    desc->saturate_budget = args->saturate;
+    desc->target_tbt_ms = (float)args->target_tbt;
     desc->kv_tokens = args->kv_tokens;
     desc->block_tokens = args->block_tokens;
     desc->no_even_split = args->no_even_split;
@@ -100,15 +116,26 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     return result;
 }
 
-static int create_engine(fg_engine_desc *desc, session *s) {
+static void write_trace(const void *data, size_t size, void *user) { fwrite(data, 1, size, (FILE *)user); }
+
+/* Creates the engine, which writes a trace where one is asked for. 0, or 1 after a message. */
+static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s) {
     desc->model = s->model;
+    if (args->trace) {
+        s->trace = fopen(args->trace, "wb");
+        if (!s->trace) return failure("cannot write '%s': %s", args->trace, strerror(errno));
+        desc->trace = write_trace;
+        desc->trace_user = s->trace;
+    }
     if (fg_engine_create(desc, &s->engine) != FG_OK) return failure("%s", fg_last_error());
     clear_progress();
     return 0;
 }
 
 static void session_close(session *s) {
-    fg_engine_free(s->engine);
+    fg_engine_free(s->engine); /* ends the trace */
+    if (s->trace && (fflush(s->trace) != 0 || ferror(s->trace))) failure("the trace is not complete: %s", strerror(errno));
+    if (s->trace) fclose(s->trace);
     fg_model_free(s->model);
     memset(s, 0, sizeof(*s));
 }
@@ -119,7 +146,7 @@ static int session_open(const tool_args *args, session *s) {
     int result = describe_engine(args, &desc);
     memset(s, 0, sizeof(*s));
     if (result == 0) result = load_model(args, false, &s->model);
-    if (result == 0) result = create_engine(&desc, s);
+    if (result == 0) result = create_engine(args, &desc, s);
     if (result != 0) session_close(s);
     return result;
 }
@@ -159,6 +186,7 @@ static int describe_request(const tool_args *args, int default_tokens, fg_reques
     p->n_logit_bias = args->biases.count;
     desc->max_tokens = args->n_predict < 0 ? default_tokens : args->n_predict;
     desc->min_tokens = args->min_tokens;
+    desc->n_draft = args->draft;
     desc->stop = args->stops.items;
     desc->n_stop = args->stops.count;
     desc->ignore_eos = args->ignore_eos;

@@ -1,0 +1,517 @@
+/* The OpenAI API as JSON: request bodies to fg_request_desc. Fields beyond OpenAI's are named and mean the same as with vLLM.
+   Missing and null fields take their defaults, unknown ones are ignored. No sockets and no engine in here. */
+
+typedef enum api_kind { API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE } api_kind;
+
+enum { API_MAX_PROMPTS = 1024, API_MAX_N = 128, API_MAX_STOPS = 64, API_MAX_BIASES = 4096, API_MAX_CHOICES = 4096 };
+
+typedef struct api_error {
+    int status; /* HTTP; 0: none */
+    const char *code;
+    char param[64], message[480];
+} api_error;
+
+typedef struct api_prompt {
+    int32_t *tokens;
+    size_t n_tokens;
+    str text; /* with echo */
+} api_prompt;
+
+/* What a request asks for. */
+typedef struct api_request {
+    api_kind kind;
+    fg_request_desc desc; /* without prompt; its lists are stop_texts, biases and stop_tokens */
+    api_prompt *prompts;
+    int n_prompts;
+    char **stop_texts;
+    fg_logit_bias *biases;
+    int32_t *stop_tokens;
+    bool stream, include_usage, echo;
+    bool add_special_tokens, add_generation_prompt, return_token_strs;
+    bool logprobs;
+    int max_tokens, n, best_of, top_logprobs, priority;
+    str reply; /* of API_TOKENIZE and API_DETOKENIZE: the JSON to send */
+    api_error error;
+} api_request;
+
+/* What requests are read against. */
+typedef struct api_server {
+    const fg_model *model;
+    const char *model_name;
+    int max_context;
+} api_server;
+
+static void api_request_free(api_request *r) {
+    int i;
+    for (i = 0; i < r->n_prompts; i++) {
+        free(r->prompts[i].tokens);
+        str_free(&r->prompts[i].text);
+    }
+    for (i = 0; i < r->desc.n_stop; i++) free(r->stop_texts[i]);
+    free(r->prompts);
+    free(r->stop_texts);
+    free(r->biases);
+    free(r->stop_tokens);
+    str_free(&r->reply);
+}
+
+/* Notes what is wrong with the request; always false. */
+static bool api_fail(api_request *r, int status, const char *param, const char *format, ...) {
+    va_list args;
+    r->error.status = status;
+    snprintf(r->error.param, sizeof(r->error.param), "%s", param ? param : "");
+    va_start(args, format);
+    vsnprintf(r->error.message, sizeof(r->error.message), format, args);
+    va_end(args);
+    return false;
+}
+
+static void api_add_error(str *to, const api_error *e) {
+    const char *type = e->status == 429 ? "rate_limit_error" : e->status >= 500 ? "server_error" : "invalid_request_error";
+    str_puts(to, "{\"error\":{\"message\":");
+    str_json(to, e->message, strlen(e->message));
+    str_printf(to, ",\"type\":\"%s\",\"param\":", type);
+    if (e->param[0]) str_json(to, e->param, strlen(e->param));
+    else str_puts(to, "null");
+    if (e->code) str_printf(to, ",\"code\":\"%s\"}}", e->code);
+    else str_puts(to, ",\"code\":null}}");
+}
+
+/* The status that a result of the library becomes. */
+static bool api_fail_result(api_request *r, fg_result result, const char *param) {
+    int status = result == FG_ERROR_QUEUE_FULL ? 429 : result == FG_ERROR_OUT_OF_MEMORY ? 503
+               : result == FG_ERROR_INVALID_ARGUMENT || result == FG_ERROR_TOO_LONG || result == FG_ERROR_TEMPLATE ||
+                 result == FG_ERROR_NOT_FOUND ? 400 : 500;
+    if (result == FG_ERROR_TOO_LONG) r->error.code = "context_length_exceeded";
+    return api_fail(r, status, param, "%s", fg_last_error());
+}
+
+/* ---- fields that are one number or one flag ---------------------------------------------------- */
+
+typedef enum api_type { API_INT, API_FLOAT, API_BOOL } api_type;
+
+typedef struct api_field {
+    const char *name;
+    api_type type;
+    size_t offset; /* in api_request */
+    double least, most;
+} api_field;
+
+#define API_AT(name) offsetof(api_request, name)
+
+static const api_field api_fields[] = {
+    {"stream", API_BOOL, API_AT(stream), 0, 0},
+    {"n", API_INT, API_AT(n), 1, API_MAX_N},
+    {"min_tokens", API_INT, API_AT(desc.min_tokens), 0, INT_MOST},
+    {"max_tokens", API_INT, API_AT(max_tokens), 0, INT_MOST},
+    {"temperature", API_FLOAT, API_AT(desc.sampling.temperature), 0, 100},
+    {"top_p", API_FLOAT, API_AT(desc.sampling.top_p), 0, 1},
+    {"top_k", API_INT, API_AT(desc.sampling.top_k), -1, INT_MOST},
+    {"min_p", API_FLOAT, API_AT(desc.sampling.min_p), 0, 1},
+    {"typical_p", API_FLOAT, API_AT(desc.sampling.typical_p), 0, 1},
+    {"repetition_penalty", API_FLOAT, API_AT(desc.sampling.repetition_penalty), 0.01, 100},
+    {"presence_penalty", API_FLOAT, API_AT(desc.sampling.presence_penalty), -2, 2},
+    {"frequency_penalty", API_FLOAT, API_AT(desc.sampling.frequency_penalty), -2, 2},
+    {"ignore_eos", API_BOOL, API_AT(desc.ignore_eos), 0, 0},
+    {"priority", API_INT, API_AT(priority), -1e9, 1e9},
+};
+
+static const api_field api_completion_fields[] = {
+    {"echo", API_BOOL, API_AT(echo), 0, 0},
+    {"best_of", API_INT, API_AT(best_of), 1, API_MAX_N},
+    {"logprobs", API_INT, API_AT(top_logprobs), 0, FG_MAX_TOP_LOGPROBS},
+    {"add_special_tokens", API_BOOL, API_AT(add_special_tokens), 0, 0},
+};
+
+static const api_field api_chat_fields[] = {
+    {"max_completion_tokens", API_INT, API_AT(max_tokens), 0, INT_MOST},
+    {"logprobs", API_BOOL, API_AT(logprobs), 0, 0},
+    {"top_logprobs", API_INT, API_AT(top_logprobs), 0, FG_MAX_TOP_LOGPROBS},
+    {"add_generation_prompt", API_BOOL, API_AT(add_generation_prompt), 0, 0},
+};
+
+static const api_field api_tokenize_fields[] = {
+    {"add_special_tokens", API_BOOL, API_AT(add_special_tokens), 0, 0},
+    {"add_generation_prompt", API_BOOL, API_AT(add_generation_prompt), 0, 0},
+    {"return_token_strs", API_BOOL, API_AT(return_token_strs), 0, 0},
+};
+
+#define API_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+static bool api_read_field(api_request *r, const json *j, const json_node *value, const api_field *f) {
+    void *to = (char *)r + f->offset;
+    double number;
+    if (f->type == API_BOOL) {
+        if (value->type != JSON_BOOL) return api_fail(r, 400, f->name, "%s must be true or false", f->name);
+        *(bool *)to = j->text[value->begin] == 't';
+        return true;
+    }
+    if (!json_real(j, value, &number)) return api_fail(r, 400, f->name, "%s must be a number", f->name);
+    if (f->type == API_INT && number != floor(number)) return api_fail(r, 400, f->name, "%s must be a whole number", f->name);
+    if (number < f->least || number > f->most)
+        return api_fail(r, 400, f->name, "%s is %.10g, but must be in %.10g to %.10g", f->name, number, f->least, f->most);
+    if (f->type == API_INT) *(int *)to = (int)number;
+    else *(float *)to = (float)number;
+    return true;
+}
+
+static bool api_read_fields(api_request *r, const json *j, const api_field *fields, int n) {
+    int i;
+    for (i = 0; i < n; i++) {
+        const json_node *value = json_get(j, j->nodes, fields[i].name);
+        if (value && !api_read_field(r, j, value, &fields[i])) return false;
+    }
+    return true;
+}
+
+/* ---- lists ------------------------------------------------------------------------------------- */
+
+static bool api_read_stop(api_request *r, const json *j, const json_node *stop) {
+    uint32_t i, n = stop->type == JSON_ARRAY ? stop->count : 1;
+    const json_node *item = stop->type == JSON_ARRAY ? stop + 1 : stop;
+    if (n > API_MAX_STOPS) return api_fail(r, 400, "stop", "stop has %u texts, the most is %d", (unsigned)n, API_MAX_STOPS);
+    r->stop_texts = (char **)xrealloc(NULL, (n + 1) * sizeof(char *));
+    for (i = 0; i < n; i++, item = json_next(j, item)) {
+        str text = {NULL, 0, 0};
+        if (item->type != JSON_STRING) return api_fail(r, 400, "stop", "stop must be a string or an array of strings");
+        json_add_text(j, item, &text);
+        r->stop_texts[r->desc.n_stop++] = text.data;
+        if (text.length == 0 || text.length > 4096 || strlen(text.data) != text.length)
+            return api_fail(r, 400, "stop", "a stop text is empty, longer than 4096 bytes or has a NUL");
+    }
+    r->desc.stop = (const char *const *)r->stop_texts;
+    return true;
+}
+
+/* An array of token ids into new memory; -1 after an error. */
+static long api_read_tokens(api_request *r, const json *j, const json_node *array, const char *name, int32_t **tokens) {
+    const json_node *item = array + 1;
+    uint32_t i;
+    *tokens = NULL;
+    if (array->type != JSON_ARRAY) return api_fail(r, 400, name, "%s must be an array of token ids", name), -1;
+    *tokens = (int32_t *)xrealloc(NULL, ((size_t)array->count + 1) * sizeof(int32_t));
+    for (i = 0; i < array->count; i++, item = json_next(j, item)) {
+        int64_t id;
+        if (!json_integer(j, item, &id) || id < 0 || id > 0x7FFFFFFF)
+            return api_fail(r, 400, name, "%s: item %u is not a token id", name, (unsigned)i), -1;
+        (*tokens)[i] = (int32_t)id;
+    }
+    return (long)array->count;
+}
+
+/* {"token id": bias}; OpenAI's range is -100 to 100, whose ends in effect ban and force a token. */
+static bool api_read_bias(api_request *r, const json *j, const json_node *map) {
+    const json_node *key = map + 1;
+    uint32_t i;
+    if (map->type != JSON_OBJECT || map->count > API_MAX_BIASES)
+        return api_fail(r, 400, "logit_bias", "logit_bias must be an object of at most %d token ids", API_MAX_BIASES);
+    r->biases = (fg_logit_bias *)xrealloc(NULL, (map->count + 1) * sizeof(fg_logit_bias));
+    for (i = 0; i < map->count; i++) {
+        const json_node *value = json_next(j, key);
+        char digits[12];
+        size_t length = key->end - key->begin;
+        double bias;
+        if (length == 0 || length > 9 || strspn(j->text + key->begin, "0123456789") != length || !json_real(j, value, &bias) ||
+            bias < -100 || bias > 100)
+            return api_fail(r, 400, "logit_bias", "logit_bias: member %u is not a token id with a number in -100 to 100", (unsigned)i);
+        memcpy(digits, j->text + key->begin, length);
+        digits[length] = 0;
+        r->biases[i].token = (int32_t)atol(digits);
+        r->biases[i].bias = (float)bias;
+        key = json_next(j, value);
+    }
+    r->desc.sampling.logit_bias = r->biases;
+    r->desc.sampling.n_logit_bias = (int)map->count;
+    return true;
+}
+
+static bool api_read_lists(api_request *r, const json *j) {
+    const json_node *stop = json_get(j, j->nodes, "stop"), *bias = json_get(j, j->nodes, "logit_bias");
+    const json_node *ids = json_get(j, j->nodes, "stop_token_ids");
+    long n;
+    if (stop && !api_read_stop(r, j, stop)) return false;
+    if (bias && !api_read_bias(r, j, bias)) return false;
+    if (!ids) return true;
+    n = api_read_tokens(r, j, ids, "stop_token_ids", &r->stop_tokens);
+    if (n < 0 || n > 1024) return n < 0 ? false : api_fail(r, 400, "stop_token_ids", "more than 1024 stop_token_ids");
+    r->desc.stop_tokens = r->stop_tokens;
+    r->desc.n_stop_tokens = (int)n;
+    return true;
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------- */
+
+static bool api_tokenize(api_request *r, const api_server *s, const str *text, unsigned flags, api_prompt *to) {
+    size_t capacity = text->length / 2 + 16, count = 0;
+    fg_result result;
+    to->tokens = (int32_t *)xrealloc(NULL, capacity * sizeof(int32_t));
+    result = fg_tokenize(s->model, text->data, text->length, flags, to->tokens, capacity, &count);
+    if (result == FG_ERROR_BUFFER_TOO_SMALL) {
+        to->tokens = (int32_t *)xrealloc(to->tokens, count * sizeof(int32_t));
+        result = fg_tokenize(s->model, text->data, text->length, flags, to->tokens, count, &count);
+    }
+    to->n_tokens = count;
+    return result == FG_OK ? true : api_fail_result(r, result, "prompt");
+}
+
+/* One prompt: a text or an array of ids. */
+static bool api_read_prompt(api_request *r, const api_server *s, const json *j, const json_node *node) {
+    api_prompt *p = &r->prompts[r->n_prompts++];
+    str text = {NULL, 0, 0};
+    long n;
+    bool ok;
+    memset(p, 0, sizeof(*p));
+    if (node->type == JSON_STRING) {
+        str_puts(&text, "");
+        json_add_text(j, node, &text);
+        ok = api_tokenize(r, s, &text, r->add_special_tokens ? 0 : FG_NO_BOS, p);
+    } else {
+        n = api_read_tokens(r, j, node, "prompt", &p->tokens);
+        ok = n >= 0;
+        p->n_tokens = ok ? (size_t)n : 0;
+        if (ok && r->echo && add_detokenized(s->model, p->tokens, p->n_tokens, 0, &text) != FG_OK)
+            ok = api_fail(r, 400, "prompt", "%s", fg_last_error());
+    }
+    if (ok && r->echo) p->text = text;
+    else str_free(&text);
+    return ok;
+}
+
+/* "text", ["text", ...], [1, 2, ...] or [[1, 2, ...], ...] */
+static bool api_read_prompts(api_request *r, const api_server *s, const json *j) {
+    const json_node *prompt = json_get(j, j->nodes, "prompt"), *item;
+    bool many = prompt && prompt->type == JSON_ARRAY && prompt->count > 0 && prompt[1].type != JSON_NUMBER;
+    uint32_t i, n = many ? prompt->count : 1;
+    if (!prompt) return api_fail(r, 400, "prompt", "prompt is missing");
+    if (n > API_MAX_PROMPTS || n * (uint32_t)r->n > API_MAX_CHOICES)
+        return api_fail(r, 400, "prompt", "%u prompts, %d choices each: too many for one request", (unsigned)n, r->n);
+    r->prompts = (api_prompt *)xrealloc(NULL, n * sizeof(api_prompt));
+    item = many ? prompt + 1 : prompt;
+    for (i = 0; i < n; i++, item = json_next(j, item))
+        if (!api_read_prompt(r, s, j, item)) return false;
+    return true;
+}
+
+/* ---- conversations ----------------------------------------------------------------------------- */
+
+static void api_add_raw(const json *j, uint32_t begin, uint32_t end, str *to) { str_add(to, j->text + begin, end - begin); }
+
+/* Content in parts, as a JSON string: its texts, one a line. Templates of most models know nothing else. */
+static bool api_join_parts(api_request *r, const json *j, const json_node *parts, str *to) {
+    const json_node *part = parts + 1;
+    str text = {NULL, 0, 0};
+    bool ok = true;
+    uint32_t i;
+    str_puts(&text, "");
+    for (i = 0; i < parts->count && ok; i++, part = json_next(j, part)) {
+        const json_node *type = json_get(j, part, "type"), *content = json_get(j, part, "text");
+        ok = type && content && content->type == JSON_STRING && (json_is(j, type, "text") || json_is(j, type, "input_text"));
+        if (i) str_puts(&text, "\n");
+        if (ok) json_add_text(j, content, &text);
+    }
+    if (ok) str_json(to, text.data, text.length);
+    str_free(&text);
+    return ok ? true : api_fail(r, 400, "messages", "content parts must be of type text: this server has no others");
+}
+
+/* The messages as they came, but for content in parts. */
+static bool api_add_messages(api_request *r, const json *j, const json_node *messages, str *to) {
+    const json_node *message = messages + 1;
+    uint32_t i, done = messages->begin;
+    for (i = 0; i < messages->count; i++, message = json_next(j, message)) {
+        const json_node *role = json_get(j, message, "role"), *content = json_get(j, message, "content");
+        if (!role || role->type != JSON_STRING) return api_fail(r, 400, "messages", "message %u has no role", (unsigned)i);
+        if (!content || content->type != JSON_ARRAY) continue;
+        api_add_raw(j, done, content->begin, to);
+        if (!api_join_parts(r, j, content, to)) return false;
+        done = content->end;
+    }
+    api_add_raw(j, done, messages->end, to);
+    return true;
+}
+
+/* The variables of the template: tools, and what chat_template_kwargs says. */
+static bool api_add_variables(api_request *r, const json *j, str *to) {
+    const json_node *tools = json_get(j, j->nodes, "tools"), *choice = json_get(j, j->nodes, "tool_choice");
+    const json_node *more = json_get(j, j->nodes, "chat_template_kwargs");
+    bool none = choice && choice->type == JSON_STRING && json_is(j, choice, "none");
+    if (choice && !none && !(choice->type == JSON_STRING && json_is(j, choice, "auto")))
+        return api_fail(r, 400, "tool_choice", "tool_choice can be \"auto\" or \"none\": calls cannot be forced");
+    if (tools && tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
+    if (more && more->type != JSON_OBJECT) return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
+    str_printf(to, "{\"add_generation_prompt\":%s", r->add_generation_prompt ? "true" : "false");
+    if (tools && tools->count && !none) {
+        str_puts(to, ",\"tools\":");
+        api_add_raw(j, tools->begin, tools->end, to);
+    }
+    if (more && more->count) {
+        str_puts(to, ",");
+        api_add_raw(j, more->begin + 1, more->end - 1, to);
+    }
+    str_puts(to, "}");
+    return true;
+}
+
+static bool api_render(api_request *r, const api_server *s, const str *messages, const str *variables, str *to) {
+    size_t length = 0;
+    fg_result result;
+    str_reserve(to, messages->length * 2 + 1024);
+    result = fg_chat_format(s->model, messages->data, variables->data, to->data, to->capacity - 1, &length);
+    if (result == FG_ERROR_BUFFER_TOO_SMALL) {
+        str_reserve(to, length);
+        result = fg_chat_format(s->model, messages->data, variables->data, to->data, to->capacity - 1, &length);
+    }
+    if (result != FG_OK) return api_fail_result(r, result, "messages");
+    to->length = length;
+    to->data[length] = 0;
+    return true;
+}
+
+/* The conversation as the model's template writes it, as the one prompt. */
+static bool api_read_messages(api_request *r, const api_server *s, const json *j) {
+    const json_node *messages = json_get(j, j->nodes, "messages");
+    str text = {NULL, 0, 0}, variables = {NULL, 0, 0}, rendered = {NULL, 0, 0};
+    bool ok;
+    if (!messages || messages->type != JSON_ARRAY || messages->count == 0)
+        return api_fail(r, 400, "messages", "messages must be an array of at least one message");
+    r->prompts = (api_prompt *)xrealloc(NULL, sizeof(api_prompt));
+    memset(r->prompts, 0, sizeof(api_prompt));
+    r->n_prompts = 1;
+    ok = api_add_messages(r, j, messages, &text) && api_add_variables(r, j, &variables) &&
+         api_render(r, s, &text, &variables, &rendered) && api_tokenize(r, s, &rendered, FG_NO_BOS, r->prompts);
+    str_free(&text);
+    str_free(&variables);
+    str_free(&rendered);
+    return ok;
+}
+
+/* ---- the whole request ------------------------------------------------------------------------- */
+
+static bool api_check_model(api_request *r, const api_server *s, const json *j) {
+    const json_node *model = json_get(j, j->nodes, "model");
+    if (!model || (model->type == JSON_STRING && json_is(j, model, s->model_name))) return true;
+    if (model->type != JSON_STRING) return api_fail(r, 400, "model", "model must be a string");
+    r->error.code = "model_not_found";
+    return api_fail(r, 404, "model", "the model '%.*s' does not exist here; this server has '%s'",
+                    (int)(model->end - model->begin < 100 ? model->end - model->begin : 100), j->text + model->begin, s->model_name);
+}
+
+/* What can be asked of OpenAI and not here is refused, not passed over. */
+static bool api_check_unsupported(api_request *r, const json *j) {
+    const json_node *format = json_get(j, j->nodes, "response_format"), *type = format ? json_get(j, format, "type") : NULL;
+    const json_node *suffix = json_get(j, j->nodes, "suffix");
+    if (format && !(type && type->type == JSON_STRING && json_is(j, type, "text")))
+        return api_fail(r, 400, "response_format", "response_format can only be {\"type\": \"text\"}");
+    if (suffix && suffix->end > suffix->begin) return api_fail(r, 400, "suffix", "suffix is not supported");
+    if (r->best_of > r->n) return api_fail(r, 400, "best_of", "best_of above n is not supported");
+    return true;
+}
+
+static bool api_read_seed(api_request *r, const json *j, uint64_t seed) {
+    const json_node *node = json_get(j, j->nodes, "seed");
+    int64_t value = 0;
+    if (node && !json_integer(j, node, &value)) return api_fail(r, 400, "seed", "seed must be a whole number of 64 bits");
+    r->desc.sampling.seed = node ? (uint64_t)value : seed;
+    return true;
+}
+
+static bool api_read_stream(api_request *r, const json *j) {
+    const json_node *options = json_get(j, j->nodes, "stream_options");
+    const json_node *usage = options ? json_get(j, options, "include_usage") : NULL;
+    if (options && !r->stream) return api_fail(r, 400, "stream_options", "stream_options needs stream to be true");
+    if (options && options->type != JSON_OBJECT) return api_fail(r, 400, "stream_options", "stream_options must be an object");
+    if (usage && usage->type != JSON_BOOL) return api_fail(r, 400, "stream_options", "include_usage must be true or false");
+    r->include_usage = usage && j->text[usage->begin] == 't';
+    return true;
+}
+
+/* From what was asked to what the engine takes. */
+static bool api_finish_desc(api_request *r) {
+    fg_request_desc *d = &r->desc;
+    d->n = r->n;
+    d->priority = -r->priority; /* lower goes first, as with vLLM */
+    if (d->sampling.top_k < 0) d->sampling.top_k = 0;
+    if (d->sampling.top_p == 0.0f) d->sampling.top_p = 1e-6f; /* the best token alone; 0 is off for the engine */
+    d->max_tokens = r->max_tokens < 0 ? 0 : r->max_tokens == 0 ? -1 : r->max_tokens;
+    if (r->kind == API_COMPLETION) r->logprobs = r->top_logprobs >= 0;
+    else if (r->top_logprobs > 0 && !r->logprobs) return api_fail(r, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
+    if (r->top_logprobs < 0) r->top_logprobs = 0;
+    d->logprobs = r->logprobs;
+    d->top_logprobs = r->top_logprobs;
+    d->prompt_logprobs = r->echo && r->logprobs;
+    if (d->max_tokens < 0 && !r->echo) return api_fail(r, 400, "max_tokens", "max_tokens is 0: nothing to do without echo");
+    return true;
+}
+
+static bool api_read_generation(api_request *r, const api_server *s, const json *j, uint64_t seed) {
+    bool chat = r->kind == API_CHAT;
+    r->max_tokens = chat ? -1 : 16;
+    r->desc.sampling.temperature = 1.0f;
+    r->desc.sampling.top_p = 1.0f;
+    r->top_logprobs = -1;
+    return api_check_model(r, s, j) && api_read_fields(r, j, api_fields, API_COUNT(api_fields)) &&
+           (chat ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
+                 : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
+           api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
+           api_read_lists(r, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j));
+}
+
+/* The characters of a token; bytes that are no UTF-8 of their own as U+FFFD. */
+static void api_add_token_text(const fg_model *model, int32_t token, str *to) {
+    size_t length = 0;
+    const char *text = fg_token_text(model, token, &length);
+    str_json(to, text ? text : "", text ? length : 0);
+}
+
+static bool api_read_tokenize(api_request *r, const api_server *s, const json *j) {
+    const api_prompt *p;
+    size_t i;
+    if (!api_check_model(r, s, j) || !api_read_fields(r, j, api_tokenize_fields, API_COUNT(api_tokenize_fields))) return false;
+    if (json_get(j, j->nodes, "messages") ? !api_read_messages(r, s, j) : !api_read_prompts(r, s, j)) return false;
+    if (r->n_prompts != 1) return api_fail(r, 400, "prompt", "prompt must be one text");
+    p = r->prompts;
+    str_printf(&r->reply, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", p->n_tokens, s->max_context);
+    for (i = 0; i < p->n_tokens; i++) str_printf(&r->reply, i ? ",%d" : "%d", (int)p->tokens[i]);
+    str_puts(&r->reply, "],\"token_strs\":");
+    str_puts(&r->reply, r->return_token_strs ? "[" : "null}");
+    for (i = 0; i < p->n_tokens && r->return_token_strs; i++) {
+        if (i) str_puts(&r->reply, ",");
+        api_add_token_text(s->model, p->tokens[i], &r->reply);
+    }
+    if (r->return_token_strs) str_puts(&r->reply, "]}");
+    return true;
+}
+
+static bool api_read_detokenize(api_request *r, const api_server *s, const json *j) {
+    const json_node *tokens = json_get(j, j->nodes, "tokens");
+    str text = {NULL, 0, 0};
+    int32_t *ids = NULL;
+    long n;
+    if (!api_check_model(r, s, j)) return false;
+    if (!tokens) return api_fail(r, 400, "tokens", "tokens is missing");
+    n = api_read_tokens(r, j, tokens, "tokens", &ids);
+    if (n >= 0 && add_detokenized(s->model, ids, (size_t)n, 0, &text) != FG_OK) api_fail(r, 400, "tokens", "%s", fg_last_error());
+    if (r->error.status == 0) {
+        str_puts(&r->reply, "{\"prompt\":");
+        str_json(&r->reply, text.data ? text.data : "", text.length);
+        str_puts(&r->reply, "}");
+    }
+    free(ids);
+    str_free(&text);
+    return r->error.status == 0;
+}
+
+/* Reads a body. What is wrong is in r->error; api_request_free in any case. `seed` is for requests without one. */
+static void api_read(api_request *r, const api_server *s, api_kind kind, const char *body, size_t length, uint64_t seed) {
+    json j;
+    memset(r, 0, sizeof(*r));
+    r->kind = kind;
+    r->n = 1;
+    r->add_special_tokens = r->add_generation_prompt = true;
+    if (!json_parse(&j, body, length)) api_fail(r, 400, NULL, "the body is not JSON: byte %zu: %s", j.at, j.error);
+    else if (j.nodes->type != JSON_OBJECT) api_fail(r, 400, NULL, "the body must be a JSON object");
+    else if (kind == API_TOKENIZE) api_read_tokenize(r, s, &j);
+    else if (kind == API_DETOKENIZE) api_read_detokenize(r, s, &j);
+    else api_read_generation(r, s, &j, seed);
+    json_free(&j);
+}

@@ -1,0 +1,292 @@
+/* The OpenAI API as JSON: events of the engine to answers, whole or in pieces. */
+
+/* One of the texts a request gets. Index: prompt number * n + sample. */
+typedef struct api_choice {
+    str text;        /* all of it, or when streaming what was not sent yet */
+    str logprobs[4]; /* chat: [0] has the objects of tokens; completions: tokens, token_logprobs, top_logprobs, text_offset */
+    size_t offset;   /* characters so far, for text_offset */
+    fg_finish finish;
+    bool begun, ended;
+    double last_token; /* when it came */
+} api_choice;
+
+typedef struct api_answer {
+    const api_request *request;
+    const fg_model *model;
+    const char *model_name;
+    char id[40];
+    long long created;
+    api_choice *choices;
+    int n_choices;
+    int n_prompt, n_cached, n_generated; /* tokens, of all choices that ended */
+} api_answer;
+
+static const char *reply_object(const api_answer *a, bool chunk) {
+    if (a->request->kind == API_COMPLETION) return "text_completion";
+    return chunk ? "chat.completion.chunk" : "chat.completion";
+}
+
+static void answer_free(api_answer *a) {
+    int i, k;
+    for (i = 0; i < a->n_choices; i++) {
+        str_free(&a->choices[i].text);
+        for (k = 0; k < 4; k++) str_free(&a->choices[i].logprobs[k]);
+    }
+    free(a->choices);
+}
+
+/* ---- log-probabilities ------------------------------------------------------------------------- */
+
+static void add_logprob(str *to, double value) { str_printf(to, "%.6g", value > -9999.0 ? value : -9999.0); }
+
+static bool is_whole_text(const char *text, size_t length) {
+    size_t i = 0;
+    uint32_t code;
+    while (i < length) {
+        int n = utf8_length(text + i, length - i, &code);
+        if (n == 0) return false;
+        i += (size_t)n;
+    }
+    return true;
+}
+
+/* A token as the completions API names it: its text, or "bytes:\xe2\x80" for part of a character. */
+static void add_token_key(const fg_model *model, int32_t token, str *to) {
+    size_t length = 0, i;
+    const char *text = fg_token_text(model, token, &length);
+    if (is_whole_text(text, length)) {
+        str_json(to, text, length);
+        return;
+    }
+    str_puts(to, "\"bytes:");
+    for (i = 0; i < length; i++) str_printf(to, "\\\\x%02x", (unsigned char)text[i]);
+    str_puts(to, "\"");
+}
+
+static void add_comma(str *to) {
+    if (to->length) str_puts(to, ",");
+}
+
+/* The members of top_logprobs of a completion's token: the best ones and, where it is not among them, the token itself. */
+static void add_top_keys(const api_answer *a, const fg_event *event, str *to) {
+    bool there = false;
+    int i;
+    str_puts(to, "{");
+    for (i = 0; i < event->n_top; i++) {
+        there = there || event->top[i].token == event->token;
+        if (i) str_puts(to, ",");
+        add_token_key(a->model, event->top[i].token, to);
+        str_puts(to, ":");
+        add_logprob(to, event->top[i].logprob);
+    }
+    if (!there) {
+        if (event->n_top) str_puts(to, ",");
+        add_token_key(a->model, event->token, to);
+        str_puts(to, ":");
+        add_logprob(to, event->logprob);
+    }
+    str_puts(to, "}");
+}
+
+/* A completion's token; `first` of the prompt has no log-probability. */
+static void add_completion_token(const api_answer *a, api_choice *c, const fg_event *event, bool first) {
+    size_t length = 0, i;
+    const char *text = fg_token_text(a->model, event->token, &length);
+    for (i = 0; i < 4; i++) add_comma(&c->logprobs[i]);
+    add_token_key(a->model, event->token, &c->logprobs[0]);
+    if (first) str_puts(&c->logprobs[1], "null");
+    else add_logprob(&c->logprobs[1], event->logprob);
+    if (first) str_puts(&c->logprobs[2], "null");
+    else add_top_keys(a, event, &c->logprobs[2]);
+    str_printf(&c->logprobs[3], "%zu", c->offset);
+    for (i = 0; i < length; i++) c->offset += (text[i] & 0xC0) != 0x80;
+}
+
+/* {"token":...,"logprob":...,"bytes":[...]} without its closing brace. */
+static void add_chat_token(const api_answer *a, int32_t token, double logprob, str *to) {
+    size_t length = 0, i;
+    const char *text = fg_token_text(a->model, token, &length);
+    str_puts(to, "{\"token\":");
+    api_add_token_text(a->model, token, to);
+    str_puts(to, ",\"logprob\":");
+    add_logprob(to, logprob);
+    str_puts(to, ",\"bytes\":[");
+    for (i = 0; i < length; i++) str_printf(to, i ? ",%u" : "%u", (unsigned)(unsigned char)text[i]);
+    str_puts(to, "]");
+}
+
+static void add_logprobs_of(const api_answer *a, api_choice *c, const fg_event *event) {
+    str *to = &c->logprobs[0];
+    int i;
+    if (a->request->kind == API_COMPLETION) {
+        add_completion_token(a, c, event, false);
+        return;
+    }
+    add_comma(to);
+    add_chat_token(a, event->token, event->logprob, to);
+    str_puts(to, ",\"top_logprobs\":[");
+    for (i = 0; i < event->n_top; i++) {
+        if (i) str_puts(to, ",");
+        add_chat_token(a, event->top[i].token, event->top[i].logprob, to);
+        str_puts(to, "}");
+    }
+    str_puts(to, "]}");
+}
+
+/* ,"logprobs":... of a choice */
+static void add_logprobs(const api_answer *a, const api_choice *c, str *to) {
+    static const char *const names[4] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    int i;
+    if (!a->request->logprobs) {
+        str_puts(to, ",\"logprobs\":null");
+        return;
+    }
+    str_puts(to, ",\"logprobs\":{");
+    for (i = 0; i < 4 && a->request->kind == API_COMPLETION; i++)
+        str_printf(to, "%s\"%s\":[%s]", i ? "," : "", names[i], c->logprobs[i].data ? c->logprobs[i].data : "");
+    if (a->request->kind == API_CHAT)
+        str_printf(to, "\"content\":[%s],\"refusal\":null", c->logprobs[0].data ? c->logprobs[0].data : "");
+    str_puts(to, "}");
+}
+
+/* ---- taking events ----------------------------------------------------------------------------- */
+
+/* The choices of an accepted request; with echo they begin with the prompt. */
+static void answer_begin(api_answer *a, const api_request *r) {
+    fg_event first;
+    int i;
+    a->request = r;
+    a->n_choices = r->n_prompts * r->n;
+    a->choices = (api_choice *)xrealloc(NULL, (size_t)a->n_choices * sizeof(api_choice));
+    memset(a->choices, 0, (size_t)a->n_choices * sizeof(api_choice));
+    memset(&first, 0, sizeof(first));
+    for (i = 0; i < a->n_choices && r->echo; i++) {
+        const api_prompt *p = &r->prompts[i / r->n];
+        str_add(&a->choices[i].text, p->text.data ? p->text.data : "", p->text.length);
+        first.token = p->n_tokens ? p->tokens[0] : 0;
+        if (r->logprobs && p->n_tokens) add_completion_token(a, &a->choices[i], &first, true);
+    }
+}
+
+/* Takes in an event of prompt number `prompt`. */
+static void answer_take(api_answer *a, int prompt, const fg_event *event) {
+    api_choice *c = &a->choices[prompt * a->request->n + event->sample];
+    int i;
+    if (event->type == FG_EVENT_PROMPT)
+        for (i = 0; i < a->request->n; i++) add_logprobs_of(a, c + i, event);
+    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END) str_add(&c->text, event->text, event->text_length);
+    if (event->type == FG_EVENT_TOKEN && a->request->logprobs &&
+        (a->request->desc.ignore_eos || !fg_token_is_end(a->model, event->token)))
+        add_logprobs_of(a, c, event);
+    if (event->type == FG_EVENT_SAMPLE_END) {
+        c->ended = true;
+        c->finish = event->finish;
+        a->n_generated += event->n_generated;
+    }
+    if (event->type == FG_EVENT_END) {
+        a->n_prompt += event->n_prompt;
+        a->n_cached += event->n_cached;
+    }
+}
+
+/* ---- answers ----------------------------------------------------------------------------------- */
+
+static void add_head(const api_answer *a, bool chunk, str *to) {
+    str_printf(to, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id, reply_object(a, chunk), a->created);
+    str_json(to, a->model_name, strlen(a->model_name));
+    str_puts(to, ",\"system_fingerprint\":\"fastgen-" FG_VERSION "\",\"choices\":[");
+}
+
+static void add_usage(const api_answer *a, str *to) {
+    str_printf(to, "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}",
+               a->n_prompt, a->n_generated, a->n_prompt + a->n_generated, a->n_cached);
+}
+
+static void add_text_json(const api_choice *c, str *to) { str_json(to, c->text.data ? c->text.data : "", c->text.length); }
+
+/* The whole answer. */
+static void add_answer(const api_answer *a, str *to) {
+    int i;
+    add_head(a, false, to);
+    for (i = 0; i < a->n_choices; i++) {
+        const api_choice *c = &a->choices[i];
+        bool chat = a->request->kind == API_CHAT;
+        str_printf(to, "%s{\"index\":%d,%s", i ? "," : "", i, chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+        add_text_json(c, to);
+        if (chat) str_puts(to, ",\"refusal\":null}");
+        add_logprobs(a, c, to);
+        str_printf(to, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
+    }
+    str_puts(to, "],\"usage\":");
+    add_usage(a, to);
+    str_puts(to, "}");
+}
+
+static void add_stream_event(const str *data, str *to) {
+    str_puts(to, "data: ");
+    str_add(to, data->data, data->length);
+    str_puts(to, "\n\n");
+}
+
+typedef enum piece_kind { PIECE_ROLE, PIECE_TEXT, PIECE_END } piece_kind;
+
+static void add_delta(const api_answer *a, const api_choice *c, piece_kind kind, str *to) {
+    if (a->request->kind == API_COMPLETION) {
+        str_puts(to, "\"text\":");
+        add_text_json(c, to);
+        return;
+    }
+    str_puts(to, "\"delta\":{");
+    if (kind == PIECE_ROLE) str_puts(to, "\"role\":\"assistant\",\"content\":\"\"");
+    if (kind == PIECE_TEXT) str_puts(to, "\"content\":");
+    if (kind == PIECE_TEXT) add_text_json(c, to);
+    str_puts(to, "}");
+}
+
+static void add_piece(const api_answer *a, int index, piece_kind kind, str *to) {
+    const api_choice *c = &a->choices[index];
+    str data = {NULL, 0, 0};
+    add_head(a, true, &data);
+    str_printf(&data, "{\"index\":%d,", index);
+    add_delta(a, c, kind, &data);
+    if (kind == PIECE_TEXT || a->request->kind == API_COMPLETION) add_logprobs(a, c, &data);
+    else str_puts(&data, ",\"logprobs\":null");
+    if (kind == PIECE_END) str_printf(&data, ",\"finish_reason\":\"%s\"}]", finish_name(c->finish));
+    else str_puts(&data, ",\"finish_reason\":null}]");
+    str_puts(&data, a->request->include_usage ? ",\"usage\":null}" : "}");
+    add_stream_event(&data, to);
+    str_free(&data);
+}
+
+/* Adds what a stream has to say about a choice now: its new text, its end. A choice that fell to an error ends the stream
+   in another way. */
+static void add_pieces(api_answer *a, int index, str *to) {
+    api_choice *c = &a->choices[index];
+    bool chat = a->request->kind == API_CHAT, more = c->text.length || c->logprobs[0].length;
+    int k;
+    if (chat && !c->begun && (more || c->ended)) add_piece(a, index, PIECE_ROLE, to);
+    c->begun = c->begun || more || c->ended;
+    if (more && (chat || !c->ended)) add_piece(a, index, PIECE_TEXT, to);
+    if (c->ended && c->finish != FG_FINISH_ERROR) add_piece(a, index, PIECE_END, to); /* a completion's has the last text */
+    c->text.length = 0;
+    for (k = 0; k < 4; k++) {
+        c->logprobs[k].length = 0;
+        if (c->logprobs[k].data) c->logprobs[k].data[0] = 0;
+    }
+}
+
+/* The end of a stream: usage if wanted, an error if there was one, [DONE]. */
+static void add_stream_end(const api_answer *a, const api_error *error, str *to) {
+    str data = {NULL, 0, 0};
+    if (error) {
+        api_add_error(&data, error);
+    } else if (a->request->include_usage) {
+        add_head(a, true, &data);
+        str_puts(&data, "],\"usage\":");
+        add_usage(a, &data);
+        str_puts(&data, "}");
+    }
+    if (data.length) add_stream_event(&data, to);
+    str_puts(to, "data: [DONE]\n\n");
+    str_free(&data);
+}

@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+"""fastgen serve by the official openai client: every feature, and what must hold while a long prompt is processed.
+
+    ./build.sh tool && python tests/check_serve.py          needs: openai, prometheus-client
+
+The last line is "N passed, N failed".
+"""
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import urllib.request
+
+import openai
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOOL = os.environ.get("TOOL", os.path.join(ROOT, "build", "fastgen"))
+DEMO = os.path.join(ROOT, "examples", "demo-model", "demo.gguf")
+PROMPT = "Once upon a time"
+
+
+class Server:
+    """A server on a free port, stopped at the end of a with block."""
+
+    def __init__(self, *options):
+        command = [TOOL, "serve", "-m", DEMO, "--port", "0", "--quiet", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().split()[-1]
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(40) == 0, "the server did not end with 0"
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            return answer.read().decode()
+
+    def post(self, path, **body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+
+    def metrics(self):
+        """Value of every sample, by name and by its labels that are not the model's."""
+        values = {}
+        for family in text_string_to_metric_families(self.get("/metrics")):
+            for sample in family.samples:
+                labels = {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
+                values[(sample.name, *sorted(labels.items()))] = sample.value
+        return values
+
+    def complete(self, prompt=PROMPT, **more):
+        more = {"max_tokens": 16, "temperature": 0, **more}
+        return self.client.completions.create(model="demo", prompt=prompt, **more)
+
+    def chat(self, text="Hello", **more):
+        more = {"max_tokens": 16, "temperature": 0, **more}
+        return self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": text}], **more)
+
+
+def generated(text, n, *options):
+    """What the tool writes behind `text`."""
+    run = subprocess.run([TOOL, "generate", "-m", DEMO, "-p", text, "-n", str(n), "--json", "--quiet", *options],
+                         capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)["results"]
+
+
+def raises(kind, call, part=""):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), error
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+# ---- completions
+
+
+def test_greedy(s):
+    wanted = generated(PROMPT, 16, "--temp", "0")[0]
+    answer = s.complete()
+    assert answer.choices[0].text == wanted["text"] and answer.choices[0].finish_reason == "length"
+    assert answer.object == "text_completion" and answer.model == "demo" and abs(answer.created - time.time()) < 60
+    assert answer.usage.completion_tokens == 16 and answer.usage.prompt_tokens == wanted["prompt_tokens"]
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 16
+
+
+def test_prompts_as_tokens(s):
+    tokens = s.post("/tokenize", prompt=PROMPT)["tokens"]
+    text = s.complete().choices[0].text
+    assert s.complete(tokens).choices[0].text == text
+    many = s.complete([tokens, s.post("/tokenize", prompt="The little dog")["tokens"]])
+    assert [c.index for c in many.choices] == [0, 1]
+    assert many.choices[0].text == text and many.choices[1].text == s.complete("The little dog").choices[0].text
+    assert s.post("/detokenize", tokens=tokens[1:])["prompt"] == PROMPT
+
+
+def test_many_prompts_and_samples(s):
+    answer = s.complete([PROMPT, "The little dog"], n=3, temperature=0.9, seed=5)
+    assert [c.index for c in answer.choices] == list(range(6))
+    assert len({c.text for c in answer.choices[:3]}) > 1
+    alone = [s.complete(PROMPT, temperature=0.9, seed=5 + i).choices[0].text for i in range(3)]
+    assert [c.text for c in answer.choices[:3]] == alone  # sample i uses seed + i
+    assert answer.usage.completion_tokens == 96
+
+
+def test_seed(s):
+    def once(**more):
+        return s.complete(temperature=1.0, **more).choices[0].text
+    assert once(seed=7) == once(seed=7)
+    assert len({once() for _ in range(6)}) > 1 and once(seed=7) != once(seed=8)
+
+
+def test_stop(s):
+    full = s.complete(max_tokens=64).choices[0].text
+    word = full.split()[6]
+    answer = s.complete(max_tokens=64, stop=["never there", word])
+    assert answer.choices[0].text == full[:full.index(word)] and answer.choices[0].finish_reason == "stop"
+    streamed = "".join(c.choices[0].text for c in s.complete(max_tokens=64, stop=word, stream=True))
+    assert streamed == answer.choices[0].text
+
+
+def test_echo_and_logprobs(s):
+    answer = s.complete(max_tokens=4, echo=True, logprobs=3).choices[0]
+    p = answer.logprobs
+    assert answer.text.startswith(PROMPT)
+    assert len(p.tokens) == len(p.token_logprobs) == len(p.top_logprobs) == len(p.text_offset)
+    assert p.token_logprobs[0] is None and p.top_logprobs[0] is None and all(x <= 0 for x in p.token_logprobs[1:])
+    assert "".join(p.tokens).endswith(answer.text)
+    # the same as scored in one piece, and nothing generated
+    tokens = s.post("/tokenize", prompt=answer.text)["tokens"]
+    scored = s.complete(tokens, max_tokens=0, echo=True, logprobs=0).choices[0]
+    assert all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(p.token_logprobs[1:], scored.logprobs.token_logprobs[1:]))
+    best = [max(t, key=t.get) for t in p.top_logprobs[-4:]]
+    assert best == p.tokens[-4:]  # greedy
+
+
+def test_logit_bias(s):
+    tokens = s.post("/tokenize", prompt=" dog", add_special_tokens=False)["tokens"]
+    answer = s.complete(max_tokens=4, logit_bias={str(tokens[0]): 100})
+    assert answer.choices[0].text == " dog" * 4
+    first = s.complete(max_tokens=1, logprobs=1).choices[0].logprobs.tokens[0]
+    banned = s.post("/tokenize", prompt=first, add_special_tokens=False)["tokens"][0]
+    assert s.complete(max_tokens=1, logit_bias={str(banned): -100}).choices[0].text != first
+
+
+def test_penalties(s):
+    plain = s.complete(max_tokens=64).choices[0].text
+    for field in ({"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"extra_body": {"repetition_penalty": 1.5}}):
+        assert s.complete(max_tokens=64, **field).choices[0].text != plain, field
+    assert s.complete(max_tokens=64, presence_penalty=0, frequency_penalty=0).choices[0].text == plain
+
+
+def test_filters(s):
+    greedy = s.complete().choices[0].text
+    for field in ({"top_p": 0.0}, {"extra_body": {"top_k": 1}}, {"extra_body": {"min_p": 1.0}}):
+        assert s.complete(temperature=2.0, seed=3, **field).choices[0].text == greedy, field
+
+
+def test_length_and_ends(s):
+    tokens = s.post("/tokenize", messages=[{"role": "user", "content": "Hello"}])["tokens"]
+    ended = s.complete(tokens, max_tokens=200)
+    assert ended.choices[0].finish_reason == "stop" and ended.usage.completion_tokens < 200
+    n = ended.usage.completion_tokens
+    more = s.complete(tokens, max_tokens=200, extra_body={"ignore_eos": True})
+    assert more.choices[0].finish_reason == "length" and more.usage.completion_tokens == 200
+    least = s.complete(tokens, max_tokens=200, extra_body={"min_tokens": n + 5})
+    assert least.usage.completion_tokens > n + 4
+    assert s.complete(max_tokens=None).usage.completion_tokens <= 16
+
+
+def test_completion_stream(s):
+    whole = s.complete([PROMPT, "The little dog"], n=2, logprobs=1)
+    texts, tokens, ends = {}, {}, {}
+    stream = s.complete([PROMPT, "The little dog"], n=2, logprobs=1, stream=True, stream_options={"include_usage": True})
+    usage = None
+    for chunk in stream:
+        assert usage is None
+        for c in chunk.choices:
+            texts[c.index] = texts.get(c.index, "") + c.text
+            tokens.setdefault(c.index, []).extend(c.logprobs.tokens if c.logprobs else [])
+            ends[c.index] = c.finish_reason
+        usage = chunk.usage
+    assert usage == whole.usage or usage.completion_tokens == whole.usage.completion_tokens
+    for c in whole.choices:
+        assert texts[c.index] == c.text and tokens[c.index] == c.logprobs.tokens and ends[c.index] == c.finish_reason
+
+
+# ---- chat
+
+
+def test_chat(s):
+    answer = s.chat(max_tokens=100)
+    message = answer.choices[0].message
+    assert message.role == "assistant" and message.content and answer.object == "chat.completion"
+    assert answer.choices[0].finish_reason == "stop" and answer.choices[0].logprobs is None
+    rendered = s.post("/tokenize", messages=[{"role": "user", "content": "Hello"}])["tokens"]
+    assert answer.usage.prompt_tokens == len(rendered)
+    assert s.complete(rendered, max_tokens=100).choices[0].text == message.content
+
+
+def test_chat_parts(s):
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    assert s.chat(parts).choices[0].message.content == s.chat("Hel\nlo").choices[0].message.content
+
+
+def test_chat_logprobs(s):
+    answer = s.chat(logprobs=True, top_logprobs=4).choices[0]
+    entries = answer.logprobs.content
+    assert "".join(e.token for e in entries) == answer.message.content
+    assert b"".join(bytes(e.bytes) for e in entries).decode() == answer.message.content
+    for e in entries:
+        assert len(e.top_logprobs) == 4 and e.top_logprobs[0].logprob == e.logprob
+        assert [t.logprob for t in e.top_logprobs] == sorted((t.logprob for t in e.top_logprobs), reverse=True)
+    assert s.chat(logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
+
+
+def test_chat_stream(s):
+    whole = s.chat(n=2, temperature=0.8, seed=1, logprobs=True, top_logprobs=2)
+    texts, roles, entries = {}, {}, {}
+    for chunk in s.chat(n=2, temperature=0.8, seed=1, logprobs=True, top_logprobs=2, stream=True):
+        assert chunk.object == "chat.completion.chunk"
+        for c in chunk.choices:
+            texts[c.index] = texts.get(c.index, "") + (c.delta.content or "")
+            roles.setdefault(c.index, []).append(c.delta.role)
+            entries.setdefault(c.index, []).extend(c.logprobs.content if c.logprobs else [])
+    for c in whole.choices:
+        assert texts[c.index] == c.message.content and roles[c.index][0] == "assistant" and not any(roles[c.index][1:])
+        assert [e.token for e in entries[c.index]] == [e.token for e in c.logprobs.content]
+
+
+def test_chat_fields(s):
+    assert s.client.chat.completions.create(
+        model="demo", messages=[{"role": "system", "content": "x"}, {"role": "user", "content": "Hello"}],
+        max_completion_tokens=3, temperature=0).usage.completion_tokens == 3
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    assert s.chat(tools=[tool], tool_choice="auto").choices[0].message.content
+    assert s.chat(response_format={"type": "text"}, user="me", parallel_tool_calls=False).choices
+    raises(openai.BadRequestError, lambda: s.chat(tools=[tool], tool_choice="required"), "tool_choice")
+    raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "json_object"}), "response_format")
+
+
+# ---- the rest
+
+
+def test_models(s):
+    assert [m.id for m in s.client.models.list()] == ["demo"]
+    assert s.client.models.retrieve("demo").id == "demo"
+    raises(openai.NotFoundError, lambda: s.client.models.retrieve("other"))
+
+
+def test_errors(s):
+    error = raises(openai.NotFoundError, lambda: s.client.completions.create(model="gpt-4", prompt="x"))
+    assert error.code == "model_not_found" and error.type == "invalid_request_error" and error.param == "model"
+    assert raises(openai.BadRequestError, lambda: s.complete(n=0)).param == "n"
+    assert raises(openai.BadRequestError, lambda: s.complete([1] * 2000)).code == "context_length_exceeded"
+    raises(openai.BadRequestError, lambda: s.complete(temperature=-1))
+    raises(openai.BadRequestError, lambda: s.complete([10 ** 8]))
+    raises(openai.BadRequestError, lambda: s.complete([]))
+
+
+def test_priority(s):
+    assert s.complete(extra_body={"priority": -5}).choices[0].text == s.complete(extra_body={"priority": 100}).choices[0].text
+
+
+def test_prefix_cache(s):
+    text = "The sun was warm and the birds sang. " * 12
+    s.complete(text, max_tokens=1)
+    again = s.complete(text, max_tokens=1)
+    assert again.usage.prompt_tokens_details.cached_tokens > again.usage.prompt_tokens // 2
+
+
+def test_concurrent(s):
+    """Forty at once, streams and not: each gets what it gets alone."""
+    prompts = [f"The {animal} had {n} apples" for animal in ("dog", "cat", "fox", "girl") for n in range(10)]
+    alone = {p: s.complete(p, max_tokens=24).choices[0].text for p in prompts}
+
+    async def one(client, prompt, stream):
+        answer = await client.completions.create(model="demo", prompt=prompt, max_tokens=24, temperature=0, stream=stream)
+        return "".join([c.choices[0].text async for c in answer]) if stream else answer.choices[0].text
+
+    async def all_of():
+        async with openai.AsyncOpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0) as client:
+            return await asyncio.gather(*(one(client, p, i % 2 == 0) for i, p in enumerate(prompts)))
+
+    assert asyncio.run(all_of()) == [alone[p] for p in prompts]
+
+
+def test_metrics(s):
+    before = s.metrics()
+    s.complete([PROMPT, "The little dog"], n=2, max_tokens=8)
+    after = s.metrics()
+
+    def more(*name):
+        return after[name] - before[name]
+    assert more("vllm:request_success_total", ("finished_reason", "length")) == 4
+    assert more("vllm:generation_tokens_total") == 32
+    for name, count in (("time_to_first_token_seconds", 4), ("inter_token_latency_seconds", 28), ("e2e_request_latency_seconds", 4),
+                        ("time_per_output_token_seconds", 28), ("request_queue_time_seconds", 4),
+                        ("request_prefill_time_seconds", 4), ("request_decode_time_seconds", 4),
+                        ("request_inference_time_seconds", 4), ("request_prompt_tokens", 4), ("request_params_n", 1),
+                        ("request_generation_tokens", 4), ("request_params_max_tokens", 1)):
+        assert more(f"vllm:{name}_count") == count, name
+        assert more(f"vllm:{name}_bucket", ("le", "+Inf")) == count, name
+    assert more("vllm:request_generation_tokens_sum") == 32
+    assert more("vllm:iteration_tokens_total_sum") == more("vllm:prompt_tokens_total") + 28
+    assert after[("vllm:num_requests_running",)] == 0 and after[("vllm:num_requests_waiting",)] == 0
+    assert after[("vllm:kv_cache_usage_perc",)] == after[("vllm:gpu_cache_usage_perc",)] == 0
+    kinds = {f.name: f.type for f in text_string_to_metric_families(s.get("/metrics"))}
+    assert kinds["vllm:num_requests_running"] == "gauge" and kinds["vllm:time_to_first_token_seconds"] == "histogram"
+    assert kinds["vllm:prompt_tokens"] == "counter" and kinds["vllm:prefix_cache_hits"] == "counter"
+
+
+def with_key():
+    with Server("--api-key", "secret") as s:
+        raises(openai.AuthenticationError, s.client.models.list)
+        right = openai.OpenAI(base_url=s.url + "/v1", api_key="secret", max_retries=0)
+        assert right.models.list().data[0].id == "demo"
+
+
+def long_prompt():
+    """While a prompt of 32k tokens is processed, /health and /metrics answer, and who was being answered goes on."""
+    with Server("-c", "33000", "--max-seqs", "4") as s:
+        times, arrivals = {}, []
+
+        def stream():
+            for _ in s.complete(max_tokens=3000, stream=True, extra_body={"ignore_eos": True}):
+                arrivals.append(time.perf_counter())
+
+        def long():
+            times["begin"] = time.perf_counter()
+            assert s.complete([5 + i % 1000 for i in range(32768)], max_tokens=1).usage.prompt_tokens == 32768
+            times["end"] = time.perf_counter()
+        threads = [threading.Thread(target=stream), threading.Thread(target=long)]
+        threads[0].start()
+        while len(arrivals) < 20:
+            time.sleep(0.001)
+        threads[1].start()
+        waits = []
+        while threads[1].is_alive():
+            start = time.perf_counter()
+            s.get("/health" if len(waits) % 2 else "/metrics")
+            waits.append(time.perf_counter() - start)
+            time.sleep(0.01)
+        threads[0].join()
+        assert "end" in times, "the long prompt was not answered"
+        beside = [t for t in arrivals if times["begin"] < t < times["end"]]
+        gaps = [b - a for a, b in zip(beside, beside[1:])]
+        assert len(beside) > 20, f"the long prompt held up the others: {len(beside)} tokens"
+        print(f"    a 32k prompt, {times['end'] - times['begin']:.1f} s: /health, /metrics {max(waits) * 1e3:.1f} ms at most of "
+              f"{len(waits)}; beside it {len(beside)} tokens of another, {max(gaps) * 1e3:.0f} ms apart at most")
+
+
+def main():
+    tests = [(name[5:], test) for name, test in globals().items() if name.startswith("test_")]
+    passed = failed = 0
+    with Server() as s:
+        runs = [(name, lambda test=test: test(s)) for name, test in tests] + [("key", with_key), ("long prompt", long_prompt)]
+        for name, run in runs:
+            if len(sys.argv) > 1 and not any(word in name for word in sys.argv[1:]):
+                continue
+            try:
+                run()
+                passed += 1
+                print("ok     ", name, flush=True)
+            except Exception:
+                failed += 1
+                print("FAILED ", name)
+                traceback.print_exc(file=sys.stdout)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

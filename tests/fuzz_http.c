@@ -1,0 +1,138 @@
+/* libFuzzer target: what a stranger can send to fastgen serve. The first byte chooses: the head and the chunks of HTTP, cut
+   into pieces by the second byte, which must come out the same as in one piece; or the JSON of a request, with the
+   tokenizer and chat template of the demo model.
+
+       clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz_http.c -o build/fuzz_http -lm
+       build/fuzz_http -max_total_time=60 -max_len=8192      (in the repository's root) */
+#define FASTGEN_IMPLEMENTATION
+#include "../fastgen.h"
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function" /* of the tool's parts only some are used here */
+#endif
+#include "../examples/tool/platform.h"
+#include "../examples/tool/text.h"
+#include "../examples/tool/terminal.h"
+#include "../examples/tool/options.h"
+#include "../examples/tool/session.h"
+#include "../examples/tool/json.h"
+#include "../examples/tool/http.h"
+#include "../examples/tool/api.h"
+#include "../examples/tool/reply.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static fg_model *model;
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    fg_model_desc desc;
+    (void)argc;
+    (void)argv;
+    memset(&desc, 0, sizeof(desc));
+    desc.path = "examples/demo-model/demo.gguf";
+    desc.vocab_only = true;
+    if (fg_model_load(&desc, &model) != FG_OK) __builtin_trap();
+    return 0;
+}
+
+/* A body in chunks, in pieces of `step` bytes; returns the status, or -1 while it is not complete. */
+static int take_chunks(const char *data, size_t size, size_t step, str *body, size_t *end) {
+    http_chunks c;
+    memset(&c, 0, sizeof(c));
+    *end = 0;
+    while (*end < size && c.state != CHUNK_DONE) {
+        size_t n = size - *end < step ? size - *end : step, used;
+        int status = http_take_chunks(&c, data + *end, n, &used, body, 1 << 20);
+        if (used > n || body->length > 1 << 20) __builtin_trap();
+        if (status) return status;
+        *end += used;
+    }
+    return c.state == CHUNK_DONE ? 0 : -1;
+}
+
+static void fuzz_chunks(const char *data, size_t size, size_t step) {
+    str whole = {NULL, 0, 0}, pieces = {NULL, 0, 0};
+    size_t end, end_pieces;
+    int status = take_chunks(data, size, size + 1, &whole, &end), other = take_chunks(data, size, step, &pieces, &end_pieces);
+    if (status != other) __builtin_trap();
+    if (status == 0 && (end != end_pieces || whole.length != pieces.length)) __builtin_trap();
+    if (status == 0 && whole.length && memcmp(whole.data, pieces.data, whole.length) != 0) __builtin_trap();
+    str_free(&whole);
+    str_free(&pieces);
+}
+
+static void fuzz_head(const char *data, size_t size, size_t step) {
+    http_head head;
+    size_t scanned = 0, from = 0, end = 0, once = 0, whole = http_find_end(data, size, &once);
+    int status;
+    while (end == 0 && from < size) {
+        from = size - from < step ? size : from + step;
+        end = http_find_end(data, from, &scanned);
+    }
+    if (end != whole) __builtin_trap();
+    if (end == 0) return;
+    status = http_parse_head(data, end, &head);
+    if (strlen(head.method) >= sizeof(head.method) || strlen(head.path) >= sizeof(head.path)) __builtin_trap();
+    if (status == 0 && head.chunked && head.has_length) __builtin_trap();
+    http_bearer_is(head.authorization, "key");
+}
+
+/* What is accepted is answered with JSON that our own reader takes. */
+static void check_answer(const api_request *r) {
+    api_answer a;
+    fg_event event;
+    str text = {NULL, 0, 0};
+    json j;
+    memset(&a, 0, sizeof(a));
+    memset(&event, 0, sizeof(event));
+    a.model = model;
+    a.model_name = "demo";
+    answer_begin(&a, r);
+    event.type = FG_EVENT_TOKEN;
+    event.text = "x\"\n";
+    event.text_length = 3;
+    event.token = 20;
+    answer_take(&a, 0, &event);
+    event.type = FG_EVENT_SAMPLE_END;
+    event.finish = FG_FINISH_LENGTH;
+    answer_take(&a, 0, &event);
+    add_answer(&a, &text);
+    if (!json_parse(&j, text.data, text.length)) __builtin_trap();
+    json_free(&j);
+    str_free(&text);
+    answer_free(&a);
+}
+
+static void fuzz_json(const char *data, size_t size, api_kind kind) {
+    api_server server;
+    api_request r;
+    json j;
+    str text = {NULL, 0, 0};
+    memset(&server, 0, sizeof(server));
+    server.model = model;
+    server.model_name = "demo";
+    server.max_context = 1024;
+    api_read(&r, &server, kind, data, size, 1);
+    if (r.error.status) api_add_error(&text, &r.error);
+    else if (kind >= API_TOKENIZE) str_add(&text, r.reply.data, r.reply.length);
+    else if (r.n_prompts * r.n < 100 && r.prompts[0].n_tokens && r.prompts[0].tokens[0] < 1536) check_answer(&r);
+    if (text.length && !json_parse(&j, text.data, text.length)) __builtin_trap();
+    if (text.length) json_free(&j);
+    str_free(&text);
+    api_request_free(&r);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    char *text;
+    size_t step;
+    if (size < 2) return 0;
+    step = 1 + data[1] % 64;
+    text = (char *)xrealloc(NULL, size - 2); /* so that reading past the end is seen */
+    memcpy(text, data + 2, size - 2);
+    if (data[0] % 6 == 0) fuzz_head(text, size - 2, step);
+    else if (data[0] % 6 == 1) fuzz_chunks(text, size - 2, step);
+    else fuzz_json(text, size - 2, (api_kind)(data[0] % 6 - 2));
+    free(text);
+    return 0;
+}

@@ -1,0 +1,613 @@
+/* A client for fastgen serve, and tests of it; tests/test_serve.sh starts the servers. Also tests of the HTTP and JSON
+   readers alone. It needs nothing but sockets.
+
+       serve_client units | protocol PORT TEXT | limits PORT | key PORT | drain PORT */
+#if !defined(_WIN32)
+#define _GNU_SOURCE
+#endif
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#if defined(_WIN32)
+#include <winsock2.h>
+#include <windows.h>
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function" /* of the tool's parts only some are used here */
+#endif
+#include "test.h"
+#include "../examples/tool/platform.h"
+#include "../examples/tool/text.h"
+#include "../examples/tool/json.h"
+#include "../examples/tool/http.h"
+
+static int server_port;
+static bool head_only;            /* the request was HEAD: its answer has no body */
+static const char *expected_text; /* what the tool writes behind "Once upon a time" in 24 greedy tokens */
+
+/* ---- requests ---------------------------------------------------------------------------------- */
+
+typedef struct answer {
+    int status;
+    str head, body;
+    bool closed; /* the server closed the connection behind it */
+} answer;
+
+static void answer_clear(answer *a) {
+    str_free(&a->head);
+    str_free(&a->body);
+    memset(a, 0, sizeof(*a));
+}
+
+static socket_id client_connect(void) {
+    socket_address address;
+    socket_id s;
+    parse_address("127.0.0.1", server_port, &address);
+    s = socket(AF_INET, SOCK_STREAM, 0);
+    if (s != NO_SOCKET && connect(s, &address.u.any, (socklen_t)address.length) != 0) {
+        socket_close(s);
+        return NO_SOCKET;
+    }
+    return s;
+}
+
+static bool client_send(socket_id s, const char *data, size_t length) {
+    while (length) {
+        int n = socket_send(s, data, length);
+        if (n < 0) return false;
+        data += n;
+        length -= (size_t)n;
+    }
+    return true;
+}
+
+/* Adds what comes within 20 s; false when nothing does, or the connection has ended. */
+static bool client_more(socket_id s, str *to) {
+    socket_poll p;
+    int n;
+    memset(&p, 0, sizeof(p));
+    p.fd = s;
+    p.events = POLLIN;
+    if (wait_sockets(&p, 1, 20000) <= 0) return false;
+    str_reserve(to, 65536);
+    n = socket_receive(s, to->data + to->length, 65536);
+    if (n > 0) to->length += (size_t)n;
+    to->data[to->length] = 0;
+    return n > 0;
+}
+
+static const char *header_of(const answer *a, const char *name) {
+    const char *at = strstr(a->head.data ? a->head.data : "", name);
+    return at ? at + strlen(name) : NULL;
+}
+
+/* Reads an answer; `in` keeps what came behind it. False: the connection ended before the answer did. */
+static bool client_read(socket_id s, str *in, answer *a) {
+    size_t scanned = 0, end = 0, length = 0, used;
+    http_chunks chunks;
+    memset(&chunks, 0, sizeof(chunks));
+    while (in->length == 0 || (end = http_find_end(in->data, in->length, &scanned)) == 0)
+        if (!client_more(s, in)) return false;
+    str_add(&a->head, in->data, end);
+    memmove(in->data, in->data + end, in->length - end);
+    in->length -= end;
+    a->status = atoi(a->head.data + 9);
+    if (head_only) return true;
+    if (header_of(a, "Content-Length: ")) length = (size_t)atol(header_of(a, "Content-Length: "));
+    for (;;) {
+        bool chunked = header_of(a, "Transfer-Encoding: chunked") != NULL;
+        if (chunked && http_take_chunks(&chunks, in->data, in->length, &used, &a->body, 1 << 30) != 0) return false;
+        if (!chunked) {
+            used = length - a->body.length < in->length ? length - a->body.length : in->length;
+            str_add(&a->body, in->data, used);
+        }
+        if (used) memmove(in->data, in->data + used, in->length - used);
+        in->length -= used;
+        if (chunked ? chunks.state == CHUNK_DONE : a->body.length == length) return true;
+        if (!client_more(s, in)) return false;
+    }
+}
+
+/* Sends raw bytes on a new connection and reads one answer; then, whether the server closes within a moment. */
+static answer exchange(const char *data, size_t length) {
+    answer a;
+    str in = {NULL, 0, 0};
+    socket_poll p;
+    socket_id s = client_connect();
+    memset(&a, 0, sizeof(a));
+    memset(&p, 0, sizeof(p));
+    if (s == NO_SOCKET) return a;
+    client_send(s, data, length);
+    if (!client_read(s, &in, &a)) a.status = 0;
+    p.fd = s;
+    p.events = POLLIN;
+    a.closed = header_of(&a, "Connection: close") != NULL && wait_sockets(&p, 1, 5000) > 0 && !client_more(s, &in);
+    socket_close(s);
+    str_free(&in);
+    return a;
+}
+
+static answer request(const char *method, const char *path, const char *headers, const char *body) {
+    str text = {NULL, 0, 0};
+    answer a;
+    str_printf(&text, "%s %s HTTP/1.1\r\nHost: test\r\n%s", method, path, headers);
+    if (body) str_printf(&text, "Content-Length: %zu\r\n", strlen(body));
+    str_printf(&text, "\r\n%s", body ? body : "");
+    a = exchange(text.data, text.length);
+    str_free(&text);
+    return a;
+}
+
+static answer post(const char *path, const char *body) { return request("POST", path, "", body); }
+
+static bool has(const answer *a, const char *text) { return a->body.data && strstr(a->body.data, text) != NULL; }
+
+/* One request, its status and a part of its body. */
+static void expect(const char *path, const char *body, int status, const char *part) {
+    answer a = body ? post(path, body) : request("GET", path, "", NULL);
+    CHECKF(a.status == status && (!part || has(&a, part)), "%s %.200s: %d %.400s", path, body ? body : "", a.status,
+           a.body.data ? a.body.data : "");
+    answer_clear(&a);
+}
+
+/* The value of a metric without its labels; -1: not there. */
+static double metric(const char *name) {
+    answer a = request("GET", "/metrics", "", NULL);
+    char line[128];
+    const char *at;
+    double value = -1;
+    snprintf(line, sizeof(line), "\nvllm:%s{", name);
+    at = a.body.data ? strstr(a.body.data, line) : NULL;
+    if (at) at = strchr(at, '}');
+    if (at) value = atof(at + 1);
+    answer_clear(&a);
+    return value;
+}
+
+static bool becomes(const char *name, double value) {
+    int i;
+    for (i = 0; i < 400; i++) {
+        if (metric(name) == value) return true;
+        sleep_seconds(0.025);
+    }
+    return false;
+}
+
+/* ---- readers alone ----------------------------------------------------------------------------- */
+
+static int head_status(const char *text, http_head *head) {
+    size_t scanned = 0, end = http_find_end(text, strlen(text), &scanned);
+    return end ? http_parse_head(text, end, head) : -1;
+}
+
+static void test_http_heads(void) {
+    static const struct {
+        const char *text;
+        int status;
+    } cases[] = {
+        {"GET / HTTP/1.1\r\n\r\n", 0},
+        {"GET /a?b=c HTTP/1.0\r\nA: b\r\n\r\n", 0},
+        {"OPTIONS * HTTP/1.1\r\n\r\n", 0},
+        {"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", 0},
+        {"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
+        {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+        {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nContent-Length: 5,5\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", 413},
+        {"POST / HTTP/1.1\r\nContent-Length : 5\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nA: b\x01\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nA: b\nB: c\r\n\r\n", 400},
+        {"GET / HTTP/2.0\r\n\r\n", 505},
+        {"GET  / HTTP/1.1\r\n\r\n", 400},
+        {"GET / HTTP/1.1 \r\n\r\n", 400},
+        {"GET http://host/ HTTP/1.1\r\n\r\n", 400},
+        {"\x16\x03\x01 / HTTP/1.1\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nExpect: magic\r\n\r\n", 417},
+        {"GET / HTTP/1.1\r\n", -1},
+    };
+    http_head head;
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        CHECKF(head_status(cases[i].text, &head) == cases[i].status, "%s", cases[i].text);
+    CHECK(head_status("POST /v1/x?y HTTP/1.1\r\nconnection: foo, Close\r\nAUTHORIZATION:\tBearer k \r\n\r\n", &head) == 0);
+    CHECK(strcmp(head.path, "/v1/x") == 0 && !head.keep_alive && strcmp(head.authorization, "Bearer k") == 0);
+    CHECK(http_bearer_is(head.authorization, "k") && !http_bearer_is("Bearer kk", "k") && !http_bearer_is("Bearer ", "k"));
+    CHECK(!http_bearer_is("k", "k") && !http_bearer_is("", "k") && http_bearer_is("bearer k", "k") && !http_bearer_is("Bearer x", ""));
+}
+
+/* A chunked body, cut at every place. */
+static void test_http_chunks(void) {
+    static const char text[] = "5\r\nhello\r\n1;ext=1\r\n,\r\nA \r\n 123456789\r\n0\r\nTrailer: x\r\n\r\nrest";
+    static const char *const bad[] = {"5\nhello", "x\r\n", "5\r\nhelloo\r\n", "\r\n", "-1\r\n", "1000000000000000000\r\n", "5 x\r\n"};
+    size_t cut, i, used, more;
+    for (cut = 0; cut <= strlen(text); cut++) {
+        http_chunks c;
+        str body = {NULL, 0, 0};
+        memset(&c, 0, sizeof(c));
+        CHECK(http_take_chunks(&c, text, cut, &used, &body, 100) == 0);
+        if (used == cut) CHECK(http_take_chunks(&c, text + cut, strlen(text) - cut, &more, &body, 100) == 0);
+        CHECK(c.state == CHUNK_DONE && body.length == 16 && memcmp(body.data, "hello, 123456789", 16) == 0);
+        str_free(&body);
+    }
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        http_chunks c;
+        str body = {NULL, 0, 0};
+        memset(&c, 0, sizeof(c));
+        CHECKF(http_take_chunks(&c, bad[i], strlen(bad[i]), &used, &body, 100) != 0, "%s", bad[i]);
+        str_free(&body);
+    }
+}
+
+static void test_json_reader(void) {
+    static const char *const bad[] = {"", "[", "]", "{", "nul", "01", "1.", "-", "1e", "+1", "[1,]", "{\"a\"}", "{\"a\":1,}", "\"\\x\"",
+                                      "\"", "'a'", "[1] 2", "\"\n\"", "\"\\u12\"", "{1:2}", "NaN"};
+    static const char text[] = " {\"a\": [1, {\"b\": null}, -2.5e1], \"s\": \"\\ud83d\\ude00\\n\\ud800x\", \"n\": null, \"i\": 1, \"i\": 9007199254740993} ";
+    json j;
+    str s = {NULL, 0, 0};
+    int64_t integer = 0;
+    double real = 0;
+    size_t i;
+    for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        CHECKF(!json_parse(&j, bad[i], strlen(bad[i])), "%s", bad[i]);
+        json_free(&j);
+    }
+    CHECK(json_parse(&j, text, strlen(text)));
+    CHECK(json_get(&j, j.nodes, "a")->count == 3 && json_get(&j, j.nodes, "n") == NULL && json_get(&j, j.nodes, "x") == NULL);
+    CHECK(json_integer(&j, json_get(&j, j.nodes, "i"), &integer) && integer == 9007199254740993); /* of equal keys the last */
+    CHECK(json_real(&j, json_next(&j, json_next(&j, json_get(&j, j.nodes, "a") + 1)), &real) && real == -25);
+    json_add_text(&j, json_get(&j, j.nodes, "s"), &s);
+    CHECK(s.length == 9 && memcmp(s.data, "\xF0\x9F\x98\x80\n\xEF\xBF\xBDx", 9) == 0);
+    json_free(&j);
+    str_free(&s);
+}
+
+static void test_json_depth(void) {
+    size_t n = 1000000;
+    char *text = (char *)xrealloc(NULL, n);
+    json j;
+    memset(text, '[', n);
+    CHECK(!json_parse(&j, text, n));
+    json_free(&j);
+    memset(text + JSON_MAX_DEPTH, ']', JSON_MAX_DEPTH);
+    CHECK(json_parse(&j, text, 2 * JSON_MAX_DEPTH));
+    json_free(&j);
+    free(text);
+}
+
+/* ---- the protocol ------------------------------------------------------------------------------ */
+
+static void test_serve_pages(void) {
+    answer a;
+    head_only = true;
+    a = request("HEAD", "/health", "", NULL);
+    head_only = false;
+    CHECK(a.status == 200 && a.body.length == 0 && header_of(&a, "Content-Length: 15"));
+    answer_clear(&a);
+    expect("/health", NULL, 200, "\"ok\"");
+    expect("/v1/models", NULL, 200, "\"id\":\"demo\"");
+    expect("/v1/models/demo", NULL, 200, "\"object\":\"model\"");
+    expect("/v1/models/other", NULL, 404, "model_not_found");
+    expect("/", NULL, 200, "<title>fastgen</title>");
+    expect("/stats", NULL, 200, "\"running\":");
+    expect("/nothing", NULL, 404, "\"error\"");
+    expect("/metrics", NULL, 200, "# TYPE vllm:time_to_first_token_seconds histogram");
+    a = request("GET", "/v1/completions", "", NULL);
+    CHECK(a.status == 405 && header_of(&a, "Allow: POST"));
+    answer_clear(&a);
+    a = request("OPTIONS", "/v1/completions", "Origin: http://x\r\nAccess-Control-Request-Method: POST\r\n", NULL);
+    CHECK(a.status == 204 && header_of(&a, "Access-Control-Allow-Origin: *") && header_of(&a, "Access-Control-Allow-Headers: "));
+    answer_clear(&a);
+}
+
+static void test_serve_completion(void) {
+    str wanted = {NULL, 0, 0};
+    str_puts(&wanted, "\"text\":");
+    str_json(&wanted, expected_text, strlen(expected_text));
+    expect("/v1/completions", "{\"prompt\":\"Once upon a time\",\"max_tokens\":24,\"temperature\":0}", 200, wanted.data);
+    expect("/v1/completions", "{\"prompt\":[\"Once upon a time\"],\"max_tokens\":24,\"temperature\":0,\"model\":null,\"stop\":null,"
+           "\"n\":null,\"logprobs\":null,\"stream\":null,\"unknown\":[1]}", 200, wanted.data);
+    expect("/v1/completions", "{\"prompt\":[\"x\",\"Once upon a time\"],\"n\":2,\"max_tokens\":24,\"temperature\":0}", 200, wanted.data);
+    str_free(&wanted);
+}
+
+/* The contents of a stream's pieces, one behind the other. */
+static void stream_text(const answer *a, const char *key, str *to) {
+    const char *line = a->body.data ? a->body.data : "";
+    while ((line = strstr(line, "data: {")) != NULL) {
+        const char *end = strstr(line, "\n\n"), *at;
+        json j;
+        CHECK(json_parse(&j, line + 6, (size_t)(end - line) - 6));
+        at = strstr(line, key);
+        if (at && at < end) {
+            const json_node *choices = json_get(&j, j.nodes, "choices"), *choice = choices + 1;
+            const json_node *delta = json_get(&j, choice, "delta"), *text = json_get(&j, delta ? delta : choice, delta ? "content" : "text");
+            if (text) json_add_text(&j, text, to);
+        }
+        json_free(&j);
+        line = end;
+    }
+}
+
+static void test_serve_stream(void) {
+    static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":24,\"temperature\":0,\"stream\":true,"
+                               "\"stream_options\":{\"include_usage\":true}}";
+    answer a = post("/v1/completions", body);
+    str text = {NULL, 0, 0};
+    stream_text(&a, "\"text\"", &text);
+    CHECKF(a.status == 200 && text.data && strcmp(text.data, expected_text) == 0, "%s", text.data ? text.data : "");
+    CHECK(has(&a, "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":24") && has(&a, "data: [DONE]\n\n"));
+    CHECK(header_of(&a, "Content-Type: text/event-stream"));
+    answer_clear(&a);
+    str_free(&text);
+}
+
+static void test_serve_chat(void) {
+    static const char ask[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":12,\"temperature\":0%s}";
+    char whole[256], piecewise[256];
+    str text = {NULL, 0, 0}, wanted = {NULL, 0, 0};
+    answer a;
+    snprintf(whole, sizeof(whole), ask, "");
+    snprintf(piecewise, sizeof(piecewise), ask, ",\"stream\":true");
+    a = post("/v1/chat/completions", piecewise);
+    CHECK(has(&a, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}"));
+    stream_text(&a, "\"content\"", &text);
+    CHECK(text.length > 0);
+    str_puts(&wanted, "\"message\":{\"role\":\"assistant\",\"content\":");
+    str_json(&wanted, text.data ? text.data : "", text.length);
+    expect("/v1/chat/completions", whole, 200, wanted.data);
+    answer_clear(&a);
+    str_free(&text);
+    str_free(&wanted);
+}
+
+static void test_serve_tokens(void) {
+    expect("/tokenize", "{\"prompt\":\"Once upon a time\"}", 200, "\"count\":5,\"max_model_len\":1024,\"tokens\":[0,");
+    expect("/tokenize", "{\"prompt\":\"Once upon a time\",\"add_special_tokens\":false,\"return_token_strs\":true}", 200, "[\"Once\",\" upon\"");
+    expect("/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}", 200, "\"count\":9");
+    expect("/detokenize", "{\"tokens\":[1171,322]}", 200, "{\"prompt\":\"Hello you\"}");
+    expect("/detokenize", "{\"tokens\":[99999]}", 400, "vocabulary");
+    expect("/detokenize", "{\"tokens\":[\"x\"]}", 400, "tokens");
+}
+
+static void test_serve_errors(void) {
+    static const struct {
+        const char *path, *body;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"/v1/completions", "{", 400, "not JSON"},
+        {"/v1/completions", "[]", 400, "object"},
+        {"/v1/completions", "{}", 400, "\"param\":\"prompt\""},
+        {"/v1/completions", "{\"prompt\":7}", 400, "\"param\":\"prompt\""},
+        {"/v1/completions", "{\"prompt\":[1.5]}", 400, "\"param\":\"prompt\""},
+        {"/v1/completions", "{\"prompt\":[123456]}", 400, "vocabulary"},
+        {"/v1/completions", "{\"prompt\":\"x\",\"model\":\"gpt-4\"}", 404, "model_not_found"},
+        {"/v1/completions", "{\"prompt\":\"x\",\"n\":0}", 400, "\"param\":\"n\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"temperature\":\"hot\"}", 400, "\"param\":\"temperature\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1.5}", 400, "whole number"},
+        {"/v1/completions", "{\"prompt\":\"x\",\"stop\":[1]}", 400, "\"param\":\"stop\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"logit_bias\":{\"a\":1}}", 400, "\"param\":\"logit_bias\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"logprobs\":99}", 400, "\"param\":\"logprobs\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"seed\":1e3}", 400, "\"param\":\"seed\""},
+        {"/v1/chat/completions", "{\"messages\":[]}", 400, "\"param\":\"messages\""},
+        {"/v1/chat/completions", "{\"messages\":[{\"content\":\"x\"}]}", 400, "role"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400, "text"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":\"required\"}", 400, "tool_choice"},
+    };
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) expect(cases[i].path, cases[i].body, cases[i].status, cases[i].part);
+}
+
+static void test_serve_too_long(void) {
+    str body = {NULL, 0, 0};
+    int i;
+    str_puts(&body, "{\"prompt\":[1");
+    for (i = 0; i < 1024; i++) str_puts(&body, ",1");
+    str_puts(&body, "]}");
+    expect("/v1/completions", body.data, 400, "context_length_exceeded");
+    str_free(&body);
+}
+
+/* Two requests in one packet, and one in many; a body in chunks; HTTP/1.0. */
+static void test_serve_connections(void) {
+    static const char two[] = "GET /health HTTP/1.1\r\n\r\nPOST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+                              "5\r\n{\"pro\r\ne\r\nmpt\":\"Hello\"  \r\n1\r\n}\r\n0\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n";
+    static const char *const parts[3] = {"\"ok\"", "\"tokens\":[0,1171]", "\"demo\""};
+    answer a;
+    int turn, i;
+    for (turn = 0; turn < 2; turn++) {
+        str in = {NULL, 0, 0};
+        socket_id s = client_connect();
+        for (i = 0; turn == 1 && two[i]; i++) client_send(s, two + i, 1);
+        if (turn == 0) client_send(s, two, strlen(two));
+        for (i = 0; i < 3; i++) {
+            memset(&a, 0, sizeof(a));
+            CHECKF(client_read(s, &in, &a) && a.status == 200 && has(&a, parts[i]), "turn %d, answer %d: %d", turn, i, a.status);
+            answer_clear(&a);
+        }
+        socket_close(s);
+        str_free(&in);
+    }
+    a = request("GET", "/health", "Connection: close\r\n", NULL);
+    CHECK(a.status == 200 && a.closed);
+    answer_clear(&a);
+    a = exchange("GET /health HTTP/1.0\r\n\r\n", 24);
+    CHECK(a.status == 200 && a.closed);
+    answer_clear(&a);
+    a = exchange("GET /health HTTP/1.1\r\nBad Header: x\r\n\r\n", 39);
+    CHECK(a.status == 400 && a.closed);
+    answer_clear(&a);
+}
+
+/* A client that goes away: its request ends, and its blocks are free. */
+static void test_serve_disconnect(void) {
+    static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":8,\"stream\":true}";
+    str text = {NULL, 0, 0}, in = {NULL, 0, 0};
+    socket_id s = client_connect();
+    str_printf(&text, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    client_send(s, text.data, text.length);
+    CHECK(client_more(s, &in) && client_more(s, &in)); /* under way */
+    socket_close(s);
+    CHECK(becomes("num_requests_running", 0));
+    CHECK(metric("kv_cache_usage_perc") == 0);
+    CHECK(metric("generation_tokens_total") < 8000);
+    str_free(&text);
+    str_free(&in);
+}
+
+/* ---- limits: a server with a queue of 2, 20 connections, 1 MiB bodies, 2 s ---------------------- */
+
+static void test_limits_sizes(void) {
+    str text = {NULL, 0, 0};
+    answer a = exchange("POST /v1/completions HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n", 59);
+    CHECK(a.status == 413 && a.closed);
+    answer_clear(&a);
+    a = exchange("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n200000\r\n", 70);
+    CHECK(a.status == 413 && a.closed);
+    answer_clear(&a);
+    str_puts(&text, "GET / HTTP/1.1\r\n");
+    while (text.length < 20000) str_puts(&text, "X-Header: some words that fill it up\r\n");
+    a = exchange(text.data, text.length);
+    CHECK(a.status == 431 && a.closed);
+    answer_clear(&a);
+    str_free(&text);
+}
+
+/* Half a request: the server waits two seconds and no longer. */
+static void test_limits_slow(void) {
+    answer a = exchange("POST /v1/completions HTTP/1.1\r\nContent-Length: 20\r\n\r\n{", 55);
+    CHECK(a.status == 408 && a.closed);
+    answer_clear(&a);
+    a = exchange("POST /v1/comp", 13);
+    CHECK(a.status == 408 && a.closed);
+    answer_clear(&a);
+}
+
+/* More idle connections than there are places, and then one that asks. */
+static void test_limits_connections(void) {
+    socket_id idle[60];
+    int i;
+    for (i = 0; i < 60; i++) {
+        idle[i] = client_connect();
+        if (idle[i] != NO_SOCKET && i % 2) client_send(idle[i], "GET /he", 7);
+    }
+    expect("/health", NULL, 200, "ok");
+    expect("/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":2}", 200, "\"text\"");
+    for (i = 0; i < 60; i++)
+        if (idle[i] != NO_SOCKET) socket_close(idle[i]);
+}
+
+/* More requests than may wait (2): the rest are told to come again, and those that were taken are answered. */
+static void test_limits_queue(void) {
+    static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":400,\"ignore_eos\":true}";
+    socket_id sockets[12];
+    int i, good = 0, refused = 0;
+    char text[256];
+    snprintf(text, sizeof(text), "POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s", (int)strlen(body), body);
+    for (i = 0; i < 12; i++) {
+        sockets[i] = client_connect();
+        client_send(sockets[i], text, strlen(text));
+    }
+    for (i = 0; i < 12; i++) {
+        str in = {NULL, 0, 0};
+        answer a;
+        memset(&a, 0, sizeof(a));
+        CHECK(client_read(sockets[i], &in, &a));
+        good += a.status == 200 && has(&a, "\"completion_tokens\":400");
+        refused += a.status == 429 && has(&a, "\"error\"") && header_of(&a, "Retry-After: ") != NULL;
+        answer_clear(&a);
+        str_free(&in);
+        socket_close(sockets[i]);
+    }
+    CHECKF(good + refused == 12 && good >= 2 && refused >= 1, "%d answered, %d refused", good, refused);
+}
+
+/* ---- a key ------------------------------------------------------------------------------------- */
+
+static void test_key(void) {
+    static const char *const headers[4] = {"", "Authorization: Bearer wrong\r\n", "Authorization: Basic secret\r\n", "Authorization: Bearer secret\r\n"};
+    int i;
+    for (i = 0; i < 4; i++) {
+        answer a = request("POST", "/v1/completions", headers[i], "{\"prompt\":\"x\",\"max_tokens\":2}");
+        CHECKF(a.status == (i == 3 ? 200 : 401), "%s: %d", headers[i], a.status);
+        if (i < 3) CHECK(has(&a, "invalid_api_key") && header_of(&a, "WWW-Authenticate: Bearer"));
+        answer_clear(&a);
+        a = request("GET", "/v1/models", headers[i], NULL);
+        CHECK(a.status == (i == 3 ? 200 : 401));
+        answer_clear(&a);
+    }
+    expect("/health", NULL, 200, "ok");
+    expect("/metrics", NULL, 200, "vllm:");
+}
+
+/* ---- the end: a stream is under way, "begun" is printed, the server is asked to stop -------------- */
+
+static void test_drain(void) {
+    static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":16,\"stream\":true}";
+    str text = {NULL, 0, 0}, in = {NULL, 0, 0};
+    answer a;
+    socket_id s = client_connect(), late;
+    memset(&a, 0, sizeof(a));
+    str_printf(&text, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    client_send(s, text.data, text.length);
+    CHECK(client_more(s, &in) && client_more(s, &in));
+    printf("begun\n");
+    fflush(stdout);
+    sleep_seconds(0.3);
+    late = client_connect();
+    CHECK(late == NO_SOCKET);
+    CHECK(client_read(s, &in, &a) && has(&a, "\"finish_reason\":\"length\"") && has(&a, "data: [DONE]"));
+    socket_close(s);
+    answer_clear(&a);
+    str_free(&text);
+    str_free(&in);
+}
+
+static void run_unit_tests(void) {
+    RUN(test_http_heads);
+    RUN(test_http_chunks);
+    RUN(test_json_reader);
+    RUN(test_json_depth);
+}
+
+static void run_protocol_tests(void) {
+    RUN(test_serve_pages);
+    RUN(test_serve_completion);
+    RUN(test_serve_stream);
+    RUN(test_serve_chat);
+    RUN(test_serve_tokens);
+    RUN(test_serve_errors);
+    RUN(test_serve_too_long);
+    RUN(test_serve_connections);
+    RUN(test_serve_disconnect);
+}
+
+static void run_limit_tests(void) {
+    RUN(test_limits_sizes);
+    RUN(test_limits_slow);
+    RUN(test_limits_connections);
+    RUN(test_limits_queue);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "units";
+    server_port = argc > 2 ? atoi(argv[2]) : 0;
+    expected_text = argc > 3 ? argv[3] : "";
+    sockets_start();
+    if (strcmp(what, "units") == 0) run_unit_tests();
+    if (strcmp(what, "protocol") == 0) run_protocol_tests();
+    if (strcmp(what, "limits") == 0) run_limit_tests();
+    if (strcmp(what, "key") == 0) RUN(test_key);
+    if (strcmp(what, "drain") == 0) RUN(test_drain);
+    printf("%d passed, %d failed\n", tests_passed, tests_failed);
+    return tests_failed ? 1 : 0;
+}
