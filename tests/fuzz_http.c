@@ -6,6 +6,7 @@
        build/fuzz_http -max_total_time=60 -max_len=8192      (in the repository's root) */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/vulkan/fg_vulkan.h"
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wunused-function" /* of the tool's parts only some are used here */
