@@ -69,6 +69,38 @@ static void test_vulkan_copy_blocks(void) {
     cpu_check_copy_blocks("vulkan");
 }
 
+/* A block to the host, back into another one, and out again: the same bytes. */
+static void test_vulkan_swap(void) {
+    cpu_attn c = {FG_TYPE_Q8_0, 2, 1, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {48, 0, 0, 0, 0, 0}};
+    const fg_backend *b = fg_backend_vulkan();
+    cpu_rig *rig;
+    float rows[48 * 64];
+    uint8_t *host;
+    int32_t block[2];
+    size_t bytes = 0, i, other = 0;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    rig = cpu_attn_rig(&c, 64);
+    if (cpu_rig_open(rig, "vulkan", 1) == FG_OK) {
+        cpu_batch_start(rig);
+        cpu_attn_add(&c, rig, 0, 0, 48);
+        cpu_attn_take(rig, rows);
+        block[0] = cpu_attn_block(&c, rig, 0, 0);
+        block[1] = cpu_attn_block(&c, rig, 0, 3);
+        CHECK(b->swap_blocks(rig->device, rig->plan, 0, block, 1, NULL, true, &bytes) == FG_OK && bytes > 2 * 16 * 32);
+        host = (uint8_t *)calloc(3, bytes);
+        CHECK(b->swap_blocks(rig->device, rig->plan, 0, block, 2, host, true, NULL) == FG_OK);
+        for (i = 0; i < bytes; i++) other += host[i] != host[bytes + i];
+        CHECK(other > 0);
+        CHECK(b->swap_blocks(rig->device, rig->plan, 0, block + 1, 1, host, false, NULL) == FG_OK);
+        CHECK(b->swap_blocks(rig->device, rig->plan, 0, block + 1, 1, host + 2 * bytes, true, NULL) == FG_OK);
+        CHECK(memcmp(host, host + 2 * bytes, bytes) == 0);
+        block[0] = rig->graph.groups[0].n_blocks;
+        CHECK(b->swap_blocks(rig->device, rig->plan, 0, block, 1, host, true, NULL) == FG_ERROR_INVALID_ARGUMENT);
+        free(host);
+    }
+    cpu_rig_free(rig);
+}
+
 static void test_vulkan_device(void) {
     const fg_backend *b = fg_backend_vulkan();
     fg_device *device = cpu_vulkan_device(0), *other = NULL;
@@ -330,6 +362,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_device);
     RUN(test_vulkan_split);
     RUN(test_vulkan_copy_blocks);
+    RUN(test_vulkan_swap);
     RUN(test_vulkan_model);
     RUN(test_vulkan_engine);
     RUN(test_vulkan_faults);

@@ -2220,6 +2220,29 @@ static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, con
     return fg__vk_finish(d);
 }
 
+/* A block in host memory: of each layer K, then V. */
+static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                    size_t *block_bytes) {
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    const fg_group *g = &plan->graph->groups[group];
+    size_t bytes = fg__vk_block_bytes(g);
+    char *at = (char *)host;
+    fg_result r = FG_OK;
+    int i, j;
+    if (block_bytes) *block_bytes = 2 * bytes * (size_t)g->n_layers;
+    if (!host) return FG_OK;
+    for (i = 0; i < n; i++)
+        if (blocks[i] < 0 || blocks[i] >= g->n_blocks) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
+    for (i = 0; i < n; i++)
+        for (j = 0; j < 2 * g->n_layers && r == FG_OK; j++, at += bytes) {
+            fg__vk_layer *layer = &plan->layers[plan->layer_of[group] + j / 2];
+            fg__vk_range *range = j % 2 ? &layer->v : &layer->k;
+            size_t offset = (size_t)blocks[i] * bytes;
+            r = out ? fg__vk_read(handle, range, offset, at, bytes) : fg__vk_write(handle, range, offset, at, bytes);
+        }
+    return r;
+}
+
 /* The rate of reading, from copies within the device's memory. Rates of products are left unknown. */
 static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
     fg__vk_device *d = (fg__vk_device *)handle;
@@ -2253,7 +2276,8 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_probe, fg__vk_open, fg__vk_close, fg__vk_caps,
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
-        fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile, NULL,
+        fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
+        fg__vk_swap_blocks,
     };
     return &backend;
 }
