@@ -1050,11 +1050,10 @@ static int fg__cpu_count(void) {
 #endif
 }
 
-/* A file's bytes, mapped read-only (or read into memory when `copied`). */
+/* A file's bytes, mapped read-only. */
 typedef struct fg__file {
     const unsigned char *data;
     size_t size;
-    bool copied;
 } fg__file;
 
 #if FG__WINDOWS
@@ -1076,6 +1075,7 @@ static bool fg__file_map(fg__file *file, const char *path) {
 }
 
 static void fg__file_unmap(fg__file *file) { UnmapViewOfFile(file->data); }
+static void fg__file_forget_pages(const unsigned char *from, size_t bytes) { (void)from, (void)bytes; }
 #else
 static bool fg__file_map(fg__file *file, const char *path) {
     struct stat info;
@@ -1092,7 +1092,22 @@ static bool fg__file_map(fg__file *file, const char *path) {
 }
 
 static void fg__file_unmap(fg__file *file) { munmap((void *)(size_t)file->data, file->size); }
+
+static void fg__file_forget_pages(const unsigned char *from, size_t bytes) {
+#if defined(MADV_DONTNEED)
+    size_t page = 65536, skip = (page - (size_t)from % page) % page;
+    if (bytes > skip + page) (void)madvise((void *)(size_t)(from + skip), (bytes - skip) / page * page, MADV_DONTNEED);
+#else
+    (void)from, (void)bytes;
 #endif
+}
+#endif
+
+/* Bytes of a mapped file that were used for the last time need not stay in memory; they come back when they are read. */
+static void fg__file_forget(const fg__file *file, const void *from, size_t bytes) {
+    size_t at = (size_t)from - (size_t)file->data;
+    if (file->data && at < file->size && bytes <= file->size - at) fg__file_forget_pages((const unsigned char *)from, bytes);
+}
 
 /* Maps the file at `path`; FG_ERROR_IO when it is missing, empty or not a plain file. */
 static fg_result fg__file_open(fg__file *file, const char *path) {
@@ -20565,6 +20580,13 @@ static fg_result fg__engine_plan(fg_engine *e) {
     return FG_OK;
 }
 
+static void fg__engine_forget(const fg_engine *e, const fg_tensor *tensor) {
+    const fg__gguf *gguf = e->model->gguf;
+    int i;
+    fg__file_forget(&gguf->file, tensor->data, tensor->bytes);
+    for (i = 0; i < gguf->n_parts; i++) fg__file_forget(&gguf->parts[i]->file, tensor->data, tensor->bytes);
+}
+
 static fg_result fg__engine_pack(fg_engine *e) {
     size_t i, n = e->builder.n_tensors, bytes;
     fg_result r;
@@ -20572,6 +20594,7 @@ static fg_result fg__engine_pack(fg_engine *e) {
         if (!fg__engine_progress(e, (float)i / (float)n, "packing weights")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
         r = e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], &e->weights[i], &bytes);
         if (r != FG_OK) return r;
+        if (bytes) fg__engine_forget(e, &e->builder.tensors[i]); /* the device has a copy */
     }
     return fg__engine_progress(e, 1, "packing weights") ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
 }

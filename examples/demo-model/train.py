@@ -343,7 +343,7 @@ $N1 {dreamed of the sea|had always wanted to sail|wanted to see what was behind 
 {"Stay calm," said $n1.|"Do not be afraid," said $n1.} {$He1 pushed $his1 scarf into the hole|$He1 took a cup and threw the water out|$He1 found a piece of wood and closed the hole}, and $n2 {steered to the bank|rowed as hard as $he2 could|held the rope}. {Soon they were safe on land.|At last, they reached an island.}
 {They dried their clothes by a fire.|They lay in the warm grass and rested.|They repaired the $boat and ate the last apples.} {"What an adventure!" said $n2.|"We make a good team," said $n1.} {The next day, they sailed home.|In the evening, they came home, tired and [happy].|And the next summer, they built a better one.}"""),
 ("a star", {}, """\
-{Every night, $n1 looked at the stars.|One clear night, $n1 could not sleep.|$N1 loved the night sky.} {$He1 tried to count them, but there were too many.|The brightest one stood above the [place].|They looked like tiny lamps.}
+{Every night, $n1 looked at the stars.|One clear night, $n1 could not sleep.|$N1 loved the night sky.} {$He1 tried to count them, but there were too many.|The brightest one stood above the [place].|The stars looked like tiny lamps.}
 One night, a star fell from the sky. {It came down behind the hill.|It fell into the garden.|It landed softly in the grass.} $N1 {ran to see it|went outside in bare feet|took a lantern and followed the light}.
 The star was {small and silver|warm and bright|no bigger than an apple}. "{Please help me|I want to go home|I fell out of the sky}," said the star. "{I do not belong here|The night is dark without me|My brothers and sisters are waiting}."
 {$N1 thought hard.|$N1 did not know how to help.} Then $he1 asked $intro2. "{Climb the highest hill|Wait for the wind|Throw it as high as you can}," said $n2.
@@ -575,7 +575,7 @@ A $job $does and often needs $with.
 After $day1 comes $day2.
 The $k lives $home and eats $food.
 The $k $sound, and its baby is called a $baby.
-$Ks can $can.
+$Ks can $cans.
 {A week has seven days|A year has twelve months|A day has twenty-four hours|An hour has sixty minutes|A spider has eight legs|A hand has five fingers}.
 {In spring, the flowers bloom|In summer, the days are long|In autumn, the leaves fall from the trees|In winter, it is cold and sometimes it snows}.
 {The sun rises in the east|The sun sets in the west|The moon shines at night|Fish live in water|Birds build nests in spring|Plants need water and light|Rain falls from the clouds}.""".split("\n")
@@ -608,7 +608,7 @@ def animal_slots(kind):
     a = ANIMAL[kind]
     legs = {"0": "no legs", "2": "two legs", "4": "four legs", "6": "six legs", "8": "eight legs"}[a[7]]
     return {"k": kind, "ks": plural(kind), "home": a[1], "food": a[2], "col": a[3], "sound": a[4], "baby": a[5],
-            "can": a[6], "legs": legs, "size": a[8]}
+            "can": a[6], "cans": a[6].replace("its", "their"), "legs": legs, "size": a[8]}
 
 
 FACT_SENTENCES = """\
@@ -775,7 +775,7 @@ TALK = [tuple(part.strip() for part in block.split("=>")) for block in """\
 {What can you do|How can you help me|What do you know|What can I ask you|What are you good at|Can you help me|Help|I need help}? => I can tell {you |}little stories, {talk about animals|answer simple questions about animals} and {chat with you|tell you about colours, days and numbers}. {Just ask me!|Try to ask me for a story about a fox.|Ask me where the bear lives, for example.}
 {Who made you|Who built you|Where do you come from|How were you made|How did you learn to write}? => I {was made by|come from} a {short|small} {training script|program}. {It wrote many little stories, and I learned from them.|It taught me to write with little stories.}
 {How old are you|When were you born|When is your birthday}? => I {do not have an age|am not sure how old I am}, because I am a {program|language model}. {But I feel quite young.|Every time you start me, I feel brand new.}
-{How big are you|How large are you|How many parameters do you have}? => I am {very small|tiny}. I have about two and a half million parameters{, and my file is smaller than three megabytes|}. {Other models are a thousand times bigger.|But small things can be nice, too.|}
+{How big are you|How large are you|How many parameters do you have}? => I am {very small|tiny}. I have nearly two million parameters{, and my file is smaller than three megabytes|}. {Other models are a thousand times bigger.|But small things can be nice, too.|}
 {Where do you live|Where are you|Where is your home}? => I live {inside your computer|in your computer, in a small file|in a small file on your computer}. {It is quite cosy.|It is warm in here when you ask many questions.|}
 {Do you like stories|Do you like animals|Do you like music|Do you like books}? => {Yes, very much!|Yes, I do!|Of course I do!} {Stories are the thing I know best|I learned everything I know from stories}. {Shall I tell you one?|Would you like to hear one?}
 {Do you have a family|Do you have friends|Are you lonely|Do you have a mother|Do you sleep|Do you eat|Are you hungry}? => {No, I am just a program|No, because I am a language model|I am only a small program}, {but I like to talk with you|but thank you for asking|so I do not need that}.
@@ -887,7 +887,7 @@ def chat_fact(rng, kind=None):
             ("What sound does {the|a} $k make|What does {the|a} $k say|Which sound do $ks make", "{The|A} $k $sound"),
             ("What is a baby $k called|What do you call a baby $k|What is the name of a young $k",
              "A baby $k is called a $baby"),
-            ("What can {the|a} $k do|What are $ks good at|What can $ks do", "{The|A} $k can $can|$Ks can $can"),
+            ("What can {the|a} $k do|What are $ks good at|What can $ks do", "{The|A} $k can $can|$Ks can $cans"),
             ("How many legs does {the|a} $k have|How many legs do $ks have", "{The|A} $k has $legs|$Ks have $legs"),
             ("Is {the|a} $k big or small|Is {the|a} $k a {large|small} animal|How big is a $k",
              "{The|A} $k is a $size animal"),
@@ -1403,6 +1403,8 @@ def train(args):
     print(f"{count} parameters, vocabulary of {tokenizer.get_vocab_size()} tokens, "
           f"{sum(map(len, texts)) / len(texts):.0f} characters per document", file=sys.stderr)
 
+    running = torch.compile(model, dynamic=True) if args.compile else model
+
     def batch_of(step):
         if step < args.drills:
             return next(rows_of_drills)
@@ -1421,12 +1423,12 @@ def train(args):
     trained_before = trained
     for step in range(first, args.steps):
         rows = batch_of(step)
-        factor = min(1.0, (step + 1) / 60, (args.steps - step) / (0.45 * args.steps))
+        factor = min(1.0, (step + 1) / 60, (args.steps - step) / (0.42 * args.steps))
         for group in optimizer.param_groups:
             group["lr"] = args.lr * factor
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not args.fp32):
-            loss = loss_of(model, rows)
+            loss = loss_of(running, rows)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -1435,7 +1437,7 @@ def train(args):
         seconds = time.time() - loop_start
         show_progress(step, args.steps, smooth, (trained - trained_before) / seconds, seconds / (step + 1 - first))
         last = step + 1 == args.steps
-        if (step + 1) % (args.steps // 12 or 1) == 0 or last:
+        if (step + 1) % 1000 == 0 or last:
             curve.append((step + 1, trained, smooth, validation_loss(model, held_out)))
             print(f"\nstep {step + 1}: {trained} tokens, training loss {smooth:.4f}, held-out loss {curve[-1][3]:.4f}",
                   file=sys.stderr)
@@ -1499,14 +1501,15 @@ def sample(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to write (demo.gguf beside this script)")
-    parser.add_argument("--steps", type=int, default=4500, help="training steps (%(default)s)")
-    parser.add_argument("--drills", type=int, default=700, help="of these, steps on the opening texts (%(default)s)")
+    parser.add_argument("--steps", type=int, default=14400, help="training steps (%(default)s)")
+    parser.add_argument("--drills", type=int, default=150, help="of these, steps on the opening texts (%(default)s)")
     parser.add_argument("--batch", type=int, default=1024, help="tokens per step (%(default)s)")
     parser.add_argument("--lr", type=float, default=2.5e-3, help="learning rate (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of text, weights and sampling (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     parser.add_argument("--fp32", action="store_true",
                         help="train in float32, faster on CPUs without bfloat16 instructions")
+    parser.add_argument("--compile", action="store_true", help="a fifth faster; needs a C++ compiler (torch.compile)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="a one-minute smoke run")
     parser.add_argument("--show", type=int, metavar="N", help="print N generated documents and exit")
