@@ -14884,16 +14884,22 @@ static bool fg__pool_work(fg__pool *pool, int thread) {
     return true;
 }
 
-/* Returns after the next change of phase that follows `seen`. */
+/* True while nobody has begun a phase after `seen`, whose pieces are all taken. The count of phases wraps, so a thread that
+   slept through a whole round of it goes by the rest of the ticket, and by `quit`. */
+static bool fg__pool_idle(const fg__pool *pool, uint64_t seen) {
+    uint64_t ticket = fg__atomic_load64(&pool->ticket);
+    return ticket >> 28 == seen >> 28 && !fg__ticket_has(ticket) && !fg__atomic_load(&pool->quit);
+}
+
 static void fg__pool_await(fg__pool *pool, uint64_t seen) {
     int i;
     for (i = 0; i < pool->spins; i++) {
-        if (fg__atomic_load64(&pool->ticket) >> 56 != seen >> 56) return;
+        if (!fg__pool_idle(pool, seen)) return;
         fg__cpu_relax();
     }
     fg__mutex_lock(&pool->mutex);
     pool->sleepers++;
-    while (fg__atomic_load64(&pool->ticket) >> 56 == seen >> 56) fg__cond_wait(&pool->cond, &pool->mutex, -1.0);
+    while (fg__pool_idle(pool, seen)) fg__cond_wait(&pool->cond, &pool->mutex, -1.0);
     pool->sleepers--;
     fg__mutex_unlock(&pool->mutex);
 }

@@ -1342,7 +1342,46 @@ static void test_cpu_out_of_memory(void) {
     cpu_rig_free(rig);
 }
 
+typedef struct pool_count {
+    int n_phases, pieces[600];
+} pool_count;
+
+static int pool_begin(void *user, int phase) {
+    pool_count *count = (pool_count *)user;
+    return phase == count->n_phases ? -1 : phase % 3; /* phases of no piece are passed over */
+}
+
+static void pool_piece(void *user, int piece, int thread) {
+    pool_count *count = (pool_count *)user;
+    (void)thread;
+    fg__atomic_add(&count->pieces[piece], 1);
+}
+
+/* Every piece is run once, and a pool closes whatever the number of phases: their count in the ticket wraps at 256. */
+static void test_cpu_pool(void) {
+    static const int n_phases[] = {0, 1, 2, 254, 255, 256, 257, 382, 383, 384, 510, 511, 512};
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    pool_count count;
+    size_t i;
+    int round, threads;
+    for (round = 0; round < 40; round++)
+        for (i = 0; i < sizeof(n_phases) / sizeof(n_phases[0]); i++) {
+            fg__job job = {pool_begin, pool_piece, NULL};
+            fg__pool pool;
+            int n = n_phases[i], jobs;
+            memset(&count, 0, sizeof(count));
+            count.n_phases = n;
+            job.user = &count;
+            threads = 1 + round % 4;
+            CHECK(fg__pool_open(&env, &pool, threads));
+            for (jobs = 0; jobs < 1 + round % 3; jobs++) fg__pool_run(&pool, &job);
+            fg__pool_close(&env, &pool);
+            CHECK(count.pieces[0] == jobs * (n - (n + 2) / 3) && count.pieces[1] == jobs * (n / 3));
+        }
+}
+
 static void run_cpu_tests(void) {
+    RUN(test_cpu_pool);
     RUN(test_cpu_device);
     RUN(test_cpu_refuses);
     RUN(test_cpu_embed);
