@@ -757,9 +757,10 @@ struct fg_backend {
 const fg_backend *fg_backend_cpu(void);  /* always there */
 const fg_backend *fg_backend_null(void); /* computes nothing; for tests and simulation */
 
-/* Options of the null backend: a pass of t tokens that reads c KV tokens takes overhead + base + per_token*t + per_kv_token*c
-   seconds, or, as a roofline, overhead + max(base, per_token*t) + per_kv_token*c; added to *clock (may be NULL). Its
-   logits are a fixed pseudo-random function of token and position. */
+/* Options of the null backend: a pass of t tokens that reads c KV tokens takes
+       overhead + base + per_token*t + per_kv_token*c seconds, or, as a roofline,
+       overhead + max(base, per_token*t) + per_kv_token*c;
+   added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
 typedef struct fg_null_options {
     double base, per_token, per_kv_token;
     double *clock;
