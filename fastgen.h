@@ -11574,7 +11574,7 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
 
    A pure data structure over >>kv. Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): decodes first, one token each;
    the rest of the token budget goes to prompts, oldest first, split and fused to fill it. Where the oldest would take all of it
-   and has at least four times the tokens to go of later ones of its priority, half goes to these, shortest first: a question
+   and has at least twice the tokens to go of later ones of its priority, half goes to these, shortest first: a question
    behind a book is answered at once, and the book takes twice its time at most.
 
    Order: a sequence's `rank` is the pass in which it arrived minus its head start (priority x head_start). The lower rank
@@ -12080,7 +12080,7 @@ static void fg__sched_short(fg__sched *s) {
     fg__seq *seq;
     if (!first || fg__seq_left(first) <= room) return;
     if (s->waiting.count && fg__seq_before(s->waiting.items[0], first)) return;
-    most = fg__seq_left(first) / 4;
+    most = fg__seq_left(first) / 2;
     for (room /= 2; room > 0 && s->n_rows + 1 < s->max_rows; room -= seq->n_scheduled) {
         int32_t n;
         seq = fg__sched_shortest(s, first, fg__sched_welcome(s), most);

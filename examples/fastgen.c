@@ -33,6 +33,7 @@
 #include "tool/cmd_sweep.h"
 #include "tool/json.h"
 #include "tool/http.h"
+#include "tool/grammar.h"
 #include "tool/api.h"
 #include "tool/reply.h"
 #include "tool/metrics.h"
@@ -101,7 +102,8 @@ static const command commands[] = {
     {"bench serve", CMD_BENCH_SERVE, cmd_bench_serve, "OpenAI-compatible servers under load", "--url URL [--url URL ...] [options]",
      "  fastgen bench serve --url http://127.0.0.1:8080\n"
      "  fastgen bench serve --url fastgen=http://127.0.0.1:8080 --url other=http://127.0.0.1:8081 --plot load.svg\n"
-     "  fastgen bench serve --url http://127.0.0.1:8080 --clients 1,16 -p 600 -n 60 --rates 10 --json\n"
+     "  fastgen bench serve --url http://127.0.0.1:8080 --clients 1,16 -p 600 -n 60 --rates 10 --json > monday.json\n"
+     "  fastgen bench serve --results monday.json --results tuesday.json --plot load.svg\n"
      "Each client sends its next request when the last is answered; lengths are normal with a deviation of 30%. A request\n"
      "passes when its first token comes within prompt tokens / --prompt-rate and the moving average (span 16) of its later\n"
      "gaps stays under 1 / rate: requests a second that pass are the effective throughput. A server may remember prompts:\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """fastgen serve by the official openai client: every feature, and what must hold while a long prompt is processed.
 
-    ./build.sh tool && python tests/check_serve.py          needs: openai, prometheus-client
+    ./build.sh tool && python tests/check_serve.py          needs: openai, prometheus-client, jsonschema
 
 The last line is "N passed, N failed".
 """
@@ -16,6 +16,7 @@ import time
 import traceback
 import urllib.request
 
+import jsonschema
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -248,7 +249,73 @@ def test_chat_fields(s):
     assert s.chat(tools=[tool], tool_choice="auto").choices[0].message.content
     assert s.chat(response_format={"type": "text"}, user="me", parallel_tool_calls=False).choices
     raises(openai.BadRequestError, lambda: s.chat(tools=[tool], tool_choice="required"), "tool_choice")
-    raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "json_object"}), "response_format")
+
+
+# ---- answers that must be JSON
+
+SCHEMAS = [
+    {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"],
+     "additionalProperties": False},
+    {"type": "object", "properties": {"colour": {"enum": ["red", "reddish", "blue", 5, 55, None, True]}, "n": {"type": "number"},
+                                      "nameless": {"type": "boolean"}, "name": {"type": ["string", "null"]}}, "required": ["name"]},
+    {"type": "array", "items": {"enum": [1, 12, 123]}, "minItems": 2, "maxItems": 4},
+    {"$defs": {"Point": {"type": "object", "title": "Point", "properties": {"x": {"type": "integer"}, "y": {"$ref": "#/$defs/Y"}},
+                         "required": ["x", "y"]}, "Y": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}},
+     "type": "object", "properties": {"points": {"type": "array", "items": {"$ref": "#/$defs/Point"}, "maxItems": 2},
+                                      "kind \"\u00e9\"": {"const": "line"}}, "required": ["points", "kind \"\u00e9\""]},
+    {"type": "object", "properties": {"value": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+     "required": ["value", "next"]},
+    {"type": "object", "additionalProperties": {"type": "integer"}},
+    {"anyOf": [{"type": "string"}, {"type": "integer"}, {"enum": [True]}]},
+]
+
+
+def closing(s):
+    """The model tells stories: this leads it to the ends of strings, lists and objects."""
+    tokens = [s.post("/tokenize", prompt=c, add_special_tokens=False)["tokens"][-1] for c in '"}]']
+    return {str(t): 8 for t in tokens}
+
+
+def json_answer(s, schema, seed, **more):
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    return s.chat("Hello", response_format=form, max_tokens=400, temperature=1.5, seed=seed, **more).choices
+
+
+def test_json_schema(s):
+    ended, bias = 0, closing(s)
+    for schema in SCHEMAS:
+        for seed in range(12):
+            for choice in json_answer(s, schema, seed, n=2, logit_bias=bias if seed % 2 else {}):
+                if choice.finish_reason == "stop":
+                    jsonschema.validate(json.loads(choice.message.content), schema)
+                    ended += 1
+    assert ended > 100, f"{ended} answers came to their end"
+    print(f"    {ended} of {24 * len(SCHEMAS)} answers came to their end")
+    text = "".join(c.choices[0].delta.content or "" for c in s.chat(
+        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMAS[2]}}, max_tokens=300, stream=True))
+    jsonschema.validate(json.loads(text), SCHEMAS[2])
+
+
+def test_json_object(s):
+    ended, bias = 0, closing(s)
+    for seed in range(20):
+        choice = s.chat(response_format={"type": "json_object"}, max_tokens=300, temperature=1.0, seed=seed, logit_bias=bias).choices[0]
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content), dict)
+            ended += 1
+    assert ended > 0
+    assert s.chat(response_format={"type": "text"}).choices[0].message.content == s.chat().choices[0].message.content
+
+
+def test_json_refused(s):
+    for schema, part in (({"type": "string", "pattern": "a+"}, "pattern"), ({"type": "strange"}, "no such type"), ({"$ref": "#"}, "deep"),
+                         ({"$ref": "#/x"}, "nowhere"), ({"anyOf": [{"$ref": "#"}]}, "itself"), ({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "itself"),
+                         ([], "object"),
+                         ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, "same type"),
+                         ({"type": "object", "required": ["x"]}, "required"), ({"allOf": [{}, {}]}, "allOf")):
+        raises(openai.BadRequestError, lambda: json_answer(s, schema, 1), part)
+    raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "xml"}), "response_format")
+    raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "json_schema"}), "schema")
 
 
 # ---- the rest

@@ -18,6 +18,7 @@
 #include "../examples/tool/session.h"
 #include "../examples/tool/json.h"
 #include "../examples/tool/http.h"
+#include "../examples/tool/grammar.h"
 #include "../examples/tool/api.h"
 #include "../examples/tool/reply.h"
 
@@ -105,7 +106,37 @@ static void check_answer(const api_request *r) {
     answer_free(&a);
 }
 
+/* Random tokens of those that response_format allows: what ends is JSON. */
+static void check_grammar(const api_request *r, const char *data, size_t size) {
+    static float logits[1536];
+    int32_t tokens[1 + 64];
+    const grammar *g = r->grammar;
+    size_t seed = size, i;
+    str text = {NULL, 0, 0};
+    json j;
+    int n;
+    for (i = 0; i < size; i++) seed = seed * 31 + (unsigned char)data[i];
+    for (n = 1; n < 65; n++) {
+        int32_t token;
+        memset(logits, 0, sizeof(logits));
+        grammar_mask(r->grammar, 0, n, tokens, logits, 1536);
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        token = (int32_t)(seed >> 33) % 1536;
+        for (i = 0; i < 1536 && logits[token] < 0; i++) token = (token + 1) % 1536;
+        if (logits[token] < 0) __builtin_trap();
+        if (g->vocab->kinds[token] == GRAMMAR_END) break;
+        tokens[n] = token;
+        str_add(&text, g->vocab->texts[token], g->vocab->lengths[token]);
+    }
+    if (n < 65 && g->samples[0].state.mode == GRAMMAR_DONE) {
+        if (!json_parse(&j, text.data, text.length)) __builtin_trap();
+        json_free(&j);
+    }
+    str_free(&text);
+}
+
 static void fuzz_json(const char *data, size_t size, api_kind kind) {
+    static grammar_vocab vocab;
     api_server server;
     api_request r;
     json j;
@@ -114,10 +145,13 @@ static void fuzz_json(const char *data, size_t size, api_kind kind) {
     server.model = model;
     server.model_name = "demo";
     server.max_context = 1024;
+    server.n_vocab = 1536;
+    server.vocab = &vocab;
     api_read(&r, &server, kind, data, size, 1);
     if (r.error.status) api_add_error(&text, &r.error);
     else if (kind >= API_TOKENIZE) str_add(&text, r.reply.data, r.reply.length);
     else if (r.n_prompts * r.n < 100 && r.prompts[0].n_tokens && r.prompts[0].tokens[0] < 1536) check_answer(&r);
+    if (r.error.status == 0 && r.grammar) check_grammar(&r, data, size);
     if (text.length && !json_parse(&j, text.data, text.length)) __builtin_trap();
     if (text.length) json_free(&j);
     str_free(&text);

@@ -30,6 +30,7 @@ typedef struct api_request {
     bool add_special_tokens, add_generation_prompt, return_token_strs;
     bool logprobs;
     int max_tokens, n, best_of, top_logprobs, priority;
+    grammar *grammar; /* of response_format; NULL: none */
     str reply; /* of API_TOKENIZE and API_DETOKENIZE: the JSON to send */
     api_error error;
 } api_request;
@@ -39,6 +40,8 @@ typedef struct api_server {
     const fg_model *model;
     const char *model_name;
     int max_context;
+    int n_vocab;
+    grammar_vocab *vocab; /* made when it is first needed */
 } api_server;
 
 static void api_request_free(api_request *r) {
@@ -52,6 +55,7 @@ static void api_request_free(api_request *r) {
     free(r->stop_texts);
     free(r->biases);
     free(r->stop_tokens);
+    grammar_free(r->grammar);
     str_free(&r->reply);
 }
 
@@ -398,12 +402,31 @@ static bool api_check_model(api_request *r, const api_server *s, const json *j) 
 
 /* What can be asked of OpenAI and not here is refused, not passed over. */
 static bool api_check_unsupported(api_request *r, const json *j) {
-    const json_node *format = json_get(j, j->nodes, "response_format"), *type = format ? json_get(j, format, "type") : NULL;
     const json_node *suffix = json_get(j, j->nodes, "suffix");
-    if (format && !(type && type->type == JSON_STRING && json_is(j, type, "text")))
-        return api_fail(r, 400, "response_format", "response_format can only be {\"type\": \"text\"}");
     if (suffix && suffix->end > suffix->begin) return api_fail(r, 400, "suffix", "suffix is not supported");
     if (r->best_of > r->n) return api_fail(r, 400, "best_of", "best_of above n is not supported");
+    return true;
+}
+
+/* {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}. */
+static bool api_read_format(api_request *r, const api_server *s, const json *j) {
+    const json_node *format = json_get(j, j->nodes, "response_format"), *type = format ? json_get(j, format, "type") : NULL;
+    const json_node *outer = format ? json_get(j, format, "json_schema") : NULL, *schema = outer ? json_get(j, outer, "schema") : NULL;
+    bool any;
+    if (!format || (type && type->type == JSON_STRING && json_is(j, type, "text"))) return true;
+    any = type && type->type == JSON_STRING && json_is(j, type, "json_object");
+    if (!any && !(type && type->type == JSON_STRING && json_is(j, type, "json_schema")))
+        return api_fail(r, 400, "response_format", "response_format.type must be \"text\", \"json_object\" or \"json_schema\"");
+    if (!any && !schema) return api_fail(r, 400, "response_format", "response_format.json_schema.schema is missing");
+    if (r->n_prompts != 1 || r->echo) return api_fail(r, 400, "response_format", "response_format is for one prompt without echo");
+    r->grammar = grammar_make(j, any ? NULL : schema);
+    if (r->grammar->error[0]) return api_fail(r, 400, "response_format", "response_format: %s", r->grammar->error);
+    grammar_vocab_make(s->vocab, s->model, s->n_vocab);
+    r->grammar->vocab = s->vocab;
+    r->grammar->samples = (grammar_sample *)xrealloc(NULL, (size_t)r->n * sizeof(grammar_sample));
+    memset(r->grammar->samples, 0, (size_t)r->n * sizeof(grammar_sample));
+    r->desc.on_logits = grammar_mask;
+    r->desc.on_logits_user = r->grammar;
     return true;
 }
 
@@ -453,7 +476,7 @@ static bool api_read_generation(api_request *r, const api_server *s, const json 
            (chat ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
                  : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
            api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
-           api_read_lists(r, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j));
+           api_read_lists(r, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_read_format(r, s, j);
 }
 
 /* The characters of a token; bytes that are no UTF-8 of their own as U+FFFD. */

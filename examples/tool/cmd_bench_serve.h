@@ -2,19 +2,21 @@
    a closed loop of clients, prompts and outputs of normally distributed lengths, and effective throughput: the rate of
    those requests whose first token and whose later tokens came fast enough. Every server gets the same requests. */
 
-enum { LOAD_MAX_SERVERS = 8, LOAD_MAX_LEVELS = 16, LOAD_MAX_RATES = 6, LOAD_MAX_CLIENTS = 1024, LOAD_SPAN = 16 };
+enum { LOAD_MAX_SERVERS = 8, LOAD_MAX_LEVELS = 16, LOAD_MAX_RATES = 6, LOAD_MAX_CLIENTS = 1024, LOAD_MAX_ROUNDS = 15, LOAD_SPAN = 16 };
 
 typedef struct load_list {
     double *values;
     int n, capacity;
 } load_list;
 
-/* What was measured with so many clients. */
+/* What was measured with so many clients; of several rounds, the median of each value. Nothing but doubles. */
 typedef struct load_level {
-    double seconds, tokens;
-    int done, failed, passed[LOAD_MAX_RATES];
+    double requests_s, tokens_s, done, failed, seconds;
     double latency, first[2], gap[2]; /* mean; median and 99th percentile */
+    double passed_s[LOAD_MAX_RATES];
 } load_level;
+
+enum { LOAD_VALUES = sizeof(load_level) / sizeof(double) };
 
 typedef struct load_server {
     char name[64], host[64], prefix[128], model[128];
@@ -43,8 +45,12 @@ typedef struct load {
     double rates[LOAD_MAX_RATES];
     load_client *all; /* [LOAD_MAX_CLIENTS] */
     socket_poll *polls;
-    int started, total; /* of the level */
+    int started, total, round; /* of the level; round: of how many of all */
+    int tokens, passed[LOAD_MAX_RATES];
     load_list firsts, gaps;
+    str text;       /* of --words, cut at the spaces, and where each word begins */
+    size_t *words;
+    int n_words;
 } load;
 
 static void load_add(load_list *l, double value) {
@@ -66,20 +72,34 @@ static int load_length(uint64_t *state, int mean) {
     return value < 1.0 ? 1 : value > 3.0 * mean ? 3 * mean : (int)(value + 0.5);
 }
 
+static void load_write_tokens(const load *b, int n, uint64_t *state, str *to) {
+    int low = b->args->vocab / 3, i;
+    for (i = 0; i < n; i++) str_printf(to, i ? ",%d" : "[%d", low + (int)(bench_random(state) % (uint64_t)(b->args->vocab - low)));
+    str_puts(to, "]");
+}
+
+static void load_write_words(const load *b, int n, uint64_t *state, str *to) {
+    str text = {NULL, 0, 0};
+    int i;
+    for (i = 0; i < n; i++) str_printf(&text, i ? " %s" : "%s", b->text.data + b->words[bench_random(state) % (uint64_t)b->n_words]);
+    str_json(to, text.data, text.length);
+    str_free(&text);
+}
+
 /* Request number i of a level, the same for every server. */
 static void load_write(const load *b, const load_server *s, load_client *c, int i) {
-    uint64_t state = mix_seed(b->args->seed * 1000003u + (uint64_t)b->total) + mix_seed((uint64_t)i + 1);
+    uint64_t state = mix_seed((b->args->seed + (uint64_t)b->round * 7919u) * 1000003u + (uint64_t)b->total) + mix_seed((uint64_t)i + 1);
     str body = {NULL, 0, 0};
-    int output, k;
+    int output;
     c->prompt = load_length(&state, b->args->bench_prompt);
     output = load_length(&state, b->args->n_predict);
     str_puts(&body, "{\"model\":");
     str_json(&body, s->model, strlen(s->model));
     str_printf(&body, ",\"max_tokens\":%d,\"temperature\":0,\"ignore_eos\":true,\"stream\":true,"
-                      "\"stream_options\":{\"include_usage\":true},\"prompt\":[", output);
-    for (k = 0; k < c->prompt; k++)
-        str_printf(&body, k ? ",%d" : "%d", b->args->vocab / 3 + (int)(bench_random(&state) % (uint64_t)(b->args->vocab - b->args->vocab / 3)));
-    str_puts(&body, "]}");
+                      "\"stream_options\":{\"include_usage\":true},\"prompt\":", output);
+    if (b->n_words) load_write_words(b, c->prompt, &state, &body);
+    else load_write_tokens(b, c->prompt, &state, &body);
+    str_puts(&body, "}");
     c->out.length = c->sent = 0;
     str_printf(&c->out, "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\nConnection: close\r\n",
                s->prefix, s->host, s->port);
@@ -127,6 +147,8 @@ static void load_take(load *b, load_client *c, const char *text, size_t length, 
         usage = json_get(&j, j.nodes, "usage");
         tokens = usage ? json_get(&j, usage, "completion_tokens") : NULL;
         if (tokens && json_real(&j, tokens, &count)) c->counted = (int)count;
+        tokens = usage ? json_get(&j, usage, "prompt_tokens") : NULL;
+        if (b->n_words && tokens && json_real(&j, tokens, &count)) c->prompt = (int)count;
         if (choices && choices->type == JSON_ARRAY && choices->count) {
             delta = json_get(&j, choices + 1, "delta");
             piece = json_get(&j, delta ? delta : choices + 1, delta ? "content" : "text");
@@ -201,10 +223,10 @@ static void load_end(load *b, load_level *level, load_client *c, double now) {
     level->failed += !good;
     c->resume = good ? now : now + 0.5;
     if (!good) return;
-    level->tokens += c->counted > c->tokens ? c->counted : c->tokens;
+    b->tokens += c->counted > c->tokens ? c->counted : c->tokens;
     level->latency += now - c->start;
     for (i = 0; i < b->n_rates; i++)
-        level->passed[i] += c->first <= c->prompt / b->args->prompt_rate && c->worst <= 1.0 / b->rates[i];
+        b->passed[i] += c->first <= c->prompt / b->args->prompt_rate && c->worst <= 1.0 / b->rates[i];
 }
 
 static void load_turn(load *b, const load_server *s, load_level *level, int n) {
@@ -242,11 +264,13 @@ static void load_percentiles(load_list *l, double to[2]) {
     to[1] = l->values[l->n * 99 / 100];
 }
 
-static void load_measure(load *b, load_server *s, int index) {
-    load_level *level = &s->levels[index];
+/* One round with so many clients. */
+static void load_run(load *b, load_server *s, int n, load_level *level) {
     double start = now_seconds();
-    int i, n = b->clients[index];
-    b->started = 0;
+    int i;
+    memset(level, 0, sizeof(*level));
+    memset(b->passed, 0, sizeof(b->passed));
+    b->started = b->tokens = 0;
     b->total = n * b->args->requests;
     b->firsts.n = b->gaps.n = 0;
     for (i = 0; i < n; i++) {
@@ -255,17 +279,36 @@ static void load_measure(load *b, load_server *s, int index) {
         if (c->socket == NO_SOCKET) load_end(b, level, c, start);
     }
     while (level->done + level->failed < b->total && !interrupted) {
-        char what[64];
-        snprintf(what, sizeof(what), "%.24s, %d clients", s->name, n);
-        if (!b->args->quiet) show_progress((double)(level->done + level->failed) / b->total, what);
+        char what[80];
+        snprintf(what, sizeof(what), "%.24s, %d clients, round %d", s->name, n, b->round + 1);
+        if (!b->args->quiet) show_progress((level->done + level->failed) / b->total, what);
         load_turn(b, s, level, n);
     }
     for (i = 0; i < n; i++)
         if (b->all[i].socket != NO_SOCKET) socket_close(b->all[i].socket);
     level->seconds = now_seconds() - start;
-    level->latency = level->done ? level->latency / level->done : NAN;
+    level->requests_s = level->done / level->seconds;
+    level->tokens_s = b->tokens / level->seconds;
+    for (i = 0; i < b->n_rates; i++) level->passed_s[i] = b->passed[i] / level->seconds;
+    level->latency = level->done > 0.0 ? level->latency / level->done : NAN;
     load_percentiles(&b->firsts, level->first);
     load_percentiles(&b->gaps, level->gap);
+}
+
+/* All rounds with so many clients, of all servers by turns, so that what else the machine does hits all alike. */
+static void load_measure(load *b, int index) {
+    static load_level rounds[LOAD_MAX_SERVERS][LOAD_MAX_ROUNDS];
+    double column[LOAD_MAX_ROUNDS];
+    int n = b->args->repetitions, i, k;
+    for (b->round = 0; b->round < n; b->round++)
+        for (i = 0; i < b->n_servers && !interrupted; i++) load_run(b, &b->servers[i], b->clients[index], &rounds[i][b->round]);
+    for (i = 0; i < b->n_servers && !interrupted; i++)
+        for (k = 0; k < LOAD_VALUES; k++) {
+            int r;
+            for (r = 0; r < n; r++) column[r] = ((const double *)&rounds[i][r])[k];
+            qsort(column, (size_t)n, sizeof(double), compare_doubles);
+            ((double *)&b->servers[i].levels[index])[k] = column[n / 2];
+        }
 }
 
 /* ---- what came out ----------------------------------------------------------------------------- */
@@ -274,16 +317,18 @@ static void print_load_table(const load *b) {
     int i, k, r;
     for (i = 0; i < b->n_servers; i++) {
         const load_server *s = &b->servers[i];
-        printf("%s%s (http://%s:%d%s, %s)\n", i ? "\n" : "", s->name, s->host, s->port, s->prefix, s->model);
+        if (s->port) printf("%s%s (http://%s:%d%s, %s)\n", i ? "\n" : "", s->name, s->host, s->port, s->prefix, s->model);
+        else printf("%s%s (%s)\n", i ? "\n" : "", s->name, s->model);
         printf("clients  requests/s  tokens/s  latency s  first token s   p99 s   gap ms  p99 ms");
         for (r = 0; r < b->n_rates; r++) printf("  passed/s@%g", b->rates[r]);
         printf("  failed\n");
         for (k = 0; k < b->n_levels; k++) {
             const load_level *l = &s->levels[k];
-            printf("%7d %11.2f %9.1f %10.2f %14.2f %7.2f %8.1f %7.1f", b->clients[k], l->done / l->seconds, l->tokens / l->seconds,
+            if (l->requests_s != l->requests_s) continue; /* not measured */
+            printf("%7d %11.2f %9.1f %10.2f %14.2f %7.2f %8.1f %7.1f", b->clients[k], l->requests_s, l->tokens_s,
                    l->latency, l->first[0], l->first[1], l->gap[0] * 1e3, l->gap[1] * 1e3);
-            for (r = 0; r < b->n_rates; r++) printf("  %*.2f", 9 + (int)(b->rates[r] >= 10.0) + 1, l->passed[r] / l->seconds);
-            printf("  %6d\n", l->failed);
+            for (r = 0; r < b->n_rates; r++) printf("  %*.2f", 9 + (int)(b->rates[r] >= 10.0) + 1, l->passed_s[r]);
+            printf("  %6.0f\n", l->failed);
         }
     }
 }
@@ -292,22 +337,22 @@ static void add_level_json(const load *b, const load_level *l, int clients, str 
     static const char *const names[5] = {"latency_s", "first_p50_s", "first_p99_s", "gap_p50_s", "gap_p99_s"};
     const double values[5] = {l->latency, l->first[0], l->first[1], l->gap[0], l->gap[1]};
     int i;
-    str_printf(to, "{\"clients\": %d, \"requests\": %d, \"failed\": %d, \"seconds\": %.3f, \"requests_s\": %.4f, \"tokens_s\": %.3f",
-               clients, l->done, l->failed, l->seconds, l->done / l->seconds, l->tokens / l->seconds);
+    str_printf(to, "{\"clients\": %d, \"requests\": %.0f, \"failed\": %.0f, \"seconds\": %.3f, \"requests_s\": %.4f, \"tokens_s\": %.3f",
+               clients, l->done, l->failed, l->seconds, l->requests_s, l->tokens_s);
     for (i = 0; i < 5; i++) {
         str_printf(to, ", \"%s\": ", names[i]);
         str_number(to, values[i], 5);
     }
     str_puts(to, ", \"passed_s\": {");
-    for (i = 0; i < b->n_rates; i++) str_printf(to, "%s\"%g\": %.4f", i ? ", " : "", b->rates[i], l->passed[i] / l->seconds);
+    for (i = 0; i < b->n_rates; i++) str_printf(to, "%s\"%g\": %.4f", i ? ", " : "", b->rates[i], l->passed_s[i]);
     str_puts(to, "}}");
 }
 
 static void print_load_json(const load *b) {
     str out = {NULL, 0, 0};
     int i, k;
-    str_printf(&out, "{\"prompt\": %d, \"output\": %d, \"requests_per_client\": %d, \"prompt_rate\": %g, \"servers\": [", b->args->bench_prompt,
-               b->args->n_predict, b->args->requests, b->args->prompt_rate);
+    str_printf(&out, "{\"prompt\": %d, \"output\": %d, \"requests_per_client\": %d, \"rounds\": %d, \"prompt_rate\": %g, \"servers\": [", b->args->bench_prompt,
+               b->args->n_predict, b->args->requests, b->args->repetitions, b->args->prompt_rate);
     for (i = 0; i < b->n_servers; i++) {
         str_puts(&out, i ? ", {\"name\": " : "{\"name\": ");
         str_json(&out, b->servers[i].name, strlen(b->servers[i].name));
@@ -315,7 +360,8 @@ static void print_load_json(const load *b) {
         str_json(&out, b->servers[i].model, strlen(b->servers[i].model));
         str_puts(&out, ", \"levels\": [");
         for (k = 0; k < b->n_levels; k++) {
-            if (k) str_puts(&out, ", ");
+            if (b->servers[i].levels[k].requests_s != b->servers[i].levels[k].requests_s) continue;
+            if (out.data[out.length - 1] != '[') str_puts(&out, ", ");
             add_level_json(b, &b->servers[i].levels[k], b->clients[k], &out);
         }
         str_puts(&out, "]}");
@@ -337,9 +383,9 @@ static void load_fill_curves(const load *b, int which, load_curves *c) {
     for (i = 0; i < b->n_servers; i++) {
         for (k = 0; k < b->n_levels; k++) {
             const load_level *l = &b->servers[i].levels[k];
-            c->x[i][k] = which == 0 ? l->done / l->seconds : b->clients[k];
-            c->y[i][k] = which == 0 ? l->latency : which == 1 ? l->done / l->seconds : which == 2 ? l->gap[1] * 1e3
-                       : l->passed[which - 3] / l->seconds;
+            c->x[i][k] = which == 0 ? l->requests_s : b->clients[k];
+            c->y[i][k] = which == 0 ? l->latency : which == 1 ? l->requests_s : which == 2 ? l->gap[1] * 1e3
+                       : l->passed_s[which - 3];
         }
         c->lines[i].name = b->servers[i].name;
         c->lines[i].x = c->x[i];
@@ -447,13 +493,131 @@ static int load_ask_model(load *b, load_server *s) {
     return more ? 0 : failure("%s: /v1/models does not answer as OpenAI's does", s->name);
 }
 
+/* ---- results of earlier runs ------------------------------------------------------------------- */
+
+static double load_number(const json *j, const json_node *object, const char *name) {
+    const json_node *node = json_get(j, object, name);
+    double value = NAN;
+    return node && json_real(j, node, &value) ? value : NAN;
+}
+
+/* Where so many clients are among the levels, which are in order; a new one has no results. -1: no place. */
+static int load_find_level(load *b, int clients) {
+    int k = 0, i, r;
+    while (k < b->n_levels && b->clients[k] < clients) k++;
+    if (k < b->n_levels && b->clients[k] == clients) return k;
+    if (b->n_levels == LOAD_MAX_LEVELS || clients < 1) return -1;
+    for (i = b->n_levels++; i > k; i--) b->clients[i] = b->clients[i - 1];
+    b->clients[k] = clients;
+    for (i = 0; i < LOAD_MAX_SERVERS; i++) {
+        for (r = b->n_levels - 1; r > k; r--) b->servers[i].levels[r] = b->servers[i].levels[r - 1];
+        for (r = 0; r < LOAD_VALUES; r++) ((double *)&b->servers[i].levels[k])[r] = NAN;
+    }
+    return k;
+}
+
+static bool load_take_level(load *b, load_server *s, const json *j, const json_node *level) {
+    static const char *const names[10] = {"requests_s", "tokens_s", "requests", "failed", "seconds", "latency_s", "first_p50_s", "first_p99_s",
+                                          "gap_p50_s", "gap_p99_s"}; /* as load_level has them */
+    const json_node *passed = json_get(j, level, "passed_s");
+    double clients = load_number(j, level, "clients");
+    int k = clients >= 1 && clients <= 1e6 ? load_find_level(b, (int)clients) : -1, i;
+    char rate[32];
+    if (k < 0) return false;
+    for (i = 0; i < 10; i++) ((double *)&s->levels[k])[i] = load_number(j, level, names[i]);
+    for (i = 0; i < b->n_rates && passed; i++) {
+        snprintf(rate, sizeof(rate), "%g", b->rates[i]);
+        s->levels[k].passed_s[i] = load_number(j, passed, rate);
+    }
+    return true;
+}
+
+static load_server *load_find_server(load *b, const json *j, const json_node *server) {
+    const json_node *name = json_get(j, server, "name"), *model = json_get(j, server, "model");
+    load_server *s = NULL;
+    str text = {NULL, 0, 0};
+    int i, k;
+    if (!name || name->type != JSON_STRING || !model || model->type != JSON_STRING) return NULL;
+    for (i = 0; i < b->n_servers && !s; i++)
+        if (json_is(j, name, b->servers[i].name)) s = &b->servers[i];
+    if (s || b->n_servers == LOAD_MAX_SERVERS) return s;
+    s = &b->servers[b->n_servers++];
+    json_add_text(j, name, &text);
+    snprintf(s->name, sizeof(s->name), "%s", text.data ? text.data : "");
+    text.length = 0;
+    json_add_text(j, model, &text);
+    snprintf(s->model, sizeof(s->model), "%s", text.length ? text.data : "");
+    str_free(&text);
+    for (k = 0; k < LOAD_MAX_LEVELS; k++)
+        for (i = 0; i < LOAD_VALUES; i++) ((double *)&s->levels[k])[i] = NAN;
+    return s;
+}
+
+static bool load_take_results(load *b, const json *j) {
+    const json_node *servers = json_get(j, j->nodes, "servers"), *server = servers ? servers + 1 : NULL;
+    uint32_t i, k;
+    if (!servers || servers->type != JSON_ARRAY) return false;
+    for (i = 0; i < servers->count; i++, server = json_next(j, server)) {
+        const json_node *levels = json_get(j, server, "levels"), *level = levels ? levels + 1 : NULL;
+        load_server *s = load_find_server(b, j, server);
+        if (!s || !levels || levels->type != JSON_ARRAY) return false;
+        for (k = 0; k < levels->count; k++, level = json_next(j, level))
+            if (!load_take_level(b, s, j, level)) return false;
+    }
+    return true;
+}
+
+/* What an earlier run printed with --json. 0, or 1 after a message. */
+static int load_read_results(load *b, const char *path) {
+    FILE *f = fopen(path, "rb");
+    str text = {NULL, 0, 0};
+    size_t n = 0;
+    json j;
+    bool ok;
+    if (!f) return failure("cannot read '%s': %s", path, strerror(errno));
+    do {
+        str_reserve(&text, 65536);
+        n = fread(text.data + text.length, 1, 65536, f);
+        text.length += n;
+    } while (n && text.length < (size_t)16 << 20);
+    fclose(f);
+    ok = json_parse(&j, text.data, text.length) && load_take_results(b, &j);
+    json_free(&j);
+    str_free(&text);
+    return ok ? 0 : failure("'%s' is not what bench serve --json prints, or has too many servers or levels", path);
+}
+
+/* The words of a file. 0, or 1 after a message. */
+static int load_read_words(load *b) {
+    FILE *f = fopen(b->args->file, "rb");
+    char *p;
+    size_t n = 0;
+    if (!f) return failure("cannot read '%s': %s", b->args->file, strerror(errno));
+    do {
+        str_reserve(&b->text, 65536);
+        n = fread(b->text.data + b->text.length, 1, 65536, f);
+        b->text.length += n;
+    } while (n && b->text.length < (size_t)64 << 20);
+    fclose(f);
+    str_add(&b->text, "", 1);
+    for (p = b->text.data; *p; p++) {
+        bool space = (unsigned char)*p <= ' ';
+        if (space) *p = 0;
+        else if (p == b->text.data || p[-1] == 0) {
+            b->words = (size_t *)xrealloc(b->words, (size_t)(b->n_words + 1) * sizeof(size_t));
+            b->words[b->n_words++] = (size_t)(p - b->text.data);
+        }
+    }
+    return b->n_words ? 0 : failure("'%s' has no words", b->args->file);
+}
+
 static int load_parse(load *b) {
     const tool_args *args = b->args;
     double counts[LOAD_MAX_LEVELS];
     int i;
-    if (args->urls.count == 0) return usage_error(args, "no server: --url URL is missing");
+    if (args->urls.count == 0 && args->results.count == 0) return usage_error(args, "no server: --url URL is missing");
     if (args->urls.count > LOAD_MAX_SERVERS) return usage_error(args, "--url: more than %d servers", LOAD_MAX_SERVERS);
-    b->n_levels = parse_numbers(args, "--clients", args->clients, 1, LOAD_MAX_CLIENTS, counts, LOAD_MAX_LEVELS);
+    b->n_levels = args->urls.count == 0 ? 0 : parse_numbers(args, "--clients", args->clients, 1, LOAD_MAX_CLIENTS, counts, LOAD_MAX_LEVELS);
     b->n_rates = parse_numbers(args, "--rates", args->rates, 0.001, 1e6, b->rates, LOAD_MAX_RATES);
     if (b->n_levels < 0 || b->n_rates < 0) return 2;
     for (i = 0; i < b->n_levels; i++) b->clients[i] = (int)counts[i];
@@ -473,6 +637,8 @@ static void load_free(load *b) {
     free(b->polls);
     free(b->firsts.values);
     free(b->gaps.values);
+    free(b->words);
+    str_free(&b->text);
 }
 
 static int cmd_bench_serve(tool_args *args) {
@@ -480,17 +646,19 @@ static int cmd_bench_serve(tool_args *args) {
     int result, i, k;
     if (args->bench_prompt == 0) args->bench_prompt = 600;
     if (args->requests == 0) args->requests = 4;
+    if (args->repetitions == 0) args->repetitions = 1;
     if (args->n_predict < 0) args->n_predict = 60;
     b.args = args;
     b.all = (load_client *)xrealloc(NULL, LOAD_MAX_CLIENTS * sizeof(load_client));
     b.polls = (socket_poll *)xrealloc(NULL, LOAD_MAX_CLIENTS * sizeof(socket_poll));
     memset(b.all, 0, LOAD_MAX_CLIENTS * sizeof(load_client));
     result = sockets_start() ? load_parse(&b) : failure("this system has no sockets");
+    if (result == 0 && args->file) result = load_read_words(&b);
     catch_interrupts();
     for (i = 0; i < b.n_servers && result == 0; i++) result = load_ask_model(&b, &b.servers[i]);
-    for (k = 0; k < b.n_levels && result == 0; k++) /* by turns, so that what else the machine does hits all alike */
-        for (i = 0; i < b.n_servers && !interrupted; i++) load_measure(&b, &b.servers[i], k);
+    for (k = 0; k < b.n_levels && result == 0; k++) load_measure(&b, k);
     clear_progress();
+    for (i = 0; i < args->results.count && result == 0; i++) result = load_read_results(&b, args->results.items[i]);
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0 && args->json) print_load_json(&b);
     else if (result == 0) print_load_table(&b);

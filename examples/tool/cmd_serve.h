@@ -608,6 +608,7 @@ static void server_close(server *s) {
     if (s->listener != NO_SOCKET) socket_close(s->listener);
     str_free(&s->model_name);
     str_free(&s->labels);
+    grammar_vocab_free(&s->vocab);
     free(s->conns);
     free(s->polls);
 }
@@ -641,6 +642,7 @@ static int server_listen(server *s) {
 }
 
 static void server_init(server *s, const tool_args *args) {
+    fg_model_info info;
     s->args = args;
     s->api_key = args->api_key ? args->api_key : getenv("FASTGEN_API_KEY");
     s->max_body = (size_t)args->max_body << 20;
@@ -653,6 +655,9 @@ static void server_init(server *s, const tool_args *args) {
     fg_engine_get_desc(s->s.engine, &s->engine);
     s->api.model = s->s.model;
     s->api.max_context = s->engine.max_context;
+    s->api.vocab = &s->vocab;
+    fg_model_get_info(s->s.model, &info);
+    s->api.n_vocab = info.n_vocab;
     server_set_name(s);
     s->api.model_name = s->model_name.data;
     metrics_init(&s->m, s->engine.max_context);
@@ -663,6 +668,7 @@ static int cmd_serve(tool_args *args) {
     static server s;
     int result;
     if (args->max_queue == 0) args->max_queue = 256;
+    if (args->target_tbt < 0) args->target_tbt = 100;
     result = session_open(args, &s.s);
     if (result != 0) return result;
     server_init(&s, args);

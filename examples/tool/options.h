@@ -46,7 +46,7 @@ typedef struct tool_args {
     const char *batches, *plot;
     const char *host, *alias, *api_key;
     int port, max_queue, max_connections, max_body, timeout, drain;
-    text_list urls;
+    text_list urls, results;
     const char *clients, *rates;
     int requests, vocab;
     double prompt_rate;
@@ -101,15 +101,19 @@ static const option options[] = {
     {"--alias", NULL, "NAME", OPT_TEXT, FIELD(alias), 0, 0, CMD_SERVE, "the model's name for clients (that of its file)"},
     {"--api-key", NULL, "KEY", OPT_TEXT, FIELD(api_key), 0, 0, CMD_SERVE, "refuse clients that do not send this key"},
     {"--url", NULL, "URL", OPT_LIST, FIELD(urls), 0, 0, CMD_BENCH_SERVE, "a server, [NAME=]http://ADDRESS:PORT; repeatable"},
+    {"--results", NULL, "FILE", OPT_LIST, FIELD(results), 0, 0, CMD_BENCH_SERVE,
+     "what an earlier run printed with --json, to show beside or alone; repeatable"},
     {"--clients", NULL, "LIST", OPT_TEXT, FIELD(clients), 0, 0, CMD_BENCH_SERVE, "clients at once (1,2,4,8,16,32)"},
     {"-p", "--prompt", "N", OPT_INT, FIELD(bench_prompt), 1, 1e6, CMD_BENCH_SERVE, "mean tokens of a prompt (600)"},
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_BENCH_SERVE, "mean tokens of an answer (60)"},
     {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_BENCH_SERVE, "requests of each client (4)"},
+    {"--rounds", NULL, "N", OPT_INT, FIELD(repetitions), 1, 15, CMD_BENCH_SERVE, "measure N times, show medians (1)"},
     {"--prompt-rate", NULL, "X", OPT_REAL, FIELD(prompt_rate), 1e-3, 1e9, CMD_BENCH_SERVE,
      "to pass, the first token comes within prompt tokens / X seconds (512)"},
     {"--rates", NULL, "LIST", OPT_TEXT, FIELD(rates), 0, 0, CMD_BENCH_SERVE,
      "and the others at this many a second, by a moving average (2,4,6,10)"},
     {"--vocab", NULL, "N", OPT_INT, FIELD(vocab), 3, 1e6, CMD_BENCH_SERVE, "prompts are random token ids from N/3 to N (1000)"},
+    {"--words", NULL, "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_BENCH_SERVE, "or words of this file, for servers that take text alone"},
     {"--api-key", NULL, "KEY", OPT_TEXT, FIELD(api_key), 0, 0, CMD_BENCH_SERVE, "of the servers"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_BENCH_SERVE, "write the curves as SVG"},
     {"--max-queue", NULL, "N", OPT_INT, FIELD(max_queue), 1, 1e6, CMD_SERVE,
@@ -163,8 +167,10 @@ static const option options[] = {
      "when the KV pool is short: auto, recompute or swap"},
     {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
      "measure first how few tokens fill the device; take no more"},
-    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE | CMD_SIM,
+    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, (CMD_ENGINE & ~CMD_SERVE) | CMD_SIM,
      "milliseconds between tokens that prompts must not exceed"},
+    {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_SERVE,
+     "milliseconds between tokens that prompts must not exceed (100); 0: none"},
     {"--policy", NULL, "NAME", OPT_TEXT, FIELD(policy), 0, 0, CMD_ENGINE,
      "splitfuse, prefill_first, orca or static"},
     {"--no-even-split", NULL, NULL, OPT_FLAG, FIELD(no_even_split), 0, 0, CMD_ENGINE | CMD_SIM, "fill passes greedily"},
@@ -202,6 +208,7 @@ static void args_default(tool_args *args) {
     args->min_p = 0.05;
     args->bench_prompt = 0; /* each command has its own */
     args->repetitions = 1;
+    args->target_tbt = -1; /* each command has its own */
     args->batches = "1,4,16";
     args->host = "127.0.0.1";
     args->port = 8080;

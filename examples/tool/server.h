@@ -69,6 +69,7 @@ struct server {
     session s;
     fg_engine_desc engine;
     api_server api;
+    grammar_vocab vocab;
     str model_name, labels;
     const char *api_key;
     size_t max_body;

@@ -104,7 +104,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->max_queue = args->max_queue;
     desc->token_budget = args->token_budget;
     desc->saturate_budget = args->saturate;
-    desc->target_tbt_ms = (float)args->target_tbt;
+    desc->target_tbt_ms = args->target_tbt < 0 ? 0.0f : (float)args->target_tbt;
     desc->kv_tokens = args->kv_tokens;
     desc->block_tokens = args->block_tokens;
     desc->no_even_split = args->no_even_split;

@@ -1,0 +1,692 @@
+/* Answers that must be JSON: which bytes may come next, by a JSON schema, and so which tokens. A schema becomes a list of nodes,
+   an answer is followed byte by byte on a stack of open objects and arrays, without recursion. What is written satisfies the
+   schema, but not everything that would is written: properties come in the schema's order, and where a schema lists
+   properties there are no others. Keywords that cannot be kept are refused by name. */
+
+enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 1000, GRAMMAR_MAX_PROPERTIES = 256,
+       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24 };
+
+typedef struct grammar_text {
+    size_t at, length; /* in pool */
+} grammar_text;
+
+typedef struct grammar_node {
+    unsigned types;               /* 1 << json_type: any value of these types */
+    unsigned literal_types;       /* the same, of the values in literals */
+    int literals, n_literals;     /* texts, in order */
+    int properties, n_properties; /* none: any keys, each with a value of `extra` */
+    int extra, items;             /* nodes; -1: none */
+    int64_t least, most;          /* items */
+    bool integer, open;           /* open: still being read */
+} grammar_node;
+
+typedef struct grammar_property {
+    int key, node; /* key: of texts, without quotes */
+    bool required;
+} grammar_property;
+
+typedef struct grammar_frame {
+    int node, next; /* next: property that may come next, or items so far */
+    bool array;
+} grammar_frame;
+
+typedef enum grammar_mode {
+    GRAMMAR_VALUE, GRAMMAR_OBJECT, GRAMMAR_ARRAY, GRAMMAR_NEXT, GRAMMAR_KEY_QUOTE, GRAMMAR_KEY, GRAMMAR_COLON, GRAMMAR_STRING,
+    GRAMMAR_ESCAPE, GRAMMAR_HEX, GRAMMAR_LITERAL, GRAMMAR_MINUS, GRAMMAR_ZERO, GRAMMAR_DIGITS, GRAMMAR_POINT, GRAMMAR_FRACTION,
+    GRAMMAR_E, GRAMMAR_SIGN, GRAMMAR_EXPONENT, GRAMMAR_DONE
+} grammar_mode;
+
+/* Where an answer is. */
+typedef struct grammar_state {
+    grammar_mode mode;
+    bool key;            /* the string is a key */
+    int left, spaces;    /* bytes of a character or an escape that are to come, or digits so far; spaces in a row */
+    int node;            /* of the value that is read or to come */
+    int low, high, at;   /* texts or properties that it may be, and how many of their bytes were read */
+    int depth;
+    grammar_frame frames[GRAMMAR_MAX_DEPTH];
+} grammar_state;
+
+/* One sample of a request. */
+typedef struct grammar_sample {
+    grammar_state state;
+    int begin, at; /* positions of its first token, and behind the last that was followed; begin 0: none was */
+    bool lost;
+} grammar_sample;
+
+/* The tokens of a model, as bytes. */
+typedef struct grammar_vocab {
+    const fg_model *model;
+    int n;
+    const char **texts;
+    unsigned char *lengths, *kinds; /* lengths: up to 255; kinds: GRAMMAR_* */
+} grammar_vocab;
+
+enum { GRAMMAR_NEVER, GRAMMAR_PLAIN, GRAMMAR_MIXED, GRAMMAR_END };
+
+typedef struct grammar {
+    str pool;
+    grammar_text *texts;
+    grammar_node *nodes;
+    grammar_property *properties;
+    int n_texts, n_nodes, n_properties, root;
+    const grammar_vocab *vocab;
+    grammar_sample *samples;
+    char error[160]; /* empty: none */
+    /* while a schema is read */
+    const json *j;
+    const json_node *schema;
+    int *made; /* [j->n] node of a schema + 1 */
+} grammar;
+
+static void grammar_free(grammar *g) {
+    if (!g) return;
+    str_free(&g->pool);
+    free(g->texts);
+    free(g->nodes);
+    free(g->properties);
+    free(g->samples);
+    free(g);
+}
+
+/* ---- from a schema ----------------------------------------------------------------------------- */
+
+static int grammar_fail(grammar *g, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(g->error, sizeof(g->error), format, args);
+    va_end(args);
+    return -1;
+}
+
+/* The text that is at the end of the pool from `begin` on. */
+static int grammar_add_text(grammar *g, size_t begin) {
+    g->texts = (grammar_text *)xrealloc(g->texts, (size_t)(g->n_texts + 1) * sizeof(grammar_text));
+    g->texts[g->n_texts].at = begin;
+    g->texts[g->n_texts].length = g->pool.length - begin;
+    return g->n_texts++;
+}
+
+static int grammar_add_node(grammar *g, unsigned types) {
+    grammar_node *node;
+    if (g->n_nodes == GRAMMAR_MAX_NODES) return grammar_fail(g, "the schema has more than %d parts", GRAMMAR_MAX_NODES);
+    g->nodes = (grammar_node *)xrealloc(g->nodes, (size_t)(g->n_nodes + 1) * sizeof(grammar_node));
+    node = &g->nodes[g->n_nodes];
+    memset(node, 0, sizeof(*node));
+    node->types = types;
+    node->extra = node->items = -1;
+    node->most = INT64_MAX;
+    return g->n_nodes++;
+}
+
+static const char *grammar_text_of(const grammar *g, int i) { return g->pool.data + g->texts[i].at; }
+
+static int grammar_compare(const grammar *g, int x, int y) {
+    size_t n = g->texts[x].length < g->texts[y].length ? g->texts[x].length : g->texts[y].length;
+    int order = memcmp(grammar_text_of(g, x), grammar_text_of(g, y), n);
+    return order ? order : g->texts[x].length < g->texts[y].length ? -1 : g->texts[x].length > g->texts[y].length;
+}
+
+/* A value of an enum as text, sorted in behind `first`. */
+static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
+    size_t begin = g->pool.length;
+    str text = {NULL, 0, 0};
+    int i;
+    if (value->type == JSON_STRING) {
+        json_add_text(g->j, value, &text);
+        str_json(&g->pool, text.data ? text.data : "", text.length);
+    } else {
+        str_add(&g->pool, g->j->text + value->begin, value->end - value->begin);
+    }
+    str_free(&text);
+    node->literal_types |= 1u << value->type;
+    i = grammar_add_text(g, begin);
+    for (; i > node->literals && grammar_compare(g, i - 1, i) > 0; i--) {
+        grammar_text swap = g->texts[i];
+        g->texts[i] = g->texts[i - 1];
+        g->texts[i - 1] = swap;
+    }
+    node->n_literals++;
+}
+
+static bool grammar_is_one_of(const json *j, const json_node *name, const char *const *list) {
+    for (; *list; list++)
+        if (json_is(j, name, *list)) return true;
+    return false;
+}
+
+/* The first member of a schema that cannot be kept, or NULL. */
+static const json_node *grammar_unknown(const json *j, const json_node *schema) {
+    static const char *const known[] = {
+        "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "minItems",
+        "maxItems", "title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions", "$comment", "deprecated",
+        "readOnly", "writeOnly", "format", "discriminator", NULL};
+    const json_node *item = schema + 1;
+    uint32_t i;
+    for (i = 0; i < schema->count; i++, item = json_next(j, json_next(j, item)))
+        if (!grammar_is_one_of(j, item, known)) return item;
+    return NULL;
+}
+
+static unsigned grammar_type(const json *j, const json_node *name, bool *integer) {
+    static const char *const names[6] = {"null", "boolean", "number", "string", "array", "object"};
+    int i;
+    for (i = 0; name->type == JSON_STRING && i < 6; i++)
+        if (json_is(j, name, names[i])) return 1u << i;
+    if (name->type != JSON_STRING || !json_is(j, name, "integer")) return 0;
+    *integer = true;
+    return 1u << JSON_NUMBER;
+}
+
+static int grammar_read(grammar *g, const json_node *schema, int depth);
+
+/* "#/$defs/Name" */
+static int grammar_read_ref(grammar *g, const json_node *ref, int depth) {
+    const json_node *at = g->schema;
+    const char *p = g->j->text + ref->begin, *end = g->j->text + ref->end;
+    char name[256];
+    if (ref->type != JSON_STRING || p == end || *p++ != '#') return grammar_fail(g, "$ref must begin with #");
+    while (at && p < end && *p == '/') {
+        const char *slash = (const char *)memchr(p + 1, '/', (size_t)(end - p - 1));
+        if (!slash) slash = end;
+        snprintf(name, sizeof(name), "%.*s", (int)(slash - p - 1 < 255 ? slash - p - 1 : 255), p + 1);
+        at = json_get(g->j, at, name);
+        p = slash;
+    }
+    return at && p == end ? grammar_read(g, at, depth + 1) : grammar_fail(g, "a $ref leads nowhere");
+}
+
+/* Of a schema that is still being read, whether what it refers to is where it will stay: an object with properties is. */
+static bool grammar_is_known(const grammar_node *node) {
+    return node->types && !(node->types >> JSON_ARRAY & 1) && (!(node->types >> JSON_OBJECT & 1) || node->n_properties);
+}
+
+/* What `from` allows is allowed by `to`, too; types must differ, so that the first byte of a value tells which it is. */
+static bool grammar_merge(grammar *g, int to_index, int from_index) {
+    grammar_node *to = &g->nodes[to_index];
+    const grammar_node *from = &g->nodes[from_index];
+    unsigned had = to->types | to->literal_types;
+    int first = g->n_texts, n = to->n_literals + from->n_literals, i, k, made;
+    if (from->open && !grammar_is_known(from)) return grammar_fail(g, "anyOf: a schema that contains itself must be an object") == 0;
+    if ((had & from->types) || (from->literal_types & to->types))
+        return grammar_fail(g, "anyOf: alternatives of the same type are not supported") == 0;
+    if (n > GRAMMAR_MAX_LITERALS || first > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "anyOf: too many values") == 0;
+    g->texts = (grammar_text *)xrealloc(g->texts, (size_t)(first + n + 1) * sizeof(grammar_text));
+    for (i = k = made = 0; made < n; made++) {
+        bool mine = k == from->n_literals || (i < to->n_literals && grammar_compare(g, to->literals + i, from->literals + k) <= 0);
+        g->texts[first + made] = g->texts[mine ? to->literals + i++ : from->literals + k++];
+    }
+    g->n_texts += n;
+    to->literals = first;
+    to->n_literals += from->n_literals;
+    to->types |= from->types;
+    to->literal_types |= from->literal_types;
+    if (from->types >> JSON_NUMBER & 1) to->integer = from->integer;
+    if (from->types >> JSON_ARRAY & 1) to->items = from->items, to->least = from->least, to->most = from->most;
+    if (from->types >> JSON_OBJECT & 1) to->properties = from->properties, to->n_properties = from->n_properties, to->extra = from->extra;
+    return true;
+}
+
+static bool grammar_read_any_of(grammar *g, const json_node *list, int index, int depth) {
+    const json_node *item = list + 1;
+    uint32_t i;
+    if (list->type != JSON_ARRAY || list->count == 0) return grammar_fail(g, "anyOf must be an array of schemas") == 0;
+    for (i = 0; i < list->count; i++, item = json_next(g->j, item)) {
+        int made = grammar_read(g, item, depth + 1);
+        if (made < 0 || !grammar_merge(g, index, made)) return false;
+    }
+    return true;
+}
+
+static bool grammar_requires(const json *j, const json_node *required, const json_node *name) {
+    const json_node *item = required ? required + 1 : NULL;
+    uint32_t i;
+    for (i = 0; required && i < required->count; i++, item = json_next(j, item))
+        if (item->type == JSON_STRING && item->end - item->begin == name->end - name->begin &&
+            memcmp(j->text + item->begin, j->text + name->begin, name->end - name->begin) == 0)
+            return true;
+    return false;
+}
+
+static bool grammar_read_properties(grammar *g, const json_node *schema, int index, int depth) {
+    const json_node *list = json_get(g->j, schema, "properties"), *more = json_get(g->j, schema, "additionalProperties");
+    const json_node *required = json_get(g->j, schema, "required"), *item;
+    int first = g->n_properties, i, n = list && list->type == JSON_OBJECT ? (int)list->count : 0;
+    if (list && list->type != JSON_OBJECT) return grammar_fail(g, "properties must be an object") == 0;
+    if (required && required->type != JSON_ARRAY) return grammar_fail(g, "required must be an array") == 0;
+    if (n > GRAMMAR_MAX_PROPERTIES || (required && required->count > GRAMMAR_MAX_PROPERTIES))
+        return grammar_fail(g, "an object of more than %d properties", GRAMMAR_MAX_PROPERTIES) == 0;
+    if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
+    g->nodes[index].properties = first;
+    g->nodes[index].n_properties = n;
+    g->properties = (grammar_property *)xrealloc(g->properties, (size_t)(first + n + 1) * sizeof(grammar_property));
+    g->n_properties += n;
+    for (i = 0, item = n ? list + 1 : NULL; i < n; i++, item = json_next(g->j, json_next(g->j, item))) {
+        size_t begin = g->pool.length;
+        str key = {NULL, 0, 0};
+        json_add_text(g->j, item, &key);
+        str_json(&g->pool, key.data ? key.data : "", key.length);
+        str_free(&key);
+        g->properties[first + i].key = grammar_add_text(g, begin + 1);
+        g->texts[g->n_texts - 1].length--; /* without quotes */
+        g->properties[first + i].required = grammar_requires(g->j, required, item);
+    }
+    for (i = 0, item = n ? list + 1 : NULL; i < n; i++, item = json_next(g->j, json_next(g->j, item))) {
+        int made = grammar_read(g, json_next(g->j, item), depth + 1);
+        if (made < 0) return false;
+        g->properties[first + i].node = made;
+    }
+    if (n == 0 && !(more && more->type == JSON_BOOL && g->j->text[more->begin] == 'f')) {
+        i = more && more->type == JSON_OBJECT ? grammar_read(g, more, depth + 1) : 0;
+        g->nodes[index].extra = i;
+        if (i < 0) return false;
+        if (required && required->count) return grammar_fail(g, "required names what is not in properties") == 0;
+    }
+    return true;
+}
+
+static bool grammar_read_count(grammar *g, const json_node *schema, const char *name, int64_t *to) {
+    const json_node *node = json_get(g->j, schema, name);
+    return !node || (json_integer(g->j, node, to) && *to >= 0) || grammar_fail(g, "%s must be a whole number", name) == 0;
+}
+
+static bool grammar_read_items(grammar *g, const json_node *schema, int index, int depth) {
+    const json_node *items = json_get(g->j, schema, "items");
+    int made = items ? grammar_read(g, items, depth + 1) : 0;
+    if (made < 0) return false;
+    g->nodes[index].items = made;
+    return grammar_read_count(g, schema, "minItems", &g->nodes[index].least) &&
+           grammar_read_count(g, schema, "maxItems", &g->nodes[index].most) &&
+           (g->nodes[index].least <= g->nodes[index].most || grammar_fail(g, "minItems is above maxItems") == 0);
+}
+
+/* "enum", "const" and "type"; false: an error. */
+static bool grammar_read_types(grammar *g, const json_node *schema, int index) {
+    const json *j = g->j;
+    grammar_node *node = &g->nodes[index];
+    const json_node *item = schema + 1, *type = json_get(j, schema, "type");
+    uint32_t i, k;
+    node->literals = g->n_texts;
+    for (i = 0; i < schema->count; i++, item = json_next(j, json_next(j, item))) { /* json_get passes over null */
+        const json_node *value = json_next(j, item);
+        if (json_is(j, item, "const")) grammar_add_literal(g, value, node);
+        if (!json_is(j, item, "enum")) continue;
+        if (value->type != JSON_ARRAY || value->count == 0 || value->count > GRAMMAR_MAX_LITERALS)
+            return grammar_fail(g, "enum must be an array of at most %d values", GRAMMAR_MAX_LITERALS) == 0;
+        if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
+        for (k = 0, value = value + 1; k < json_next(j, item)->count; k++, value = json_next(j, value)) grammar_add_literal(g, value, node);
+    }
+    if (node->n_literals) return true;
+    if (type && type->type == JSON_ARRAY)
+        for (k = 0, item = type + 1; k < type->count; k++, item = json_next(j, item)) {
+            unsigned bit = grammar_type(j, item, &node->integer);
+            if (bit == 0) return grammar_fail(g, "type: no such type") == 0;
+            node->types |= bit;
+        }
+    else if (type && (node->types = grammar_type(j, type, &node->integer)) == 0) return grammar_fail(g, "type: no such type") == 0;
+    else if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required"))) node->types = 1u << JSON_OBJECT;
+    else if (!type && json_get(j, schema, "items")) node->types = 1u << JSON_ARRAY;
+    else if (!type) node->types = 63;
+    return true;
+}
+
+static bool grammar_fill(grammar *g, const json_node *schema, int index, int depth) {
+    static const char *const alternatives[3] = {"anyOf", "oneOf", "allOf"};
+    int i;
+    for (i = 0; i < 3; i++) {
+        const json_node *list = json_get(g->j, schema, alternatives[i]);
+        if (list && i == 2 && list->count != 1) return grammar_fail(g, "allOf of several schemas is not supported") == 0;
+        if (list) return grammar_read_any_of(g, list, index, depth);
+    }
+    if (!grammar_read_types(g, schema, index)) return false;
+    if ((g->nodes[index].types >> JSON_OBJECT & 1) && !grammar_read_properties(g, schema, index, depth)) return false;
+    return !(g->nodes[index].types >> JSON_ARRAY & 1) || grammar_read_items(g, schema, index, depth);
+}
+
+/* The node of a schema; -1: an error. Node 0 is any value. */
+static int grammar_read(grammar *g, const json_node *schema, int depth) {
+    const json_node *ref, *unknown;
+    int index, *made = &g->made[schema - g->j->nodes];
+    if (depth > 64) return grammar_fail(g, "the schema is nested too deeply");
+    if (schema->type == JSON_BOOL && g->j->text[schema->begin] == 't') return 0;
+    if (schema->type != JSON_OBJECT) return grammar_fail(g, "a schema must be an object");
+    if (*made) return *made - 1;
+    if ((ref = json_get(g->j, schema, "$ref")) != NULL) return grammar_read_ref(g, ref, depth);
+    if ((unknown = grammar_unknown(g->j, schema)) != NULL)
+        return grammar_fail(g, "the schema's keyword '%.*s' is not supported",
+                            (int)(unknown->end - unknown->begin < 60 ? unknown->end - unknown->begin : 60), g->j->text + unknown->begin);
+    if ((index = grammar_add_node(g, 0)) < 0) return -1;
+    *made = index + 1;
+    g->nodes[index].open = true;
+    if (!grammar_fill(g, schema, index, depth)) return -1;
+    g->nodes[index].open = false;
+    return index;
+}
+
+/* Any object (schema NULL), or what the schema says. An error is in g->error. */
+static grammar *grammar_make(const json *j, const json_node *schema) {
+    static const char *const words[3] = {"false", "null", "true"};
+    grammar *g = (grammar *)xrealloc(NULL, sizeof(grammar));
+    int i;
+    memset(g, 0, sizeof(*g));
+    for (i = 0; i < 3; i++) {
+        str_puts(&g->pool, words[i]);
+        grammar_add_text(g, g->pool.length - strlen(words[i]));
+    }
+    grammar_add_node(g, 63);
+    g->root = grammar_add_node(g, 1u << JSON_OBJECT);
+    for (i = 0; i < 2; i++) g->nodes[i].extra = g->nodes[i].items = 0;
+    if (!schema) return g;
+    g->j = j;
+    g->schema = schema;
+    g->made = (int *)xrealloc(NULL, j->n * sizeof(int));
+    memset(g->made, 0, j->n * sizeof(int));
+    g->root = grammar_read(g, schema, 0);
+    free(g->made);
+    g->made = NULL;
+    return g;
+}
+
+/* ---- following an answer ----------------------------------------------------------------------- */
+
+static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c);
+
+static void grammar_begin(const grammar *g, grammar_state *s) {
+    memset(s, 0, sizeof(*s));
+    s->node = g->root;
+}
+
+static bool grammar_end_value(grammar_state *s) {
+    s->mode = s->depth ? GRAMMAR_NEXT : GRAMMAR_DONE;
+    s->spaces = 0;
+    return true;
+}
+
+static bool grammar_expect(grammar_state *s, int node, grammar_mode mode) {
+    s->node = node;
+    s->mode = mode;
+    s->spaces = 0;
+    return true;
+}
+
+/* Texts low..high that begin as text `low` does up to `at`, and then with c: `low` becomes the first of them. */
+static bool grammar_narrow(const grammar *g, grammar_state *s, unsigned char c) {
+    const char *prefix = grammar_text_of(g, s->low);
+    int i;
+    for (i = s->low; i <= s->high; i++) {
+        const unsigned char *text = (const unsigned char *)grammar_text_of(g, i);
+        if (g->texts[i].length <= (size_t)s->at) continue;
+        if (memcmp(text, prefix, (size_t)s->at) != 0 || text[s->at] > c) return false; /* texts are in order */
+        if (text[s->at] < c) continue;
+        s->low = i;
+        s->at++;
+        return true;
+    }
+    return false;
+}
+
+static bool grammar_literal(const grammar *g, grammar_state *s, unsigned char c) {
+    if (grammar_narrow(g, s, c)) return true;
+    return g->texts[s->low].length == (size_t)s->at && grammar_end_value(s) && grammar_byte(g, s, c);
+}
+
+static bool grammar_open(grammar_state *s, grammar_mode mode) {
+    if (s->depth == GRAMMAR_MAX_DEPTH) return false;
+    s->frames[s->depth].node = s->node;
+    s->frames[s->depth].array = mode == GRAMMAR_ARRAY;
+    s->frames[s->depth++].next = 0;
+    return grammar_expect(s, s->node, mode);
+}
+
+static bool grammar_begin_literal(const grammar *g, grammar_state *s, unsigned char c, int first, int n) {
+    s->mode = GRAMMAR_LITERAL;
+    s->low = first;
+    s->high = first + n - 1;
+    s->at = 0;
+    return n > 0 && grammar_narrow(g, s, c);
+}
+
+static bool grammar_begin_value(const grammar *g, grammar_state *s, unsigned char c) {
+    const grammar_node *node = &g->nodes[s->node];
+    bool digit = c == '-' || (c >= '0' && c <= '9');
+    json_type type = c == '{' ? JSON_OBJECT : c == '[' ? JSON_ARRAY : c == '"' ? JSON_STRING : digit ? JSON_NUMBER
+                   : c == 'n' ? JSON_NULL : JSON_BOOL;
+    if (!(node->types >> type & 1)) return grammar_begin_literal(g, s, c, node->literals, node->n_literals);
+    s->left = 0;
+    s->key = false;
+    switch (type) {
+    case JSON_OBJECT: return grammar_open(s, GRAMMAR_OBJECT);
+    case JSON_ARRAY: return grammar_open(s, GRAMMAR_ARRAY);
+    case JSON_STRING: s->mode = GRAMMAR_STRING; return true;
+    case JSON_NUMBER: s->mode = c == '-' ? GRAMMAR_MINUS : c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS; return true;
+    case JSON_NULL: return grammar_begin_literal(g, s, c, 1, 1);
+    default: return grammar_begin_literal(g, s, c, c == 't' ? 2 : 0, 1);
+    }
+}
+
+/* The first required property from `next` on, or the number of properties. */
+static int grammar_required(const grammar *g, const grammar_node *node, int next) {
+    while (next < node->n_properties && !g->properties[node->properties + next].required) next++;
+    return next;
+}
+
+static bool grammar_close_object(const grammar *g, grammar_state *s) {
+    const grammar_frame *f = &s->frames[s->depth - 1];
+    const grammar_node *node = &g->nodes[f->node];
+    if (grammar_required(g, node, f->next) < node->n_properties) return false;
+    s->depth--;
+    return grammar_end_value(s);
+}
+
+static bool grammar_begin_key(const grammar *g, grammar_state *s) {
+    const grammar_frame *f = &s->frames[s->depth - 1];
+    const grammar_node *node = &g->nodes[f->node];
+    int last = grammar_required(g, node, f->next);
+    s->left = s->at = 0;
+    s->key = true;
+    s->mode = node->n_properties ? GRAMMAR_KEY : GRAMMAR_STRING;
+    s->low = f->next;
+    s->high = last < node->n_properties ? last : node->n_properties - 1;
+    return node->n_properties ? s->low <= s->high : node->extra >= 0;
+}
+
+/* A byte of a key that is one of the properties low..high. */
+static bool grammar_key(const grammar *g, grammar_state *s, unsigned char c) {
+    grammar_frame *f = &s->frames[s->depth - 1];
+    const grammar_property *all = g->properties + g->nodes[f->node].properties;
+    const char *prefix = grammar_text_of(g, all[s->low].key);
+    int i;
+    for (i = s->low; i <= s->high; i++) {
+        const grammar_text *key = &g->texts[all[i].key];
+        if (memcmp(g->pool.data + key->at, prefix, key->length < (size_t)s->at ? key->length : (size_t)s->at) != 0) continue;
+        if (c == '"' && key->length == (size_t)s->at) {
+            f->next = i + 1;
+            return grammar_expect(s, all[i].node, GRAMMAR_COLON);
+        }
+        if (key->length <= (size_t)s->at || (unsigned char)g->pool.data[key->at + (size_t)s->at] != c) continue;
+        s->low = i;
+        s->at++;
+        return true;
+    }
+    return false;
+}
+
+static bool grammar_string(const grammar *g, grammar_state *s, unsigned char c) {
+    if (s->left) { /* inside of a character */
+        s->left--;
+        return (c & 0xC0) == 0x80;
+    }
+    if (c == '"') return s->key ? grammar_expect(s, g->nodes[s->frames[s->depth - 1].node].extra, GRAMMAR_COLON) : grammar_end_value(s);
+    if (c == '\\') s->mode = GRAMMAR_ESCAPE;
+    else if (c >= 0xC2 && c <= 0xF4) s->left = c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+    else if (c < 0x20 || c >= 0x7F) return false;
+    return true;
+}
+
+static bool grammar_escape(grammar_state *s, unsigned char c) {
+    if (s->mode == GRAMMAR_HEX) {
+        if (--s->left == 0) s->mode = GRAMMAR_STRING;
+        return json_is_hex(c);
+    }
+    s->mode = c == 'u' ? GRAMMAR_HEX : GRAMMAR_STRING;
+    s->left = c == 'u' ? 4 : 0;
+    return c && strchr("\"\\/bfnrtu", c);
+}
+
+static bool grammar_number_ends(grammar_mode mode) {
+    return mode == GRAMMAR_ZERO || mode == GRAMMAR_DIGITS || mode == GRAMMAR_FRACTION || mode == GRAMMAR_EXPONENT;
+}
+
+static bool grammar_number(const grammar *g, grammar_state *s, unsigned char c) {
+    bool digit = c >= '0' && c <= '9', ends = grammar_number_ends(s->mode), real = !g->nodes[s->node].integer;
+    if (digit && s->mode != GRAMMAR_ZERO) {
+        if (s->mode == GRAMMAR_MINUS) s->mode = c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS;
+        else if (s->mode == GRAMMAR_POINT) s->mode = GRAMMAR_FRACTION;
+        else if (s->mode == GRAMMAR_E || s->mode == GRAMMAR_SIGN) s->mode = GRAMMAR_EXPONENT, s->left = GRAMMAR_MAX_DIGITS - 3;
+        return ++s->left <= GRAMMAR_MAX_DIGITS;
+    }
+    if (s->mode == GRAMMAR_E && (c == '+' || c == '-')) s->mode = GRAMMAR_SIGN;
+    else if (real && c == '.' && (s->mode == GRAMMAR_ZERO || s->mode == GRAMMAR_DIGITS)) s->mode = GRAMMAR_POINT;
+    else if (real && (c == 'e' || c == 'E') && ends && s->mode != GRAMMAR_EXPONENT) s->mode = GRAMMAR_E;
+    else return ends && grammar_end_value(s) && grammar_byte(g, s, c);
+    return true;
+}
+
+static bool grammar_item(const grammar *g, grammar_state *s, unsigned char c) {
+    grammar_frame *f = &s->frames[s->depth - 1];
+    const grammar_node *node = &g->nodes[f->node];
+    if (f->next >= node->most) return false;
+    if (f->next < INT_MAX) f->next++;
+    grammar_expect(s, node->items, GRAMMAR_VALUE);
+    return c == ',' || grammar_begin_value(g, s, c);
+}
+
+static bool grammar_close_array(const grammar *g, grammar_state *s) {
+    if (s->frames[s->depth - 1].next < g->nodes[s->frames[s->depth - 1].node].least) return false;
+    s->depth--;
+    return grammar_end_value(s);
+}
+
+/* Behind a value in an object or array. */
+static bool grammar_next(const grammar *g, grammar_state *s, unsigned char c) {
+    const grammar_frame *f = &s->frames[s->depth - 1];
+    const grammar_node *node = &g->nodes[f->node];
+    if (f->array) return c == ']' ? grammar_close_array(g, s) : c == ',' && grammar_item(g, s, c);
+    if (c == '}') return grammar_close_object(g, s);
+    if (c != ',' || (node->n_properties && f->next == node->n_properties)) return false;
+    return grammar_expect(s, s->node, GRAMMAR_KEY_QUOTE);
+}
+
+static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c) {
+    bool space = c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    if (space && (s->mode <= GRAMMAR_KEY_QUOTE || s->mode == GRAMMAR_COLON)) return ++s->spaces <= GRAMMAR_MAX_SPACES;
+    switch (s->mode) {
+    case GRAMMAR_VALUE: return grammar_begin_value(g, s, c);
+    case GRAMMAR_OBJECT: return c == '"' ? grammar_begin_key(g, s) : c == '}' && grammar_close_object(g, s);
+    case GRAMMAR_ARRAY: return c == ']' ? grammar_close_array(g, s) : c != ',' && grammar_item(g, s, c);
+    case GRAMMAR_NEXT: return grammar_next(g, s, c);
+    case GRAMMAR_KEY_QUOTE: return c == '"' && grammar_begin_key(g, s);
+    case GRAMMAR_KEY: return grammar_key(g, s, c);
+    case GRAMMAR_COLON: return c == ':' && grammar_expect(s, s->node, GRAMMAR_VALUE);
+    case GRAMMAR_STRING: return grammar_string(g, s, c);
+    case GRAMMAR_ESCAPE: case GRAMMAR_HEX: return grammar_escape(s, c);
+    case GRAMMAR_LITERAL: return grammar_literal(g, s, c);
+    case GRAMMAR_DONE: return false;
+    default: return grammar_number(g, s, c);
+    }
+}
+
+/* Whether the answer may end here. */
+static bool grammar_complete(const grammar *g, const grammar_state *s) {
+    if (s->mode == GRAMMAR_DONE) return true;
+    if (s->depth) return false;
+    return s->mode == GRAMMAR_LITERAL ? g->texts[s->low].length == (size_t)s->at : grammar_number_ends(s->mode);
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------ */
+
+static void grammar_vocab_free(grammar_vocab *v) {
+    free(v->texts);
+    free(v->lengths);
+    free(v->kinds);
+    memset(v, 0, sizeof(*v));
+}
+
+/* Special tokens, which detokenize leaves out, are never part of JSON. */
+static int grammar_kind(const fg_model *model, int32_t token, const char *text, size_t length) {
+    size_t shown = 0, i;
+    char buffer[256];
+    if (fg_token_is_end(model, token)) return GRAMMAR_END;
+    if (!text || length == 0 || length > 255) return GRAMMAR_NEVER;
+    for (i = 0; i < length && text[i] == ' '; i++) {}
+    if (i < length && fg_detokenize(model, &token, 1, FG_NO_SPECIAL, buffer, sizeof(buffer), &shown) == FG_OK && shown == 0)
+        return GRAMMAR_NEVER;
+    for (i = 0; i < length; i++)
+        if ((unsigned char)text[i] < 0x20 || (unsigned char)text[i] > 0x7E || text[i] == '"' || text[i] == '\\') return GRAMMAR_MIXED;
+    return GRAMMAR_PLAIN;
+}
+
+static void grammar_vocab_make(grammar_vocab *v, const fg_model *model, int n) {
+    int i;
+    if (v->n) return;
+    v->texts = (const char **)xrealloc(NULL, (size_t)n * sizeof(char *));
+    v->lengths = (unsigned char *)xrealloc(NULL, (size_t)n);
+    v->kinds = (unsigned char *)xrealloc(NULL, (size_t)n);
+    for (i = 0; i < n; i++) {
+        size_t length = 0;
+        v->texts[i] = fg_token_text(model, i, &length);
+        v->lengths[i] = (unsigned char)(length > 255 ? 255 : length);
+        v->kinds[i] = (unsigned char)grammar_kind(model, i, v->texts[i], length);
+    }
+    v->n = n;
+}
+
+static bool grammar_bytes(const grammar *g, grammar_state *s, const char *text, int length) {
+    int i;
+    for (i = 0; i < length; i++)
+        if (!grammar_byte(g, s, (unsigned char)text[i])) return false;
+    return true;
+}
+
+/* Follows the tokens of a sample up to `position`. */
+static void grammar_follow(const grammar *g, grammar_sample *x, const int32_t *tokens, int position) {
+    if (x->begin == 0 || position < x->at) {
+        if (x->begin == 0) x->begin = position;
+        x->at = x->begin;
+        x->lost = false;
+        grammar_begin(g, &x->state);
+    }
+    for (; x->at < position && !x->lost; x->at++) {
+        int32_t t = tokens[x->at];
+        x->lost = t < 0 || t >= g->vocab->n || !grammar_bytes(g, &x->state, g->vocab->texts[t], g->vocab->lengths[t]);
+    }
+}
+
+/* fg_logits_fn: bans the tokens that the answer cannot go on with. Where there is no way on, it ends: a schema can ask for an
+   object in an object without end. */
+static void grammar_mask(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab) {
+    grammar *g = (grammar *)user;
+    grammar_sample *x = &g->samples[sample];
+    const grammar_vocab *v = g->vocab;
+    bool firsts[256], ends, inside, any = false;
+    int i;
+    grammar_follow(g, x, tokens, position);
+    ends = x->lost || grammar_complete(g, &x->state);
+    inside = x->state.mode == GRAMMAR_STRING && x->state.left == 0;
+    for (i = 0; i < 256; i++) {
+        grammar_state s = x->state;
+        firsts[i] = !x->lost && grammar_byte(g, &s, (unsigned char)i);
+    }
+    for (i = 0; i < n_vocab; i++) {
+        int kind = i < v->n ? v->kinds[i] : GRAMMAR_NEVER;
+        bool ok = kind == GRAMMAR_END ? ends : kind != GRAMMAR_NEVER && firsts[(unsigned char)v->texts[i][0]];
+        if (ok && kind != GRAMMAR_END && v->lengths[i] > 1 && !(inside && kind == GRAMMAR_PLAIN)) {
+            grammar_state s = x->state;
+            ok = grammar_bytes(g, &s, v->texts[i], v->lengths[i]);
+        }
+        if (!ok && kind != GRAMMAR_END) logits[i] = -INFINITY;
+        any = any || ok;
+    }
+    for (i = 0; i < n_vocab && i < v->n && any && !ends; i++)
+        if (v->kinds[i] == GRAMMAR_END) logits[i] = -INFINITY;
+}
