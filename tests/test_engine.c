@@ -135,6 +135,7 @@ static void engine_check_idle(fg_engine *e) {
     fg_get_stats(e, &stats);
     CHECK(stats.n_running == 0 && stats.n_waiting == 0 && stats.blocks_used == 0 && stats.n_submitted == stats.n_finished);
     for (g = 0; g < e->kv.n_groups; g++) CHECK(fg__kv_available(&e->kv.groups[g]) == e->kv.groups[g].n_blocks);
+    for (g = 0; e->draft && g < e->draft->kv.n_groups; g++) CHECK(e->draft->kv.groups[g].n_free == e->draft->kv.groups[g].n_blocks);
 }
 
 /* A job that ended well has one end for the request and one for each sample. */

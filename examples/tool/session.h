@@ -108,6 +108,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     if (result == 0) result = find_preemption(args, &desc->preemption);
     if (result == 0) result = find_async(args, &desc->async);
     if (result == 0) result = find_kv_type(args, &desc->kv_type);
+    desc->draft_path = args->draft_model;
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
     desc->n_threads = args->threads;
@@ -198,7 +199,7 @@ static int describe_request(const tool_args *args, int default_tokens, fg_reques
     p->n_logit_bias = args->biases.count;
     desc->max_tokens = args->n_predict < 0 ? default_tokens : args->n_predict;
     desc->min_tokens = args->min_tokens;
-    desc->n_draft = args->draft;
+    desc->n_draft = args->draft >= 0 ? args->draft : args->draft_model && !args->beams ? 4 : 0;
     desc->n_beams = args->beams;
     desc->best_of = args->best_of;
     desc->stop = args->stops.items;
