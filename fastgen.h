@@ -15895,13 +15895,14 @@ static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int p
     }
 }
 
-/* How many rows are multiplied with a panel before the next one: their activations stay in the second-level cache. */
+/* How many rows are multiplied with a panel before the next one: their activations stay in a cache, and fewer readings of
+   the weights are worth more than the nearest one. */
 static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows) {
     const fg_op *op = &plan->graph->ops[stage->first];
     size_t stride = plan->ops[stage->first].act_stride, fit;
     int n_tiles;
     if (stride == 0) stride = (size_t)op->k * sizeof(float);
-    fit = FG__MAX(((size_t)384 << 10) / stride, FG__ROWS);
+    fit = FG__MAX(((size_t)1 << 20) / stride, FG__ROWS);
     n_tiles = (int)(((size_t)n_rows + fit - 1) / fit);
     return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 12);
 }
