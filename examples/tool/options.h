@@ -27,7 +27,7 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption;
+    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption, *async;
     int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_prefix_cache, no_even_split, saturate;
     double target_tbt;
@@ -163,6 +163,8 @@ static const option options[] = {
     {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
     {"--preemption", NULL, "NAME", OPT_TEXT, FIELD(preemption), 0, 0, CMD_ENGINE,
      "when the KV pool is short: auto, recompute or swap"},
+    {"--async", NULL, "MODE", OPT_TEXT, FIELD(async), 0, 0, CMD_ENGINE,
+     "what runs beside the device: off (nothing), overlap (scheduling, delivery), 2 (and two passes in flight)"},
     {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
      "measure first how few tokens fill the device; take no more"},
     {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE | CMD_SIM,
