@@ -11598,7 +11598,9 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
    >>sched  which tokens of which sequences make the next pass
 
    A pure data structure over >>kv. Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): decodes first, one token each;
-   the rest of the token budget goes to prompts, oldest first, split and fused to fill it.
+   the rest of the token budget goes to prompts, oldest first, split and fused to fill it. Where the oldest would take all of it
+   and has at least four times the tokens to go of later ones of its priority, half goes to these, shortest first: a question
+   behind a book is answered at once, and the book takes twice its time at most.
 
    Order: a sequence's `rank` is the pass in which it arrived minus its head start (priority x head_start). The lower rank
    goes first. Since rank never changes while newcomers' ranks grow, everybody becomes the first some time: ageing.
@@ -11609,6 +11611,7 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
 /* A sequence as the scheduler sees it. The engine embeds it. */
 typedef struct fg__seq {
     int64_t rank;
+    int64_t head_start;     /* passes it was let ahead when it arrived */
     uint64_t serial;        /* breaks ties: order of arrival */
     const int32_t *tokens;  /* prompt and what was generated so far */
     int32_t n_tokens;       /* known tokens */
@@ -11791,6 +11794,7 @@ static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     if (!fg__seq_list_reserve(s->env, &s->waiting, s->waiting.count + s->running.count + 1))
         return FG_ERROR_OUT_OF_MEMORY;
     seq->rank = (int64_t)s->n_passes - head_start;
+    seq->head_start = head_start;
     seq->serial = s->next_serial++;
     fg__seq_list_insert(&s->waiting, seq);
     return FG_OK;
@@ -11809,6 +11813,7 @@ static bool fg__sched_fork(fg__sched *s, const fg__seq *parent, fg__seq *child) 
     if (!fg__seq_list_reserve(s->env, &s->waiting, s->waiting.count + s->running.count + 1)) return false;
     fg__kv_fork(s->kv, &parent->kv, &child->kv);
     child->rank = parent->rank;
+    child->head_start = parent->head_start;
     child->serial = s->next_serial++;
     child->n_computed = parent->n_computed;
     child->n_cached = parent->n_cached;
@@ -12005,10 +12010,8 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     seq->n_swapped = 0;
 }
 
-/* Moves the first of the waiting to the running if it fits; false when not. */
-static bool fg__sched_admit(fg__sched *s) {
-    fg__seq *seq = s->waiting.count ? s->waiting.items[0] : NULL;
-    if (!seq) return false;
+/* Moves one of the waiting to the running if it fits; false when not. */
+static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
     if (s->busy && seq->n_swapped) {
         s->pressed = true;
         return false;
@@ -12079,13 +12082,61 @@ static fg__seq *fg__sched_prompt(const fg__sched *s, bool whole) {
     return NULL;
 }
 
+/* How many of the waiting, from the first on, the pool and the places have room for, all of them beside the running. */
+static size_t fg__sched_welcome(const fg__sched *s) {
+    size_t most = FG__MIN((size_t)s->max_seqs - s->running.count, s->waiting.count), i;
+    int64_t free[FG_MAX_GROUPS];
+    int g;
+    for (g = 0; g < s->kv->n_groups; g++) free[g] = fg__kv_available(&s->kv->groups[g]) - fg__sched_reserved(s, g);
+    for (i = 0; i < most; i++)
+        for (g = 0; g < s->kv->n_groups; g++) {
+            free[g] -= fg__kv_peak(s->kv, g, s->waiting.items[i]->n_tokens, s->max_tokens);
+            if (free[g] < 0) return i;
+        }
+    return i;
+}
+
+/* The prompt with the fewest tokens to go, `most` at most, behind `first` but not of a lower priority: of the running ones, and of
+   the first `welcome` that wait; or NULL. */
+static fg__seq *fg__sched_shortest(const fg__sched *s, const fg__seq *first, size_t welcome, int32_t most) {
+    fg__seq *best = NULL;
+    size_t i;
+    for (i = 0; i < s->running.count + welcome; i++) {
+        fg__seq *seq = i < s->running.count ? s->running.items[i] : s->waiting.items[i - s->running.count];
+        int32_t left = fg__seq_left(seq) - seq->n_swapped;
+        if (seq->n_scheduled || fg__seq_left(seq) < 1 || left > most || seq->head_start < first->head_start) continue;
+        best = seq;
+        most = left - 1;
+    }
+    return best;
+}
+
+/* Half of what the pass has left, to later prompts that are much shorter than the first. The first keeps the other half. */
+static void fg__sched_short(fg__sched *s) {
+    const fg__seq *first = fg__sched_prompt(s, false);
+    int32_t room = first ? FG__MIN(s->budget, fg__sched_until(s, first, s->limit)) : 0, most;
+    fg__seq *seq;
+    if (!first || fg__seq_left(first) <= room) return;
+    if (s->waiting.count && fg__seq_before(s->waiting.items[0], first)) return;
+    most = fg__seq_left(first) / 4;
+    for (room /= 2; room > 0 && s->n_rows + 1 < s->max_rows; room -= seq->n_scheduled) {
+        int32_t n;
+        seq = fg__sched_shortest(s, first, fg__sched_welcome(s), most);
+        if (!seq || (!seq->running && !fg__sched_admit(s, seq))) return;
+        n = FG__MIN(FG__MIN(fg__seq_left(seq), room), fg__sched_until(s, seq, s->limit));
+        if (seq->every_row) n = FG__MIN(n, s->max_rows - 1 - s->n_rows);
+        if (n <= 0 || !fg__sched_take(s, seq, n)) return;
+    }
+}
+
 /* Prompts in order while there is budget: of running sequences, and, with `admit`, of waiting ones. */
 static void fg__sched_prompts(fg__sched *s, bool whole, bool admit) {
     bool first = true;
+    if (!whole && admit) fg__sched_short(s);
     while (s->budget > 0 && s->n_rows < s->max_rows) {
         fg__seq *seq = fg__sched_prompt(s, whole);
         if (admit && s->waiting.count && (!seq || fg__seq_before(s->waiting.items[0], seq))) {
-            admit = fg__sched_admit(s);
+            admit = fg__sched_admit(s, s->waiting.items[0]);
             continue;
         }
         if (!seq || !(whole ? fg__sched_whole(s, seq, first) : fg__sched_chunk(s, seq))) break;
@@ -12152,7 +12203,7 @@ static void fg__sched_static(fg__sched *s) {
     size_t i = 0;
     while (i < s->running.count && s->running.items[i]->held) i++;
     if (i == s->running.count)
-        while (fg__sched_admit(s)) {}
+        while (s->waiting.count && fg__sched_admit(s, s->waiting.items[0])) {}
     fg__sched_prompts(s, true, false);
     if (!s->n_rows) fg__sched_decodes(s);
 }
@@ -15940,13 +15991,14 @@ static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int p
     }
 }
 
-/* How many rows are multiplied with a panel before the next one: their activations stay in the second-level cache. */
+/* How many rows are multiplied with a panel before the next one: their activations stay in a cache, and fewer readings of
+   the weights are worth more than the nearest one. */
 static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows) {
     const fg_op *op = &plan->graph->ops[stage->first];
     size_t stride = plan->ops[stage->first].act_stride, fit;
     int n_tiles;
     if (stride == 0) stride = (size_t)op->k * sizeof(float);
-    fit = FG__MAX(((size_t)384 << 10) / stride, FG__ROWS);
+    fit = FG__MAX(((size_t)1 << 20) / stride, FG__ROWS);
     n_tiles = (int)(((size_t)n_rows + fit - 1) / fit);
     return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 12);
 }

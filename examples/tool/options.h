@@ -41,7 +41,7 @@ typedef struct tool_args {
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     int top_k, penalty_window;
     /* single commands */
-    bool no_bos, no_special, decode, graph, metadata;
+    bool kl, no_bos, no_special, decode, graph, metadata;
     int bench_prompt, repetitions;
     const char *batches, *plot;
     const char *host, *alias, *api_key;
@@ -72,6 +72,8 @@ static const option options[] = {
     {"-p", "--prompt", "TEXT", OPT_LIST, FIELD(prompts), 0, 0, CMD_GENERATE, "a prompt; give several for one batch"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_GENERATE, "a prompt from a file; - is stdin"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_PERPLEXITY, "the text; - is stdin"},
+    {"--kl", NULL, NULL, OPT_FLAG, FIELD(kl), 0, 0, CMD_PERPLEXITY,
+     "also the KL divergence from the same weights in 32-bit arithmetic (slow)"},
     {"-p", "--prompt", "N", OPT_INT, FIELD(bench_prompt), 1, 1e6, CMD_BENCH, "prompt tokens of each sequence (512)"},
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 0, INT_MOST, CMD_GENERATE,
      "tokens to write (128); 0: as many as fit"},
