@@ -20017,7 +20017,6 @@ static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
     f->batch.feed = f->feeds ? f->feed : NULL;
     f->n_copies = e->sched.n_copies;
     if (f->n_copies) memcpy(f->copies, e->sched.copies, (size_t)f->n_copies * sizeof(fg_block_copy));
-    f->state = FG__FLIGHT_MADE;
     f->result = FG_OK;
     f->error[0] = 0;
 }
@@ -20614,10 +20613,10 @@ static void fg__engine_receive(fg_engine *e, fg__flight *f) {
         fg__mutex_lock(&e->driver.lock);
         while (f->state != FG__FLIGHT_DONE) fg__cond_wait(&e->driver.changed, &e->driver.lock, -1.0);
         fg__mutex_unlock(&e->driver.lock);
-    } else {
-        fg__flight_wait(e, f);
-        f->state = FG__FLIGHT_DONE;
+        return;
     }
+    fg__flight_wait(e, f);
+    f->state = FG__FLIGHT_DONE;
     if (!next || next->state != FG__FLIGHT_MADE) return;
     fg__flight_draw(e, f);
     fg__flight_feed(next, f);
@@ -20797,6 +20796,9 @@ static bool fg__engine_launch(fg_engine *e, int32_t budget) {
     e->sched.busy = before != NULL;
     for (i = 0; !e->draft && i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
     if (!fg__sched_pass(&e->sched, budget)) return false;
+    fg__mutex_lock(&e->driver.lock); /* its thread looks at what it may get next */
+    f->state = FG__FLIGHT_MADE;
+    fg__mutex_unlock(&e->driver.lock);
     fg__engine_fill_flight(e, f);
     fg__sched_launched(&e->sched);
     fg__engine_board(e, f);
