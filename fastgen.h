@@ -22,6 +22,8 @@
    - Guesses ahead where asked to (n_draft): tokens that followed the same words before, or that a small model would write, are
      verified in the same pass, so that several come at a time, and the text is the same.
    - Parallel samples, best_of and beam search, on KV blocks that they share.
+   - Keeps the device busy (engine_desc.async): the next pass is scheduled, and what came of the last one sampled and delivered,
+     while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
@@ -11906,11 +11908,11 @@ static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens + seq->n_
    False: the pass is full. */
 static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after) {
     size_t i = 0;
-    int32_t most = s->halves ? (int32_t)(s->running.count + 1) / 2 : INT32_MAX;
+    int32_t most = s->halves ? FG__MIN((int32_t)(s->running.count + 1) / 2, s->max_rows) : s->max_rows;
     while (i < s->running.count) {
         fg__seq *seq = s->running.items[i++];
         if (fg__seq_left(seq) != 1 || seq->n_scheduled || (mark && fg__seq_before(mark, seq) != after)) continue;
-        if (s->budget <= 0 || s->n_rows >= most || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
+        if (s->budget <= 0 || s->n_rows >= most || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
         if (!fg__sched_take(s, seq, 1)) {
             (void)fg__sched_displace(s, seq);
             continue;
@@ -20553,7 +20555,8 @@ static void fg__flight_keep(const fg_engine *e, fg__flight *f) {
     size_t rows = (size_t)f->batch.n_rows;
     if (!f->kept_rows || f->result != FG_OK) return;
     if (f->output.rows) f->output.rows = (fg_row_result *)memcpy(f->kept_rows, f->output.rows, rows * sizeof(fg_row_result));
-    if (f->output.logits) f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
+    if (f->output.logits)
+        f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
 }
 
 /* The driver's thread. Where another pass is queued, the output is copied, or else the tokens are drawn, of which that one may
@@ -20916,7 +20919,7 @@ static void fg__engine_clock_pass(fg_engine *e, fg__flight *f) {
 /* Waits for the oldest pass and hands out what came of it. */
 static void fg__engine_land(fg_engine *e) {
     fg__flight *f = fg__engine_flight(e, e->n_landed);
-    double landed, done, before = e->pass_end;
+    double landed, done, from = FG__MAX(e->pass_end, f->begin);
     int i;
     fg__engine_receive(e, f);
     landed = e->desc.async == FG_ASYNC_OFF ? f->end : fg__engine_now(e);
@@ -20931,7 +20934,7 @@ static void fg__engine_land(fg_engine *e) {
     fg__mutex_lock(&e->lock);
     done = fg__engine_now(e);
     e->stats.host_seconds += f->scheduling + done - landed;
-    fg__cost_add(&e->sched.cost, f->batch.n_tokens, f->kv_tokens, e->desc.async == FG_ASYNC_OFF ? done - f->begin : f->end - FG__MAX(before, f->begin));
+    fg__cost_add(&e->sched.cost, f->batch.n_tokens, f->kv_tokens, e->desc.async == FG_ASYNC_OFF ? done - f->begin : f->end - from);
     fg__engine_count(e);
     e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
@@ -21064,7 +21067,8 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
-    if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
+    if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
     if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
     if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
@@ -21238,7 +21242,8 @@ static void fg__engine_forget(const fg_model *model, const fg_tensor *tensor) {
 }
 
 /* Packs the weights of a model's graph. */
-static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b, fg_weight **weights, const char *what) {
+static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b, fg_weight **weights,
+                                 const char *what) {
     size_t i, n = b->n_tensors, bytes;
     fg_result r;
     for (i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
 /* The soak: random requests with all that requests can have, in engines with all that engines can be, cancelled, preempted
    and fed at random. At the end every block is free, and every output is, bit for bit, what the request writes alone.
-   FASTGEN_SOAK says how many requests (default 2000); .ci/run takes 100000. */
+   FASTGEN_SOAK says how many requests (default 2000), FASTGEN_SOAK_SEED which; .ci/run takes 100000. */
 
 static int soak_requests(void) {
     const char *text = getenv("FASTGEN_SOAK");
@@ -66,8 +66,13 @@ static void soak(const fg_backend *backend, int n, int at_once, uint64_t random)
     free(jobs);
 }
 
-static void test_soak_null(void) { soak(fg_backend_null(), soak_requests(), 100, 11); }
-static void test_soak_cpu(void) { soak(fg_backend_cpu(), soak_requests() / 4, 50, 12); }
+static uint64_t soak_seed(void) {
+    const char *text = getenv("FASTGEN_SOAK_SEED");
+    return text ? strtoull(text, NULL, 10) * 1000 : 0;
+}
+
+static void test_soak_null(void) { soak(fg_backend_null(), soak_requests(), 100, soak_seed() + 11); }
+static void test_soak_cpu(void) { soak(fg_backend_cpu(), soak_requests() / 4, 50, soak_seed() + 12); }
 
 static void run_soak_tests(void) {
     RUN(test_soak_null);

@@ -145,7 +145,7 @@ bench_json() {
     number='[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
     grep -Eq '^\{"model":".*\}$' "$dir/json" || return 1
     for key in '"backend":"cpu"' '"device":"' "\"threads\":$number" '"prompt":32' "\"pp_tok_s\":$number" \
-        "\"decode\":\[\{\"batch\":1,\"tok_s\":$number\},\{\"batch\":4,\"tok_s\":$number\}\]" \
+        "\"decode\":\[\{\"batch\":1,\"tok_s\":$number,\"idle_us\":$number,\"idle_share\":$number\},\{\"batch\":4,\"tok_s\":$number," \
         "\"read_gb_s\":$number" "\"roof_gb_s\":$number"; do
         grep -Eq "$key" "$dir/json" || return 1
     done
