@@ -249,7 +249,7 @@ static void sweep_print(const sweep *w) {
     for (i = 0; i < SWEEP_POINTS; i++)
         printf("%15.0f%% %23.1f%% %13.1f %16.1f ms\n", w->share[i], w->cached[i], w->tokens_s[i], w->first_ms[i]);
     printf("\nthe throughput of all hits is %.1f times that of none\n", w->tokens_s[SWEEP_POINTS - 1] / w->tokens_s[0]);
-    printf("keeping the cache takes %.1f ns of the host for each token, %.2f%% of what the model takes\n\n", 1e9 * w->hash_seconds,
+    printf("keeping the cache takes %.1f ns of the host for each token, %.4f%% of what the model takes\n\n", 1e9 * w->hash_seconds,
            100.0 * w->hash_seconds / w->token_seconds);
     printf("tokens in the pass    pass, ms     tokens/s\n");
     for (i = 0; i < w->n_passes; i++) printf("%18.0f %11.2f %12.1f\n", w->pass_tokens[i], w->pass_ms[i], w->pass_tokens_s[i]);
