@@ -11,6 +11,7 @@
 
    Kernels run by tests/host_gpu.h. The functions standin_* are for the tests. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,12 +21,26 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "host_gpu.h"
+#include "../backends/cuda/kernels.cuh"
 #include "standin_gpu.h"
 
 enum { SI_INVALID = 1, SI_OUT_OF_MEMORY = 2, SI_NOT_INITIALIZED = 3, SI_INVALID_DEVICE = 101, SI_INVALID_CONTEXT = 201,
        SI_NO_BINARY = 209, SI_INVALID_HANDLE = 400, SI_NOT_FOUND = 500, SI_NOT_READY = 600, SI_ILLEGAL_ADDRESS = 700,
        SI_CAPTURE_UNSUPPORTED = 900 };
 enum { SI_PAGE = 4096, SI_ALIGN = 256, SI_GUARD = 0xEE, SI_POISON = 0xFF, SI_MAX_ARGS = 1024 };
+
+typedef struct si_kernel {
+    const char *name;
+    size_t args_bytes;
+    void (*entry)(const void *args);
+} si_kernel;
+
+static const si_kernel si_kernels[] = {
+#define SI_KERNEL(name, kind) {"fg_gpu_" #name, sizeof(fg_gpu_##kind##_args), fg_gpu_##name},
+    FG_GPU_KERNELS(SI_KERNEL)
+#undef SI_KERNEL
+};
 
 typedef struct si_memory {
     struct si_memory *next;
@@ -51,7 +66,7 @@ typedef struct si_command {
     si_event *event;
     uint64_t ticket;
     struct si_graph *graph;
-    const standin_kernel *kernel;
+    const si_kernel *kernel;
     unsigned grid[3], block[3], shared;
     unsigned char *args;
 } si_command;
@@ -150,7 +165,7 @@ static uint64_t si_random(void) {
     return si.random ^= si.random << 17;
 }
 
-static bool si_is_fatal(int code) { return code >= 700 || code == 214 || code == 46; }
+static bool si_is_fatal(int code) { return code == 700 || code == 719 || code == 214 || code == 46; }
 
 /* What a call that needs no context begins with: the error to return at once, or 0. */
 static int si_begin(void) {
@@ -182,6 +197,28 @@ static si_memory *si_find(const void *at, size_t bytes) {
     return NULL;
 }
 
+/* Device memory is what kernels may touch. */
+static bool si_tell_machine(si_memory *m) {
+    if (hg.n_memories == hg.max_memories) {
+        int n = hg.max_memories ? 2 * hg.max_memories : 64;
+        hg_memory *more = (hg_memory *)realloc(hg.memories, (size_t)n * sizeof(hg_memory));
+        if (!more) return false;
+        hg.memories = more;
+        hg.max_memories = n;
+    }
+    hg.memories[hg.n_memories].data = m->at;
+    hg.memories[hg.n_memories++].bytes = m->bytes;
+    return true;
+}
+
+static void si_untell_machine(const si_memory *m) {
+    int i;
+    for (i = 0; i < hg.n_memories; i++)
+        if (hg.memories[i].data == m->at) hg.memories[i--] = hg.memories[--hg.n_memories];
+    hg.last_start = NULL;
+    hg.last_bytes = 0;
+}
+
 /* While nothing runs, device memory is out of reach. */
 static void si_reach(bool open) {
     si_memory *m;
@@ -211,6 +248,11 @@ static int si_alloc(void **out, size_t bytes, bool pinned) {
     memset(m->map, SI_GUARD, map_bytes - SI_PAGE);
     memset(m->at, SI_POISON, bytes);
     mprotect(m->map + map_bytes - SI_PAGE, SI_PAGE, PROT_NONE);
+    if (!pinned && !si_tell_machine(m)) {
+        munmap(m->map, map_bytes);
+        free(m);
+        return SI_OUT_OF_MEMORY;
+    }
     if (!pinned && !si.open) mprotect(m->map, map_bytes - SI_PAGE, PROT_NONE);
     if (!pinned) si.bytes_used += room;
     m->next = si.memory;
@@ -237,6 +279,7 @@ static int si_free(void *at, bool pinned) {
     }
     if (si_pending()) si_violation("%zu bytes are freed while work is under way", m->bytes);
     *place = m->next;
+    if (!pinned) si_untell_machine(m);
     mprotect(m->map, m->map_bytes - SI_PAGE, PROT_READ);
     for (p = m->map; p < m->map + m->map_bytes - SI_PAGE; p++)
         if ((p < m->at || p >= m->at + m->bytes) && (unsigned char)*p != SI_GUARD) {
@@ -304,7 +347,6 @@ static int si_enqueue(si_stream *s, const si_command *c) {
 }
 
 static int si_execute(const si_command *c) {
-    char message[256] = "";
     size_t i;
     int code;
     switch (c->kind) {
@@ -312,8 +354,10 @@ static int si_execute(const si_command *c) {
     case SI_FILL: memset(c->to, c->value, c->bytes); return 0;
     case SI_LAUNCH:
         if (si.launches++ == si.fail_launch) return si.fail_code;
-        if (c->kernel->run(c->kernel, c->grid, c->block, c->shared, c->args, si.device.warp, si_random(), message, sizeof(message))) return 0;
-        si_violation("kernel %s: %s", c->kernel->name, message);
+        hg.width = si.device.warp;
+        hg.seed = si_random();
+        if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0])) return 0;
+        si_violation("kernel %s: %s", c->kernel->name, hg_error());
         return SI_ILLEGAL_ADDRESS;
     case SI_RECORD: c->event->done = c->ticket; return 0;
     case SI_GRAPH:
@@ -421,7 +465,7 @@ static int si_fill(void *to, int value, size_t bytes, si_stream *s) {
     return si_enqueue(s, &c);
 }
 
-static int si_launch(const standin_kernel *kernel, const unsigned *grid, const unsigned *block, unsigned shared, si_stream *s, void **params) {
+static int si_launch(const si_kernel *kernel, const unsigned *grid, const unsigned *block, unsigned shared, si_stream *s, void **params) {
     si_command c;
     uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
     int i;
@@ -431,7 +475,7 @@ static int si_launch(const standin_kernel *kernel, const unsigned *grid, const u
         c.grid[i] = grid[i];
         c.block[i] = block[i];
     }
-    if (!params || threads < 1 || threads > 1024 || !grid[0] || !grid[1] || !grid[2] || grid[1] > 65535 || grid[2] > 65535 ||
+    if (!params || block[1] != 1 || block[2] != 1 || threads < 1 || threads > 1024 || !grid[0] || !grid[1] || !grid[2] || grid[1] > 65535 || grid[2] != 1 ||
         shared > (unsigned)si.device.shared_most) {
         si_violation("kernel %s: a launch of %ux%ux%u blocks of %u threads, %u bytes shared", kernel->name, grid[0], grid[1], grid[2],
                      (unsigned)threads, shared);
@@ -608,12 +652,12 @@ static int si_module_free(void *module) {
 }
 
 static int si_function(void **out, void *module, const char *name) {
-    const standin_kernel *kernel = standin_find_kernel(name);
+    size_t i;
     *out = NULL;
     if (module != &si) return SI_INVALID_HANDLE;
-    if (!kernel) return SI_NOT_FOUND;
-    memcpy(out, &kernel, sizeof(kernel));
-    return 0;
+    for (i = 0; i < sizeof(si_kernels) / sizeof(si_kernels[0]); i++)
+        if (strcmp(si_kernels[i].name, name) == 0) *out = (void *)(size_t)&si_kernels[i];
+    return *out ? 0 : SI_NOT_FOUND;
 }
 
 static int si_device_name(char *to, int size) {
@@ -817,7 +861,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     grid[0] = gx, grid[1] = gy, grid[2] = gz;
     block[0] = bx, block[1] = by, block[2] = bz;
     if (extra) return SI_INVALID;
-    return si_launch((const standin_kernel *)function, grid, block, shared, (si_stream *)stream, params);
+    return si_launch((const si_kernel *)function, grid, block, shared, (si_stream *)stream, params);
 }
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     (void)mode;
@@ -858,7 +902,11 @@ int cuGetErrorName(int code, const char **name) {
    ================================================================================================ */
 
 int hipInit(unsigned flags) { return cuInit(flags); }
-int hipDriverGetVersion(int *version) { return cuDriverGetVersion(version); }
+int hipDriverGetVersion(int *version) {
+    BEGIN;
+    *version = si.device.driver >= 11040 ? 60140093 : si.device.driver;
+    return 0;
+}
 int hipGetDeviceCount(int *n) { return cuDeviceGetCount(n); }
 int hipDeviceGet(int *device, int index) { return cuDeviceGet(device, index); }
 int hipDeviceGetName(char *to, int size, int device) { return cuDeviceGetName(to, size, device); }

@@ -26,17 +26,6 @@ typedef struct standin_stats {
     bool failed;                 /* the call that was to fail has come */
 } standin_stats;
 
-/* A kernel on the host. run: false with a message when a thread went wrong. */
-typedef struct standin_kernel {
-    const char *name;
-    size_t args_bytes;
-    bool (*run)(const struct standin_kernel *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared, const void *args,
-                int warp, uint64_t seed, char *message, size_t message_size);
-    void *entry;
-} standin_kernel;
-
-const standin_kernel *standin_find_kernel(const char *name); /* by the part that knows the kernels */
-
 int standin_violations(const char **text);
 void standin_get_stats(standin_stats *stats);
 void standin_fail(long call, long launch, int code); /* call or launch of this number gives `code`; -1: none */

@@ -1,6 +1,8 @@
 /* Backends through their vtable, op by op against references in double precision written here: every path of the CPU that
-   this machine has, and a Vulkan device where there is one; and the CPU's invariant: a sequence's bits do not depend on
+   this machine has, a Vulkan device where there is one, CUDA and HIP over a stand-in driver; and the CPU's invariant: a sequence's bits do not depend on
    batch, chunks, threads or block size. */
+
+#include "gpu_standin.h"
 
 /* ---- Random data. ---- */
 
@@ -59,6 +61,7 @@ static void cpu_random_weights(fg_type type, uint8_t *to, int64_t n, uint64_t *s
 
 typedef struct cpu_rig {
     const fg_backend *backend;
+    const void *options;
     fg_device *device;
     fg_plan *plan;
     fg_graph graph;
@@ -172,9 +175,31 @@ static void cpu_vulkan_close(void) {
     }
 }
 
-static bool cpu_is_vulkan(const char *path) { return path && strncmp(path, "vulkan", 6) == 0; }
+/* A path is one of the CPU, or "vulkan", or "vulkan-split" (kernels that see little of a buffer at once), or "cuda", "hip",
+   "hip64" (warps of 64 lanes): over the driver that build.sh names, which is that of standin_gpu.c. */
+static const fg_backend *cpu_backend_of(const char *path) {
+    return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
+         : path && strcmp(path, "cuda") == 0 ? fg_backend_cuda()
+         : path && strncmp(path, "hip", 3) == 0 ? fg_backend_hip() : fg_backend_cpu();
+}
 
-/* `path`: of the CPU, or "vulkan", or "vulkan-split": kernels that see little of a buffer at once. */
+static bool cpu_is_gpu(const char *path) { return cpu_backend_of(path) != fg_backend_cpu(); }
+static bool cpu_is_vulkan(const char *path) { return cpu_backend_of(path) == fg_backend_vulkan(); }
+
+static bool cpu_has_gpu(const char *path) {
+    if (cpu_is_vulkan(path)) return cpu_vulkan_device(0) != NULL;
+    return gpu_standin_open() && cpu_backend_of(path)->probe() > 0;
+}
+
+/* Options of a path, for as long as the tests run. */
+static const void *cpu_gpu_options(const char *path) {
+    static fg_gpu_options options;
+    if (!cpu_is_gpu(path) || cpu_is_vulkan(path)) return NULL;
+    gpu_standin_width(strcmp(path, "hip64") == 0 ? 64 : 32);
+    options.image = gpu_standin_image;
+    return &options;
+}
+
 static fg_result cpu_rig_open(cpu_rig *rig, const char *path, int n_threads) {
     fg_device_desc desc;
     fg_result result = FG_OK;
@@ -182,13 +207,10 @@ static fg_result cpu_rig_open(cpu_rig *rig, const char *path, int n_threads) {
     memset(&desc, 0, sizeof(desc));
     desc.cpu_path = path;
     desc.n_threads = n_threads;
-    if (cpu_is_vulkan(path)) {
-        rig->backend = fg_backend_vulkan();
-        rig->device = cpu_vulkan_device(strcmp(path, "vulkan-split") == 0);
-    } else {
-        rig->backend = fg_backend_cpu();
-        result = rig->backend->open(&desc, &rig->device);
-    }
+    desc.options = cpu_gpu_options(path);
+    rig->backend = cpu_backend_of(path);
+    if (cpu_is_vulkan(path)) rig->device = cpu_vulkan_device(strcmp(path, "vulkan-split") == 0);
+    else result = rig->backend->open(&desc, &rig->device);
     for (i = 0; i < rig->graph.n_weights && result == FG_OK; i++)
         result = rig->backend->pack(rig->device, &rig->tensors[i], rig->uses[i], &rig->weights[i], NULL);
     if (result == FG_OK) result = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
@@ -274,13 +296,15 @@ static int cpu_paths(const char **paths) {
     return n;
 }
 
-/* The paths of this machine, and Vulkan where there is a device. */
+/* The paths of this machine, and of the GPUs that there are. */
 static int cpu_targets(const char **paths) {
-    int n = cpu_paths(paths);
-    if (cpu_vulkan_device(0)) paths[n++] = "vulkan";
+    static const char *const gpus[] = {"vulkan", "cuda", "hip64"};
+    int n = cpu_paths(paths), i;
+    for (i = 0; i < 3; i++)
+        if (cpu_has_gpu(gpus[i])) paths[n++] = gpus[i];
     return n;
 }
-enum { CPU_TARGETS = FG__CPU_PATHS + 2 };
+enum { CPU_TARGETS = FG__CPU_PATHS + 4 };
 
 static const fg_type cpu_types[] = {
 #define CPU_TYPE(name, id, elements, bytes) FG_TYPE_##name,
@@ -661,7 +685,7 @@ static double cpu_gemm_error(const char *path, int n_threads, fg_type type, int 
 /* Activations of quantised types are rounded to 8 bits on SIMD paths (as every engine of the field does), those of BF16
  * to BF16. */
 static double cpu_gemm_limit(const char *path, fg_type type) {
-    if (strcmp(path, "scalar") == 0 || cpu_is_vulkan(path) || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
+    if (strcmp(path, "scalar") == 0 || cpu_is_gpu(path) || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
     return type == FG_TYPE_BF16 ? 4e-3 : 2e-3;
 }
 
@@ -1315,6 +1339,7 @@ static fg_result cpu_open_all(cpu_rig *rig, cpu_faults *faults) {
     desc.n_threads = 2;
     desc.allocator.realloc = cpu_faulty_realloc;
     desc.allocator.user = faults;
+    desc.options = rig->options;
     result = rig->backend->open(&desc, &rig->device);
     for (i = 0; i < rig->graph.n_weights && result == FG_OK; i++)
         result = rig->backend->pack(rig->device, &rig->tensors[i], rig->uses[i], &rig->weights[i], NULL);

@@ -197,16 +197,17 @@ static float *logits_golden(const logits_case *c) {
     return NULL;
 }
 
-static const char *const logits_paths[] = {NULL, "scalar", "avx2", "avx512", "neon", "vulkan"};
+static const char *const logits_paths[] = {NULL, "scalar", "avx2", "avx512", "neon", "vulkan", "cuda", "hip64"};
 
-/* Chooses the CPU's path, or Vulkan; false: this machine has no such device. */
+/* Chooses the CPU's path, or a GPU; false: this machine has no such device. */
 static bool logits_choose(fg_engine_desc *desc, const char *path) {
-    if (!cpu_is_vulkan(path)) {
+    if (!cpu_is_gpu(path)) {
         desc->cpu_path = path;
         return true;
     }
-    desc->backends[0] = fg_backend_vulkan();
-    return cpu_vulkan_device(0) != NULL;
+    desc->backends[0] = cpu_backend_of(path);
+    desc->backend_options = cpu_gpu_options(path);
+    return cpu_has_gpu(path);
 }
 
 /* One engine over `model`; what this machine's CPU does not offer is passed over. */
@@ -230,7 +231,7 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
     desc.block_tokens = budget ? 8 : 0;
     result = fg_engine_create(&desc, &engine);
     if (result == FG_OK) {
-        CHECK(strcmp(fg_engine_get_backend(engine), cpu_is_vulkan(cpu_path) ? "vulkan" : "cpu") == 0);
+        CHECK(strcmp(fg_engine_get_backend(engine), cpu_backend_of(cpu_path)->name) == 0);
         result = logits_collect(engine, ids, c->n_tokens, rows, c->n_vocab);
         CHECKF(result == FG_OK, "%s: %s", c->name, fg_last_error());
         for (i = 0; i < count && result == FG_OK; i++) {
