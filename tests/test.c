@@ -30,6 +30,7 @@
 #include "test_soak.c"
 #include "test_logits.c"
 #include "test_vulkan.c"
+#include "test_gpu_kernels.c"
 
 static void run_all(void) {
     run_gguf_tests();
@@ -52,6 +53,7 @@ static void run_all(void) {
     run_soak_tests();
     run_logits_tests();
     run_vulkan_tests();
+    run_gpu_kernel_tests();
 }
 
 int main(int argc, char **argv) {
