@@ -33,6 +33,7 @@
 #include "test_logits.c"
 #include "test_vulkan.c"
 #include "test_gpu_host.c"
+#include "test_gpu_kernels.c"
 
 static void run_all(void) {
     run_gguf_tests();
@@ -56,6 +57,7 @@ static void run_all(void) {
     run_logits_tests();
     run_vulkan_tests();
     run_gpu_host_tests();
+    run_gpu_kernel_tests();
 }
 
 int main(int argc, char **argv) {
