@@ -635,6 +635,170 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
     }
 }
 
+/* Eight values of a row of the cache, from dimension d on, as half floats (large ones are cut to the largest); zeros beyond. */
+FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int p, int d, int type) {
+    fgk_u4 v = {0, 0, 0, 0};
+    int n = a->kv.head_dim, block, offset, j;
+    const char *row;
+    float x[8];
+    if (p >= item->end || d >= n) return v;
+    block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
+    offset = p % a->kv.block_tokens;
+    row = fgk_kv_row(&a->kv, cache, type, block, offset, head);
+    if (type == FG_GPU_F16) return fgk_load_u4(row + 2 * d);
+    if (type == FG_GPU_F32) {
+        FG_UNROLL for (j = 0; j < 8; j++) x[j] = d + j < n ? fgk_load((const float *)row + d + j) : 0.0f;
+    } else if (type == FG_GPU_BF16) {
+        v = fgk_load_u4(row + 2 * d);
+        FG_UNROLL for (j = 0; j < 8; j++) {
+            uint32_t word = j < 2 ? v.x : j < 4 ? v.y : j < 6 ? v.z : v.w;
+            x[j] = fgk_from_bits(j % 2 ? word & 0xFFFF0000u : word << 16);
+        }
+    } else {
+        float scale = fgk_half_to_float(fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32));
+        uint32_t low = fgk_load_u32(row + d), high = fgk_load_u32(row + d + 4);
+        FG_UNROLL for (j = 0; j < 8; j++) x[j] = d + j < n ? (float)(int8_t)((j < 4 ? low : high) >> j % 4 * 8) * scale : 0.0f;
+    }
+    FG_UNROLL for (j = 0; j < 8; j++) x[j] = x[j] > 65504.0f ? 65504.0f : x[j] < -65504.0f ? -65504.0f : x[j];
+    v.x = fgk_two_halves(x[0], x[1]);
+    v.y = fgk_two_halves(x[2], x[3]);
+    v.z = fgk_two_halves(x[4], x[5]);
+    v.w = fgk_two_halves(x[6], x[7]);
+    return v;
+}
+
+/* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to 64 queries, a warp strips of 16
+   of them; positions come 32 at a time. Scores and weights of positions go through shared memory, where two threads have a
+   query's softmax. Rows of halves have 8 of padding, against conflicts. */
+enum { FG_WIDE_T = FG_ATTN_TILE + 8, FG_WIDE_S = FG_ATTN_TILE + 1 };
+
+FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *tile, float *scores, uint16_t *parts, float *factors, int type,
+                     int dim) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WIDE_ROWS - 1) / FG_GPU_WIDE_ROWS;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WIDE_ROWS, n = a->kv.head_dim, me = fgk_thread();
+    int heads = all_heads - head0 < FG_GPU_WIDE_ROWS ? all_heads - head0 : FG_GPU_WIDE_ROWS, m, low, base, i, j, s, c, kk;
+    int my_row = me / 2, my_half = me % 2 * 16, position, warps = FG_GPU_THREADS / FG_WARP, q_row = dim + 8;
+    const fg_gpu_attn_item *from = (const fg_gpu_attn_item *)a->items + fgk_block_x();
+    fg_gpu_attn_item item;
+    fgk_sums acc[2][8];
+    float most = FG_NEG_INF, sum = 0.0f;
+    if (fgk_block_x() >= fgk_count(a->count)) return;
+    item.seq = (int32_t)fgk_load_u32(&from->seq);
+    item.token = (int32_t)fgk_load_u32(&from->token);
+    item.n_tokens = (int32_t)fgk_load_u32(&from->n_tokens);
+    item.position = (int32_t)fgk_load_u32(&from->position);
+    item.start = (int32_t)fgk_load_u32(&from->start);
+    item.end = (int32_t)fgk_load_u32(&from->end);
+    item.partial = (int32_t)fgk_load_u32(&from->partial);
+    m = item.n_tokens * heads;
+    position = my_row < m ? item.position + my_row / heads : -1; /* rows that there are not see nothing */
+    for (i = me; i < FG_GPU_WIDE_ROWS * dim / 2; i += FG_GPU_THREADS) {
+        int row = i / (dim / 2), d = i % (dim / 2) * 2, column = (kv_head * all_heads + head0 + row % heads) * n + d;
+        const float *src = (const float *)a->q + (int64_t)(item.token + row / heads) * a->q_stride + column;
+        float x = row < m && d < n ? fgk_load(src) * a->scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * a->scale : 0.0f;
+        fgk_put_u32((uint32_t *)(q + row * q_row + d), fgk_two_halves(x, y));
+    }
+    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+        FG_UNROLL for (c = 0; c < dim / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] = 0.0f;
+    low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
+    low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
+    for (base = low; base < item.end; base += FG_ATTN_TILE) {
+        float x[16], highest = FG_NEG_INF, before, part = 0.0f;
+        fgk_barrier();
+        FG_UNROLL for (i = me; i < FG_ATTN_TILE * dim / 8; i += FG_GPU_THREADS) { /* K: [position][dimension] */
+            int p = i / (dim / 8), d = i % (dim / 8) * 8;
+            fgk_put_u4(tile + p * q_row + d, fgk_kv_halves(a, &item, a->kv.k, kv_head, base + p, d, type));
+        }
+        fgk_barrier();
+        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
+            int strip = (me / FG_WARP + s * warps) * 16;
+            fgk_sums sums[2];
+            FG_UNROLL for (c = 0; c < 2; c++)
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[c].x[i] = 0.0f;
+            FG_UNROLL for (kk = 0; kk < dim; kk += 16) {
+                fgk_frag rows, cols;
+                fgk_frag_load(&rows, q + strip * q_row + kk, q_row);
+                FG_UNROLL for (c = 0; c < 2; c++) {
+                    fgk_frag_load(&cols, tile + c * 16 * q_row + kk, q_row);
+                    fgk_mma(&sums[c], &rows, &cols);
+                }
+            }
+            FG_UNROLL for (c = 0; c < 2; c++)
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++)
+                    fgk_put(scores + (strip + fgk_sum_row(i)) * FG_WIDE_S + c * 16 + fgk_sum_col(i), sums[c].x[i]);
+        }
+        fgk_barrier();
+        FG_UNROLL for (j = 0; j < 16; j++) {
+            int p = base + my_half + j;
+            x[j] = fgk_get(scores + my_row * FG_WIDE_S + my_half + j);
+            if (a->softcap > 0.0f) {
+                float y = x[j] / a->softcap;
+                y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
+                x[j] = a->softcap * (1.0f - 2.0f / (1.0f + fgk_exp(2.0f * y))); /* tanh */
+            }
+            if (p > position || p >= item.end || (a->window > 0 && p <= position - a->window)) x[j] = FG_NEG_INF;
+            highest = fgk_max(highest, x[j]);
+        }
+        highest = fgk_max(most, fgk_max(highest, fgk_shuffle_xor(highest, 1)));
+        before = most == FG_NEG_INF ? 0.0f : fgk_exp(most - highest);
+        FG_UNROLL for (j = 0; j < 16; j++) {
+            x[j] = x[j] == FG_NEG_INF ? 0.0f : fgk_exp(x[j] - highest);
+            part += x[j];
+        }
+        sum = sum * before + (part + fgk_shuffle_xor(part, 1));
+        most = highest;
+        FG_UNROLL for (j = 0; j < 16; j += 2)
+            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_half + j), fgk_two_halves(x[j], x[j + 1]));
+        if (my_half == 0) fgk_put(factors + my_row, before);
+        FG_UNROLL for (i = me; i < FG_ATTN_TILE / 2 * dim / 8; i += FG_GPU_THREADS) { /* V: [dimension][position], two positions a word */
+            int pair = i % (FG_ATTN_TILE / 2), d = i / (FG_ATTN_TILE / 2) * 8;
+            fgk_u4 u = fgk_kv_halves(a, &item, a->kv.v, kv_head, base + 2 * pair, d, type);
+            fgk_u4 v = fgk_kv_halves(a, &item, a->kv.v, kv_head, base + 2 * pair + 1, d, type);
+            FG_UNROLL for (j = 0; j < 8; j++) {
+                uint32_t one = (j < 2 ? u.x : j < 4 ? u.y : j < 6 ? u.z : u.w) >> j % 2 * 16 & 0xFFFFu;
+                uint32_t two = (j < 2 ? v.x : j < 4 ? v.y : j < 6 ? v.z : v.w) >> j % 2 * 16 & 0xFFFFu;
+                fgk_put_u32((uint32_t *)(tile + (d + j) * FG_WIDE_T + 2 * pair), one | two << 16);
+            }
+        }
+        fgk_barrier();
+        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
+            int strip = (me / FG_WARP + s * warps) * 16;
+            fgk_frag rows[2], cols;
+            fgk_frag_load(&rows[0], parts + strip * FG_WIDE_T, FG_WIDE_T);
+            fgk_frag_load(&rows[1], parts + strip * FG_WIDE_T + 16, FG_WIDE_T);
+            FG_UNROLL for (c = 0; c < dim / 16; c++) {
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] *= fgk_get(factors + strip + fgk_sum_row(i));
+                FG_UNROLL for (kk = 0; kk < 2; kk++) {
+                    fgk_frag_load(&cols, tile + c * 16 * FG_WIDE_T + kk * 16, FG_WIDE_T);
+                    fgk_mma(&acc[s][c], &rows[kk], &cols);
+                }
+            }
+        }
+    }
+    fgk_barrier();
+    if (my_half == 0) {
+        int at = item.partial + my_row / heads * all_heads + head0 + my_row % heads;
+        float *out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2);
+        fgk_put(factors + my_row, item.partial < 0 ? 1.0f / sum : 1.0f);
+        if (item.partial >= 0 && my_row < m) {
+            fgk_store(out, most);
+            fgk_store(out + 1, sum);
+        }
+    }
+    fgk_barrier();
+    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+        FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
+            int row = (me / FG_WARP + s * warps) * 16 + fgk_sum_row(i), head = head0 + row % heads;
+            int at = item.partial + row / heads * all_heads + head;
+            float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
+                                          : (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
+            if (row >= m) continue;
+            FG_UNROLL for (c = 0; c < dim / 16; c++)
+                if (c * 16 + fgk_sum_col(i) < n) fgk_store(out + c * 16 + fgk_sum_col(i), acc[s][c].x[i] * fgk_get(factors + row));
+        }
+}
+
 /* The pieces of a query in their order. */
 FG_BODY void fgk_combine(const fg_gpu_attention_args *a) {
     int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
@@ -798,6 +962,12 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
               FG_SHARED(float, tile, FG_ATTN_TILE *(piece + 4)); FG_SHARED(float, parts, FG_GPU_ATTN_ROWS *FG_ATTN_TILE);        \
               fgk_attention(&args, q, tile, parts, FG_GPU_##T, dim, piece))
 
+#define FG_WIDE_KERNEL(T, dim)                                                                                                         \
+    FG_KERNEL(wide##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(uint16_t, q, FG_GPU_WIDE_ROWS *(dim + 8));                          \
+              FG_SHARED(uint16_t, tile, dim *FG_WIDE_T); FG_SHARED(float, scores, FG_GPU_WIDE_ROWS *FG_WIDE_S);                         \
+              FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
+              fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
+
 #define FG_KERNELS_OF_WEIGHT(T)                                                   \
     FG_KERNEL(embed_##T, embed, FG_GPU_THREADS, fgk_embed(&args, FG_GPU_##T))      \
     FG_GEMV_KERNEL(T, 1)                                                          \
@@ -813,7 +983,9 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
     FG_ATTENTION_KERNEL(T, 64, 64)                                                                      \
     FG_ATTENTION_KERNEL(T, 128, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 256, 128)                                                                    \
-    FG_ATTENTION_KERNEL(T, 512, 64)
+    FG_ATTENTION_KERNEL(T, 512, 64)                                                                     \
+    FG_WIDE_KERNEL(T, 64)                                                                               \
+    FG_WIDE_KERNEL(T, 128)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
 FG_KERNELS_OF_WEIGHT(BF16)

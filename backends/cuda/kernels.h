@@ -62,6 +62,7 @@ enum {
 
 enum {
     FG_GPU_ATTN_ROWS = 16,      /* queries that one workgroup of attention has: heads of a KV head, of one or several tokens */
+    FG_GPU_WIDE_ROWS = 64,      /* and of wide, which multiplies in matrix fragments of half floats */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
     FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
     FG_GPU_MAX_HEAD_DIM = 512,
@@ -136,7 +137,7 @@ typedef struct fg_gpu_attn_merge {
     int32_t token, n_tokens, partial, n_splits;
 } fg_gpu_attn_merge;
 
-/* For `attention` items and max_items, count theirs; for `combine` merges and max_merges, count of merges.
+/* For `attention` and `wide` items and max_items, count theirs; for `combine` merges and max_merges, count of merges.
    partials: [row][n_kv_head][head_dim + 2] floats. */
 typedef struct fg_gpu_attention_args {
     fg_gpu_kv kv;
@@ -194,7 +195,9 @@ typedef struct fg_gpu_copy_args {
     X(attention64_##T, attention)    \
     X(attention128_##T, attention)   \
     X(attention256_##T, attention)   \
-    X(attention512_##T, attention)
+    X(attention512_##T, attention)   \
+    X(wide64_##T, attention)         \
+    X(wide128_##T, attention)
 
 #define FG_GPU_KERNELS(X)           \
     FG_GPU_WEIGHT_KERNELS(X, F32)   \
@@ -235,7 +238,7 @@ typedef enum fg_gpu_kernel {
 
 /* Kernels of a weight, in the order of FG_GPU_WEIGHT_KERNELS. */
 enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_PER_WEIGHT };
-enum { FG_GPU_PER_KV = 5 };
+enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_PER_KV };
 
 /* The place of a type in FG_GPU_TYPES; -1: none of them. */
 FG_GPU_FN int fg_gpu_type_index(int type) {
@@ -265,6 +268,13 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
     int which = head_dim == 0 ? 0 : head_dim <= 64 ? 1 : head_dim <= 128 ? 2 : head_dim <= 256 ? 3 : 4;
     if (index < 0 || head_dim > FG_GPU_MAX_HEAD_DIM) return -1;
     return FG_GPU_KERNEL_rope_kv_F32 + index * FG_GPU_PER_KV + which;
+}
+
+/* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. */
+FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
+    int base = fg_gpu_kv_kernel(kv_type, 0);
+    if (base < 0 || head_dim > 128) return -1;
+    return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
 }
 
 /* ---- Launches. ---- */
@@ -318,6 +328,8 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel <= FG_GPU_KERNEL_combine) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
+        if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
+            heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_norm) return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
@@ -378,39 +390,48 @@ FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_most(int32_t tokens, int32_t seqs, int3
     return most;
 }
 
-/* Lists the pieces of a pass's attention in one cache group. cu_q, kv_len as in fg_batch; window 0: none. With items NULL it only
+/* Lists the pieces of attention of the sequences that have from `low` to `high` queries in this pass, for a kernel that has `rows`
+   queries in a workgroup, behind what *n counts already. cu_q, kv_len as in fg_batch; window 0: none. With items NULL it only
    counts. Pieces depend on a token's position alone, so a query's sums are the same in every batch. */
-FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_plan(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window,
-                                              fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
-    fg_gpu_attn_counts n = {0, 0, 0};
-    int32_t s, t, tile = fg_gpu_attn_tokens(heads);
-    for (s = 0; s < n_seqs; s++)
+FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window, int32_t rows,
+                               int32_t low, int32_t high, fg_gpu_attn_counts *n, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
+    int32_t s, t, tile = heads >= rows ? 1 : rows / heads;
+    for (s = 0; s < n_seqs; s++) {
+        if (cu_q[s + 1] - cu_q[s] < low || cu_q[s + 1] - cu_q[s] > high) continue;
         for (t = cu_q[s]; t < cu_q[s + 1]; t += tile) {
             int32_t m = cu_q[s + 1] - t < tile ? cu_q[s + 1] - t : tile, position = kv_len[s] - (cu_q[s + 1] - t);
-            int32_t low = window > 0 && position >= window ? position - window + 1 : 0, high = position + m, from;
-            int32_t first = low / FG_GPU_SPLIT, splits = (high - 1) / FG_GPU_SPLIT - first + 1;
+            int32_t seen = window > 0 && position >= window ? position - window + 1 : 0, end = position + m, from;
+            int32_t first = seen / FG_GPU_SPLIT, splits = (end - 1) / FG_GPU_SPLIT - first + 1;
             if (items && splits > 1) {
-                merges[n.merges].token = t;
-                merges[n.merges].n_tokens = m;
-                merges[n.merges].partial = n.partials;
-                merges[n.merges].n_splits = splits;
+                merges[n->merges].token = t;
+                merges[n->merges].n_tokens = m;
+                merges[n->merges].partial = n->partials;
+                merges[n->merges].n_splits = splits;
             }
-            n.merges += splits > 1;
-            for (from = first; from < first + splits; from++, n.items++) {
+            n->merges += splits > 1;
+            for (from = first; from < first + splits; from++, n->items++) {
                 if (items) {
-                    fg_gpu_attn_item *item = &items[n.items];
+                    fg_gpu_attn_item *item = &items[n->items];
                     item->seq = s;
                     item->token = t;
                     item->n_tokens = m;
                     item->position = position;
                     item->start = from * FG_GPU_SPLIT;
-                    item->end = from + 1 < first + splits ? (from + 1) * FG_GPU_SPLIT : high;
-                    item->partial = splits > 1 ? n.partials : -1;
+                    item->end = from + 1 < first + splits ? (from + 1) * FG_GPU_SPLIT : end;
+                    item->partial = splits > 1 ? n->partials : -1;
                     item->unused = 0;
                 }
-                if (splits > 1) n.partials += m * heads;
+                if (splits > 1) n->partials += m * heads;
             }
         }
+    }
+}
+
+/* All sequences, for `attention`. */
+FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_plan(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window,
+                                              fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
+    fg_gpu_attn_counts n = {0, 0, 0};
+    fg_gpu_attn_add(n_seqs, cu_q, kv_len, heads, window, FG_GPU_ATTN_ROWS, 1, 0x7FFFFFFF, &n, items, merges);
     return n;
 }
 
