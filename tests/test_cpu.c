@@ -176,10 +176,11 @@ static void cpu_vulkan_close(void) {
 }
 
 /* A path is one of the CPU, or "vulkan", or "vulkan-split" (kernels that see little of a buffer at once), or "cuda", "hip",
-   "hip64" (warps of 64 lanes): over the driver that build.sh names, which is that of standin_gpu.c. */
+   "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of
+   standin_gpu.c. */
 static const fg_backend *cpu_backend_of(const char *path) {
     return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
-         : path && strcmp(path, "cuda") == 0 ? fg_backend_cuda()
+         : path && strncmp(path, "cuda", 4) == 0 ? fg_backend_cuda()
          : path && strncmp(path, "hip", 3) == 0 ? fg_backend_hip() : fg_backend_cpu();
 }
 
@@ -194,9 +195,10 @@ static bool cpu_has_gpu(const char *path) {
 /* Options of a path, for as long as the tests run. */
 static const void *cpu_gpu_options(const char *path) {
     static fg_gpu_options options;
-    if (!cpu_is_gpu(path) || cpu_is_vulkan(path)) return NULL;
-    gpu_standin_width(strcmp(path, "hip64") == 0 ? 64 : 32);
+    if (!cpu_is_gpu(path) || cpu_is_vulkan(path) || !gpu_standin_open()) return NULL;
+    gpu_standin_width(strncmp(path, "hip64", 5) == 0 ? 64 : 32);
     options.image = gpu_standin_image;
+    options.invariant = strstr(path, "invariant") != NULL;
     return &options;
 }
 

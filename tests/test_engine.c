@@ -390,7 +390,7 @@ static fg_engine *bits_engine(fg_model *model, const char *path, const bits_conf
     d.n_threads = c->n_threads;
     d.token_budget = c->budget;
     d.kv_tokens = c->kv_tokens;
-    d.block_tokens = c->block_tokens;
+    d.block_tokens = c->block_tokens ? c->block_tokens : cpu_is_gpu(path) && !cpu_is_vulkan(path) ? 16 : 0;
     d.policy = c->policy;
     d.max_seqs = 32;
     d.no_prefix_cache = c->preempt; /* so that all is computed again */
@@ -426,13 +426,13 @@ static void bits_run(fg_model *model, const char *path, const bits_config *c, co
     for (i = 0; e && i < n; i += c->batch) bits_batch(e, c, jobs + i, FG__MIN(c->batch, n - i));
     for (i = 0; e && i < n; i++) {
         job_check_ends(&jobs[i]);
-        same += bits_are(&jobs[i], &alone[i], cpu_is_gpu(path));
+        same += bits_are(&jobs[i], &alone[i], cpu_is_vulkan(path));
         preempted += jobs[i].n_preemptions;
         cached += jobs[i].n_cached;
     }
     /* another device may let one sampled token fall on the other side of a border */
-    CHECKF(same >= n - cpu_is_gpu(path), "%s, path %s: %d of %d have the results they have alone", c->name, path, same, n);
-    if (c->preempt || c->kv_tokens == 64) CHECKF(preempted > 5, "%s: %d preemptions", c->name, preempted);
+    CHECKF(same >= n - cpu_is_vulkan(path), "%s, path %s: %d of %d have the results they have alone", c->name, path, same, n);
+    if (c->preempt || c->kv_tokens == 64) CHECKF(preempted >= FG__MIN(n / 4, 6), "%s: %d preemptions", c->name, preempted);
     if (c->warm) CHECKF(cached > n, "%s: %d cached tokens", c->name, cached);
     for (i = 0; i < n; i++) free(jobs[i].rows.rows);
     if (e) engine_check_idle(e);
@@ -488,9 +488,9 @@ static void bits_path(fg_model *model, const char *path) {
     free(jobs);
 }
 
-/* Jobs on the CPU alone against the same under configurations on a GPU: batches, chunks, cached prefixes, copies on write,
+/* Jobs alone on one path against the same under configurations on another: batches, chunks, cached prefixes, copies on write,
    preemption. Every `step`th of them, for so many jobs. */
-static void bits_gpu(const char *path, size_t step, int n) {
+static void bits_gpu(const char *alone, const char *path, size_t step, int n) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     model_spec spec = model_spec_tiny();
     model_sample m;
@@ -501,7 +501,7 @@ static void bits_gpu(const char *path, size_t step, int n) {
     jobs = (job *)malloc(BITS_JOBS * sizeof(job));
     bits_jobs(jobs, 99);
     for (i = 0; m.model && i < n; i++) {
-        fg_engine *e = bits_engine(m.model, "scalar", &one);
+        fg_engine *e = bits_engine(m.model, alone, &one);
         if (e) bits_batch(e, &one, &jobs[i], 1);
         job_check_ends(&jobs[i]);
         fg_engine_free(e);
@@ -515,7 +515,7 @@ static void bits_gpu(const char *path, size_t step, int n) {
 
 static void test_vulkan_engine(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
-    bits_gpu("vulkan", 1, BITS_JOBS);
+    bits_gpu("scalar", "vulkan", 1, BITS_JOBS);
 }
 
 static void bits_model(const model_spec *spec) {

@@ -31,7 +31,7 @@ static void gpu_check_transfer(const fg_backend *b, fg_device *device) {
     uint8_t *bytes = (uint8_t *)malloc(n), *back = (uint8_t *)calloc(n, 1);
     void *memory = b->alloc(device, n + 100);
     uint64_t state = 3;
-    for (i = 0; i < n; i++) bytes[i] = (uint8_t)(i % 8 ? bytes[i - 1] * 5 + 1 : test_random(&state));
+    for (i = 0; i < n; i++) bytes[i] = (uint8_t)(i % 8 ? bytes[i - 1] * 5u + 1u : (unsigned)test_random(&state));
     CHECK(memory && b->write(device, memory, 7, bytes, n) == FG_OK && b->read(device, memory, 7, back, n) == FG_OK);
     CHECK(memcmp(bytes, back, n) == 0);
     CHECK(b->write(device, memory, n, bytes, n) == FG_ERROR_INVALID_ARGUMENT);
@@ -196,7 +196,7 @@ static void test_gpu_host_model(void) {
     cpu_attn small = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 33, 1, 20, 5, 12}};
     int p;
     if (!gpu_standin_open()) SKIP(GPU_NONE);
-    for (p = 0; p < GPU_PATHS; p++) gpu_check_model(gpu_paths[p], &small, p == 0 ? 1 : 5, 2e-3);
+    for (p = 0; p < GPU_PATHS; p++) gpu_check_model(gpu_paths[p], &small, p == 0 ? 1 : 5, 5e-3);
     gpu_standin_check();
 }
 
@@ -214,10 +214,12 @@ static void test_gpu_host_swap(void) {
     gpu_standin_check();
 }
 
+/* The invariant of design section 6, as a mode: the same bits alone and in any batch, chunk, with prefixes from the cache, set
+   back and resumed. */
 static void test_gpu_host_engine(void) {
     if (!gpu_standin_open()) SKIP(GPU_NONE);
-    bits_gpu("cuda", 1, 12);
-    bits_gpu("hip64", 5, 6);
+    bits_gpu("cuda-invariant", "cuda-invariant", 2, 8);
+    bits_gpu("hip64-invariant", "hip64-invariant", 9, 6);
     gpu_standin_check();
 }
 
@@ -278,7 +280,7 @@ static void test_gpu_host_graphs(void) {
         calls[i] = stats.calls;
     }
     CHECK(memcmp(tokens[0], tokens[1], sizeof(tokens[0])) == 0 && memcmp(logprobs[0], logprobs[1], sizeof(logprobs[0])) == 0);
-    CHECKF(calls[0] * 3 < calls[1] * 2, "%ld calls with graphs, %ld without", calls[0], calls[1]);
+    CHECKF(calls[0] * 5 < calls[1] * 4, "%ld calls with graphs, %ld without", calls[0], calls[1]);
     model_sample_close(&m);
     gpu_standin_check();
 }

@@ -238,7 +238,8 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
             float error = fabsf(rows[i] - expected[i]);
             if (!(error <= worst)) worst = error; /* also for NaN */
         }
-        CHECKF(worst < 1e-4f, "%s, path %s, budget %d: error %g", c->name, cpu_path ? cpu_path : "default", budget, worst);
+        /* products of many rows round both sides to half floats on CUDA and HIP */
+        CHECKF(worst < (cpu_is_gpu(cpu_path) && !cpu_is_vulkan(cpu_path) ? 2e-2f : 1e-4f), "%s, path %s, budget %d: error %g", c->name, cpu_path ? cpu_path : "default", budget, worst);
     } else {
         CHECKF(result == FG_ERROR_UNSUPPORTED && cpu_path && strcmp(cpu_path, "scalar") != 0, "%s, path %s: %s", c->name,
                cpu_path ? cpu_path : "default", fg_last_error());

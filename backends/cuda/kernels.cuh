@@ -510,8 +510,9 @@ FG_DEV void fgk_attn_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item
         if (p < item->end && d < a->kv.head_dim) {
             int block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
             int offset = p % a->kv.block_tokens;
-            v = fgk_load_u4(fgk_kv_row(&a->kv, cache, type, block, offset, head) + d * (type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 1 : 2));
-            if (type == FG_GPU_Q8_0) scale = fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32);
+            if (block >= 0) /* else it fell out of the window */
+                v = fgk_load_u4(fgk_kv_row(&a->kv, cache, type, block, offset, head) + d * (type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 1 : 2));
+            if (type == FG_GPU_Q8_0 && block >= 0) scale = fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32);
         }
         words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
         FG_UNROLL for (j = 0; j < per_load; j++) {
@@ -643,6 +644,7 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     float x[8];
     if (p >= item->end || d >= n) return v;
     block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
+    if (block < 0) return v; /* it fell out of the window */
     offset = p % a->kv.block_tokens;
     row = fgk_kv_row(&a->kv, cache, type, block, offset, head);
     if (type == FG_GPU_F16) return fgk_load_u4(row + 2 * d);
