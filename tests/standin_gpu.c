@@ -100,7 +100,7 @@ static struct {
     char text[4096];
     standin_device device;
 } si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, "",
-        {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0}};
+        {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0}};
 
 static __thread int si_depth, si_hip_device = 7; /* contexts pushed by this thread */
 
@@ -246,7 +246,7 @@ static int si_alloc(void **out, size_t bytes, bool pinned) {
     m->pinned = pinned;
     m->at = m->map + map_bytes - SI_PAGE - room;
     memset(m->map, SI_GUARD, map_bytes - SI_PAGE);
-    memset(m->at, SI_POISON, bytes);
+    memset(m->at, si.device.idle ? 0 : SI_POISON, bytes);
     mprotect(m->map + map_bytes - SI_PAGE, SI_PAGE, PROT_NONE);
     if (!pinned && !si_tell_machine(m)) {
         munmap(m->map, map_bytes);
@@ -268,6 +268,15 @@ static bool si_pending(void) {
     return false;
 }
 
+static void si_drop_all(void);
+
+/* Freeing what work under way may use. After an injected error, which may be that of the wait before, drivers wait by themselves. */
+static void si_must_rest(const char *what) {
+    if (!si_pending()) return;
+    if (si.fail_at >= 0 && si.calls > si.fail_at) si_drop_all();
+    else si_violation("%s while work is under way", what);
+}
+
 static int si_free(void *at, bool pinned) {
     si_memory **place = &si.memory, *m;
     const char *p;
@@ -277,7 +286,7 @@ static int si_free(void *at, bool pinned) {
         si_violation("freeing what was not allocated");
         return SI_INVALID;
     }
-    if (si_pending()) si_violation("%zu bytes are freed while work is under way", m->bytes);
+    si_must_rest("bytes are freed");
     *place = m->next;
     if (!pinned) si_untell_machine(m);
     mprotect(m->map, m->map_bytes - SI_PAGE, PROT_READ);
@@ -354,6 +363,7 @@ static int si_execute(const si_command *c) {
     case SI_FILL: memset(c->to, c->value, c->bytes); return 0;
     case SI_LAUNCH:
         if (si.launches++ == si.fail_launch) return si.fail_code;
+        if (si.device.idle) return 0;
         hg.width = si.device.warp;
         hg.seed = si_random();
         if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0])) return 0;
@@ -504,7 +514,7 @@ static int si_stream_free(si_stream *s) {
     si_stream **place = &si.streams;
     si_event *e;
     if (!si_known_stream(s)) return SI_INVALID_HANDLE;
-    if (s->first < s->n) si_violation("a stream is destroyed with work under way");
+    if (s->first < s->n) si_must_rest("a stream is destroyed");
     while (s->first < s->n) si_command_free(&s->commands[s->first++]);
     while (*place != s) place = &(*place)->next;
     *place = s->next;
@@ -526,7 +536,7 @@ static int si_event_new(si_event **out) {
 static int si_event_free(si_event *e) {
     si_event **place = &si.events;
     if (!si_known_event(e)) return SI_INVALID_HANDLE;
-    if (e->done < e->recorded && !si.lost) si_violation("an event is destroyed before it came");
+    if (e->done < e->recorded && !si.lost && si_pending()) si_violation("an event is destroyed before it came");
     while (*place != e) place = &(*place)->next;
     *place = e->next;
     free(e);
@@ -569,7 +579,7 @@ static int si_graph_free(si_graph *g, bool is_exec) {
     si_graph **place = &si.graphs;
     size_t i;
     if (!si_known_graph(g, is_exec)) return SI_INVALID_HANDLE;
-    if (is_exec && si_pending()) si_violation("a graph is destroyed while work is under way");
+    if (is_exec) si_must_rest("a graph is destroyed");
     while (*place != g) place = &(*place)->next;
     *place = g->next;
     for (i = 0; i < g->n; i++) si_command_free(&g->commands[i]);
@@ -646,7 +656,7 @@ static int si_module_free(void *module) {
         si_violation("a module that was not loaded");
         return SI_INVALID_HANDLE;
     }
-    if (si_pending()) si_violation("a module is unloaded while work is under way");
+    si_must_rest("a module is unloaded");
     si.modules--;
     return 0;
 }
@@ -743,11 +753,23 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = &si;
     return 0;
 }
+/* What is still there goes with the context; without an error before, nothing should be. */
 int cuDevicePrimaryCtxRelease_v2(int device) {
     (void)device;
-    BEGIN;
     if (--si.contexts < 0) si_violation("the context is released too often");
-    return 0;
+    if (si.contexts == 0) {
+        if (si_live() && !(si.fail_at >= 0 && si.calls > si.fail_at)) si_violation("%d objects are left in a context", si_live());
+        si_drop_all();
+        while (si.graphs) si_graph_free(si.graphs, si.graphs->is_exec);
+        while (si.events) {
+            si.events->done = si.events->recorded;
+            si_event_free(si.events);
+        }
+        while (si.streams) si_stream_free(si.streams);
+        while (si.memory) si_free(si.memory->at, si.memory->pinned);
+        si.modules = 0;
+    }
+    return si_begin();
 }
 int cuCtxPushCurrent_v2(void *context) {
     BEGIN;
@@ -930,16 +952,16 @@ int hipGetDevicePropertiesR0600(void *properties, int device) {
     snprintf((char *)properties + 1160, 256, "%s:sramecc+:xnack-", si.device.isa);
     return 0;
 }
+/* The thread's device is 7 until a backend chooses 0: it must be as before when a call returns. These two never fail, for without
+   them nothing can be freed. */
 int hipGetDevice(int *device) {
-    BEGIN;
     *device = si_hip_device;
     return 0;
 }
-/* The thread's device is 7 until a backend chooses 0: it must be as before when a call returns. */
 int hipSetDevice(int device) {
     si_hip_device = device;
     si_depth = device == 0 ? 1 : 0;
-    return si_begin();
+    return 0;
 }
 int hipMemGetInfo(size_t *free_bytes, size_t *total) { return cuMemGetInfo_v2(free_bytes, total); }
 int hipMalloc(void **out, size_t bytes) { return cuMemAlloc_v2(out, bytes); }

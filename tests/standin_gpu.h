@@ -16,6 +16,7 @@ typedef struct standin_device {
     int warp, processors, shared, shared_most; /* shared memory of a block: without and with asking for more */
     size_t memory;
     int reject_binaries;         /* 1: no module but text (PTX) loads */
+    int idle;                    /* 1: kernels are not run, and memory starts as zeros: for many runs that only fail */
 } standin_device;
 
 typedef struct standin_stats {

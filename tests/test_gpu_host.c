@@ -320,9 +320,13 @@ static void test_gpu_host_faults(void) {
     static const int codes[] = {2, 719};
     model_spec spec = model_spec_tiny();
     model_sample m;
+    standin_device device;
     int p, c, i, failures;
     if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
     spec.n_layers = 1;
+    gpu_standin.get_device(&device);
+    device.idle = 1;
+    gpu_standin.set_device(&device);
     model_sample_open(&m, &spec);
     for (p = 0; m.model && p < 2; p++)
         for (c = 0; c < 2; c++) {

@@ -247,6 +247,7 @@ static fg_result gpu_try(fg_model *model, const fg_backend *backend, const void 
     d.backend_options = options;
     d.max_context = 64;
     d.kv_tokens = 64;
+    d.block_tokens = 16;
     *created = false;
     *finish = FG_FINISH_NONE;
     r = fg_engine_create(&d, &e);
