@@ -305,6 +305,7 @@ static void gk_check_embed(fg_type type, int n, float scale) {
         for (i = 0; i < n; i++) {
             float wanted = w.values[tokens[t] * n + i];
             bad += gk_floats(a.dst)[t * (n + 3) + i] != (scale == 1.0f ? wanted : wanted * scale);
+            bad += i == 0 && !isnan(gk_floats(a.dst)[t * (n + 3) + n]); /* what is beyond stays as it was */
         }
     CHECKF(bad == 0, "embed of %s: %d values differ", fg_type_name(type), bad);
     free(w.values);
@@ -383,6 +384,7 @@ static double gk_product_error(const gk_product *p, int rows) {
             wanted[j] = cpu_act(p->args.act, sum) + (p->args.src2 ? (double)gk_floats(p->args.src2)[t * p->args.src2_stride + j] : 0.0);
         }
         error = gk_error(gk_floats(p->args.dst) + t * p->args.dst_stride, wanted, (size_t)p->w.n);
+        CHECK(isnan(gk_floats(p->args.dst)[t * p->args.dst_stride + p->w.n]));
         worst = error > worst ? error : worst;
     }
     free(wanted);
@@ -442,9 +444,9 @@ static void test_gpu_gemv_odd(void) {
     hg_close();
 }
 
-/* All types with many rows. The kernels for 16 and for 64 rows at a time have the same bits, and so has a row alone. */
+/* All types with many rows. The kernels for 16, 64 and 128 rows at a time have the same bits, and so has a row alone. */
 static void test_gpu_gemm(void) {
-    int i, t;
+    int i, t, which;
     for (hg.width = 32; hg.width <= 64; hg.width += 32)
         for (i = 0; i < CPU_TYPES; i++) {
             uint64_t state = (uint64_t)i + 23;
@@ -457,11 +459,13 @@ static void test_gpu_gemm(void) {
             error = gk_product_error(&p, p.m);
             CHECKF(error < 1e-3, "gemm16 of %s: error %g", fg_type_name(cpu_types[i]), error);
             memcpy(by16, gk_floats(p.args.dst), bytes);
-            gk_forget(&p);
-            gk_run(fg_gpu_weight_kernel((int)cpu_types[i], FG_GPU_GEMM64), &p.args);
-            for (t = 0; t < p.m; t++)
-                CHECKF(memcmp(by16 + t * p.args.dst_stride, gk_floats(p.args.dst) + t * p.args.dst_stride, 70 * sizeof(float)) == 0,
-                       "gemm64 of %s: row %d is not that of gemm16", fg_type_name(cpu_types[i]), t);
+            for (which = FG_GPU_GEMM64; which <= FG_GPU_GEMM128; which++) {
+                gk_forget(&p);
+                gk_run(fg_gpu_weight_kernel((int)cpu_types[i], which), &p.args);
+                for (t = 0; t < p.m; t++)
+                    CHECKF(memcmp(by16 + t * p.args.dst_stride, gk_floats(p.args.dst) + t * p.args.dst_stride, 70 * sizeof(float)) == 0,
+                           "%s: row %d is not that of gemm16", gk_name(fg_gpu_weight_kernel((int)cpu_types[i], which)), t);
+            }
             memcpy(gk_floats(p.args.src), gk_floats(p.args.src) + 20 * p.args.src_stride, (size_t)p.args.k * sizeof(float));
             if (p.args.src2)
                 memcpy(gk_floats(p.args.src2), gk_floats(p.args.src2) + 20 * p.args.src2_stride, (size_t)p.args.n * sizeof(float));
@@ -474,6 +478,24 @@ static void test_gpu_gemm(void) {
             free(by16);
             gk_product_end(&p);
         }
+    hg_close();
+}
+
+/* More tiles than one in every direction. */
+static void test_gpu_gemm_tiles(void) {
+    int which;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        uint64_t state = 31;
+        gk_product p = gk_product_new(FG_TYPE_Q8_0, 160, 150, 140, true, &state);
+        gk_run(FG_GPU_KERNEL_acts, &p.acts);
+        for (which = FG_GPU_GEMM16; which <= FG_GPU_GEMM128; which++) {
+            double error;
+            gk_forget(&p);
+            gk_run(fg_gpu_weight_kernel(FG_GPU_Q8_0, which), &p.args);
+            CHECKF((error = gk_product_error(&p, p.m)) < 1e-3, "%s: error %g", gk_name(fg_gpu_weight_kernel(FG_GPU_Q8_0, which)), error);
+        }
+        gk_product_end(&p);
+    }
     hg_close();
 }
 
@@ -545,6 +567,7 @@ static void gk_check_norm(int n, bool residual, bool weight, bool bias) {
                         (bias ? (double)gk_floats(a.bias)[i] : 0.0);
         error = gk_error(gk_floats(a.dst) + t * a.dst_stride, wanted, (size_t)n);
         CHECKF(error < 1e-6, "norm of %d (%d %d %d): error %g", n, residual, weight, bias, error);
+        CHECK(isnan(gk_floats(a.dst)[t * a.dst_stride + n]));
     }
     CHECK(isnan(gk_floats(a.dst)[2 * a.dst_stride]));
     free(before);
@@ -587,17 +610,21 @@ static void test_gpu_elements(void) {
                 for (i = 0; i < 150; i++)
                     wanted[i] = cpu_act(act, (double)gk_floats(a.src)[t * 160 + i]) * (double)gk_floats(a.src2)[t * 170 + i];
                 CHECKF(gk_error(gk_floats(a.dst) + t * 180, wanted, 150) < 1e-6, "activation %d", act);
+                CHECK(isnan(gk_floats(a.dst)[t * 180 + 150]));
             }
             CHECK(isnan(gk_floats(a.dst)[4 * 180]));
         }
         g.rows = gk_put(rows, sizeof(rows));
-        g.dst = gk_put(NULL, 4 * 150 * sizeof(float));
-        g.dst_stride = 150;
+        g.dst = gk_put(NULL, 4 * 152 * sizeof(float));
+        g.dst_stride = 152;
         g.count = gk_int(3);
         g.max_rows = 4;
         gk_run(FG_GPU_KERNEL_gather, &g);
-        for (t = 0; t < 3; t++) CHECK(memcmp(gk_floats(g.dst) + t * 150, gk_floats(g.src) + rows[t] * 160, 150 * sizeof(float)) == 0);
-        CHECK(isnan(gk_floats(g.dst)[3 * 150]));
+        for (t = 0; t < 3; t++) {
+            CHECK(memcmp(gk_floats(g.dst) + t * 152, gk_floats(g.src) + rows[t] * 160, 150 * sizeof(float)) == 0);
+            CHECK(isnan(gk_floats(g.dst)[t * 152 + 150]));
+        }
+        CHECK(isnan(gk_floats(g.dst)[3 * 152]));
         gk_end();
     }
     hg_close();
@@ -830,7 +857,7 @@ static void test_gpu_rope_kv(void) {
             gk_attn a = {0, 3, 1, 64, 16, 0, 0.0f, 2, {0}, {19, 3}}, b = {0, 4, 2, 80, 4, 0, 0.0f, 1, {0}, {9}};
             a.type = b.type = types[i];
             gk_check_rope(&a, 64, true, 1);
-            gk_check_rope(&b, 40, false, 0);
+            gk_check_rope(&b, 40, true, 0);
             b.head_dim = 36;
             gk_check_rope(&b, 0, true, 0);
             a.head_dim = 512;
@@ -866,6 +893,10 @@ static uint64_t gk_attend(gk_cache *g, const int *queries, bool wide) {
             memcpy(gk_floats(a.q) + (size_t)(cu_q[s] + t) * (size_t)width,
                    gk_floats(g->src) + (size_t)(g->first[s + 1] - queries[s] + t) * (size_t)g->columns, (size_t)width * sizeof(float));
     a.dst = gk_put(NULL, (size_t)cu_q[c->n_seqs] * (size_t)width * sizeof(float));
+    for (s = 0; s < c->n_seqs && c->window > 0; s++) { /* blocks that fell out of the window are gone */
+        int32_t *table = (int32_t *)(uintptr_t)g->table + s * g->table_stride;
+        for (t = 0; (t + 1) * c->block_tokens <= c->kv_len[s] - queries[s] - c->window + 1; t++) table[t] = -1;
+    }
     a.table = g->table;
     a.items = gk_put(items, (size_t)n.items * sizeof(items[0]));
     a.merges = gk_put(merges, (size_t)n.merges * sizeof(merges[0]) + 16);
@@ -973,6 +1004,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemv);
     RUN(test_gpu_gemv_odd);
     RUN(test_gpu_gemm);
+    RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);
     RUN(test_gpu_norm);
     RUN(test_gpu_elements);

@@ -283,6 +283,12 @@ FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) {
     f->stride = stride;
 }
 FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & (FG_WARP - 1)) / 16 * FG_SUMS; }
+#if defined(__gfx906__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || \
+    defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__) || defined(__gfx10_3_generic__)
+FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return __builtin_amdgcn_fdot2(a, b, c, false); }
+#else
+FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return fgk_fma((float)a.y, (float)b.y, fgk_fma((float)a.x, (float)b.x, c)); }
+#endif
 FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
     const fgk__v8h *y = (const fgk__v8h *)(b->p + (fgk_thread() & 15) * b->stride);
     fgk__v8h y0 = y[0], y1 = y[1];
@@ -290,14 +296,14 @@ FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
         const fgk__v8h *x = (const fgk__v8h *)(a->p + fgk_sum_row(i) * a->stride);
         fgk__v8h x0 = x[0], x1 = x[1];
         float sum = c->x[i];
-        sum = __builtin_amdgcn_fdot2(x0.s01, y0.s01, sum, false);
-        sum = __builtin_amdgcn_fdot2(x0.s23, y0.s23, sum, false);
-        sum = __builtin_amdgcn_fdot2(x0.s45, y0.s45, sum, false);
-        sum = __builtin_amdgcn_fdot2(x0.s67, y0.s67, sum, false);
-        sum = __builtin_amdgcn_fdot2(x1.s01, y1.s01, sum, false);
-        sum = __builtin_amdgcn_fdot2(x1.s23, y1.s23, sum, false);
-        sum = __builtin_amdgcn_fdot2(x1.s45, y1.s45, sum, false);
-        c->x[i] = __builtin_amdgcn_fdot2(x1.s67, y1.s67, sum, false);
+        sum = fgk_dot2(x0.s01, y0.s01, sum);
+        sum = fgk_dot2(x0.s23, y0.s23, sum);
+        sum = fgk_dot2(x0.s45, y0.s45, sum);
+        sum = fgk_dot2(x0.s67, y0.s67, sum);
+        sum = fgk_dot2(x1.s01, y1.s01, sum);
+        sum = fgk_dot2(x1.s23, y1.s23, sum);
+        sum = fgk_dot2(x1.s45, y1.s45, sum);
+        c->x[i] = fgk_dot2(x1.s67, y1.s67, sum);
     }
 }
 #endif

@@ -391,6 +391,52 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
             }
 }
 
+/* For very many rows: 128 rows of the weight by 128 of activations, 64 of k at a time; a warp has 64 rows of the weight and 32 (of
+   64 lanes: 64) of activations, which is what the reads of fragments from shared memory ask for. What comes next is loaded into
+   registers while the tiles are multiplied. Sums are taken in the order of fgk_gemm. */
+FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, uint16_t *x, int type) {
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int warp = me / FG_WARP, units = (a->k + 31) / 32, strip = warp % 2 * 64, cols = FG_WARP, first = warp / 2 * cols, k0, s, c, i, kk;
+    int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
+    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
+    const uint16_t *acts = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 2 * 32;
+    uint16_t *to_w = w + me / 2 * FG_GEMM_PAD + me % 2 * 32, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
+    fgk_unit unit;
+    fgk_u4 next[4];
+    fgk_sums sums[4][4];
+    if (col0 >= count) return;
+    FG_UNROLL for (s = 0; s < 4; s++)
+        FG_UNROLL for (c = 0; c < cols / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
+    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
+    FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
+    for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
+        fgk_barrier();
+        fgk_gemm_store(type, &unit, to_w);
+        FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
+        fgk_barrier();
+        if (k0 + FG_GEMM_K < a->k) {
+            int k1 = k0 + FG_GEMM_K;
+            fgk_unit_load(type, from, &a->layout, units, k1 / 32 + me % 2, k1 + 32 * (me % 2), 8, &unit);
+            FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + k1 + 8 * i);
+        }
+        FG_UNROLL for (kk = 0; kk < FG_GEMM_K; kk += 16) {
+            fgk_frag rows[4], one;
+            FG_UNROLL for (s = 0; s < 4; s++) fgk_frag_load(&rows[s], w + (strip + s * 16) * FG_GEMM_PAD + kk, FG_GEMM_PAD);
+            FG_UNROLL for (c = 0; c < cols / 16; c++) {
+                fgk_frag_load(&one, x + (first + c * 16) * FG_GEMM_PAD + kk, FG_GEMM_PAD);
+                FG_UNROLL for (s = 0; s < 4; s++) fgk_mma(&sums[s][c], &rows[s], &one);
+            }
+        }
+    }
+    FG_UNROLL for (s = 0; s < 4; s++)
+        FG_UNROLL for (c = 0; c < cols / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
+                int j = n0 + strip + s * 16 + fgk_sum_row(i), t = col0 + first + c * 16 + fgk_sum_col(i);
+                if (j < a->n && t < count) fgk_finish(a, t, j, sums[s][c].x[i] * fgk_load((const float *)a->scales + t));
+            }
+}
+
 /* ---- The KV cache. ---- */
 
 /* Where the row of one head of one token is, and (Q8_0) its scales. */
@@ -977,7 +1023,9 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
     FG_GEMV_KERNEL(T, 4)                                                          \
     FG_GEMV_KERNEL(T, 8)                                                          \
     FG_GEMM_KERNEL(T, 16)                                                         \
-    FG_GEMM_KERNEL(T, 64)
+    FG_GEMM_KERNEL(T, 64)                                                         \
+    FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
+              FG_SHARED(uint16_t, x, FG_GPU_BIG_ROWS *FG_GEMM_PAD); fgk_gemm_big(&args, w, x, FG_GPU_##T))
 
 #define FG_KERNELS_OF_KV(T)                                                                             \
     FG_KERNEL(rope_kv_##T, rope_kv, FG_GPU_THREADS, FG_SHARED(float, x, 4 * FG_GPU_MAX_HEAD_DIM);       \

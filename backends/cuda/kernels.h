@@ -99,7 +99,7 @@ typedef struct fg_gpu_acts_args {
     int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: k rounded up to FG_GPU_ACTS_ALIGN */
 } fg_gpu_acts_args;
 
-/* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16, gemm64).
+/* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
    bias, src2 may be 0; src2 may be dst. */
 typedef struct fg_gpu_gemm_args {
     uint64_t weight, src, acts, scales, dst, src2, bias, count;
@@ -188,7 +188,8 @@ typedef struct fg_gpu_copy_args {
     X(gemv4_##T, gemm)              \
     X(gemv8_##T, gemm)              \
     X(gemm16_##T, gemm)             \
-    X(gemm64_##T, gemm)
+    X(gemm64_##T, gemm)             \
+    X(gemm128_##T, gemm)
 
 #define FG_GPU_KV_KERNELS(X, T)      \
     X(rope_kv_##T, rope_kv)          \
@@ -237,7 +238,7 @@ typedef enum fg_gpu_kernel {
 } fg_gpu_kernel;
 
 /* Kernels of a weight, in the order of FG_GPU_WEIGHT_KERNELS. */
-enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_PER_WEIGHT };
+enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_GEMM128, FG_GPU_PER_WEIGHT };
 enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_PER_KV };
 
 /* The place of a type in FG_GPU_TYPES; -1: none of them. */
@@ -257,9 +258,8 @@ FG_GPU_FN int fg_gpu_weight_kernel(int type, int which) { return fg_gpu_type_ind
 /* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
    on how many there are: one kind of product serves all. */
 FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
-    if (invariant) return rows <= 16 ? FG_GPU_GEMM16 : FG_GPU_GEMM64;
-    return rows <= 1 ? FG_GPU_GEMV1 : rows <= 2 ? FG_GPU_GEMV2 : rows <= 4 ? FG_GPU_GEMV4 : rows <= 8 ? FG_GPU_GEMV8
-                                                            : rows <= 16 ? FG_GPU_GEMM16 : FG_GPU_GEMM64;
+    if (rows <= 8 && !invariant) return rows <= 1 ? FG_GPU_GEMV1 : rows <= 2 ? FG_GPU_GEMV2 : rows <= 4 ? FG_GPU_GEMV4 : FG_GPU_GEMV8;
+    return rows <= 16 ? FG_GPU_GEMM16 : rows <= 64 ? FG_GPU_GEMM64 : FG_GPU_GEMM128;
 }
 
 /* rope_kv (head_dim 0) or attention of a KV type; -1: there is none. */
@@ -286,9 +286,10 @@ typedef struct fg_gpu_shape {
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, norm, acts, sample, choose */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, norm, acts, sample, choose */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
-    FG_GPU_GEMM_ROWS = 64      /* and of gemm */
+    FG_GPU_GEMM_ROWS = 64,     /* of gemm16 and gemm64 */
+    FG_GPU_BIG_ROWS = 128      /* of gemm128, and rows of src */
 };
 
 FG_GPU_FN int32_t fg_gpu_ceil(int32_t a, int32_t b) { return a / b + (a % b != 0); }
@@ -318,6 +319,8 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         }
         if (which <= FG_GPU_GEMV8)
             return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, columns), FG_GPU_GEMV_THREADS);
+        if (which == FG_GPU_GEMM128)
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
                                  FG_GPU_THREADS);
     }
