@@ -194,12 +194,15 @@ static bool cpu_has_gpu(const char *path) {
     return gpu_standin_open() && cpu_backend_of(path)->probe() > 0;
 }
 
+static size_t gpu_scratch_bytes; /* see fg_gpu_options */
+
 /* Options of a path, for as long as the tests run. */
 static const void *cpu_gpu_options(const char *path) {
     static fg_gpu_options options;
     if (!cpu_is_gpu(path) || cpu_is_vulkan(path) || !gpu_standin_open()) return NULL;
     gpu_standin_width(strncmp(path, "hip64", 5) == 0 ? 64 : 32);
     options.image = gpu_standin_image;
+    options.scratch_bytes = gpu_scratch_bytes;
     options.invariant = strstr(path, "invariant") != NULL;
     return &options;
 }

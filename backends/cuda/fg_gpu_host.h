@@ -889,7 +889,8 @@ static fg_result fg__gpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
    ================================================================================================ */
 
 enum {
-    FG__GPU_SETS = 8,    /* kinds of attention: a cache group and a number of heads for each KV head */
+    FG__GPU_SETS = 8,    /* kinds of attention: a cache group, a number of heads for each KV head, few queries or many */
+    FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
     FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
     FG__GPU_GRAPHS = 64,
     FG__GPU_BLOCKS = 2,  /* batch blocks, filled in turn */
@@ -899,6 +900,7 @@ enum {
 /* The pieces of a pass's attention for one kind of it, on the host. */
 typedef struct fg__gpu_set {
     int group, heads, n_kv_head, head_dim;
+    int32_t rows, low, high;            /* queries of a workgroup; tokens of a sequence that are this set's */
     int counts_at, items_at, merges_at; /* words of the batch block; counts: items and merges of each turn */
     fg_gpu_attn_counts most;
     int32_t turn_rows;                  /* rows of partials that there is memory for */
@@ -917,7 +919,8 @@ typedef union fg__gpu_args {
 } fg__gpu_args;
 
 typedef struct fg__gpu_step {
-    int type, kernel, set; /* fg_op_type; kernel: the first of the op's, where there are several */
+    int type, kernel; /* fg_op_type; the first of the op's, where there are several */
+    int set, wide_set, wide_kernel; /* ATTENTION; -1: none for many queries */
     int src, src_col;      /* GEMM */
     bool per_row;
     fg__gpu_args args;
@@ -1000,16 +1003,27 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
     return FG_OK;
 }
 
+/* The kernel for many queries of an op; -1: there is none, or a request would feel how its prompt is cut. */
+static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
+    if (plan->device->options.invariant) return -1;
+    return fg_gpu_wide_kernel((int)plan->graph->groups[op->group].kv_type, op->head_dim);
+}
+
 /* The kind of attention of an op; a new one where it is the first of its kind. -1: there are too many. */
-static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op) {
+static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
     int heads = op->n_head / op->n_kv_head, i;
+    fg__gpu_set *set;
     for (i = 0; i < plan->n_sets; i++)
-        if (plan->sets[i].group == op->group && plan->sets[i].heads == heads) return i;
+        if (plan->sets[i].group == op->group && plan->sets[i].heads == heads && (plan->sets[i].low > 1) == wide) return i;
     if (plan->n_sets == FG__GPU_SETS) return -1;
-    plan->sets[i].group = op->group;
-    plan->sets[i].heads = heads;
-    plan->sets[i].n_kv_head = op->n_kv_head;
-    plan->sets[i].head_dim = op->head_dim;
+    set = &plan->sets[plan->n_sets];
+    set->group = op->group;
+    set->heads = heads;
+    set->n_kv_head = op->n_kv_head;
+    set->head_dim = op->head_dim;
+    set->rows = wide ? FG_GPU_WIDE_ROWS : FG_GPU_ATTN_ROWS;
+    set->low = wide ? FG__GPU_WIDE_FROM : 1;
+    set->high = wide || fg__gpu_wide_of(plan, op) < 0 ? INT32_MAX : FG__GPU_WIDE_FROM - 1;
     return plan->n_sets++;
 }
 
@@ -1020,7 +1034,7 @@ static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
     int32_t context = (int32_t)FG__MIN((int64_t)graph->max_blocks_per_seq * graph->groups[set->group].block_tokens, 1 << 28), tile;
     size_t row_bytes = (size_t)set->n_kv_head * (size_t)(set->head_dim + 2) * sizeof(float), wanted;
     set->most = fg_gpu_attn_most(graph->max_tokens, graph->max_seqs, context, set->heads);
-    tile = fg_gpu_attn_tokens(set->heads) * set->heads * (context / FG_GPU_SPLIT + 2);
+    tile = FG__MAX(set->rows, set->heads) * (context / FG_GPU_SPLIT + 2);
     wanted = (d->options.scratch_bytes ? d->options.scratch_bytes : (size_t)64 << 20) / row_bytes;
     wanted = FG__MAX(wanted, (size_t)(set->most.partials / (FG__GPU_TURNS - 2) + tile));
     set->turn_rows = (int32_t)FG__MIN((size_t)set->most.partials, wanted);
@@ -1038,7 +1052,8 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     }
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
-        if (op->type == FG_OP_ATTENTION && fg__gpu_set_of(plan, op) < 0)
+        if (op->type == FG_OP_ATTENTION &&
+            (fg__gpu_set_of(plan, op, false) < 0 || (fg__gpu_wide_of(plan, op) >= 0 && fg__gpu_set_of(plan, op, true) < 0)))
             return fg__fail(FG_ERROR_UNSUPPORTED, "the model has more kinds of attention than GPU backends have room for");
         if (op->type != FG_OP_GEMM) continue;
         plan->acts_k = FG__MAX(plan->acts_k, op->k);
@@ -1202,7 +1217,9 @@ static void fg__gpu_step_rope(const fg__gpu_plan *plan, fg__gpu_step *step, cons
 static void fg__gpu_step_attention(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
     const fg_group *group = &plan->graph->groups[op->group];
     fg_gpu_attention_args *a = &step->args.attention;
-    step->set = fg__gpu_set_of(plan, op);
+    step->wide_kernel = fg__gpu_wide_of(plan, op);
+    step->set = fg__gpu_set_of(plan, op, false);
+    step->wide_set = step->wide_kernel < 0 ? -1 : fg__gpu_set_of(plan, op, true);
     step->kernel = fg_gpu_kv_kernel((int)group->kv_type, op->head_dim);
     a->kv = fg__gpu_kv_of(plan, op);
     a->q = fg__gpu_slot(plan, op->src, op->src_col);
@@ -1320,7 +1337,8 @@ static void fg__gpu_fill_set(fg__gpu_plan *plan, int index, int32_t *to, const f
     fg_gpu_attn_item *items = (fg_gpu_attn_item *)(void *)(to + set->items_at);
     fg_gpu_attn_merge *merges = (fg_gpu_attn_merge *)(void *)(to + set->merges_at);
     int32_t window = plan->graph->groups[set->group].window, most_items = 0, most_merges = 0, t;
-    fg_gpu_attn_counts n = fg_gpu_attn_plan(batch->n_seqs, batch->cu_q, batch->kv_len, set->heads, window, items, merges);
+    fg_gpu_attn_counts n = {0, 0, 0};
+    fg_gpu_attn_add(batch->n_seqs, batch->cu_q, batch->kv_len, set->heads, window, set->rows, set->low, set->high, &n, items, merges);
     fg__gpu_cut_turns(set, items, merges, &n);
     for (t = 0; t < set->turns; t++) {
         int32_t *counts = to + set->counts_at + 2 * t;
@@ -1433,22 +1451,29 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
     return fg__gpu_launch(l, step->kernel + which, a);
 }
 
-static fg_result fg__gpu_launch_attention(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_attention_args *a) {
+/* The attention of one set of sequences. */
+static fg_result fg__gpu_launch_set(fg__gpu_launcher *l, int index, int kernel, fg_gpu_attention_args *a) {
     const fg__gpu_plan *plan = l->plan;
-    const fg__gpu_set *set = &plan->sets[step->set];
+    const fg__gpu_set *set = &plan->sets[index];
     int turn;
     fg_result r = FG_OK;
-    a->max_items = l->key->sets[step->set].items;
-    a->max_merges = l->key->sets[step->set].merges;
-    for (turn = 0; turn < l->key->sets[step->set].turns && r == FG_OK; turn++) {
+    a->max_items = l->key->sets[index].items;
+    a->max_merges = l->key->sets[index].merges;
+    if (!a->max_items) return FG_OK;
+    for (turn = 0; turn < l->key->sets[index].turns && r == FG_OK; turn++) {
         a->count = fg__gpu_word(plan, set->counts_at + 2 * turn);
         a->merge_count = fg__gpu_word(plan, set->counts_at + 2 * turn + 1);
         a->items = fg__gpu_word(plan, set->items_at) + (uint64_t)set->first_item[turn] * sizeof(fg_gpu_attn_item);
         a->merges = fg__gpu_word(plan, set->merges_at) + (uint64_t)set->first_merge[turn] * sizeof(fg_gpu_attn_merge);
-        r = fg__gpu_launch(l, step->kernel, a);
+        r = fg__gpu_launch(l, kernel, a);
         if (r == FG_OK && a->max_merges) r = fg__gpu_launch(l, FG_GPU_KERNEL_combine, a);
     }
     return r;
+}
+
+static fg_result fg__gpu_launch_attention(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_attention_args *a) {
+    fg_result r = fg__gpu_launch_set(l, step->set, step->kernel, a);
+    return r == FG_OK && step->wide_set >= 0 ? fg__gpu_launch_set(l, step->wide_set, step->wide_kernel, a) : r;
 }
 
 static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *step) {
