@@ -174,7 +174,13 @@ without_standin() { export FASTGEN_CUDA_LIBRARY=none FASTGEN_HIP_LIBRARY=none; }
 # shellcheck disable=SC2086 # a list of flags
 target_asan() {
     without_drivers
+    driver=${FASTGEN_CUDA_LIBRARY-}
+    without_standin # kernels are executed slowly: only what the host does with them is looked at
     unit test_asan $SANITIZE -fsanitize=address,undefined
+    FASTGEN_CUDA_LIBRARY=$driver
+    if [ -z "$TESTS" ] && standin && [ "$FASTGEN_CUDA_LIBRARY" != none ]; then
+        tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_unpack gpu_host_swap gpu_host_faults gpu_host_out
+    fi
     totals
 }
 

@@ -262,7 +262,7 @@ static void logits_test_case(const logits_case *c) {
     CHECKF(fg_model_load(&desc, &model) == FG_OK, "%s: %s", c->name, fg_last_error());
     for (p = 0; expected && model && p < sizeof(logits_paths) / sizeof(logits_paths[0]); p++) {
         logits_compare(c, model, logits_paths[p], 0, expected);
-        logits_compare(c, model, logits_paths[p], 7, expected);
+        if (p + 1 < sizeof(logits_paths) / sizeof(logits_paths[0])) logits_compare(c, model, logits_paths[p], 7, expected);
     }
     fg_model_free(model);
     free(expected);
