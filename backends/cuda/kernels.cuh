@@ -554,8 +554,8 @@ FG_DEV void fgk_attn_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item
         fgk_u4 v = {0, 0, 0, 0};
         uint32_t words[4], scale = 0;
         if (p < item->end && d < a->kv.head_dim) {
-            int block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
-            int offset = p % a->kv.block_tokens;
+            int block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> fgk_log2(a->kv.block_tokens)));
+            int offset = p & (a->kv.block_tokens - 1);
             if (block >= 0) /* else it fell out of the window */
                 v = fgk_load_u4(fgk_kv_row(&a->kv, cache, type, block, offset, head) + d * (type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 1 : 2));
             if (type == FG_GPU_Q8_0 && block >= 0) scale = fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32);
@@ -689,9 +689,9 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     const char *row;
     float x[8];
     if (p >= item->end || d >= n) return v;
-    block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
+    block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> fgk_log2(a->kv.block_tokens)));
     if (block < 0) return v; /* it fell out of the window */
-    offset = p % a->kv.block_tokens;
+    offset = p & (a->kv.block_tokens - 1);
     row = fgk_kv_row(&a->kv, cache, type, block, offset, head);
     if (type == FG_GPU_F16) return fgk_load_u4(row + 2 * d);
     if (type == FG_GPU_F32) {
@@ -1001,7 +1001,7 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
 /* ---- The entry points. ---- */
 
 #define FG_GEMV_KERNEL(T, cols) \
-    FG_KERNEL(gemv##cols##_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(float, x, cols *FG_GEMV_PAD); fgk_gemv(&args, x, FG_GPU_##T, cols))
+    FG_KERNEL(gemv##cols##_##T, gemm, FG_TWO_AT_ONCE(FG_GPU_GEMV_THREADS), FG_SHARED(float, x, cols *FG_GEMV_PAD); fgk_gemv(&args, x, FG_GPU_##T, cols))
 #define FG_GEMM_KERNEL(T, cols)                                                                            \
     FG_KERNEL(gemm##cols##_##T, gemm, FG_GPU_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GEMM_W);                \
               FG_SHARED(uint16_t, x, 2 * cols * FG_GEMM_PAD); fgk_gemm(&args, w, x, FG_GPU_##T, cols))
