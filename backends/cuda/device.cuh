@@ -32,6 +32,8 @@ typedef struct fgk_f4 {
     }
 #define FG_TWO_AT_ONCE(threads) threads, 2 /* registers for two workgroups on a processor */
 #define FG_UNROLL _Pragma("unroll")
+#define FG_ROLLED _Pragma("unroll 1")
+#define FG_UNROLL_MMA FG_UNROLL
 #define FG_WARP 32
 
 FG_DEV int fgk_thread(void) { return (int)threadIdx.x; }
@@ -155,6 +157,7 @@ FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 
     }
 #define FG_TWO_AT_ONCE(threads) threads
 #define FG_UNROLL _Pragma("unroll")
+#define FG_ROLLED _Pragma("unroll 1")
 #if defined(__GFX9__)
 #define FG_WARP 64
 #else
@@ -236,6 +239,13 @@ FG_DEV void fgk_async_wait(void) {}
 typedef struct fgk_sums {
     float x[FG_SUMS];
 } fgk_sums;
+
+/* Steps of products are unrolled where an instruction is one; the others' registers would not suffice. */
+#if defined(__GFX11__) || defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx908__)
+#define FG_UNROLL_MMA FG_UNROLL
+#else
+#define FG_UNROLL_MMA FG_ROLLED
+#endif
 
 #if defined(__GFX11__)
 typedef struct fgk_frag {
@@ -331,6 +341,8 @@ FG_DEV int fgk_sum_col(int i) { return (void)i, fgk_thread() & 15; }
     }
 #define FG_TWO_AT_ONCE(threads) threads
 #define FG_UNROLL
+#define FG_ROLLED
+#define FG_UNROLL_MMA
 #define FG_WARP hg.width
 
 FG_DEV int fgk_thread(void) { return hg.current; }
@@ -443,6 +455,8 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
 #endif
 
 /* ---- For all ---- */
+
+#define FG_ANY_AT_ONCE(threads) threads
 
 FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }
 FG_DEV int fgk_group(void) { return fgk_thread() >> 5; } /* of 32 lanes */
