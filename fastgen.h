@@ -102,7 +102,9 @@
    pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops
    and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
    fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
-   the checks of what comes from outside; a tensor's data stay where they are while its weight lives.
+   the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
+   from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
+   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
 
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
@@ -323,6 +325,15 @@ typedef enum fg_preemption {
     FG_PREEMPT_SWAP        /* its KV waits in host memory */
 } fg_preemption;
 
+/* What the host does while the device computes. The output is the same, bit for bit. */
+typedef enum fg_async {
+    FG_ASYNC_OFF = 0, /* nothing: schedule, compute, sample, deliver, one after another */
+    FG_ASYNC_OVERLAP, /* the next pass is scheduled, and the one before delivered; tokens that are not known yet are filled in
+                         when they are. A request that stops by itself takes part in one pass more, whose result is dropped */
+    FG_ASYNC_2        /* two passes of different sequences are in flight, each with half of those that decode: the device always
+                         has the next, also while tokens are drawn, but a sequence's tokens are two passes apart */
+} fg_async;
+
 #define FG_MAX_BACKENDS 8
 
 /* Zero means the default, everywhere. fg_engine_get_desc reads back what was chosen. */
@@ -352,7 +363,8 @@ typedef struct fg_engine_desc {
     size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
     uint64_t sample_seed;    /* mixed into every request's seed */
-    double (*clock)(void *user); /* seconds; NULL: the monotonic clock */
+    fg_async async;          /* without threads, where the backend has no queue of passes: FG_ASYNC_OFF */
+    double (*clock)(void *user); /* seconds; NULL: the monotonic clock. With `async` called from the engine's thread, too */
     void *clock_user;
     fg_write_fn trace;       /* a trace of passes and requests, as JSON in the Trace Event Format that Perfetto and Chrome */
     void *trace_user;        /*    show; from the stepping thread, complete once the engine is freed. Must not call the engine */
@@ -508,14 +520,15 @@ typedef struct fg_event {
 
 /* Queues a request; copies everything it needs. Any thread. Errors: INVALID_ARGUMENT, TOO_LONG, QUEUE_FULL, OUT_OF_MEMORY. */
 fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *request);
-/* Ends a request; its blocks are free after the pass in progress. Any thread. NOT_FOUND when it has ended already. */
+/* Ends a request; its blocks are free after the passes in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
 /* Writes the tokens of a request (of its first sample) and their KV cache, for another engine to go on with: of the same model,
    KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread.
    Errors: NOT_FOUND, UNSUPPORTED, OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
-   the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time. */
+   the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time.
+   With fg_engine_desc.async it returns when a pass has ended, and leaves the next in progress. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
 /* Takes the oldest event; false when there is none. One thread at a time. */
 bool fg_next_event(fg_engine *engine, fg_event *event);
@@ -546,6 +559,7 @@ typedef struct fg_stats {
     uint64_t prefix_queries, prefix_hits; /* in tokens */
     uint64_t drafted_tokens, accepted_tokens; /* guessed ahead, and of these found right */
     double device_seconds, host_seconds;
+    double idle_seconds; /* of the device, between passes, while there was work */
     uint64_t kv_bytes_read; /* by attention */
 } fg_stats;
 void fg_get_stats(fg_engine *engine, fg_stats *stats);
@@ -683,6 +697,9 @@ typedef struct fg_batch {
     const int32_t *slots[FG_MAX_GROUPS];        /* [n_tokens] block * block_tokens + offset where the token's KV goes */
     const int32_t *rows;                        /* [n_rows] tokens that need logits, ascending */
     bool want_logits;                           /* fg_output.logits is needed, not only fg_output.rows */
+    const int32_t *feed;                        /* [n_tokens] in place of tokens[t] comes fg_output.rows[feed[t]].token of the pass
+                                                   submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
+                                                   caps.in_flight < 2 */
 } fg_batch;
 
 typedef struct fg_row_result {
@@ -691,7 +708,7 @@ typedef struct fg_row_result {
     float log_sum_exp;   /* of the row */
 } fg_row_result;
 
-/* Valid until the next submit of the plan. */
+/* Valid until the next submit of the plan; with caps.in_flight 2, until the one after that. */
 typedef struct fg_output {
     const fg_row_result *rows; /* [n_rows] */
     float *logits;             /* [n_rows * n_vocab], or NULL */
@@ -722,6 +739,8 @@ struct fg_device_caps {
     uint64_t kv_types;      /* bit (1 << fg_type) of each KV type offered */
     uint64_t weight_types;  /* likewise */
     uint32_t ops;           /* bit (1 << fg_op_type) of each op offered */
+    int in_flight;          /* passes that may be submitted before the first of them is waited for; 0, 1: one. With 2, submit and
+                               copy_blocks queue behind what was submitted, wait is for the oldest, and fg_batch.feed is heeded */
 };
 
 typedef struct fg_device fg_device; /* the backend's own */
@@ -746,7 +765,8 @@ struct fg_backend {
     /* Takes the graph (which outlives the plan) and allocates slots and KV pool. With plan NULL only *memory is set. */
     fg_result (*prepare)(fg_device *device, const fg_graph *graph, fg_plan **plan, fg_memory *memory);
     void (*release)(fg_device *device, fg_plan *plan);
-    fg_result (*submit)(fg_device *device, fg_plan *plan, const fg_batch *batch); /* may return before the work is done */
+    fg_result (*submit)(fg_device *device, fg_plan *plan, const fg_batch *batch); /* may return before the work is done; the
+                                                                          batch stays as it is until then */
     fg_result (*wait)(fg_device *device, fg_plan *plan, fg_output *output);
     fg_result (*copy_blocks)(fg_device *device, fg_plan *plan, const fg_block_copy *copies, int n);
     fg_result (*profile)(fg_device *device, fg_roofs *roofs);
@@ -762,7 +782,8 @@ const fg_backend *fg_backend_null(void); /* computes nothing; for tests and simu
 /* Options of the null backend: a pass of t tokens that reads c KV tokens takes
        overhead + base + per_token*t + per_kv_token*c seconds, or, as a roofline,
        overhead + max(base, per_token*t) + per_kv_token*c;
-   added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
+   after the pass before; waiting for it sets *clock (may be NULL) to its end. Its logits are a fixed pseudo-random function of
+   the tokens before. */
 typedef struct fg_null_options {
     double base, per_token, per_kv_token;
     double *clock;
@@ -11575,7 +11596,9 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
    >>sched  which tokens of which sequences make the next pass
 
    A pure data structure over >>kv. Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): decodes first, one token each;
-   the rest of the token budget goes to prompts, oldest first, split and fused to fill it.
+   the rest of the token budget goes to prompts, oldest first, split and fused to fill it. Where the oldest would take all of it
+   and has at least four times the tokens to go of later ones of its priority, half goes to these, shortest first: a question
+   behind a book is answered at once, and the book takes twice its time at most.
 
    Order: a sequence's `rank` is the pass in which it arrived minus its head start (priority x head_start). The lower rank
    goes first. Since rank never changes while newcomers' ranks grow, everybody becomes the first some time: ageing.
@@ -11586,16 +11609,19 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
 /* A sequence as the scheduler sees it. The engine embeds it. */
 typedef struct fg__seq {
     int64_t rank;
+    int64_t head_start;     /* passes it was let ahead when it arrived */
     uint64_t serial;        /* breaks ties: order of arrival */
     const int32_t *tokens;  /* prompt and what was generated so far */
     int32_t n_tokens;       /* known tokens */
-    int32_t n_computed;     /* of these, whose KV is in the pool */
+    int32_t n_ahead;        /* tokens behind these that passes in progress will make known: 0 or 1 */
+    int32_t n_computed;     /* of these, whose KV is in the pool, or will be after the passes in progress */
     int32_t n_cached;       /* of these, taken from the prefix cache when last admitted */
     int32_t n_scheduled;    /* to be computed by this pass */
     int32_t n_draft;        /* guesses that lie behind the known tokens */
     int32_t n_drafted;      /* of n_scheduled, those that are guesses */
     bool no_match;          /* needs the logits of its whole prompt: may not start from a cached prefix */
     bool every_row;         /* each of its tokens takes a row of logits */
+    int32_t n_flights;      /* passes in progress that it is part of */
     bool running;
     bool held;              /* computed, and waits for others: the first to lose its blocks, and its place, when they need them */
     uint32_t n_preemptions;
@@ -11636,6 +11662,9 @@ typedef struct fg__sched {
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
     int starved;             /* passes in a row in which the target left nothing for a prompt */
+    bool busy;               /* passes are in progress: nobody is preempted, and nothing swapped in */
+    bool pressed;            /* because of that, somebody was left out */
+    bool halves;             /* a pass takes half of the decodes */
     bool turn;               /* the last pass did not hold all decodes: the next begins after this one */
     int64_t turn_rank;
     uint64_t turn_serial;
@@ -11763,15 +11792,16 @@ static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     if (!fg__seq_list_reserve(s->env, &s->waiting, s->waiting.count + s->running.count + 1))
         return FG_ERROR_OUT_OF_MEMORY;
     seq->rank = (int64_t)s->n_passes - head_start;
+    seq->head_start = head_start;
     seq->serial = s->next_serial++;
     fg__seq_list_insert(&s->waiting, seq);
     return FG_OK;
 }
 
-/* Takes a sequence out, wherever it is, and gives back its blocks. */
+/* Takes a sequence out, wherever it is, and gives back its blocks; those of passes in progress with fg__sched_landed. */
 static void fg__sched_remove(fg__sched *s, fg__seq *seq) {
     fg__seq_list_remove(seq->running ? &s->running : &s->waiting, seq);
-    fg__kv_release(s->kv, &seq->kv);
+    if (!seq->n_flights) fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
 }
 
@@ -11781,6 +11811,7 @@ static bool fg__sched_fork(fg__sched *s, const fg__seq *parent, fg__seq *child) 
     if (!fg__seq_list_reserve(s->env, &s->waiting, s->waiting.count + s->running.count + 1)) return false;
     fg__kv_fork(s->kv, &parent->kv, &child->kv);
     child->rank = parent->rank;
+    child->head_start = parent->head_start;
     child->serial = s->next_serial++;
     child->n_computed = parent->n_computed;
     child->n_cached = parent->n_cached;
@@ -11817,18 +11848,21 @@ static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     if (!seq->held) fg__seq_list_insert(&s->waiting, seq);
 }
 
-/* Preempts one that is held and not of a higher rank (it may wait for `seq`), or the last in the order if that is after `seq`. False: `seq` itself is the last that runs. */
+/* Preempts, or, while passes are in progress, notes that somebody must be. */
+static bool fg__sched_displace(fg__sched *s, fg__seq *seq) {
+    if (s->busy) s->pressed = true;
+    else fg__sched_preempt(s, seq);
+    return !s->busy;
+}
+
+/* Preempts one that is held and not of a higher rank (it may wait for `seq`), or the last in the order if that is after `seq`.
+   False: `seq` itself is the last that runs. */
 static bool fg__sched_make_room(fg__sched *s, const fg__seq *seq) {
     fg__seq *last = s->running.count ? s->running.items[s->running.count - 1] : NULL;
     size_t i;
     for (i = s->running.count; i-- > 0;)
-        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank) {
-            fg__sched_preempt(s, s->running.items[i]);
-            return true;
-        }
-    if (!last || last == seq || !fg__seq_before(seq, last)) return false;
-    fg__sched_preempt(s, last);
-    return true;
+        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank) return fg__sched_displace(s, s->running.items[i]);
+    return last && last != seq && fg__seq_before(seq, last) && fg__sched_displace(s, last);
 }
 
 /* KV tokens that n more tokens of `seq` read. */
@@ -11862,7 +11896,7 @@ static bool fg__sched_take(fg__sched *s, fg__seq *seq, int32_t n) {
     return true;
 }
 
-static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens - seq->n_computed; }
+static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens + seq->n_ahead - seq->n_computed; }
 
 /* ---- decodes ---------------------------------------------------------------------------------- */
 
@@ -11870,12 +11904,13 @@ static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens - seq->n_
    False: the pass is full. */
 static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after) {
     size_t i = 0;
+    int32_t most = s->halves ? (int32_t)(s->running.count + 1) / 2 : INT32_MAX;
     while (i < s->running.count) {
         fg__seq *seq = s->running.items[i++];
         if (fg__seq_left(seq) != 1 || seq->n_scheduled || (mark && fg__seq_before(mark, seq) != after)) continue;
-        if (s->budget <= 0 || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
+        if (s->budget <= 0 || s->n_rows >= most || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
         if (!fg__sched_take(s, seq, 1)) {
-            fg__sched_preempt(s, seq);
+            (void)fg__sched_displace(s, seq);
             continue;
         }
         s->turn_rank = seq->rank;
@@ -11973,10 +12008,12 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     seq->n_swapped = 0;
 }
 
-/* Moves the first of the waiting to the running if it fits; false when not. */
-static bool fg__sched_admit(fg__sched *s) {
-    fg__seq *seq = s->waiting.count ? s->waiting.items[0] : NULL;
-    if (!seq) return false;
+/* Moves one of the waiting to the running if it fits; false when not. */
+static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
+    if (s->busy && seq->n_swapped) {
+        s->pressed = true;
+        return false;
+    }
     while (s->running.count >= (size_t)s->max_seqs)
         if (!fg__sched_make_room(s, seq)) return false;
     fg__sched_find(s, seq);
@@ -12031,25 +12068,73 @@ static bool fg__sched_whole(fg__sched *s, fg__seq *seq, bool first) {
     return (n <= s->budget || first) && fg__sched_take(s, seq, n);
 }
 
-/* The first of the running ones that has a prompt to go on with, or NULL. To those who take whole prompts, a last token
-   after others is none: it is a decode. */
+/* The first of the running ones that has a prompt to go on with, or NULL. To those who take whole prompts, or half of the
+   decodes, a last token after others is none: it is a decode. */
 static fg__seq *fg__sched_prompt(const fg__sched *s, bool whole) {
     size_t i;
     for (i = 0; i < s->running.count; i++) {
         fg__seq *seq = s->running.items[i];
         if (seq->n_scheduled || fg__seq_left(seq) < 1) continue;
-        if (!whole || fg__seq_left(seq) > 1 || seq->n_computed == seq->n_cached) return seq;
+        if (!(whole || s->halves) || fg__seq_left(seq) > 1 || seq->n_computed == seq->n_cached) return seq;
     }
     return NULL;
+}
+
+/* How many of the waiting, from the first on, the pool and the places have room for, all of them beside the running. */
+static size_t fg__sched_welcome(const fg__sched *s) {
+    size_t most = FG__MIN((size_t)s->max_seqs - s->running.count, s->waiting.count), i;
+    int64_t free[FG_MAX_GROUPS];
+    int g;
+    for (g = 0; g < s->kv->n_groups; g++) free[g] = fg__kv_available(&s->kv->groups[g]) - fg__sched_reserved(s, g);
+    for (i = 0; i < most; i++)
+        for (g = 0; g < s->kv->n_groups; g++) {
+            free[g] -= fg__kv_peak(s->kv, g, s->waiting.items[i]->n_tokens, s->max_tokens);
+            if (free[g] < 0) return i;
+        }
+    return i;
+}
+
+/* The prompt with the fewest tokens to go, `most` at most, behind `first` but not of a lower priority: of the running ones, and of
+   the first `welcome` that wait; or NULL. */
+static fg__seq *fg__sched_shortest(const fg__sched *s, const fg__seq *first, size_t welcome, int32_t most) {
+    fg__seq *best = NULL;
+    size_t i;
+    for (i = 0; i < s->running.count + welcome; i++) {
+        fg__seq *seq = i < s->running.count ? s->running.items[i] : s->waiting.items[i - s->running.count];
+        int32_t left = fg__seq_left(seq) - seq->n_swapped;
+        if (seq->n_scheduled || fg__seq_left(seq) < 1 || left > most || seq->head_start < first->head_start) continue;
+        best = seq;
+        most = left - 1;
+    }
+    return best;
+}
+
+/* Half of what the pass has left, to later prompts that are much shorter than the first. The first keeps the other half. */
+static void fg__sched_short(fg__sched *s) {
+    const fg__seq *first = fg__sched_prompt(s, false);
+    int32_t room = first ? FG__MIN(s->budget, fg__sched_until(s, first, s->limit)) : 0, most;
+    fg__seq *seq;
+    if (!first || fg__seq_left(first) <= room) return;
+    if (s->waiting.count && fg__seq_before(s->waiting.items[0], first)) return;
+    most = fg__seq_left(first) / 4;
+    for (room /= 2; room > 0 && s->n_rows + 1 < s->max_rows; room -= seq->n_scheduled) {
+        int32_t n;
+        seq = fg__sched_shortest(s, first, fg__sched_welcome(s), most);
+        if (!seq || (!seq->running && !fg__sched_admit(s, seq))) return;
+        n = FG__MIN(FG__MIN(fg__seq_left(seq), room), fg__sched_until(s, seq, s->limit));
+        if (seq->every_row) n = FG__MIN(n, s->max_rows - 1 - s->n_rows);
+        if (n <= 0 || !fg__sched_take(s, seq, n)) return;
+    }
 }
 
 /* Prompts in order while there is budget: of running sequences, and, with `admit`, of waiting ones. */
 static void fg__sched_prompts(fg__sched *s, bool whole, bool admit) {
     bool first = true;
+    if (!whole && admit) fg__sched_short(s);
     while (s->budget > 0 && s->n_rows < s->max_rows) {
         fg__seq *seq = fg__sched_prompt(s, whole);
         if (admit && s->waiting.count && (!seq || fg__seq_before(s->waiting.items[0], seq))) {
-            admit = fg__sched_admit(s);
+            admit = fg__sched_admit(s, s->waiting.items[0]);
             continue;
         }
         if (!seq || !(whole ? fg__sched_whole(s, seq, first) : fg__sched_chunk(s, seq))) break;
@@ -12116,7 +12201,7 @@ static void fg__sched_static(fg__sched *s) {
     size_t i = 0;
     while (i < s->running.count && s->running.items[i]->held) i++;
     if (i == s->running.count)
-        while (fg__sched_admit(s)) {}
+        while (s->waiting.count && fg__sched_admit(s, s->waiting.items[0])) {}
     fg__sched_prompts(s, true, false);
     if (!s->n_rows) fg__sched_decodes(s);
 }
@@ -12155,25 +12240,32 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     return s->pass.count > 0;
 }
 
-/* n more tokens of `seq` are computed for good. */
-static void fg__sched_advance(fg__sched *s, fg__seq *seq, int32_t n) {
-    seq->n_computed += n;
-    fg__kv_commit(s->kv, &seq->kv, seq->tokens, seq->n_computed);
-    fg__kv_trim(s->kv, &seq->kv, seq->n_computed);
+/* The first n tokens of `seq` are computed: their blocks may be found, and what nobody sees any more is given back. */
+static void fg__sched_settle(fg__sched *s, fg__seq *seq, int32_t n) {
+    fg__kv_commit(s->kv, &seq->kv, seq->tokens, n);
+    fg__kv_trim(s->kv, &seq->kv, n);
 }
 
-/* After the guesses of a pass were compared, and fg__sched_advance called for those that were right. */
-static void fg__sched_settle(fg__sched *s, fg__seq *seq) { fg__kv_truncate(s->kv, &seq->kv, seq->n_computed); }
+/* A guess of a pass was right. */
+static void fg__sched_advance(fg__sched *s, fg__seq *seq) { fg__sched_settle(s, seq, ++seq->n_computed); }
 
-/* Books the pass as computed, but for its guesses. The engine then appends sampled tokens, and calls fg__sched_remove on what
-   ended. */
-static void fg__sched_done(fg__sched *s) {
+/* After the guesses of a pass were compared. */
+static void fg__sched_forget_guesses(fg__sched *s, fg__seq *seq) { fg__kv_truncate(s->kv, &seq->kv, seq->n_computed); }
+
+/* The pass goes to the device: its tokens count as computed, but for its guesses. */
+static void fg__sched_launched(fg__sched *s) {
     size_t i;
     for (i = 0; i < s->pass.count; i++) {
         fg__seq *seq = s->pass.items[i];
-        fg__sched_advance(s, seq, seq->n_scheduled - seq->n_drafted);
+        seq->n_computed += seq->n_scheduled - seq->n_drafted;
         seq->n_scheduled = seq->n_drafted = 0;
+        seq->n_flights++;
     }
+}
+
+/* A pass with `seq` has ended. If it was taken out meanwhile, its blocks are free now. */
+static void fg__sched_landed(fg__sched *s, fg__seq *seq, bool removed) {
+    if (--seq->n_flights == 0 && removed) fg__kv_release(s->kv, &seq->kv);
 }
 
 /* ================================================================================================
@@ -15897,13 +15989,14 @@ static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int p
     }
 }
 
-/* How many rows are multiplied with a panel before the next one: their activations stay in the second-level cache. */
+/* How many rows are multiplied with a panel before the next one: their activations stay in a cache, and fewer readings of
+   the weights are worth more than the nearest one. */
 static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows) {
     const fg_op *op = &plan->graph->ops[stage->first];
     size_t stride = plan->ops[stage->first].act_stride, fit;
     int n_tiles;
     if (stride == 0) stride = (size_t)op->k * sizeof(float);
-    fit = FG__MAX(((size_t)384 << 10) / stride, FG__ROWS);
+    fit = FG__MAX(((size_t)1 << 20) / stride, FG__ROWS);
     n_tiles = (int)(((size_t)n_rows + fit - 1) / fit);
     return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 12);
 }
@@ -18462,12 +18555,20 @@ typedef struct fg__null_device {
     fg_null_options options;
 } fg__null_device;
 
-typedef struct fg__null_plan {
-    const fg_graph *graph;
-    uint64_t *kv[FG_MAX_GROUPS]; /* [n_blocks * block_tokens] fingerprints */
+/* What a pass leaves. */
+typedef struct fg__null_pass {
     fg_row_result *rows;
     float *logits;
     bool want_logits;
+    double end;
+} fg__null_pass;
+
+typedef struct fg__null_plan {
+    const fg_graph *graph;
+    uint64_t *kv[FG_MAX_GROUPS]; /* [n_blocks * block_tokens] fingerprints */
+    fg__null_pass passes[2];     /* by turns */
+    unsigned n_submitted, n_waited;
+    double until;                /* the end of the last pass */
 } fg__null_plan;
 
 static int fg__null_probe(void) { return 1; }
@@ -18497,6 +18598,7 @@ static void fg__null_caps(fg_device *handle, fg_device_caps *caps) {
     caps->token_budget = 256;
     caps->kv_types = caps->weight_types = ~(uint64_t)0;
     caps->ops = ~(uint32_t)0;
+    caps->in_flight = 2;
 }
 
 static void *fg__null_alloc(fg_device *handle, size_t bytes) { return fg__malloc(&((fg__null_device *)handle)->env, bytes, 1); }
@@ -18532,8 +18634,10 @@ static void fg__null_release(fg_device *handle, fg_plan *plan_handle) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     int g;
     for (g = 0; g < FG_MAX_GROUPS; g++) fg__free(env, plan->kv[g]);
-    fg__free(env, plan->rows);
-    fg__free(env, plan->logits);
+    for (g = 0; g < 2; g++) {
+        fg__free(env, plan->passes[g].rows);
+        fg__free(env, plan->passes[g].logits);
+    }
     fg__free(env, plan);
 }
 
@@ -18545,9 +18649,13 @@ static bool fg__null_allocate(const fg__env *env, fg__null_plan *plan, const fg_
         plan->kv[g] = (uint64_t *)fg__calloc(env, slots, sizeof(uint64_t));
         ok = ok && plan->kv[g];
     }
-    plan->rows = (fg_row_result *)fg__calloc(env, (size_t)graph->max_rows, sizeof(fg_row_result));
-    plan->logits = (float *)fg__calloc(env, (size_t)graph->max_rows * (size_t)graph->n_vocab, sizeof(float));
-    return ok && plan->rows && plan->logits;
+    for (g = 0; g < 2; g++) {
+        fg__null_pass *pass = &plan->passes[g];
+        pass->rows = (fg_row_result *)fg__calloc(env, (size_t)graph->max_rows, sizeof(fg_row_result));
+        pass->logits = (float *)fg__calloc(env, (size_t)graph->max_rows * (size_t)graph->n_vocab, sizeof(float));
+        ok = ok && pass->rows && pass->logits;
+    }
+    return ok;
 }
 
 static fg_result fg__null_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
@@ -18558,7 +18666,7 @@ static fg_result fg__null_prepare(fg_device *handle, const fg_graph *graph, fg_p
         memset(memory, 0, sizeof(*memory));
         for (g = 0; g < graph->n_groups; g++)
             memory->kv += (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].block_tokens * sizeof(uint64_t);
-        memory->activations = (size_t)graph->max_rows * (size_t)graph->n_vocab * sizeof(float);
+        memory->activations = 2 * (size_t)graph->max_rows * (size_t)graph->n_vocab * sizeof(float);
     }
     if (!out) return FG_OK;
     plan = (fg__null_plan *)fg__calloc(env, 1, sizeof(fg__null_plan));
@@ -18589,44 +18697,57 @@ static uint64_t fg__null_seen(const fg__null_plan *plan, const fg_batch *batch, 
     return h;
 }
 
-static void fg__null_row(fg__null_plan *plan, uint64_t h, int row) {
+static void fg__null_row(const fg__null_plan *plan, fg__null_pass *pass, uint64_t h, int row) {
     int n = plan->graph->n_vocab, i;
-    float *logits = plan->logits + (size_t)row * (size_t)n;
+    float *logits = pass->logits + (size_t)row * (size_t)n;
     double sum = 0;
-    plan->rows[row].token = (int32_t)(h % (uint64_t)n);
-    plan->rows[row].logit = 2;
-    plan->rows[row].log_sum_exp = (float)log((double)n) + 2;
-    if (!plan->want_logits) return;
+    pass->rows[row].token = (int32_t)(h % (uint64_t)n);
+    pass->rows[row].logit = 2;
+    pass->rows[row].log_sum_exp = (float)log((double)n) + 2;
+    if (!pass->want_logits) return;
     for (i = 0; i < n; i++) logits[i] = (float)(fg__mix(h + (uint64_t)i + 1) >> 40) / 16777216.0f;
-    logits[plan->rows[row].token] = 2;
+    logits[pass->rows[row].token] = 2;
     for (i = 0; i < n; i++) sum += exp((double)logits[i]);
-    plan->rows[row].log_sum_exp = (float)log(sum);
+    pass->rows[row].log_sum_exp = (float)log(sum);
+}
+
+/* Seconds that a pass takes. */
+static double fg__null_seconds(const fg_null_options *o, const fg_batch *batch) {
+    double compute = o->per_token * batch->n_tokens;
+    double seconds = o->overhead + (o->roofline ? FG__MAX(o->base, compute) : o->base + compute);
+    int s;
+    for (s = 0; s < batch->n_seqs; s++) seconds += o->per_kv_token * batch->kv_len[s];
+    return seconds;
 }
 
 static fg_result fg__null_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     const fg_null_options *o = &((fg__null_device *)handle)->options;
-    double compute = o->per_token * batch->n_tokens;
-    double seconds = o->overhead + (o->roofline ? FG__MAX(o->base, compute) : o->base + compute);
+    const fg__null_pass *before = &plan->passes[(plan->n_submitted + 1) & 1];
+    fg__null_pass *pass = &plan->passes[plan->n_submitted++ & 1];
     int g, s, t, row = 0;
-    plan->want_logits = batch->want_logits;
+    pass->want_logits = batch->want_logits;
     for (g = 0; g < plan->graph->n_groups; g++)
-        for (t = 0; t < batch->n_tokens; t++)
-            plan->kv[g][batch->slots[g][t]] = fg__null_fingerprint(batch->tokens[t], batch->positions[t]);
-    for (s = 0; s < batch->n_seqs; s++) {
-        seconds += o->per_kv_token * batch->kv_len[s];
+        for (t = 0; t < batch->n_tokens; t++) {
+            int32_t token = batch->feed && batch->feed[t] >= 0 ? before->rows[batch->feed[t]].token : batch->tokens[t];
+            plan->kv[g][batch->slots[g][t]] = fg__null_fingerprint(token, batch->positions[t]);
+        }
+    for (s = 0; s < batch->n_seqs; s++)
         for (; row < batch->n_rows && batch->rows[row] < batch->cu_q[s + 1]; row++)
-            fg__null_row(plan, fg__null_seen(plan, batch, s, batch->positions[batch->rows[row]]), row);
-    }
-    if (o->clock) *o->clock += seconds;
+            fg__null_row(plan, pass, fg__null_seen(plan, batch, s, batch->positions[batch->rows[row]]), row);
+    if (o->clock) plan->until = FG__MAX(plan->until, *o->clock);
+    plan->until += fg__null_seconds(o, batch);
+    pass->end = plan->until;
     return FG_OK;
 }
 
 static fg_result fg__null_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
-    (void)handle;
-    output->rows = plan->rows;
-    output->logits = plan->want_logits ? plan->logits : NULL;
+    const fg__null_pass *pass = &plan->passes[plan->n_waited++ & 1];
+    double *clock = ((fg__null_device *)handle)->options.clock;
+    if (clock) *clock = FG__MAX(*clock, pass->end);
+    output->rows = pass->rows;
+    output->logits = pass->want_logits ? pass->logits : NULL;
     return FG_OK;
 }
 
@@ -18718,6 +18839,7 @@ typedef struct fg__sequence {
     double logprob;         /* sum over the output, where samples compete */
     struct fg__beam *beam;
     double last_token;      /* time of the token before; 0: none */
+    int row;                /* of the pass in progress, which its token after the known ones will come from */
     bool ended;
 } fg__sequence;
 
@@ -18761,6 +18883,9 @@ typedef struct fg__request {
     fg_result beam_result;
     int n_known_prompt;       /* of a restored request: its prompt before it was saved */
     bool taken;               /* out of the inbox: the stepping thread's */
+    int n_flights;            /* passes in progress that it is part of, counted by samples */
+    bool over;                /* its end was told; it is freed when the last of these has landed */
+    bool begun;               /* times.inference_begin is that of a pass */
     bool forked, cancelled;
     bool started, sampled;    /* times.first_scheduled and times.first_token are set */
     int32_t *banned;          /* tokens that may not come before min_tokens */
@@ -18783,11 +18908,50 @@ typedef struct fg__request_slot {
     int32_t next_free;
 } fg__request_slot;
 
-/* A sequence of the pass, and its tokens in it. */
+/* A sequence of a pass, and its tokens and rows in it. */
 typedef struct fg__pass_entry {
     fg__sequence *sequence;
     int from, n, n_drafted; /* n counts the guesses, too */
+    int row, n_rows;
+    bool is_drawn;          /* what follows its last token was drawn already: */
+    fg_result result;
+    fg__sample_output drawn;
 } fg__pass_entry;
+
+/* A pass from its making until it has been delivered. */
+typedef struct fg__flight {
+    fg_batch batch;
+    int32_t *memory, *tokens, *positions, *cu_q, *kv_len, *rows, *feed, *tables[FG_MAX_GROUPS], *slots[FG_MAX_GROUPS];
+    int32_t *entry_of;         /* [max_rows] */
+    fg__pass_entry *entries;   /* [max_seqs] */
+    int n_entries;
+    fg_block_copy *copies;     /* before the pass */
+    int n_copies;
+    bool feeds;                /* some of its tokens are to come from the pass before */
+    double begin, start, end;  /* scheduled, on the device from, to */
+    double scheduling;         /* seconds */
+    double kv_tokens;          /* read */
+    uint64_t kv_bytes;
+    int n_decoding;            /* of its tokens */
+    /* set by whom drives the device */
+    int state;                 /* FG__FLIGHT_... */
+    fg_output output;
+    fg_row_result *kept_rows;  /* where the output must outlive the next submit */
+    float *kept_logits;
+    fg_result result;
+    char error[256];
+} fg__flight;
+
+enum { FG__FLIGHT_MADE, FG__FLIGHT_QUEUED, FG__FLIGHT_DONE };
+
+/* The thread that drives a device without a queue of its own: it runs passes as they are queued, one after another. */
+typedef struct fg__driver {
+    fg__thread thread;
+    fg__mutex lock;
+    fg__cond changed;
+    bool running, quit;
+    unsigned n_done; /* passes; the next is flights[n_done & 1] */
+} fg__driver;
 
 struct fg_engine {
     fg__env env;
@@ -18803,16 +18967,16 @@ struct fg_engine {
     fg__kv kv;
     fg__sched sched;
     fg__sample_scratch scratch;
-    fg__pass_entry *entries;  /* [max_seqs] */
+    fg__flight flights[2];    /* by turns; in progress are those from n_landed to n_launched-1 */
+    unsigned n_launched, n_landed;
+    bool native;              /* the device has a queue of passes */
+    fg__driver driver;        /* or else, with desc.async */
     uint64_t n_drafted, n_accepted, n_swaps;
     size_t swapped_bytes;     /* host memory in use */
     double swap_byte_seconds; /* what moving a byte takes */
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
     int32_t *end_tokens;
     int n_end_tokens;
-    /* the batch block of a pass */
-    fg_batch batch;
-    int32_t *batch_memory, *tokens, *positions, *cu_q, *kv_len, *rows, *tables[FG_MAX_GROUPS], *slots[FG_MAX_GROUPS];
     /* under lock */
     fg__mutex lock, step_lock;
     fg__cond changed;
@@ -18923,15 +19087,18 @@ static void fg__trace_request(const fg_engine *e, const fg__request *request, co
     fg__trace_async(e, 'e', r, "request", FG__MAX(t->finish, t->inference_end), args);
 }
 
-/* The pass that has just been done: scheduled from `begin`, on the device from `start` to `end`, handed out until `done`. */
-static void fg__trace_pass(const fg_engine *e, double begin, double start, double end, double done) {
+static void fg__trace_scheduled(const fg_engine *e, const fg__flight *f) {
+    fg__trace_span(e, 1, "schedule", f->begin, f->begin + f->scheduling, "");
+}
+
+/* The pass that has just been done: on the device from f->start to f->end, handed out from `landed` to `done`. */
+static void fg__trace_pass(const fg_engine *e, const fg__flight *f, double landed, double done) {
     const fg_stats *s = &e->stats;
     char args[256], time[32];
-    fg__trace_span(e, 1, "schedule", begin, start, "");
     snprintf(args, sizeof(args), "\"tokens\":%d,\"prompt\":%d,\"decode\":%d,\"sequences\":%d", s->pass_tokens, s->pass_prompt_tokens,
              s->pass_decode_tokens, s->pass_seqs);
-    fg__trace_span(e, 2, "pass", start, end, args);
-    fg__trace_span(e, 1, "deliver", end, done, "");
+    fg__trace_span(e, 2, "pass", f->start, f->end, args);
+    fg__trace_span(e, 1, "deliver", landed, done, "");
     fg__trace_time(done - e->trace_origin, time);
     fg__trace(e, ",\n{\"ph\":\"C\",\"name\":\"requests\",\"pid\":1,\"ts\":%s,\"args\":{\"running\":%d,\"waiting\":%d}}", time,
               s->n_running, s->n_waiting);
@@ -19450,11 +19617,14 @@ static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write
     return r;
 }
 
+static void fg__engine_land_all(fg_engine *e);
+
 fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, void *user) {
     fg__request *r;
     fg_result result = FG_ERROR_NOT_FOUND;
     if (!e || !write) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
     fg__mutex_lock(&e->step_lock);
+    fg__engine_land_all(e);
     fg__mutex_lock(&e->lock);
     r = fg__request_find(e, request);
     fg__mutex_unlock(&e->lock);
@@ -19571,7 +19741,8 @@ static void fg__engine_post_end(fg_engine *e, fg__request *r) {
     if (r->cancelled) e->n_cancelled--;
     fg__mutex_unlock(&e->lock);
     fg__event_post(e, r, end);
-    fg__request_free(&e->env, r);
+    r->over = true;
+    if (!r->n_flights) fg__request_free(&e->env, r);
 }
 
 /* Queues an event of a sample, or keeps it back until it is known which samples are given out. */
@@ -19633,7 +19804,8 @@ static void fg__request_deliver(fg_engine *e, fg__request *r) {
     }
 }
 
-/* Ends a sample, and with the last one its request (which is then gone). `text` is what was still held back. */
+/* Ends a sample, and with the last one its request (which is then gone, unless it is part of a pass in progress). `text` is
+   what was still held back. */
 static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg_result result) {
     fg__request *r = s->request;
     fg__event_node *node = s->end;
@@ -19730,46 +19902,92 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0 || r->beams;
 }
 
-/* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last known token and of the guesses behind it. */
-static void fg__batch_rows(fg_engine *e, fg__seq *seq, int first_token) {
+/* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last token and of the guesses behind it. */
+static void fg__batch_rows(fg__flight *f, const fg__seq *seq, int first_token) {
     int i;
     for (i = 0; i < seq->n_scheduled; i++)
-        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens) e->rows[e->batch.n_rows++] = first_token + i;
+        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens + seq->n_ahead) f->rows[f->batch.n_rows++] = first_token + i;
 }
 
-static void fg__batch_tables(fg_engine *e, fg__seq *seq, int index, int first_token) {
+static void fg__batch_tables(const fg_engine *e, fg__flight *f, const fg__seq *seq, int index, int first_token) {
     int32_t stride = e->graph.max_blocks_per_seq, bt = e->kv.block_tokens, shift = e->kv.shift;
     int g, i;
     for (g = 0; g < e->graph.n_groups; g++) {
-        memcpy(e->tables[g] + (size_t)index * (size_t)stride, seq->kv.tables[g], (size_t)seq->kv.n_blocks * sizeof(int32_t));
+        memcpy(f->tables[g] + (size_t)index * (size_t)stride, seq->kv.tables[g], (size_t)seq->kv.n_blocks * sizeof(int32_t));
         for (i = 0; i < seq->n_scheduled; i++) {
             int32_t p = seq->n_computed + i;
-            e->slots[g][first_token + i] = seq->kv.tables[g][p >> shift] * bt + (p & (bt - 1));
+            f->slots[g][first_token + i] = seq->kv.tables[g][p >> shift] * bt + (p & (bt - 1));
         }
     }
 }
 
-static void fg__engine_fill_batch(fg_engine *e) {
-    fg_batch *b = &e->batch;
-    size_t s;
+/* A token that is not known yet stands as 0 and the row of the pass before that it will come from. */
+static void fg__batch_tokens(fg__flight *f, const fg__sequence *s, int first_token) {
     int i;
-    b->n_tokens = b->n_rows = 0;
-    b->n_seqs = (int32_t)e->sched.pass.count;
-    b->want_logits = false;
-    for (s = 0; s < e->sched.pass.count; s++) {
-        fg__seq *seq = e->sched.pass.items[s];
-        e->cu_q[s] = b->n_tokens;
-        e->kv_len[s] = seq->n_computed + seq->n_scheduled;
-        fg__batch_rows(e, seq, b->n_tokens);
-        fg__batch_tables(e, seq, (int)s, b->n_tokens);
-        for (i = 0; i < seq->n_scheduled; i++) {
-            e->tokens[b->n_tokens + i] = seq->tokens[seq->n_computed + i];
-            e->positions[b->n_tokens + i] = seq->n_computed + i;
-        }
-        b->n_tokens += seq->n_scheduled;
-        b->want_logits = b->want_logits || fg__request_wants_logits(fg__sequence_of(seq)->request);
+    for (i = 0; i < s->seq.n_scheduled; i++) {
+        int32_t p = s->seq.n_computed + i;
+        bool known = p < s->seq.n_tokens || !s->seq.n_ahead;
+        f->tokens[first_token + i] = known ? s->tokens[p] : 0;
+        f->feed[first_token + i] = known ? -1 : s->row;
+        f->positions[first_token + i] = p;
+        f->feeds = f->feeds || !known;
     }
-    e->cu_q[s] = b->n_tokens;
+}
+
+/* KV bytes that attention reads for a sequence of the pass. */
+static uint64_t fg__batch_kv_bytes(const fg_engine *e, const fg__seq *seq) {
+    uint64_t sum = 0;
+    int g;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        const fg_group *group = &e->graph.groups[g];
+        int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
+        sum += (uint64_t)(seq->n_computed + seq->n_scheduled - first) * 2u * (uint64_t)group->n_layers *
+               (uint64_t)fg_type_bytes(group->kv_type, (int64_t)group->n_kv_head * group->head_dim);
+    }
+    return sum;
+}
+
+static void fg__batch_entry(const fg_engine *e, fg__flight *f, fg__seq *seq, int index) {
+    fg__pass_entry *entry = &f->entries[index];
+    fg_batch *b = &f->batch;
+    int i;
+    entry->sequence = fg__sequence_of(seq);
+    entry->from = seq->n_computed;
+    entry->n = seq->n_scheduled;
+    entry->n_drafted = seq->n_drafted;
+    entry->row = b->n_rows;
+    entry->is_drawn = false;
+    f->cu_q[index] = b->n_tokens;
+    f->kv_len[index] = seq->n_computed + seq->n_scheduled;
+    fg__batch_rows(f, seq, b->n_tokens);
+    fg__batch_tables(e, f, seq, index, b->n_tokens);
+    fg__batch_tokens(f, entry->sequence, b->n_tokens);
+    for (i = entry->row; i < b->n_rows; i++) f->entry_of[i] = index;
+    entry->n_rows = b->n_rows - entry->row;
+    b->n_tokens += seq->n_scheduled;
+    b->want_logits = b->want_logits || fg__request_wants_logits(entry->sequence->request);
+    f->kv_tokens += fg__sched_kv(&e->sched, seq, seq->n_scheduled);
+    f->kv_bytes += fg__batch_kv_bytes(e, seq);
+    if (entry->n - entry->n_drafted == 1 && entry->from >= entry->sequence->request->n_prompt) f->n_decoding += entry->n;
+}
+
+/* The pass that the scheduler has made. */
+static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
+    int i;
+    f->batch.n_tokens = f->batch.n_rows = 0;
+    f->batch.want_logits = f->feeds = false;
+    f->kv_tokens = 0;
+    f->kv_bytes = 0;
+    f->n_decoding = 0;
+    f->n_entries = f->batch.n_seqs = (int32_t)e->sched.pass.count;
+    for (i = 0; i < f->n_entries; i++) fg__batch_entry(e, f, e->sched.pass.items[i], i);
+    f->cu_q[i] = f->batch.n_tokens;
+    f->batch.feed = f->feeds ? f->feed : NULL;
+    f->n_copies = e->sched.n_copies;
+    if (f->n_copies) memcpy(f->copies, e->sched.copies, (size_t)f->n_copies * sizeof(fg_block_copy));
+    f->state = FG__FLIGHT_MADE;
+    f->result = FG_OK;
+    f->error[0] = 0;
 }
 
 /* ---- a pass: what comes out ------------------------------------------------------------------- */
@@ -19832,7 +20050,7 @@ static void fg__sequence_token_time(fg_engine *e, fg__sequence *s) {
     s->last_token = e->pass_end;
 }
 
-/* Takes in a sampled token: text, stop conditions, events. False: the sample has ended with it, and may be gone. */
+/* Takes in a sampled token: text, stop conditions, events. False: the sample has ended with it. */
 static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
     fg__request *r = s->request;
     fg_finish finish = FG_FINISH_NONE;
@@ -19840,6 +20058,7 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     fg__event_node *node;
     int generated;
     s->tokens[s->seq.n_tokens++] = out->token;
+    s->seq.n_ahead = 0;
     generated = s->seq.n_tokens - r->n_prompt;
     if (fg__request_stops_at(e, r, out->token)) {
         finish = FG_FINISH_STOP;
@@ -19870,14 +20089,12 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     return !finish;
 }
 
-/* Samples the next token of `s` from a row of the pass. False: the sample has ended with it, and may be gone. */
-static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
-    fg__request *r = s->request;
+/* Draws the token after the known ones of `s` from a row of a pass. */
+static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_output *out) {
+    const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
     fg__sample_input in;
-    fg__sample_output out;
-    fg_result result;
     memset(&in, 0, sizeof(in));
     if (r->desc.on_logits) { /* in a copy: the samples of a request share their first row */
         logits = (float *)memcpy(e->hook_logits, logits, (size_t)n_vocab * sizeof(float));
@@ -19895,11 +20112,22 @@ static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
     in.want_logprob = r->desc.logprobs || r->keep;
+    return fg__sample(&e->env, &e->scratch, &r->sampler, &in, out);
+}
+
+/* Takes in what was drawn. False: the sample has ended with it. */
+static bool fg__sequence_take(fg_engine *e, fg__sequence *s, fg_result result, const fg__sample_output *out) {
     fg__sequence_token_time(e, s);
-    result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
-    if (result == FG_OK) return fg__sequence_token(e, s, &out);
+    if (result == FG_OK) return fg__sequence_token(e, s, out);
     fg__sequence_end(e, s, FG_FINISH_ERROR, result);
     return false;
+}
+
+/* Samples the next token of `s` from a row of the pass. False: the sample has ended with it. */
+static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+    fg__sample_output out;
+    fg_result result = fg__sequence_draw(e, s, output, row, &out);
+    return fg__sequence_take(e, s, result, &out);
 }
 
 /* ---- guessing ahead ---- */
@@ -19965,12 +20193,12 @@ static void fg__sequence_verify(fg_engine *e, fg__sequence *s, const fg_output *
     for (right = 0; right <= n; right++) {
         if (!fg__sequence_sample(e, s, output, row + right)) return;
         if (right == n || s->tokens[s->seq.n_tokens - 1] != guesses[right]) break;
-        fg__sched_advance(&e->sched, &s->seq, 1);
+        fg__sched_advance(&e->sched, &s->seq);
         e->n_accepted++;
         s->lookup.n_accepted++;
     }
     fg__lookup_learn(&s->lookup, n, right, s->request->desc.n_draft);
-    fg__sched_settle(&e->sched, &s->seq);
+    fg__sched_forget_guesses(&e->sched, &s->seq);
 }
 
 /* Log-probability of prompt token `position`, which the row before it predicts. False: out of memory. */
@@ -20199,8 +20427,9 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
 }
 
 /* The row after the last known token: the prompt's end, or one more token. */
-static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output *output, const fg__pass_entry *entry) {
     fg__request *r = s->request;
+    int row = entry->row + entry->n_rows - 1;
     if (r->n_max == 0) {
         fg__request_end(e, r, FG_FINISH_LENGTH, FG_OK);
         return;
@@ -20211,90 +20440,243 @@ static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output
         return;
     }
     if (s->index == 0 && !r->forked && r->n > 1) fg__request_fork(e, r, output, row);
-    fg__sequence_sample(e, s, output, row);
+    if (entry->is_drawn) fg__sequence_take(e, s, entry->result, &entry->drawn);
+    else fg__sequence_sample(e, s, output, row);
 }
 
-/* Handles the rows of sequence s, of which tokens from .. from+n-1 were computed, and n_drafted guesses after these; the
-   first is `row`. Returns how many rows those are. The sequence may have ended afterwards. */
-static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int from, int n, int n_drafted) {
-    bool every = s->seq.every_row, last = from + n == s->seq.n_tokens;
-    int rows = every ? n : last, i;
-    for (i = from; every && i < from + n; i++) {
+/* Whether a pass computes the last of the known tokens of a sequence. */
+static bool fg__entry_is_last(const fg__pass_entry *entry) {
+    return entry->from + entry->n - entry->n_drafted == entry->sequence->seq.n_tokens;
+}
+
+/* Handles the rows of a sequence of a pass. */
+static void fg__sequence_rows(fg_engine *e, const fg_output *output, const fg__pass_entry *entry) {
+    fg__sequence *s = entry->sequence;
+    bool last = fg__entry_is_last(entry);
+    int i;
+    for (i = entry->from; s->seq.every_row && i < entry->from + entry->n; i++) {
         if (i + 1 >= s->request->n_prompt || i + 1 <= s->n_reported) continue;
-        if (fg__sequence_report(e, s, output, row + i - from, i + 1)) continue;
+        if (fg__sequence_report(e, s, output, entry->row + i - entry->from, i + 1)) continue;
         fg__sequence_fail(e, s, FG_ERROR_OUT_OF_MEMORY);
-        return rows + n_drafted;
+        return;
     }
-    if (n_drafted) fg__sequence_verify(e, s, output, row + rows - 1, n_drafted);
-    else if (last) fg__sequence_last_row(e, s, output, row + rows - 1);
-    return rows + n_drafted;
+    if (entry->n_drafted) fg__sequence_verify(e, s, output, entry->row + entry->n_rows - 1 - entry->n_drafted, entry->n_drafted);
+    else if (last) fg__sequence_last_row(e, s, output, entry);
 }
 
-/* ---- a pass: all of it ------------------------------------------------------------------------ */
+/* ---- a pass: on the device -------------------------------------------------------------------- */
 
-/* `begin`: when the pass was scheduled, `start`: when it goes to the device. */
-static void fg__engine_times_before(fg_engine *e, double begin, double start) {
-    size_t i;
+static unsigned fg__engine_in_flight(const fg_engine *e) { return e->n_launched - e->n_landed; }
+
+static fg__flight *fg__engine_flight(fg_engine *e, unsigned number) { return &e->flights[number & 1]; }
+
+/* Draws what follows the sequences of a pass, all plain, so that the next can begin; text and events come later. */
+static void fg__flight_draw(fg_engine *e, fg__flight *f) {
+    int i;
+    for (i = 0; i < f->n_entries && f->result == FG_OK; i++) {
+        fg__pass_entry *entry = &f->entries[i];
+        if (entry->sequence->ended || !fg__entry_is_last(entry) || !entry->sequence->request->n_max) continue;
+        entry->result = fg__sequence_draw(e, entry->sequence, &f->output, entry->row, &entry->drawn);
+        entry->is_drawn = true;
+    }
+}
+
+/* Puts what the pass before drew in place of the tokens that were not known. */
+static void fg__flight_feed(fg__flight *f, const fg__flight *before) {
+    int i;
+    for (i = 0; i < f->batch.n_tokens; i++) {
+        const fg__pass_entry *entry = f->feed[i] < 0 ? NULL : &before->entries[before->entry_of[f->feed[i]]];
+        if (entry && entry->is_drawn && entry->result == FG_OK) f->tokens[i] = entry->drawn.token; /* else its sample will end */
+    }
+    f->batch.feed = NULL;
+}
+
+/* Runs calls of the backend; what fails is kept with its text, which is the thread's own. */
+static bool fg__flight_check(fg__flight *f, fg_result r) {
+    if (r == FG_OK) return true;
+    f->result = r;
+    snprintf(f->error, sizeof(f->error), "%.255s", fg_last_error());
+    return false;
+}
+
+static void fg__flight_submit(fg_engine *e, fg__flight *f) {
+    if (f->n_copies && !fg__flight_check(f, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies))) return;
+    (void)fg__flight_check(f, e->backend->submit(e->device, e->plan, &f->batch));
+}
+
+static void fg__flight_wait(fg_engine *e, fg__flight *f) {
+    memset(&f->output, 0, sizeof(f->output));
+    if (f->result == FG_OK) (void)fg__flight_check(f, e->backend->wait(e->device, e->plan, &f->output));
+    f->end = fg__engine_now(e);
+}
+
+/* Copies the output, since another pass begins before it is read. */
+static void fg__flight_keep(const fg_engine *e, fg__flight *f) {
+    size_t rows = (size_t)f->batch.n_rows;
+    if (!f->kept_rows || f->result != FG_OK) return;
+    if (f->output.rows) f->output.rows = (fg_row_result *)memcpy(f->kept_rows, f->output.rows, rows * sizeof(fg_row_result));
+    if (f->output.logits) f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
+}
+
+/* The driver's thread. Where another pass is queued, the output is copied, or else the tokens are drawn, of which that one may
+   need some, so that it begins at once. Draws read what is known of sequences; by then the stepping thread has queued that pass
+   and does nothing but wait. */
+static void fg__driver_main(void *user) {
+    fg_engine *e = (fg_engine *)user;
+    fg__driver *d = &e->driver;
+    fg__mutex_lock(&d->lock);
+    for (;;) {
+        fg__flight *f = fg__engine_flight(e, d->n_done), *next = fg__engine_flight(e, d->n_done + 1);
+        while (!d->quit && f->state != FG__FLIGHT_QUEUED) fg__cond_wait(&d->changed, &d->lock, -1.0);
+        if (d->quit) break;
+        fg__mutex_unlock(&d->lock);
+        f->start = fg__engine_now(e);
+        fg__flight_submit(e, f);
+        fg__flight_wait(e, f);
+        fg__flight_keep(e, f);
+        fg__mutex_lock(&d->lock);
+        if (next->state == FG__FLIGHT_QUEUED && !f->kept_rows) {
+            fg__mutex_unlock(&d->lock);
+            fg__flight_draw(e, f);
+            fg__flight_feed(next, f);
+            fg__mutex_lock(&d->lock);
+        }
+        f->state = FG__FLIGHT_DONE;
+        d->n_done++;
+        fg__cond_broadcast(&d->changed);
+    }
+    fg__mutex_unlock(&d->lock);
+}
+
+/* Hands a pass to the device, or to its driver. `before` is in progress, or NULL. */
+static void fg__engine_send(fg_engine *e, fg__flight *f, fg__flight *before) {
+    bool late;
+    if (!e->driver.running) {
+        f->state = FG__FLIGHT_QUEUED;
+        f->start = fg__engine_now(e);
+        fg__flight_submit(e, f);
+        return;
+    }
+    fg__mutex_lock(&e->driver.lock);
+    late = before && !f->kept_rows && before->state == FG__FLIGHT_DONE; /* nobody has drawn its tokens yet */
+    if (!late) f->state = FG__FLIGHT_QUEUED;
+    fg__cond_broadcast(&e->driver.changed);
+    fg__mutex_unlock(&e->driver.lock);
+    if (!late) return;
+    fg__flight_draw(e, before);
+    fg__flight_feed(f, before);
+    fg__engine_send(e, f, NULL);
+}
+
+/* Waits for the oldest pass. A next one that needs tokens which its host must draw goes to the device here. */
+static void fg__engine_receive(fg_engine *e, fg__flight *f) {
+    fg__flight *next = fg__engine_in_flight(e) > 1 ? fg__engine_flight(e, e->n_landed + 1) : NULL;
+    if (e->driver.running) {
+        fg__mutex_lock(&e->driver.lock);
+        while (f->state != FG__FLIGHT_DONE) fg__cond_wait(&e->driver.changed, &e->driver.lock, -1.0);
+        fg__mutex_unlock(&e->driver.lock);
+    } else {
+        fg__flight_wait(e, f);
+        f->state = FG__FLIGHT_DONE;
+    }
+    if (!next || next->state != FG__FLIGHT_MADE) return;
+    fg__flight_draw(e, f);
+    fg__flight_feed(next, f);
+    fg__engine_send(e, next, NULL);
+}
+
+/* ---- a pass: before and after ----------------------------------------------------------------- */
+
+/* Times of those who are in a pass that was scheduled at f->begin, and what keeps them from being freed before it has landed. */
+static void fg__engine_board(fg_engine *e, const fg__flight *f) {
+    int i;
     fg__mutex_lock(&e->lock);
-    for (i = 0; i < e->sched.pass.count; i++) {
-        fg__sequence *s = fg__sequence_of(e->sched.pass.items[i]);
+    for (i = 0; i < f->n_entries; i++) {
+        fg__sequence *s = f->entries[i].sequence;
         fg_times *t = &s->request->times;
+        s->request->n_flights++;
         if (!s->request->started) {
             s->request->started = true;
-            t->first_scheduled = begin;
-            t->inference_begin = start;
+            t->first_scheduled = t->inference_begin = f->begin;
             s->request->n_cached = s->seq.n_cached;
-            fg__histogram_add(&e->histograms.queue, begin - t->arrival);
+            fg__histogram_add(&e->histograms.queue, f->begin - t->arrival);
         }
-        if (s->seq.n_computed == s->seq.n_cached) t->scheduled = begin;
+        if (f->entries[i].from == s->seq.n_cached) t->scheduled = f->begin;
     }
-    if (e->pass_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, start - e->pass_end);
     fg__mutex_unlock(&e->lock);
 }
 
-static void fg__engine_times_after(fg_engine *e, double now) {
+/* Schedules the next pass, of at most `budget` tokens, and hands it to the device. False: there is nothing to do. */
+static bool fg__engine_launch(fg_engine *e, int32_t budget) {
+    fg__flight *f = fg__engine_flight(e, e->n_launched), *before = fg__engine_in_flight(e) ? fg__engine_flight(e, e->n_launched - 1) : NULL;
     size_t i;
-    for (i = 0; i < e->sched.pass.count; i++) fg__sequence_of(e->sched.pass.items[i])->request->times.inference_end = now;
+    f->begin = fg__engine_now(e);
+    e->sched.busy = before != NULL;
+    for (i = 0; i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
+    if (!fg__sched_pass(&e->sched, budget)) return false;
+    fg__engine_fill_flight(e, f);
+    fg__sched_launched(&e->sched);
+    fg__engine_board(e, f);
+    e->n_launched++;
+    if (!e->native || !f->feeds || !before->batch.want_logits) fg__engine_send(e, f, before);
+    f->scheduling = fg__engine_now(e) - f->begin;
+    if (e->desc.trace) fg__trace_scheduled(e, f);
+    return true;
 }
 
-static fg_result fg__engine_run_device(fg_engine *e, fg_output *output) {
-    fg_result r = FG_OK;
-    if (e->sched.n_copies) r = e->backend->copy_blocks(e->device, e->plan, e->sched.copies, e->sched.n_copies);
-    if (r == FG_OK) r = e->backend->submit(e->device, e->plan, &e->batch);
-    if (r == FG_OK) r = e->backend->wait(e->device, e->plan, output);
-    return r;
+/* Whether what a pass in progress makes of a sequence is a token more, or its end: nothing that the next pass must wait for. */
+static bool fg__entry_is_plain(const fg__pass_entry *entry) {
+    const fg__sequence *s = entry->sequence;
+    const fg__request *r = s->request;
+    if (s->ended) return true;
+    if (r->beams || r->desc.on_logits || s->seq.every_row || entry->n_drafted) return false;
+    return !fg__entry_is_last(entry) || (!(r->n > 1 && !r->forked) && !(s->lookup.table && s->lookup.pause <= 0));
+}
+
+/* Whether the pass after the one in progress can be made before that has ended; lets its sequences have one token ahead. */
+static bool fg__engine_foresee(fg_engine *e) {
+    const fg__flight *f = fg__engine_flight(e, e->n_launched - 1);
+    int i;
+    if (e->desc.async == FG_ASYNC_OFF || e->sched.pressed) return false;
+    if (e->desc.async == FG_ASYNC_2) return true;
+    for (i = 0; i < f->n_entries; i++)
+        if (!fg__entry_is_plain(&f->entries[i])) return false;
+    for (i = 0; i < f->n_entries; i++) {
+        fg__sequence *s = f->entries[i].sequence;
+        if (s->ended || !fg__entry_is_last(&f->entries[i])) continue;
+        if (s->lookup.pause > 0) s->lookup.pause--;
+        s->row = f->entries[i].row;
+        s->seq.n_ahead = s->seq.n_tokens + 1 < s->request->n_prompt + s->request->n_max;
+    }
+    return true;
 }
 
 /* The device failed: whoever was in the pass ends, the others go on. */
-static void fg__engine_fail_pass(fg_engine *e, fg_result result) {
-    fg__log(&e->env, FG_LOG_ERROR, "a pass failed: %s", fg_last_error());
-    while (e->sched.pass.count > 0) {
-        fg__sequence *s = fg__sequence_of(e->sched.pass.items[--e->sched.pass.count]);
-        size_t i = s->request->beams ? e->sched.pass.count : 0;
-        while (i-- > 0) { /* the other beams end with it */
-            if (fg__sequence_of(e->sched.pass.items[i])->request != s->request) continue;
-            e->sched.pass.count--;
-            memmove(e->sched.pass.items + i, e->sched.pass.items + i + 1, (e->sched.pass.count - i) * sizeof(fg__seq *));
-        }
-        fg__sequence_fail(e, s, result);
-    }
+static void fg__engine_fail_pass(fg_engine *e, const fg__flight *f) {
+    int i;
+    fg__fail(f->result, "%s", f->error);
+    fg__log(&e->env, FG_LOG_ERROR, "a pass failed: %s", f->error);
+    for (i = 0; i < f->n_entries; i++)
+        if (!f->entries[i].sequence->ended) fg__sequence_fail(e, f->entries[i].sequence, f->result);
 }
 
-/* Sequences may end, and with their requests be freed, while the rows are handled: the pass is copied before. */
-static void fg__engine_take_output(fg_engine *e, const fg_output *output) {
-    fg__pass_entry *entries = e->entries;
-    size_t i, count = e->sched.pass.count;
-    int row = 0;
-    for (i = 0; i < count; i++) {
-        fg__seq *seq = e->sched.pass.items[i];
-        entries[i].sequence = fg__sequence_of(seq);
-        entries[i].from = seq->n_computed;
-        entries[i].n_drafted = seq->n_drafted;
-        entries[i].n = seq->n_scheduled;
+static void fg__engine_take_output(fg_engine *e, const fg__flight *f) {
+    int i;
+    for (i = 0; i < f->n_entries; i++) {
+        const fg__pass_entry *entry = &f->entries[i];
+        if (!entry->sequence->ended) fg__sched_settle(&e->sched, &entry->sequence->seq, entry->from + entry->n - entry->n_drafted);
     }
-    fg__sched_done(&e->sched);
-    for (i = 0; i < count; i++)
-        row += fg__sequence_rows(e, entries[i].sequence, output, row, entries[i].from, entries[i].n - entries[i].n_drafted, entries[i].n_drafted);
+    for (i = 0; i < f->n_entries; i++)
+        if (!f->entries[i].sequence->ended) fg__sequence_rows(e, &f->output, &f->entries[i]);
+}
+
+/* Lets go of those who were in a pass; who ended meanwhile is freed. */
+static void fg__engine_leave(fg_engine *e, const fg__flight *f) {
+    int i;
+    for (i = 0; i < f->n_entries; i++) {
+        fg__request *r = f->entries[i].sequence->request;
+        if (--r->n_flights == 0 && r->over) fg__request_free(&e->env, r);
+    }
 }
 
 static void fg__engine_count(fg_engine *e) {
@@ -20311,77 +20693,75 @@ static void fg__engine_count(fg_engine *e) {
     s->n_swaps = e->n_swaps;
     s->drafted_tokens = e->n_drafted;
     s->accepted_tokens = e->n_accepted;
-    e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0;
+    e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0 || fg__engine_in_flight(e);
 }
 
-static void fg__engine_count_pass(fg_engine *e, double seconds) {
+static void fg__engine_count_pass(fg_engine *e, const fg__flight *f) {
     fg_stats *s = &e->stats;
-    size_t i;
-    int g;
-    s->pass_tokens = e->batch.n_tokens;
-    s->pass_seqs = e->batch.n_seqs;
-    s->pass_decode_tokens = 0;
-    s->pass_seconds = seconds;
-    s->device_seconds += seconds;
-    s->n_passes++;
-    fg__histogram_add(&e->histograms.pass, seconds);
-    for (i = 0; i < e->sched.pass.count; i++) {
-        const fg__seq *seq = e->sched.pass.items[i];
-        const fg__request *r = fg__sequence_of(e->sched.pass.items[i])->request;
-        if (seq->n_scheduled - seq->n_drafted == 1 && seq->n_computed >= r->n_prompt) s->pass_decode_tokens += seq->n_scheduled;
-        for (g = 0; g < e->graph.n_groups; g++) {
-            const fg_group *group = &e->graph.groups[g];
-            int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
-            s->kv_bytes_read += (uint64_t)(seq->n_computed + seq->n_scheduled - first) * 2u * (uint64_t)group->n_layers *
-                                (uint64_t)fg_type_bytes(group->kv_type, (int64_t)group->n_kv_head * group->head_dim);
-        }
-    }
+    double seconds = f->end - f->start, idle = e->pass_end != 0 && !e->idle ? f->start - e->pass_end : 0;
+    s->pass_tokens = f->batch.n_tokens;
+    s->pass_seqs = f->batch.n_seqs;
+    s->pass_decode_tokens = f->n_decoding;
     s->pass_prompt_tokens = s->pass_tokens - s->pass_decode_tokens;
     s->prompt_tokens += (uint64_t)s->pass_prompt_tokens;
+    s->pass_seconds = seconds;
+    s->device_seconds += seconds;
+    s->kv_bytes_read += f->kv_bytes;
+    s->n_passes++;
+    fg__histogram_add(&e->histograms.pass, seconds);
+    if (e->pass_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, idle);
+    s->idle_seconds += idle;
 }
 
-/* One pass of at most `budget` tokens; false when there was nothing to do. */
-static bool fg__engine_pass(fg_engine *e, int32_t budget) {
-    double begin = fg__engine_now(e), start = 0, end = 0, done = 0;
-    double kv_tokens = 0;
-    fg_output output;
-    fg_result result;
-    bool any;
-    size_t i;
-    for (i = 0; i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
-    any = fg__sched_pass(&e->sched, budget);
-    memset(&output, 0, sizeof(output));
-    if (any) {
-        fg__engine_fill_batch(e);
-        for (i = 0; i < e->sched.pass.count; i++)
-            kv_tokens += fg__sched_kv(&e->sched, e->sched.pass.items[i], e->sched.pass.items[i]->n_scheduled);
-        start = fg__engine_now(e);
-        fg__engine_times_before(e, begin, start);
-        result = fg__engine_run_device(e, &output);
-        end = e->pass_end = fg__engine_now(e);
-        fg__engine_times_after(e, end);
-        fg__mutex_lock(&e->lock);
-        fg__engine_count_pass(e, end - start);
-        fg__mutex_unlock(&e->lock);
-        if (result == FG_OK) fg__engine_take_output(e, &output);
-        else fg__engine_fail_pass(e, result);
-    }
+/* Times of a pass that has ended. A queue of the device's own begins it when the one before has ended. */
+static void fg__engine_clock_pass(fg_engine *e, fg__flight *f) {
+    int i;
+    f->start = FG__MIN(FG__MAX(f->start, e->pass_end), f->end);
     fg__mutex_lock(&e->lock);
-    if (any) done = fg__engine_now(e);
-    if (any) {
-        e->stats.host_seconds += done - begin - (end - start);
-        fg__cost_add(&e->sched.cost, e->batch.n_tokens, kv_tokens, done - begin);
+    fg__engine_count_pass(e, f);
+    fg__mutex_unlock(&e->lock);
+    for (i = 0; i < f->n_entries; i++) {
+        fg__request *r = f->entries[i].sequence->request;
+        if (!r->begun) r->times.inference_begin = f->start;
+        r->begun = true;
+        r->times.inference_end = f->end;
     }
+}
+
+/* Waits for the oldest pass and hands out what came of it. */
+static void fg__engine_land(fg_engine *e) {
+    fg__flight *f = fg__engine_flight(e, e->n_landed);
+    double landed, done, before = e->pass_end;
+    int i;
+    fg__engine_receive(e, f);
+    landed = e->desc.async == FG_ASYNC_OFF ? f->end : fg__engine_now(e);
+    fg__engine_clock_pass(e, f);
+    e->pass_end = f->end;
+    e->n_landed++;
+    for (i = 0; i < f->n_entries; i++) fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
+    if (f->result == FG_OK) fg__engine_take_output(e, f);
+    else fg__engine_fail_pass(e, f);
+    fg__engine_leave(e, f);
+    if (!fg__engine_in_flight(e)) e->sched.pressed = false;
+    fg__mutex_lock(&e->lock);
+    done = fg__engine_now(e);
+    e->stats.host_seconds += f->scheduling + done - landed;
+    fg__cost_add(&e->sched.cost, f->batch.n_tokens, f->kv_tokens, e->desc.async == FG_ASYNC_OFF ? done - f->begin : f->end - FG__MAX(before, f->begin));
     fg__engine_count(e);
     e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
-    if (any && e->desc.trace) fg__trace_pass(e, begin, start, end, done);
-    return any;
+    if (e->desc.trace) fg__trace_pass(e, f, landed, done);
+}
+
+/* Before calls of the backend that no pass may be in progress for. With the step lock held. */
+static void fg__engine_land_all(fg_engine *e) {
+    while (fg__engine_in_flight(e)) fg__engine_land(e);
 }
 
 /* ---- stepping --------------------------------------------------------------------------------- */
 
-/* One pass that is to take no longer than `limit`. The first ones are small: nothing is known of their time yet. */
+/* Makes passes of up to `limit` seconds, as many as may be in flight, and lands the oldest. The first ones are small: nothing
+   is known of their time yet. */
 static bool fg__engine_step_once(fg_engine *e, double limit) {
     const fg__cost *cost = &e->sched.cost;
     int32_t budget = e->desc.token_budget;
@@ -20389,7 +20769,16 @@ static bool fg__engine_step_once(fg_engine *e, double limit) {
     fg__engine_take_cancelled(e);
     e->sched.deadline = limit;
     if (limit < HUGE_VAL && cost->n < 4) budget = FG__MIN(budget, 8 << cost->n);
-    return fg__engine_pass(e, budget);
+    if (!fg__engine_in_flight(e) && !fg__engine_launch(e, budget)) {
+        fg__mutex_lock(&e->lock);
+        fg__engine_count(e);
+        e->idle = !e->work;
+        fg__mutex_unlock(&e->lock);
+        return false;
+    }
+    if (fg__engine_in_flight(e) == 1 && fg__engine_foresee(e)) (void)fg__engine_launch(e, budget);
+    fg__engine_land(e);
+    return true;
 }
 
 /* Passes until `limit` seconds are over or less is left than one more would take. 0: one pass, as long as it likes. */
@@ -20490,6 +20879,7 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
+    if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
     if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
     if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
@@ -20608,46 +20998,93 @@ static fg_result fg__engine_pack(fg_engine *e) {
     return fg__engine_progress(e, 1, "packing weights") ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
 }
 
-/* One allocation for all arrays of the batch block. */
-static fg_result fg__engine_make_batch(fg_engine *e) {
+/* One allocation for all arrays of a batch block. */
+static fg_result fg__engine_make_batch(const fg_engine *e, fg__flight *f) {
     const fg_graph *g = &e->graph;
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
-    size_t total = (2 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + (size_t)g->max_rows + (size_t)g->n_groups * table;
+    size_t total = (3 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + 2 * (size_t)g->max_rows + (size_t)g->n_groups * table;
     int32_t *at = (int32_t *)fg__calloc(&e->env, total, sizeof(int32_t));
     int i;
     if (!at) return FG_ERROR_OUT_OF_MEMORY;
-    e->batch_memory = at;
-    e->batch.tokens = e->tokens = at, at += tokens;
-    e->batch.positions = e->positions = at, at += tokens;
-    e->batch.cu_q = e->cu_q = at, at += seqs + 1;
-    e->batch.kv_len = e->kv_len = at, at += seqs;
-    e->batch.rows = e->rows = at, at += g->max_rows;
+    f->memory = at;
+    f->batch.tokens = f->tokens = at, at += tokens;
+    f->batch.positions = f->positions = at, at += tokens;
+    f->feed = at, at += tokens;
+    f->batch.cu_q = f->cu_q = at, at += seqs + 1;
+    f->batch.kv_len = f->kv_len = at, at += seqs;
+    f->batch.rows = f->rows = at, at += g->max_rows;
+    f->entry_of = at, at += g->max_rows;
     for (i = 0; i < g->n_groups; i++) {
-        e->batch.slots[i] = e->slots[i] = at, at += tokens;
-        e->batch.tables[i] = e->tables[i] = at, at += table;
+        f->batch.slots[i] = f->slots[i] = at, at += tokens;
+        f->batch.tables[i] = f->tables[i] = at, at += table;
     }
     return FG_OK;
+}
+
+/* `keep`: room for an output that outlives the next submit. */
+static fg_result fg__engine_make_flight(const fg_engine *e, fg__flight *f, bool keep) {
+    size_t seqs = (size_t)e->desc.max_seqs, rows = (size_t)e->graph.max_rows;
+    f->entries = (fg__pass_entry *)fg__calloc(&e->env, seqs, sizeof(fg__pass_entry));
+    f->copies = (fg_block_copy *)fg__malloc(&e->env, seqs * FG_MAX_GROUPS, sizeof(fg_block_copy));
+    if (keep) {
+        f->kept_rows = (fg_row_result *)fg__malloc(&e->env, rows, sizeof(fg_row_result));
+        f->kept_logits = (float *)fg__malloc(&e->env, rows * (size_t)e->graph.n_vocab, sizeof(float));
+    }
+    if (!f->entries || !f->copies || (keep && (!f->kept_rows || !f->kept_logits))) return FG_ERROR_OUT_OF_MEMORY;
+    return fg__engine_make_batch(e, f);
+}
+
+static fg_result fg__engine_make_flights(fg_engine *e) {
+    fg_result r;
+    int i;
+    e->native = e->caps.in_flight >= 2;
+    for (i = 0; i < 2; i++)
+        if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK) return r;
+    e->sched.halves = e->desc.async == FG_ASYNC_2;
+    if (e->sched.halves) e->sched.target /= 2; /* a sequence's tokens are two passes apart */
+    return FG_OK;
+}
+
+/* Starts what keeps passes in flight; where that cannot be, they come one after another. */
+static void fg__engine_start_driver(fg_engine *e) {
+    if (e->native || e->desc.async == FG_ASYNC_OFF) return;
+    e->driver.running = fg__thread_start(&e->driver.thread, fg__driver_main, e);
+    if (e->driver.running) return;
+    fg__log(&e->env, FG_LOG_WARNING, "no thread for the device: passes come one after another");
+    e->desc.async = FG_ASYNC_OFF;
+    if (e->sched.halves) e->sched.target *= 2;
+    e->sched.halves = false;
+}
+
+static void fg__engine_stop_driver(fg_engine *e) {
+    if (!e->driver.running) return;
+    fg__mutex_lock(&e->driver.lock);
+    e->driver.quit = true;
+    fg__cond_broadcast(&e->driver.changed);
+    fg__mutex_unlock(&e->driver.lock);
+    fg__thread_join(&e->driver.thread);
 }
 
 /* ---- how many tokens fill the device ---- */
 
 /* Makes the batch a prompt of n tokens, in the first blocks of the pool. */
 static void fg__engine_probe_batch(fg_engine *e, int32_t n) {
+    fg__flight *f = &e->flights[0];
     int32_t bt = e->desc.block_tokens, i;
     int g;
-    e->batch.n_tokens = n;
-    e->batch.n_seqs = e->batch.n_rows = 1;
-    e->batch.want_logits = false;
-    e->cu_q[0] = 0;
-    e->cu_q[1] = e->kv_len[0] = n;
-    e->rows[0] = n - 1;
+    f->batch.n_tokens = n;
+    f->batch.n_seqs = f->batch.n_rows = 1;
+    f->batch.want_logits = false;
+    f->cu_q[0] = 0;
+    f->cu_q[1] = f->kv_len[0] = n;
+    f->rows[0] = n - 1;
     for (i = 0; i < n; i++) {
-        e->tokens[i] = i % e->graph.n_vocab;
-        e->positions[i] = i;
+        f->tokens[i] = i % e->graph.n_vocab;
+        f->positions[i] = i;
         for (g = 0; g < e->graph.n_groups; g++) {
             int32_t block = i / bt % e->graph.groups[g].n_blocks;
-            e->tables[g][i / bt] = block;
-            e->slots[g][i] = block * bt + i % bt;
+            f->tables[g][i / bt] = block;
+            f->slots[g][i] = block * bt + i % bt;
         }
     }
 }
@@ -20661,7 +21098,7 @@ static fg_result fg__engine_probe(fg_engine *e, int32_t n, double *rate) {
         fg_result r;
         fg__engine_probe_batch(e, n);
         start = fg__engine_now(e);
-        if ((r = e->backend->submit(e->device, e->plan, &e->batch)) != FG_OK) return r;
+        if ((r = e->backend->submit(e->device, e->plan, &e->flights[0].batch)) != FG_OK) return r;
         if ((r = e->backend->wait(e->device, e->plan, &output)) != FG_OK) return r;
         best = FG__MIN(best, fg__engine_now(e) - start);
     }
@@ -20716,16 +21153,17 @@ static fg_result fg__engine_make(fg_engine *e) {
     r = fg__kv_init(&e->kv, &e->env, e->graph.groups, e->graph.n_groups, !e->desc.no_prefix_cache, (uint64_t)e->model->n_parameters);
     if (r != FG_OK) return r;
     if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK) return r;
-    if ((r = fg__engine_make_batch(e)) != FG_OK) return r;
+    if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
     fg__engine_make_swap(e);
-    e->entries = (fg__pass_entry *)fg__malloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
-    if (!e->entries || !e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
+    if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
     fg__engine_count(e);
-    if ((r = fg__engine_find_ends(e)) == FG_OK && e->desc.trace) fg__trace_begin(e);
-    return r;
+    if ((r = fg__engine_find_ends(e)) != FG_OK) return r;
+    if (e->desc.trace) fg__trace_begin(e);
+    fg__engine_start_driver(e);
+    return FG_OK;
 }
 
 static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
@@ -20739,7 +21177,9 @@ static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
     e->events_end = &e->events;
     fg__mutex_init(&e->lock);
     fg__mutex_init(&e->step_lock);
+    fg__mutex_init(&e->driver.lock);
     fg__cond_init(&e->changed);
+    fg__cond_init(&e->driver.changed);
     *out = e;
     return FG_OK;
 }
@@ -20783,6 +21223,23 @@ static void fg__engine_free_requests(fg_engine *e) {
     fg__free(&e->env, e->table);
 }
 
+/* Lets passes in progress end; nothing is made of them. */
+static void fg__engine_close_flights(fg_engine *e) {
+    int i;
+    for (; fg__engine_in_flight(e); e->n_landed++) {
+        fg__engine_receive(e, fg__engine_flight(e, e->n_landed));
+        fg__engine_leave(e, fg__engine_flight(e, e->n_landed));
+    }
+    fg__engine_stop_driver(e);
+    for (i = 0; i < 2; i++) {
+        fg__free(&e->env, e->flights[i].entries);
+        fg__free(&e->env, e->flights[i].copies);
+        fg__free(&e->env, e->flights[i].kept_rows);
+        fg__free(&e->env, e->flights[i].kept_logits);
+        fg__free(&e->env, e->flights[i].memory);
+    }
+}
+
 static void fg__engine_close_device(fg_engine *e) {
     size_t i;
     if (!e->backend) return;
@@ -20797,6 +21254,7 @@ void fg_engine_free(fg_engine *e) {
     if (!e) return;
     env = e->env;
     if (e->traced) fg__trace(e, "\n]\n");
+    fg__engine_close_flights(e);
     fg__engine_free_requests(e);
     fg__engine_close_device(e);
     if (e->sched.env) fg__sched_destroy(&e->sched);
@@ -20804,11 +21262,11 @@ void fg_engine_free(fg_engine *e) {
     if (e->builder.env) fg__graph_free(&e->builder);
     fg__sample_scratch_free(&env, &e->scratch);
     fg__free(&env, e->weights);
-    fg__free(&env, e->batch_memory);
-    fg__free(&env, e->entries);
     fg__free(&env, e->hook_logits);
     fg__free(&env, e->end_tokens);
+    fg__cond_destroy(&e->driver.changed);
     fg__cond_destroy(&e->changed);
+    fg__mutex_destroy(&e->driver.lock);
     fg__mutex_destroy(&e->lock);
     fg__mutex_destroy(&e->step_lock);
     fg_model_free(e->owned_model);
@@ -20964,6 +21422,7 @@ fg_result fg_graph_text(const fg_engine *e, char *text, size_t capacity, size_t 
 fg_result fg_measure_roofs(fg_engine *e, fg_roofs *roofs) {
     fg_result r;
     fg__mutex_lock(&e->step_lock);
+    fg__engine_land_all(e);
     r = e->backend->profile(e->device, roofs);
     fg__mutex_unlock(&e->step_lock);
     return r;

@@ -330,7 +330,8 @@ def with_key():
 
 
 def long_prompt():
-    """While a prompt of 32k tokens is processed, /health and /metrics answer, and who was being answered goes on."""
+    """While a prompt of 32k tokens is processed, /health and /metrics answer, who was being answered goes on, and short prompts
+    that come later are answered first."""
     with Server("-c", "33000", "--max-seqs", "4") as s:
         times, arrivals = {}, []
 
@@ -342,11 +343,19 @@ def long_prompt():
             times["begin"] = time.perf_counter()
             assert s.complete([5 + i % 1000 for i in range(32768)], max_tokens=1).usage.prompt_tokens == 32768
             times["end"] = time.perf_counter()
-        threads = [threading.Thread(target=stream), threading.Thread(target=long)]
+
+        def short():
+            while threads[1].is_alive():
+                start = time.perf_counter()
+                s.complete(f"{len(shorts)} little dogs", max_tokens=1)
+                shorts.append(time.perf_counter() - start)
+                time.sleep(0.05)
+        threads, shorts = [threading.Thread(target=f) for f in (stream, long, short)], []
         threads[0].start()
         while len(arrivals) < 20:
             time.sleep(0.001)
         threads[1].start()
+        threads[2].start()
         waits = []
         while threads[1].is_alive():
             start = time.perf_counter()
@@ -354,12 +363,15 @@ def long_prompt():
             waits.append(time.perf_counter() - start)
             time.sleep(0.01)
         threads[0].join()
+        threads[2].join()
         assert "end" in times, "the long prompt was not answered"
         beside = [t for t in arrivals if times["begin"] < t < times["end"]]
         gaps = [b - a for a, b in zip(beside, beside[1:])]
         assert len(beside) > 20, f"the long prompt held up the others: {len(beside)} tokens"
+        assert len(shorts) > 4, f"the long prompt held up the short ones: {len(shorts)}"
         print(f"    a 32k prompt, {times['end'] - times['begin']:.1f} s: /health, /metrics {max(waits) * 1e3:.1f} ms at most of "
-              f"{len(waits)}; beside it {len(beside)} tokens of another, {max(gaps) * 1e3:.0f} ms apart at most")
+              f"{len(waits)}; beside it {len(beside)} tokens of another, {max(gaps) * 1e3:.0f} ms apart at most; {len(shorts)} short prompts, "
+              f"{max(shorts) * 1e3:.0f} ms at most")
 
 
 def main():

@@ -14,11 +14,12 @@
 #include <stdarg.h>
 
 enum { HG_THREADS = 256, HG_SHARED = 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_NOBODY = -1, HG_SEVERAL = -2 }; /* instead of a thread */
 enum { HG_READY, HG_AT_BARRIER, HG_AT_GROUP, HG_AT_WARP, HG_DONE };
 
 /* What happened to a word of shared memory. Times count barriers of the workgroup, and syncs of each group within. */
 typedef struct hg_word {
-    int16_t writer, reader;           /* threads; -1: none */
+    int16_t writer, reader;           /* threads; HG_SEVERAL: lanes of a group since its last sync */
     uint32_t write_barrier, read_barrier, write_sync, read_sync;
     uint32_t read_groups;             /* groups that read it since barrier read_barrier, a bit each */
 } hg_word;
@@ -265,9 +266,10 @@ static void hg_read(const void *p, size_t bytes) {
         if (w->writer < 0) hg_fail("a read of shared memory (word %d) that nobody has written", (int)(w - hg.words));
         if (hg_unordered(w->writer, w->write_barrier, w->write_sync))
             hg_fail("a race: thread %d wrote shared memory (word %d) that this one reads", (int)w->writer, (int)(w - hg.words));
-        if (w->read_barrier != hg.barriers || w->reader < 0) w->read_groups = 0;
+        if (w->read_barrier != hg.barriers || w->reader == HG_NOBODY) w->read_groups = 0;
+        if (w->read_groups != 1u << group || w->read_sync != hg.syncs[group] || w->reader == hg.current) w->reader = (int16_t)hg.current;
+        else w->reader = HG_SEVERAL;
         w->read_groups |= 1u << group;
-        w->reader = (int16_t)hg.current;
         w->read_barrier = hg.barriers;
         w->read_sync = hg.syncs[group];
     }
@@ -279,13 +281,13 @@ static void hg_write(const void *p, size_t bytes) {
     for (; w < end; w++) {
         if (hg_unordered(w->writer, w->write_barrier, w->write_sync))
             hg_fail("a race: thread %d wrote shared memory (word %d) that this one writes", (int)w->writer, (int)(w - hg.words));
-        if (hg_unordered(w->reader, w->read_barrier, w->read_sync) ||
-            (w->reader >= 0 && w->read_barrier == hg.barriers && (w->read_groups & ~(1u << group))))
-            hg_fail("a race: thread %d read shared memory (word %d) that this one writes", (int)w->reader, (int)(w - hg.words));
+        if (w->reader != HG_NOBODY && w->read_barrier == hg.barriers &&
+            ((w->read_groups & ~(1u << group)) || (w->reader != hg.current && w->read_sync == hg.syncs[group])))
+            hg_fail("a race: another thread (%d) read shared memory (word %d) that this one writes", (int)w->reader, (int)(w - hg.words));
         w->writer = (int16_t)hg.current;
         w->write_barrier = hg.barriers;
         w->write_sync = hg.syncs[group];
-        w->reader = -1;
+        w->reader = HG_NOBODY;
     }
 }
 
@@ -299,7 +301,7 @@ static void hg_async_copy(void *to, const void *from) {
     if (thread->n_async == HG_ASYNC) hg_fail("too many asynchronous copies without a wait");
     hg_write(to, 16);
     memset(to, 0xFF, 16);
-    for (i = 0; i < 4; i++) w[i].writer = -1;
+    for (i = 0; i < 4; i++) w[i].writer = HG_NOBODY;
     thread->async[thread->n_async].to = (char *)to;
     thread->async[thread->n_async++].from = (const char *)from;
 }
@@ -409,7 +411,7 @@ static bool hg_all_done(void) {
 static void hg_run_block(void) {
     size_t i;
     int t;
-    for (i = 0; i < hg.shared_bytes / 4; i++) hg.words[i].writer = hg.words[i].reader = -1;
+    for (i = 0; i < hg.shared_bytes / 4; i++) hg.words[i].writer = hg.words[i].reader = HG_NOBODY;
     memset(hg.shared, 0xFF, hg.shared_bytes);
     hg.shared_bytes = 0;
     for (t = 0; t < hg.n_threads; t++) {

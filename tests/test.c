@@ -27,6 +27,7 @@
 #include "test_trace.c"
 #include "test_budget.c"
 #include "test_spec.c"
+#include "test_async.c"
 #include "test_beam.c"
 #include "test_swap.c"
 #include "test_soak.c"
@@ -51,6 +52,7 @@ static void run_all(void) {
     run_trace_tests();
     run_budget_tests();
     run_spec_tests();
+    run_async_tests();
     run_beam_tests();
     run_swap_tests();
     run_soak_tests();

@@ -240,6 +240,23 @@ static void jobs_alone_on(fg_model *model, const fg_backend *backend, job *jobs,
 
 static void jobs_alone(fg_model *model, job *jobs, int n) { jobs_alone_on(model, fg_backend_null(), jobs, n); }
 
+/* No block is free or another's that a pass in flight writes to. */
+static void engine_check_flights(const fg_engine *e) {
+    unsigned k;
+    int g, i, t;
+    for (k = e->n_landed; k != e->n_launched; k++) {
+        const fg__flight *f = &e->flights[k & 1];
+        for (g = 0; g < e->kv.n_groups; g++)
+            for (i = 0; i < f->n_entries; i++)
+                for (t = f->cu_q[i]; t < f->cu_q[i + 1]; t++) {
+                    const fg__seq *seq = &f->entries[i].sequence->seq;
+                    int32_t block = f->slots[g][t] / e->kv.block_tokens, entry = f->positions[t] >> e->kv.shift;
+                    bool own = entry < seq->kv.n_blocks && (seq->kv.tables[g][entry] == block || entry < seq->kv.first_live[g]);
+                    CHECK(own && (entry < seq->kv.first_live[g] || e->kv.groups[g].blocks[block].refs > 0));
+                }
+    }
+}
+
 /* Submits and cancels at random while stepping, until all are done; compares each with its run alone. */
 static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_t *random) {
     job *jobs = (job *)malloc((size_t)n * sizeof(job));
@@ -259,6 +276,7 @@ static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_
         if (job_below(random, 200) == 0) fg_clear_prefix_cache(e);
         CHECK(fg_step(e, job_below(random, 8) ? 0 : 0.003 * job_below(random, 10), &busy) == FG_OK);
         jobs_take(e);
+        engine_check_flights(e);
     }
     for (i = 0; e && i < n; i++) {
         job_check_ends(&jobs[i]);
@@ -266,7 +284,7 @@ static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_
         same += job_same(&jobs[i], &alone[i]);
         CHECK(fg_cancel(e, jobs[i].handle) == FG_ERROR_NOT_FOUND);
     }
-    CHECKF(same == n, "policy %d, %d KV tokens, budget %d: %d of %d as alone", (int)d->policy, d->kv_tokens, d->token_budget, same, n);
+    CHECKF(same == n, "async %d, policy %d, %d KV tokens, budget %d: %d of %d as alone", (int)d->async, (int)d->policy, d->kv_tokens, d->token_budget, same, n);
     if (e) engine_check_idle(e);
     fg_engine_free(e);
     free(jobs);
@@ -1255,6 +1273,12 @@ static void test_engine_generate(void) {
 
 static int api_fail_in, api_n_submits;
 
+/* Without a queue. */
+static void api_plain_caps(fg_device *device, fg_device_caps *caps) {
+    fg_backend_null()->caps(device, caps);
+    caps->in_flight = 1;
+}
+
 static fg_result api_fail_submit(fg_device *device, fg_plan *plan, const fg_batch *batch) {
     if (++api_n_submits == api_fail_in) return fg__fail(FG_ERROR_DEVICE, "the test's device fails in pass %d", api_n_submits);
     return fg_backend_null()->submit(device, plan, batch);
@@ -1279,7 +1303,10 @@ static void test_engine_device_failure(void) {
     d.token_budget = 20;
     d.kv_tokens = 256;
     for (api_fail_in = 1; api_fail_in < 120; api_fail_in++) {
-        fg_engine *e = engine_new(&d);
+        fg_engine *e;
+        d.async = (fg_async)(api_fail_in % 3);
+        backend.caps = api_fail_in % 2 ? fg_backend_null()->caps : api_plain_caps;
+        e = engine_new(&d);
         api_n_submits = 0;
         memcpy(jobs, alone, N * sizeof(job));
         for (i = 0; e && i < N; i++) {

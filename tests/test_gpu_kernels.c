@@ -41,6 +41,18 @@ static void hgt_group_right(const void *args) { hgt_group(args, 5, true); }
 static void hgt_group_no_sync(const void *args) { hgt_group(args, 5, false); }
 static void hgt_group_across(const void *args) { hgt_group(args, 32, true); }
 
+/* All lanes of a group read a word, which one of them then writes. */
+static void hgt_many_readers(const void *args) {
+    FG_SHARED(float, x, 1);
+    float mine;
+    if (fgk_thread() == 0) fgk_put(x, 1.0f);
+    fgk_barrier();
+    if (fgk_thread() >= 32) return;
+    mine = fgk_get(x);
+    if (fgk_thread() == 7) fgk_put(x, 2.0f);
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), mine);
+}
+
 static void hgt_two_writers(const void *args) {
     FG_SHARED(float, x, 64);
     fgk_put(x + fgk_thread() % 48, 1.0f);
@@ -131,6 +143,7 @@ static void test_gpu_host_finds(void) {
                  {hgt_group_right, NULL},
                  {hgt_group_no_sync, NULL /* either message */},
                  {hgt_group_across, NULL /* either message */},
+                 {hgt_many_readers, "race"},
                  {hgt_two_writers, "race"},
                  {hgt_unwritten, "nobody has written"},
                  {hgt_shared_bounds, "outside of shared memory"},

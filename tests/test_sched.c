@@ -158,7 +158,11 @@ static void sched_compute(sched_world *t) {
     }
     for (i = 0; i < count; i++)
         for (j = pass[i]->seq.n_computed; j < to[i]; j++) kv_see(&t->w, &pass[i]->seq.kv, pass[i]->hashes, j, j + 1);
-    fg__sched_done(s);
+    fg__sched_launched(s);
+    for (i = 0; i < count; i++) {
+        fg__sched_landed(s, &pass[i]->seq, false);
+        fg__sched_settle(s, &pass[i]->seq, to[i]);
+    }
     for (i = 0; i < count; i++) {
         sched_user *u = pass[i];
         CHECK(u->seq.n_computed == to[i] && u->seq.n_scheduled == 0);
@@ -443,6 +447,61 @@ static void test_sched_extremes(void) {
     sched_free(t);
 }
 
+/* A short prompt behind a long one is through in a few passes; with one arriving all the time the long one gets half. */
+static void test_sched_short_behind_long(void) {
+    sched_world *t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16);
+    sched_user *book, *question;
+    uint64_t serial;
+    int i, passes, most = 0;
+    t->s.even_split = false;
+    book = sched_add(t, 150, 158, 0);
+    sched_pass(t, 16);
+    CHECK(book->seq.n_computed == 16);
+    question = sched_add(t, 20, 22, 0);
+    serial = question->seq.serial;
+    for (passes = 0; question->target && question->seq.serial == serial; passes++) sched_pass(t, 16);
+    CHECK(passes == 4 && book->seq.n_computed == 16 + 8 + 8 + 12 + 15); /* 8, 8 and 4 of its tokens; then a decode */
+    sched_free(t);
+
+    t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16);
+    t->s.even_split = false;
+    book = sched_add(t, 150, 158, 0);
+    sched_pass(t, 16);
+    for (passes = 0; book->seq.n_tokens == 150 && passes < 100; passes++) {
+        while ((question = sched_free_user(t)) != NULL && t->n_added - t->n_ended < 4) sched_add(t, 14, 15, 0);
+        i = book->seq.n_computed;
+        sched_pass(t, 16);
+        CHECK(book->seq.n_computed >= i + 8 || book->seq.n_computed >= 150);
+        most = FG__MAX(most, t->n_ended);
+    }
+    CHECK(passes <= (150 - 16) / 8 + 1 && most >= 4);
+    sched_free(t);
+
+    t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16); /* of higher priority, the long one shares with nobody */
+    book = sched_add(t, 150, 158, 1);
+    question = sched_add(t, 20, 22, 0);
+    while (book->seq.n_tokens == 150) {
+        CHECK(question->seq.n_computed == 0);
+        sched_pass(t, 16);
+    }
+    sched_free(t);
+}
+
+/* Those that wait in between keep what they were promised: nobody passes them where memory is short. */
+static void test_sched_short_waits_for_blocks(void) {
+    sched_world *t = sched_new(FG_POLICY_SPLITFUSE, 50, 16, 16); /* 200 tokens */
+    sched_user *first = sched_add(t, 120, 125, 0), *second = sched_add(t, 120, 125, 0), *third = sched_add(t, 8, 10, 0);
+    uint64_t serial = first->seq.serial;
+    sched_pass(t, 16);
+    while (first->target && first->seq.serial == serial) {
+        CHECK(second->seq.n_computed == 0 && third->seq.n_computed == 0 && second->seq.n_preemptions == 0);
+        sched_pass(t, 16);
+    }
+    while (sched_first(t)) sched_pass(t, 16);
+    CHECK(t->n_ended == 3);
+    sched_free(t);
+}
+
 static void run_sched_tests(void) {
     RUN(test_sched_even_split);
     RUN(test_sched_splitfuse);
@@ -453,6 +512,8 @@ static void run_sched_tests(void) {
     RUN(test_sched_starvation);
     RUN(test_sched_priority);
     RUN(test_sched_extremes);
+    RUN(test_sched_short_behind_long);
+    RUN(test_sched_short_waits_for_blocks);
     RUN(test_sched_random_splitfuse);
     RUN(test_sched_random_prefill_first);
     RUN(test_sched_random_orca);

@@ -29,6 +29,7 @@ static void soak_engine(fg_engine_desc *d, uint64_t *random, fg_null_options *op
     d->clock = api_clock;
     d->clock_user = clock;
     d->backend_options = options;
+    d->async = (fg_async)job_below(random, 3);
     if (job_below(random, 2)) d->target_tbt_ms = (float)(5 + job_below(random, 60));
 }
 

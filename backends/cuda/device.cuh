@@ -30,7 +30,10 @@ typedef struct fgk_f4 {
     extern "C" __global__ void __launch_bounds__(threads) fg_gpu_##name(const __grid_constant__ fg_gpu_##kind##_args args) { \
         __VA_ARGS__;                                                                                                            \
     }
+#define FG_TWO_AT_ONCE(threads) threads, 2 /* registers for two workgroups on a processor */
 #define FG_UNROLL _Pragma("unroll")
+#define FG_ROLLED _Pragma("unroll 1")
+#define FG_UNROLL_MMA FG_UNROLL
 #define FG_WARP 32
 
 FG_DEV int fgk_thread(void) { return (int)threadIdx.x; }
@@ -42,6 +45,7 @@ FG_DEV int fgk_grid_x(void) { return (int)gridDim.x; }
 #define fgk_shuffle_xor(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
 #define fgk_shuffle_xor_u32(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
 
+FG_DEV int fgk_log2(int x) { return 31 - __clz(x); }
 FG_DEV uint32_t fgk_bits(float x) { return __float_as_uint(x); }
 FG_DEV float fgk_from_bits(uint32_t x) { return __uint_as_float(x); }
 FG_DEV float fgk_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -151,7 +155,9 @@ FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 
         const fg_gpu_##kind##_args args) {                                                                                        \
         __VA_ARGS__;                                                                                                              \
     }
+#define FG_TWO_AT_ONCE(threads) threads
 #define FG_UNROLL _Pragma("unroll")
+#define FG_ROLLED _Pragma("unroll 1")
 #if defined(__GFX9__)
 #define FG_WARP 64
 #else
@@ -181,6 +187,7 @@ FG_DEV void fgk_group_sync(void) {
     __builtin_amdgcn_wave_barrier();
 }
 
+FG_DEV int fgk_log2(int x) { return 31 - __builtin_clz((unsigned)x); }
 FG_DEV uint32_t fgk_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 FG_DEV float fgk_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 FG_DEV uint32_t fgk_shuffle_xor_u32(uint32_t value, int mask) {
@@ -232,6 +239,13 @@ FG_DEV void fgk_async_wait(void) {}
 typedef struct fgk_sums {
     float x[FG_SUMS];
 } fgk_sums;
+
+/* Steps of products are unrolled where an instruction is one; the others' registers would not suffice. */
+#if defined(__GFX11__) || defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx908__)
+#define FG_UNROLL_MMA FG_UNROLL
+#else
+#define FG_UNROLL_MMA FG_ROLLED
+#endif
 
 #if defined(__GFX11__)
 typedef struct fgk_frag {
@@ -294,6 +308,7 @@ FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
     fgk__v8h y0 = y[0], y1 = y[1];
     FG_UNROLL for (int i = 0; i < FG_SUMS; i++) {
         const fgk__v8h *x = (const fgk__v8h *)(a->p + fgk_sum_row(i) * a->stride);
+        __asm__ volatile("" ::: "memory"); /* else all rows of all products are loaded first, and spilled */
         fgk__v8h x0 = x[0], x1 = x[1];
         float sum = c->x[i];
         sum = fgk_dot2(x0.s01, y0.s01, sum);
@@ -324,7 +339,10 @@ FG_DEV int fgk_sum_col(int i) { return (void)i, fgk_thread() & 15; }
         const fg_gpu_##kind##_args args = *(const fg_gpu_##kind##_args *)pointer;             \
         __VA_ARGS__;                                                                          \
     }
+#define FG_TWO_AT_ONCE(threads) threads
 #define FG_UNROLL
+#define FG_ROLLED
+#define FG_UNROLL_MMA
 #define FG_WARP hg.width
 
 FG_DEV int fgk_thread(void) { return hg.current; }
@@ -335,6 +353,11 @@ FG_DEV int fgk_block_y(void) { return hg.block_y; }
 #define fgk_shuffle_xor_u32(value, mask) hg_shuffle_xor(value, mask, __LINE__)
 #define fgk_shuffle_xor(value, mask) fgk_from_bits(hg_shuffle_xor(fgk_bits(value), mask, __LINE__))
 
+FG_DEV int fgk_log2(int x) {
+    int n = 0;
+    while (x >>= 1) n++;
+    return n;
+}
 FG_DEV uint32_t fgk_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
@@ -432,6 +455,8 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
 #endif
 
 /* ---- For all ---- */
+
+#define FG_ANY_AT_ONCE(threads) threads
 
 FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }
 FG_DEV int fgk_group(void) { return fgk_thread() >> 5; } /* of 32 lanes */

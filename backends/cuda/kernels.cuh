@@ -286,7 +286,7 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
         rows[r] = (const char *)a->weight + (int64_t)row * a->layout.stride;
         FG_UNROLL for (c = 0; c < cols; c++) acc[r][c] = 0.0f;
     }
-    for (k0 = 0; k0 < a->k; k0 += FG_GEMV_K) {
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMV_K) {
         fgk_unit unit[2];
         FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_load(type, rows[r], &a->layout, units, k0 / 32 + lane, k0 + 8 * lane, 256, &unit[r]);
         fgk_barrier(); /* after the reads of the piece before */
@@ -363,14 +363,14 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
     fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD + me % 2 * 32);
     fgk_async_wait();
     fgk_barrier();
-    for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
         const uint16_t *w = w_tiles + buffer * FG_GEMM_W, *x = x_tiles + buffer * cols * FG_GEMM_PAD;
         int next = k0 + FG_GEMM_K;
         if (next < a->k) {
             fgk_unit_load(type, from, &a->layout, units, next / 32 + me % 2, next + 32 * (me % 2), 8, &unit);
             fgk_gemm_acts(a, x_tiles + (buffer ^ 1) * cols * FG_GEMM_PAD, col0, count, next, cols);
         }
-        FG_UNROLL for (kk = 0; kk < FG_GEMM_K; kk += 16) {
+        FG_UNROLL_MMA for (kk = 0; kk < FG_GEMM_K; kk += 16) {
             fgk_frag rows[2], col;
             FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
                 fgk_frag_load(&rows[s], w + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 * FG_GEMM_PAD + kk, FG_GEMM_PAD);
@@ -410,7 +410,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, uint16_t *x, i
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
     fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
     FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
-    for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
         fgk_barrier();
         fgk_gemm_store(type, &unit, to_w);
         FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
@@ -420,7 +420,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, uint16_t *x, i
             fgk_unit_load(type, from, &a->layout, units, k1 / 32 + me % 2, k1 + 32 * (me % 2), 8, &unit);
             FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + k1 + 8 * i);
         }
-        FG_UNROLL for (kk = 0; kk < FG_GEMM_K; kk += 16) {
+        FG_UNROLL_MMA for (kk = 0; kk < FG_GEMM_K; kk += 16) {
             fgk_frag rows[4], one;
             FG_UNROLL for (s = 0; s < 4; s++) fgk_frag_load(&rows[s], w + (strip + s * 16) * FG_GEMM_PAD + kk, FG_GEMM_PAD);
             FG_UNROLL for (c = 0; c < cols / 16; c++) {
@@ -554,8 +554,8 @@ FG_DEV void fgk_attn_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item
         fgk_u4 v = {0, 0, 0, 0};
         uint32_t words[4], scale = 0;
         if (p < item->end && d < a->kv.head_dim) {
-            int block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
-            int offset = p % a->kv.block_tokens;
+            int block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> fgk_log2(a->kv.block_tokens)));
+            int offset = p & (a->kv.block_tokens - 1);
             if (block >= 0) /* else it fell out of the window */
                 v = fgk_load_u4(fgk_kv_row(&a->kv, cache, type, block, offset, head) + d * (type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 1 : 2));
             if (type == FG_GPU_Q8_0 && block >= 0) scale = fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32);
@@ -618,7 +618,7 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
     }
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
     low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
-    for (base = low; base < item.end; base += FG_ATTN_TILE) {
+    FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
         float scores[4], before[4];
         FG_UNROLL for (r = 0; r < 4; r++) scores[r] = 0.0f;
         FG_UNROLL for (d = 0; d < dim; d += piece) {
@@ -689,9 +689,9 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     const char *row;
     float x[8];
     if (p >= item->end || d >= n) return v;
-    block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + p / a->kv.block_tokens);
+    block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> fgk_log2(a->kv.block_tokens)));
     if (block < 0) return v; /* it fell out of the window */
-    offset = p % a->kv.block_tokens;
+    offset = p & (a->kv.block_tokens - 1);
     row = fgk_kv_row(&a->kv, cache, type, block, offset, head);
     if (type == FG_GPU_F16) return fgk_load_u4(row + 2 * d);
     if (type == FG_GPU_F32) {
@@ -751,7 +751,7 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] = 0.0f;
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
     low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
-    for (base = low; base < item.end; base += FG_ATTN_TILE) {
+    FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
         float x[16], highest = FG_NEG_INF, before, part = 0.0f;
         fgk_barrier();
         FG_UNROLL for (i = me; i < FG_ATTN_TILE * dim / 8; i += FG_GPU_THREADS) { /* K: [position][dimension] */
@@ -764,7 +764,7 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             fgk_sums sums[2];
             FG_UNROLL for (c = 0; c < 2; c++)
                 FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[c].x[i] = 0.0f;
-            FG_UNROLL for (kk = 0; kk < dim; kk += 16) {
+            FG_UNROLL_MMA for (kk = 0; kk < dim; kk += 16) {
                 fgk_frag rows, cols;
                 fgk_frag_load(&rows, q + strip * q_row + kk, q_row);
                 FG_UNROLL for (c = 0; c < 2; c++) {
@@ -1000,8 +1000,8 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
 
 /* ---- The entry points. ---- */
 
-#define FG_GEMV_KERNEL(T, cols) \
-    FG_KERNEL(gemv##cols##_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(float, x, cols *FG_GEMV_PAD); fgk_gemv(&args, x, FG_GPU_##T, cols))
+#define FG_GEMV_KERNEL(T, cols, bounds)                                       \
+    FG_KERNEL(gemv##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS), FG_SHARED(float, x, cols *FG_GEMV_PAD); fgk_gemv(&args, x, FG_GPU_##T, cols))
 #define FG_GEMM_KERNEL(T, cols)                                                                            \
     FG_KERNEL(gemm##cols##_##T, gemm, FG_GPU_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GEMM_W);                \
               FG_SHARED(uint16_t, x, 2 * cols * FG_GEMM_PAD); fgk_gemm(&args, w, x, FG_GPU_##T, cols))
@@ -1018,10 +1018,10 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
 
 #define FG_KERNELS_OF_WEIGHT(T)                                                   \
     FG_KERNEL(embed_##T, embed, FG_GPU_THREADS, fgk_embed(&args, FG_GPU_##T))      \
-    FG_GEMV_KERNEL(T, 1)                                                          \
-    FG_GEMV_KERNEL(T, 2)                                                          \
-    FG_GEMV_KERNEL(T, 4)                                                          \
-    FG_GEMV_KERNEL(T, 8)                                                          \
+    FG_GEMV_KERNEL(T, 1, FG_ANY_AT_ONCE)                                                          \
+    FG_GEMV_KERNEL(T, 2, FG_ANY_AT_ONCE)                                                          \
+    FG_GEMV_KERNEL(T, 4, FG_TWO_AT_ONCE)                                                          \
+    FG_GEMV_KERNEL(T, 8, FG_TWO_AT_ONCE)                                                          \
     FG_GEMM_KERNEL(T, 16)                                                         \
     FG_GEMM_KERNEL(T, 64)                                                         \
     FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, FG_GPU_BIG_ROWS *FG_GEMM_PAD); \

@@ -2,9 +2,10 @@
 
    One set of kernels (kernels.cuh, on the thin layer device.cuh) serves CUDA, HIP and the host execution of tests/. A kernel
    takes one argument struct by value, fg_gpu_<kind>_args. Addresses in it are 64 bits wide and those of the device; columns of
-   slots are added to them, strides are in elements of what they step over unless they say bytes. `count` is the address of an
-   int32 with the number of rows of this pass: launches are shaped for max_rows, and what is beyond the count returns, so that
-   a captured graph serves every pass of its bucket. An address of 0 is "none" where that is allowed.
+   slots are added to them, strides are in elements of what they step over unless they say bytes. Weights, acts, K, V and
+   blocks to copy lie at multiples of 16 bytes, all else at multiples of its elements. `count` is the address of an int32 with
+   the number of rows of this pass: launches are shaped for max_rows, and what is beyond the count returns, so that a captured
+   graph serves every pass of its bucket. An address of 0 is "none" where that is allowed.
 
    fg_gpu_shape_of says how a kernel is launched, fg_gpu_pack_row how a weight lies in device memory, fg_gpu_attn_plan what the
    attention of a pass consists of. C99 and C++; nothing else is included, so that device compilers take it too. */
@@ -270,7 +271,9 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
     return FG_GPU_KERNEL_rope_kv_F32 + index * FG_GPU_PER_KV + which;
 }
 
-/* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. */
+/* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. A pass that uses both
+   lists the sequences with few queries by fg_gpu_attn_add first, then those with many; `combine` takes the merges of all. Bits
+   of the two differ: where they must not depend on the batch, use one of them alone. */
 FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
     int base = fg_gpu_kv_kernel(kv_type, 0);
     if (base < 0 || head_dim > 128) return -1;
@@ -481,39 +484,63 @@ FG_GPU_FN fg_gpu_layout fg_gpu_layout_of(int type, int32_t k) {
 
 #if !defined(__CUDA_ARCH__) && !(defined(__HIP__) && defined(__HIP_DEVICE_COMPILE__))
 
+/* 16 bytes with weight i in the low half of byte i, weight i + 16 in the high half. */
+static inline void fg_gpu_nibbles(const uint8_t *from, uint8_t *codes) {
+    int i;
+    for (i = 0; i < 16; i++) {
+        codes[i] = from[i] & 15;
+        codes[i + 16] = from[i] >> 4;
+    }
+}
+
+/* 32 bytes with a weight in the bits of `mask` of each, above `shift`. */
+static inline void fg_gpu_fields(const uint8_t *from, int shift, int mask, uint8_t *codes) {
+    int i;
+    for (i = 0; i < 32; i++) codes[i] = (uint8_t)(from[i] >> shift & mask);
+}
+
+/* As above, for the bits from `place` on that codes lack. */
+static inline void fg_gpu_more_fields(const uint8_t *from, int shift, int mask, int place, uint8_t *codes) {
+    int i;
+    for (i = 0; i < 32; i++) codes[i] |= (uint8_t)((from[i] >> shift & mask) << place);
+}
+
 /* Weights 32u to 32u+31 of a row of a quantised type, as GGML stores it, as numbers of lo + hi bits. */
 static inline void fg_gpu_codes(int type, const uint8_t *from, int32_t u, uint8_t *codes) {
     const uint8_t *b;
     int j = u % 8, i;
-    for (i = 0; i < 32; i++) {
-        int half = i / 16, n = i % 16;
-        switch (type) {
-        case FG_GPU_Q8_0: codes[i] = (uint8_t)(from[u * 34 + 2 + i] ^ 128); break;
-        case FG_GPU_Q4_0:
-        case FG_GPU_IQ4_NL: codes[i] = (uint8_t)(from[u * 18 + 2 + n] >> 4 * half & 15); break;
-        case FG_GPU_MXFP4: codes[i] = (uint8_t)(from[u * 17 + 1 + n] >> 4 * half & 15); break;
-        case FG_GPU_Q4_1: codes[i] = (uint8_t)(from[u * 20 + 4 + n] >> 4 * half & 15); break;
-        case FG_GPU_Q5_0:
-        case FG_GPU_Q5_1:
-            b = from + (type == FG_GPU_Q5_0 ? u * 22 + 2 : u * 24 + 4); /* the fifth bits */
-            codes[i] = (uint8_t)((b[4 + n] >> 4 * half & 15) | (b[i / 8] >> (i % 8) & 1) << 4);
-            break;
-        case FG_GPU_Q2_K: codes[i] = (uint8_t)(from[u / 8 * 84 + 16 + j / 4 * 32 + i] >> (j % 4 * 2) & 3); break;
-        case FG_GPU_Q3_K:
-            b = from + u / 8 * 110;
-            codes[i] = (uint8_t)((b[32 + j / 4 * 32 + i] >> (j % 4 * 2) & 3) | (b[i] >> j & 1) << 2);
-            break;
-        case FG_GPU_Q4_K: codes[i] = (uint8_t)(from[u / 8 * 144 + 16 + j / 2 * 32 + i] >> (j % 2 * 4) & 15); break;
-        case FG_GPU_Q5_K:
-            b = from + u / 8 * 176;
-            codes[i] = (uint8_t)((b[48 + j / 2 * 32 + i] >> (j % 2 * 4) & 15) | (b[16 + i] >> j & 1) << 4);
-            break;
-        case FG_GPU_Q6_K:
-            b = from + u / 8 * 210;
-            codes[i] = (uint8_t)((b[j / 4 * 64 + j % 2 * 32 + i] >> (j % 4 / 2 * 4) & 15) | (b[128 + j / 4 * 32 + i] >> (j % 4 * 2) & 3) << 4);
-            break;
-        default: codes[i] = (uint8_t)(from[u / 8 * 136 + 8 + 16 * j + n] >> 4 * half & 15); break; /* IQ4_XS */
-        }
+    switch (type) {
+    case FG_GPU_Q8_0:
+        for (i = 0; i < 32; i++) codes[i] = from[u * 34 + 2 + i] ^ 128;
+        break;
+    case FG_GPU_Q4_0:
+    case FG_GPU_IQ4_NL: fg_gpu_nibbles(from + u * 18 + 2, codes); break;
+    case FG_GPU_MXFP4: fg_gpu_nibbles(from + u * 17 + 1, codes); break;
+    case FG_GPU_Q4_1: fg_gpu_nibbles(from + u * 20 + 4, codes); break;
+    case FG_GPU_Q5_0:
+    case FG_GPU_Q5_1:
+        b = from + (type == FG_GPU_Q5_0 ? u * 22 + 2 : u * 24 + 4); /* the fifth bits */
+        fg_gpu_nibbles(b + 4, codes);
+        for (i = 0; i < 32; i++) codes[i] |= (uint8_t)((b[i / 8] >> (i % 8) & 1) << 4);
+        break;
+    case FG_GPU_Q2_K: fg_gpu_fields(from + u / 8 * 84 + 16 + j / 4 * 32, j % 4 * 2, 3, codes); break;
+    case FG_GPU_Q3_K:
+        b = from + u / 8 * 110;
+        fg_gpu_fields(b + 32 + j / 4 * 32, j % 4 * 2, 3, codes);
+        fg_gpu_more_fields(b, j, 1, 2, codes);
+        break;
+    case FG_GPU_Q4_K: fg_gpu_fields(from + u / 8 * 144 + 16 + j / 2 * 32, j % 2 * 4, 15, codes); break;
+    case FG_GPU_Q5_K:
+        b = from + u / 8 * 176;
+        fg_gpu_fields(b + 48 + j / 2 * 32, j % 2 * 4, 15, codes);
+        fg_gpu_more_fields(b + 16, j, 1, 4, codes);
+        break;
+    case FG_GPU_Q6_K:
+        b = from + u / 8 * 210;
+        fg_gpu_fields(b + j / 4 * 64 + j % 2 * 32, j % 4 / 2 * 4, 15, codes);
+        fg_gpu_more_fields(b + 128 + j / 4 * 32, j % 4 * 2, 3, 4, codes);
+        break;
+    default: fg_gpu_nibbles(from + u / 8 * 136 + 8 + 16 * j, codes); break; /* IQ4_XS */
     }
 }
 
@@ -568,14 +595,26 @@ static inline void fg_gpu_scales(int type, const uint8_t *from, int32_t u, uint8
 }
 
 /* One field of 32 weights into pairs: `bits` bits of each code from bit `shift` on. */
-static inline void fg_gpu_pack_pairs(const uint8_t *codes, int shift, int bits, uint8_t *to) {
-    int per_word = 32 / bits, w, j, i;
+static inline void fg_gpu_pack_words(const uint8_t *codes, int shift, int bits, uint8_t *to) {
+    int per_word = 32 / bits, w, j;
     for (w = 0; w < bits; w++) {
-        uint32_t word = 0;
-        for (j = 0; j < per_word; j++)
-            word |= ((uint32_t)codes[w * per_word + j] >> shift & ((1u << bits) - 1)) << (bits * (j / 2) + j % 2 * 16);
-        for (i = 0; i < 4; i++) to[4 * w + i] = (uint8_t)(word >> 8 * i);
+        uint32_t word = 0, mask = (1u << bits) - 1;
+        const uint8_t *c = codes + w * per_word;
+        for (j = 0; j < per_word; j += 2)
+            word |= ((uint32_t)c[j] >> shift & mask) << (bits * j / 2) | ((uint32_t)c[j + 1] >> shift & mask) << (bits * j / 2 + 16);
+        to[4 * w] = (uint8_t)word;
+        to[4 * w + 1] = (uint8_t)(word >> 8);
+        to[4 * w + 2] = (uint8_t)(word >> 16);
+        to[4 * w + 3] = (uint8_t)(word >> 24);
     }
+}
+
+/* So that compilers see the sizes. */
+static inline void fg_gpu_pack_pairs(const uint8_t *codes, int shift, int bits, uint8_t *to) {
+    if (bits == 8) fg_gpu_pack_words(codes, 0, 8, to);
+    else if (bits == 4) fg_gpu_pack_words(codes, 0, 4, to);
+    else if (bits == 2) fg_gpu_pack_words(codes, shift, 2, to);
+    else fg_gpu_pack_words(codes, shift, 1, to);
 }
 
 /* A row of k weights as GGML stores it, into the layout of the device (layout->stride bytes, little-endian). */

@@ -5,6 +5,7 @@ enum { BENCH_MAX_BATCHES = 32 };
 
 typedef struct bench_run {
     double pp_tok_s, tok_s, read_gb_s;
+    double idle_us, idle_share; /* of the device between passes that decode: mean gap, share of the time */
 } bench_run;
 
 typedef struct bench {
@@ -119,6 +120,7 @@ static fg_result bench_drain(bench *b, const fg_request *requests, int batch) {
 static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run) {
     double prompt_seconds = 0.0, decode_seconds = 0.0, bytes = 0.0;
     uint64_t prompt_tokens = 0, kv_before = 0;
+    double idle = 0.0, idle_before = 0.0;
     int passes = 0;
     bool busy = true;
     fg_result result = FG_OK;
@@ -135,12 +137,16 @@ static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run
         } else if (stats.pass_decode_tokens == batch) {
             bytes += b->weight_bytes + (double)(stats.kv_bytes_read - kv_before);
             decode_seconds += seconds;
+            idle += stats.idle_seconds - idle_before;
             passes++;
         }
+        idle_before = stats.idle_seconds;
         kv_before = stats.kv_bytes_read;
     }
     run->pp_tok_s = prompt_seconds > 0.0 ? (double)prompt_tokens / prompt_seconds : 0.0;
     run->tok_s = decode_seconds > 0.0 ? (double)passes * batch / decode_seconds : 0.0;
+    run->idle_us = passes ? 1e6 * idle / passes : 0.0;
+    run->idle_share = decode_seconds > 0.0 ? idle / decode_seconds : 0.0;
     run->read_gb_s = decode_seconds > 0.0 ? bytes / decode_seconds / 1e9 : 0.0;
     return result;
 }
@@ -175,7 +181,7 @@ static void bench_progress(bench *b, int batch) {
 
 static fg_result bench_batch(bench *b, int index) {
     int i, n = b->args->repetitions;
-    double *values = (double *)xrealloc(NULL, 3 * (size_t)n * sizeof(double));
+    double *values = (double *)xrealloc(NULL, 5 * (size_t)n * sizeof(double));
     bench_run run;
     fg_result result = FG_OK;
     for (i = 0; i < n && result == FG_OK; i++) {
@@ -184,11 +190,15 @@ static fg_result bench_batch(bench *b, int index) {
         values[i] = run.pp_tok_s;
         values[n + i] = run.tok_s;
         values[2 * n + i] = run.read_gb_s;
+        values[3 * n + i] = run.idle_us;
+        values[4 * n + i] = run.idle_share;
     }
     if (result == FG_OK) {
         b->results[index].pp_tok_s = median(values, n);
         b->results[index].tok_s = median(values + n, n);
         b->results[index].read_gb_s = median(values + 2 * n, n);
+        b->results[index].idle_us = median(values + 3 * n, n);
+        b->results[index].idle_share = median(values + 4 * n, n);
     }
     free(values);
     return result;
@@ -332,7 +342,8 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
     str_printf(&out, ", \"threads\": %d, \"prompt\": %d, \"pp_tok_s\": %.2f, \"decode\": [", desc->n_threads,
                b->n_prompt, first->pp_tok_s);
     for (i = 0; i < b->n_batches; i++)
-        str_printf(&out, "%s{\"batch\": %d, \"tok_s\": %.2f}", i ? ", " : "", b->batches[i], b->results[i].tok_s);
+        str_printf(&out, "%s{\"batch\": %d, \"tok_s\": %.2f, \"idle_us\": %.1f, \"idle_share\": %.5f}", i ? ", " : "", b->batches[i],
+                   b->results[i].tok_s, b->results[i].idle_us, b->results[i].idle_share);
     str_printf(&out, "], \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n",
                first->read_gb_s, b->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, b->roof_gop_s);
     fwrite(out.data, 1, out.length, stdout);
@@ -347,9 +358,10 @@ static void print_bench_table(const bench *b, const fg_engine_desc *desc, const 
            byte_text(b->weight_bytes, size, sizeof(size)));
     printf("device    %s: %s\n", desc->backends[0]->name, caps->name);
     printf("prompt    %d tokens: %.1f tokens/s\n\n", b->n_prompt, first->pp_tok_s);
-    printf("batch     decode tokens/s     each sequence\n");
+    printf("batch     decode tokens/s     each sequence     idle between passes\n");
     for (i = 0; i < b->n_batches; i++)
-        printf("%5d %19.1f %17.1f\n", b->batches[i], b->results[i].tok_s, b->results[i].tok_s / b->batches[i]);
+        printf("%5d %19.1f %17.1f %13.0f us, %.2f%%\n", b->batches[i], b->results[i].tok_s, b->results[i].tok_s / b->batches[i],
+               b->results[i].idle_us, 100.0 * b->results[i].idle_share);
     printf("\ncomputes  %.0f Gop/s of products with weights in prompts", first->pp_tok_s * b->ops_per_token / 1e9);
     if (b->roof_gop_s > 0.0)
         printf("; %s products give %.0f (%.0f%%)", b->dots_are_int8 ? "int8" : "float", b->roof_gop_s,

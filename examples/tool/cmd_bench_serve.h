@@ -19,6 +19,7 @@ typedef struct load_level {
 typedef struct load_server {
     char name[64], host[64], prefix[128], model[128];
     int port;
+    socket_address address;
     load_level levels[LOAD_MAX_LEVELS];
 } load_server;
 
@@ -89,11 +90,8 @@ static void load_write(const load *b, const load_server *s, load_client *c, int 
 }
 
 static socket_id load_connect(const load_server *s) {
-    socket_address address;
-    socket_id id;
-    parse_address(s->host, s->port, &address);
-    id = socket(address.u.any.sa_family, SOCK_STREAM, 0);
-    if (id != NO_SOCKET && connect(id, &address.u.any, (socklen_t)address.length) != 0) {
+    socket_id id = socket(s->address.u.any.sa_family, SOCK_STREAM, 0);
+    if (id != NO_SOCKET && connect(id, &s->address.u.any, (socklen_t)s->address.length) != 0) {
         socket_close(id);
         return NO_SOCKET;
     }
@@ -390,7 +388,6 @@ static int parse_numbers(const tool_args *args, const char *option, const char *
 /* "http://127.0.0.1:8080/prefix" or "name=http://..." */
 static int parse_url(const tool_args *args, const char *text, load_server *s) {
     const char *http = strstr(text, "http://"), *at, *slash, *colon;
-    socket_address address;
     char port[8] = "80";
     if (!http || (http != text && http[-1] != '=')) return usage_error(args, "--url: '%s' is not [NAME=]http://ADDRESS:PORT", text);
     at = http + 7;
@@ -402,8 +399,8 @@ static int parse_url(const tool_args *args, const char *text, load_server *s) {
     if (*at == '[') snprintf(s->host, sizeof(s->host), "%.*s", (int)(colon - at) - 2, at + 1);
     else snprintf(s->host, sizeof(s->host), "%.*s", (int)(colon - at), at);
     s->port = atoi(port);
-    if (!parse_address(s->host, s->port, &address) || s->port < 1 || s->port > 65535)
-        return usage_error(args, "--url: '%s' has no numeric address and port", text);
+    if (s->port < 1 || s->port > 65535 || !parse_address(s->host, s->port, &s->address))
+        return usage_error(args, "--url: '%s' has no address and port that can be found", text);
     snprintf(s->prefix, sizeof(s->prefix), "%.*s", (int)(slash[0] && slash[1] ? strlen(slash) : 0), slash);
     if (strlen(s->prefix) >= 3 && strcmp(s->prefix + strlen(s->prefix) - 3, "/v1") == 0) s->prefix[strlen(s->prefix) - 3] = 0;
     if (http == text) snprintf(s->name, sizeof(s->name), "%.*s", (int)(slash - at), at);

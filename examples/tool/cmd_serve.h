@@ -629,7 +629,7 @@ static int server_listen(server *s) {
     int port = s->args->port;
     bool v6 = strchr(s->args->host, ':') != NULL;
     if (!sockets_start()) return failure("this system has no sockets");
-    if (!parse_address(s->args->host, port, &address)) return usage_error(s->args, "--host: '%s' is not a numeric address", s->args->host);
+    if (!parse_address(s->args->host, port, &address)) return usage_error(s->args, "--host: there is no address '%s'", s->args->host);
     raise_file_limit(s->max_conns + 64);
     s->listener = socket_listen(&address, &port);
     if (s->listener == NO_SOCKET) return failure("cannot listen on %s port %d", s->args->host, port);

@@ -27,7 +27,7 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption;
+    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption, *async;
     int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_prefix_cache, no_even_split, saturate;
     double target_tbt;
@@ -41,7 +41,7 @@ typedef struct tool_args {
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     int top_k, penalty_window;
     /* single commands */
-    bool no_bos, no_special, decode, graph, metadata;
+    bool kl, no_bos, no_special, decode, graph, metadata;
     int bench_prompt, repetitions;
     const char *batches, *plot;
     const char *host, *alias, *api_key;
@@ -72,6 +72,8 @@ static const option options[] = {
     {"-p", "--prompt", "TEXT", OPT_LIST, FIELD(prompts), 0, 0, CMD_GENERATE, "a prompt; give several for one batch"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_GENERATE, "a prompt from a file; - is stdin"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_PERPLEXITY, "the text; - is stdin"},
+    {"--kl", NULL, NULL, OPT_FLAG, FIELD(kl), 0, 0, CMD_PERPLEXITY,
+     "also the KL divergence from the same weights in 32-bit arithmetic (slow)"},
     {"-p", "--prompt", "N", OPT_INT, FIELD(bench_prompt), 1, 1e6, CMD_BENCH, "prompt tokens of each sequence (512)"},
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 0, INT_MOST, CMD_GENERATE,
      "tokens to write (128); 0: as many as fit"},
@@ -161,6 +163,8 @@ static const option options[] = {
     {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
     {"--preemption", NULL, "NAME", OPT_TEXT, FIELD(preemption), 0, 0, CMD_ENGINE,
      "when the KV pool is short: auto, recompute or swap"},
+    {"--async", NULL, "MODE", OPT_TEXT, FIELD(async), 0, 0, CMD_ENGINE,
+     "what runs beside the device: off (nothing), overlap (scheduling, delivery), 2 (and two passes in flight)"},
     {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
      "measure first how few tokens fill the device; take no more"},
     {"--target-tbt", NULL, "MS", OPT_REAL, FIELD(target_tbt), 0, 1e6, CMD_ENGINE | CMD_SIM,

@@ -72,6 +72,7 @@ static FILE *open_for_writing(const char *path) {
 #else
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -135,7 +136,7 @@ static void catch_interrupts(void) {
     signal(SIGINT, on_interrupt);
 }
 
-/* ---- sockets: non-blocking, on numeric addresses ------------------------------------------------ */
+/* ---- sockets: non-blocking ---------------------------------------------------------------------- */
 
 #if defined(_WIN32)
 typedef SOCKET socket_id;
@@ -197,21 +198,22 @@ typedef struct socket_address {
     int length;
 } socket_address;
 
-/* "127.0.0.1", "::1", "localhost"; false for other names, which would have to be looked up. */
+/* An address or a name, which is looked up; "localhost" is 127.0.0.1. False: there is none of that name. */
 static bool parse_address(const char *host, int port, socket_address *to) {
-    memset(to, 0, sizeof(*to));
+    struct addrinfo hints, *found = NULL;
+    char service[8];
+    bool ok;
+    memset(&hints, 0, sizeof(hints));
+    hints.ai_socktype = SOCK_STREAM;
+    snprintf(service, sizeof(service), "%u", (unsigned)port & 0xFFFF);
     if (strcmp(host, "localhost") == 0) host = "127.0.0.1";
-    if (inet_pton(AF_INET, host, &to->u.v4.sin_addr) == 1) {
-        to->u.v4.sin_family = AF_INET;
-        to->u.v4.sin_port = htons((unsigned short)port);
-        to->length = (int)sizeof(to->u.v4);
-        return true;
-    }
-    if (inet_pton(AF_INET6, host, &to->u.v6.sin6_addr) != 1) return false;
-    to->u.v6.sin6_family = AF_INET6;
-    to->u.v6.sin6_port = htons((unsigned short)port);
-    to->length = (int)sizeof(to->u.v6);
-    return true;
+    if (getaddrinfo(host, service, &hints, &found) != 0) return false;
+    memset(to, 0, sizeof(*to));
+    ok = found && (size_t)found->ai_addrlen <= sizeof(to->u);
+    if (ok) memcpy(&to->u, found->ai_addr, (size_t)found->ai_addrlen);
+    if (ok) to->length = (int)found->ai_addrlen;
+    freeaddrinfo(found);
+    return ok;
 }
 
 static void socket_set(socket_id s, int level, int option) {

@@ -64,6 +64,17 @@ static int find_preemption(const tool_args *args, fg_preemption *preemption) {
     return args->preemption ? usage_error(args, "no preemption '%s'", args->preemption) : 0;
 }
 
+static int find_async(const tool_args *args, fg_async *async) {
+    static const char *const names[3] = {"off", "overlap", "2"};
+    int i;
+    for (i = 0; args->async && i < 3; i++)
+        if (strcmp(args->async, names[i]) == 0) {
+            *async = (fg_async)i;
+            return 0;
+        }
+    return args->async ? usage_error(args, "--async is off, overlap or 2, not '%s'", args->async) : 0;
+}
+
 static int find_kv_type(const tool_args *args, fg_type *type) {
     static const char *const names[4] = {"f32", "f16", "bf16", "q8_0"};
     static const fg_type types[4] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
@@ -97,6 +108,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     result = find_backend(args, &desc->backends[0]);
     if (result == 0) result = find_policy(args, &desc->policy);
     if (result == 0) result = find_preemption(args, &desc->preemption);
+    if (result == 0) result = find_async(args, &desc->async);
     if (result == 0) result = find_kv_type(args, &desc->kv_type);
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
