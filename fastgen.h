@@ -108,8 +108,10 @@
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
    own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
 
-   backends/vulkan/fg_vulkan.h is a backend for any vendor's GPU in a header of its own, to include after this one:
-   desc.backends[0] = fg_backend_vulkan(). It finds the driver at run time and falls through to the CPU without one.
+   backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
+   vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
+   desc.backends[0] = fg_backend_cuda(), [1] = fg_backend_vulkan(). They find their driver at run time and fall through to the
+   next, at last the CPU, without one. ./build.sh dist puts each with its kernels into one file.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
    >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */

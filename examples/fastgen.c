@@ -6,6 +6,8 @@
 
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/cuda/fg_cuda.h"
+#include "../backends/hip/fg_hip.h"
 #include "../backends/vulkan/fg_vulkan.h"
 
 #include <errno.h>
@@ -88,6 +90,7 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf\n"
      "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
      "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
+     "  fastgen bench -m model.gguf --backend cuda --device 1\n"
      "  fastgen bench -m model.gguf --backend vulkan\n"
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
@@ -120,7 +123,7 @@ static const command commands[] = {
 
 static void print_help(FILE *to) {
     int i;
-    fprintf(to, "fastgen %s: serves large language models, on a CPU or a Vulkan GPU, from one file\n\n", fg_version());
+    fprintf(to, "fastgen %s: serves large language models, on a CPU or a GPU, from one file\n\n", fg_version());
     fprintf(to, "usage: fastgen COMMAND -m FILE [options]\n\ncommands:\n");
     for (i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "\nexamples:\n"

@@ -154,7 +154,7 @@ static const option options[] = {
     {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ENGINE, "engine"},
     {"-c", "--context", "N", OPT_INT, FIELD(context), 1, INT_MOST, CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_SERVE,
      "longest sequence in tokens"},
-    {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, vulkan, or null (computes nothing)"},
+    {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, cuda, hip, vulkan, or null (computes nothing)"},
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},

@@ -89,6 +89,8 @@ static int find_kv_type(const tool_args *args, fg_type *type) {
 
 static int find_backend(const tool_args *args, const fg_backend **backend) {
     *backend = strcmp(args->backend, "cpu") == 0 ? fg_backend_cpu()
+             : strcmp(args->backend, "cuda") == 0 ? fg_backend_cuda()
+             : strcmp(args->backend, "hip") == 0 ? fg_backend_hip()
              : strcmp(args->backend, "vulkan") == 0 ? fg_backend_vulkan()
              : strcmp(args->backend, "null") == 0 ? fg_backend_null() : NULL;
     if (!*backend) return usage_error(args, "no backend '%s'", args->backend);
