@@ -19,9 +19,11 @@
      those who are being answered. The KV cache is paged: no memory is reserved for tokens that may never come, common
      prefixes are computed once, parallel samples share their prompt, and when memory is short the newest request is set
      back and later computed again, or brought back from host memory, whichever takes less time. An accepted request always finishes.
-   - Guesses ahead where asked to (n_draft): tokens that followed the same words before are verified in the same pass, so that
-     text which repeats itself comes several tokens at a time, and is the same text.
+   - Guesses ahead where asked to (n_draft): tokens that followed the same words before, or that a small model would write, are
+     verified in the same pass, so that several come at a time, and the text is the same.
    - Parallel samples, best_of and beam search, on KV blocks that they share.
+   - Keeps the device busy (engine_desc.async): the next pass is scheduled, and what came of the last one sampled and delivered,
+     while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
@@ -102,10 +104,14 @@
    pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops
    and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
    fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
-   the checks of what comes from outside; a tensor's data stay where they are while its weight lives.
+   the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
+   from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
+   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
 
-   backends/vulkan/fg_vulkan.h is a backend for any vendor's GPU in a header of its own, to include after this one:
-   desc.backends[0] = fg_backend_vulkan(). It finds the driver at run time and falls through to the CPU without one.
+   backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
+   vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
+   desc.backends[0] = fg_backend_cuda(), [1] = fg_backend_vulkan(). They find their driver at run time and fall through to the
+   next, at last the CPU, without one. ./build.sh dist puts each with its kernels into one file.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
    >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
@@ -321,12 +327,23 @@ typedef enum fg_preemption {
     FG_PREEMPT_SWAP        /* its KV waits in host memory */
 } fg_preemption;
 
+/* What the host does while the device computes. The output is the same, bit for bit. */
+typedef enum fg_async {
+    FG_ASYNC_OFF = 0, /* nothing: schedule, compute, sample, deliver, one after another */
+    FG_ASYNC_OVERLAP, /* the next pass is scheduled, and the one before delivered; tokens that are not known yet are filled in
+                         when they are. A request that stops by itself takes part in one pass more, whose result is dropped */
+    FG_ASYNC_2        /* two passes of different sequences are in flight, each with half of those that decode: the device always
+                         has the next, also while tokens are drawn, but a sequence's tokens are two passes apart */
+} fg_async;
+
 #define FG_MAX_BACKENDS 8
 
 /* Zero means the default, everywhere. fg_engine_get_desc reads back what was chosen. */
 typedef struct fg_engine_desc {
     fg_model *model;         /* a loaded model, shared between engines; */
     const char *model_path;  /* or a path: the engine loads and owns it */
+    fg_model *draft_model;   /* a small model with the same vocabulary, which guesses for requests with n_draft; or none */
+    const char *draft_path;  /*    or its path. Its passes come between those of the model, and FG_ASYNC_2 becomes OVERLAP */
     const fg_backend *backends[FG_MAX_BACKENDS]; /* in order of preference; the CPU comes last by itself */
     const void *backend_options; /* passed to the backend's open, e.g. fg_null_options */
     const char *device;      /* backend's device by name or index; NULL: its first */
@@ -350,7 +367,8 @@ typedef struct fg_engine_desc {
     size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
     uint64_t sample_seed;    /* mixed into every request's seed */
-    double (*clock)(void *user); /* seconds; NULL: the monotonic clock */
+    fg_async async;          /* without threads, where the backend has no queue of passes: FG_ASYNC_OFF */
+    double (*clock)(void *user); /* seconds; NULL: the monotonic clock. With `async` called from the engine's thread, too */
     void *clock_user;
     fg_write_fn trace;       /* a trace of passes and requests, as JSON in the Trace Event Format that Perfetto and Chrome */
     void *trace_user;        /*    show; from the stepping thread, complete once the engine is freed. Must not call the engine */
@@ -446,8 +464,9 @@ typedef struct fg_request_desc {
     int top_logprobs;         /*    and this many of the best alternatives, at most FG_MAX_TOP_LOGPROBS */
     bool prompt_logprobs;     /* FG_EVENT_PROMPT events for the prompt's tokens */
     int priority;             /* higher goes first; ageing keeps the others moving */
-    int n_draft;              /* most tokens guessed ahead in a pass, from what followed the last ones before (prompt lookup). The
-                                 guesses are verified: the output stays the same, token for token. 0: none; at most 16 */
+    int n_draft;              /* most tokens guessed ahead in a pass, by the engine's draft model, or else from what followed the
+                                 last ones before (prompt lookup). The guesses are verified: the output stays the same, token
+                                 for token. 0: none; at most 16 */
     fg_logits_fn on_logits;
     void *on_logits_user;
     void *user;               /* comes back in every event */
@@ -506,14 +525,15 @@ typedef struct fg_event {
 
 /* Queues a request; copies everything it needs. Any thread. Errors: INVALID_ARGUMENT, TOO_LONG, QUEUE_FULL, OUT_OF_MEMORY. */
 fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *request);
-/* Ends a request; its blocks are free after the pass in progress. Any thread. NOT_FOUND when it has ended already. */
+/* Ends a request; its blocks are free after the passes in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
 /* Writes the tokens of a request (of its first sample) and their KV cache, for another engine to go on with: of the same model,
    KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread.
    Errors: NOT_FOUND, UNSUPPORTED, OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
-   the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time. */
+   the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time.
+   With fg_engine_desc.async it returns when a pass has ended, and leaves the next in progress. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
 /* Takes the oldest event; false when there is none. One thread at a time. */
 bool fg_next_event(fg_engine *engine, fg_event *event);
@@ -544,6 +564,8 @@ typedef struct fg_stats {
     uint64_t prefix_queries, prefix_hits; /* in tokens */
     uint64_t drafted_tokens, accepted_tokens; /* guessed ahead, and of these found right */
     double device_seconds, host_seconds;
+    double draft_seconds; /* of the draft model's passes */
+    double idle_seconds; /* of the device, between passes, while there was work */
     uint64_t kv_bytes_read; /* by attention */
 } fg_stats;
 void fg_get_stats(fg_engine *engine, fg_stats *stats);
@@ -681,6 +703,9 @@ typedef struct fg_batch {
     const int32_t *slots[FG_MAX_GROUPS];        /* [n_tokens] block * block_tokens + offset where the token's KV goes */
     const int32_t *rows;                        /* [n_rows] tokens that need logits, ascending */
     bool want_logits;                           /* fg_output.logits is needed, not only fg_output.rows */
+    const int32_t *feed;                        /* [n_tokens] in place of tokens[t] comes fg_output.rows[feed[t]].token of the pass
+                                                   submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
+                                                   caps.in_flight < 2 */
 } fg_batch;
 
 typedef struct fg_row_result {
@@ -689,7 +714,7 @@ typedef struct fg_row_result {
     float log_sum_exp;   /* of the row */
 } fg_row_result;
 
-/* Valid until the next submit of the plan. */
+/* Valid until the next submit of the plan; with caps.in_flight 2, until the one after that. */
 typedef struct fg_output {
     const fg_row_result *rows; /* [n_rows] */
     float *logits;             /* [n_rows * n_vocab], or NULL */
@@ -720,6 +745,8 @@ struct fg_device_caps {
     uint64_t kv_types;      /* bit (1 << fg_type) of each KV type offered */
     uint64_t weight_types;  /* likewise */
     uint32_t ops;           /* bit (1 << fg_op_type) of each op offered */
+    int in_flight;          /* passes that may be submitted before the first of them is waited for; 0, 1: one. With 2, submit and
+                               copy_blocks queue behind what was submitted, wait is for the oldest, and fg_batch.feed is heeded */
 };
 
 typedef struct fg_device fg_device; /* the backend's own */
@@ -744,7 +771,8 @@ struct fg_backend {
     /* Takes the graph (which outlives the plan) and allocates slots and KV pool. With plan NULL only *memory is set. */
     fg_result (*prepare)(fg_device *device, const fg_graph *graph, fg_plan **plan, fg_memory *memory);
     void (*release)(fg_device *device, fg_plan *plan);
-    fg_result (*submit)(fg_device *device, fg_plan *plan, const fg_batch *batch); /* may return before the work is done */
+    fg_result (*submit)(fg_device *device, fg_plan *plan, const fg_batch *batch); /* may return before the work is done; the
+                                                                          batch stays as it is until then */
     fg_result (*wait)(fg_device *device, fg_plan *plan, fg_output *output);
     fg_result (*copy_blocks)(fg_device *device, fg_plan *plan, const fg_block_copy *copies, int n);
     fg_result (*profile)(fg_device *device, fg_roofs *roofs);
@@ -760,7 +788,8 @@ const fg_backend *fg_backend_null(void); /* computes nothing; for tests and simu
 /* Options of the null backend: a pass of t tokens that reads c KV tokens takes
        overhead + base + per_token*t + per_kv_token*c seconds, or, as a roofline,
        overhead + max(base, per_token*t) + per_kv_token*c;
-   added to *clock (may be NULL). Its logits are a fixed pseudo-random function of token and position. */
+   after the pass before; waiting for it sets *clock (may be NULL) to its end. Its logits are a fixed pseudo-random function of
+   the tokens before. */
 typedef struct fg_null_options {
     double base, per_token, per_kv_token;
     double *clock;
@@ -11590,13 +11619,15 @@ typedef struct fg__seq {
     uint64_t serial;        /* breaks ties: order of arrival */
     const int32_t *tokens;  /* prompt and what was generated so far */
     int32_t n_tokens;       /* known tokens */
-    int32_t n_computed;     /* of these, whose KV is in the pool */
+    int32_t n_ahead;        /* tokens behind these that passes in progress will make known: 0 or 1 */
+    int32_t n_computed;     /* of these, whose KV is in the pool, or will be after the passes in progress */
     int32_t n_cached;       /* of these, taken from the prefix cache when last admitted */
     int32_t n_scheduled;    /* to be computed by this pass */
     int32_t n_draft;        /* guesses that lie behind the known tokens */
     int32_t n_drafted;      /* of n_scheduled, those that are guesses */
     bool no_match;          /* needs the logits of its whole prompt: may not start from a cached prefix */
     bool every_row;         /* each of its tokens takes a row of logits */
+    int32_t n_flights;      /* passes in progress that it is part of */
     bool running;
     bool held;              /* computed, and waits for others: the first to lose its blocks, and its place, when they need them */
     uint32_t n_preemptions;
@@ -11637,6 +11668,9 @@ typedef struct fg__sched {
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
     int starved;             /* passes in a row in which the target left nothing for a prompt */
+    bool busy;               /* passes are in progress: nobody is preempted, and nothing swapped in */
+    bool pressed;            /* because of that, somebody was left out */
+    bool halves;             /* a pass takes half of the decodes */
     bool turn;               /* the last pass did not hold all decodes: the next begins after this one */
     int64_t turn_rank;
     uint64_t turn_serial;
@@ -11770,10 +11804,10 @@ static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     return FG_OK;
 }
 
-/* Takes a sequence out, wherever it is, and gives back its blocks. */
+/* Takes a sequence out, wherever it is, and gives back its blocks; those of passes in progress with fg__sched_landed. */
 static void fg__sched_remove(fg__sched *s, fg__seq *seq) {
     fg__seq_list_remove(seq->running ? &s->running : &s->waiting, seq);
-    fg__kv_release(s->kv, &seq->kv);
+    if (!seq->n_flights) fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
 }
 
@@ -11820,18 +11854,21 @@ static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     if (!seq->held) fg__seq_list_insert(&s->waiting, seq);
 }
 
-/* Preempts one that is held and not of a higher rank (it may wait for `seq`), or the last in the order if that is after `seq`. False: `seq` itself is the last that runs. */
+/* Preempts, or, while passes are in progress, notes that somebody must be. */
+static bool fg__sched_displace(fg__sched *s, fg__seq *seq) {
+    if (s->busy) s->pressed = true;
+    else fg__sched_preempt(s, seq);
+    return !s->busy;
+}
+
+/* Preempts one that is held and not of a higher rank (it may wait for `seq`), or the last in the order if that is after `seq`.
+   False: `seq` itself is the last that runs. */
 static bool fg__sched_make_room(fg__sched *s, const fg__seq *seq) {
     fg__seq *last = s->running.count ? s->running.items[s->running.count - 1] : NULL;
     size_t i;
     for (i = s->running.count; i-- > 0;)
-        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank) {
-            fg__sched_preempt(s, s->running.items[i]);
-            return true;
-        }
-    if (!last || last == seq || !fg__seq_before(seq, last)) return false;
-    fg__sched_preempt(s, last);
-    return true;
+        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank) return fg__sched_displace(s, s->running.items[i]);
+    return last && last != seq && fg__seq_before(seq, last) && fg__sched_displace(s, last);
 }
 
 /* KV tokens that n more tokens of `seq` read. */
@@ -11865,7 +11902,7 @@ static bool fg__sched_take(fg__sched *s, fg__seq *seq, int32_t n) {
     return true;
 }
 
-static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens - seq->n_computed; }
+static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens + seq->n_ahead - seq->n_computed; }
 
 /* ---- decodes ---------------------------------------------------------------------------------- */
 
@@ -11873,12 +11910,13 @@ static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens - seq->n_
    False: the pass is full. */
 static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after) {
     size_t i = 0;
+    int32_t most = s->halves ? FG__MIN((int32_t)(s->running.count + 1) / 2, s->max_rows) : s->max_rows;
     while (i < s->running.count) {
         fg__seq *seq = s->running.items[i++];
         if (fg__seq_left(seq) != 1 || seq->n_scheduled || (mark && fg__seq_before(mark, seq) != after)) continue;
-        if (s->budget <= 0 || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
+        if (s->budget <= 0 || s->n_rows >= most || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
         if (!fg__sched_take(s, seq, 1)) {
-            fg__sched_preempt(s, seq);
+            (void)fg__sched_displace(s, seq);
             continue;
         }
         s->turn_rank = seq->rank;
@@ -11978,6 +12016,10 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
 
 /* Moves one of the waiting to the running if it fits; false when not. */
 static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
+    if (s->busy && seq->n_swapped) {
+        s->pressed = true;
+        return false;
+    }
     while (s->running.count >= (size_t)s->max_seqs)
         if (!fg__sched_make_room(s, seq)) return false;
     fg__sched_find(s, seq);
@@ -12032,14 +12074,14 @@ static bool fg__sched_whole(fg__sched *s, fg__seq *seq, bool first) {
     return (n <= s->budget || first) && fg__sched_take(s, seq, n);
 }
 
-/* The first of the running ones that has a prompt to go on with, or NULL. To those who take whole prompts, a last token
-   after others is none: it is a decode. */
+/* The first of the running ones that has a prompt to go on with, or NULL. To those who take whole prompts, or half of the
+   decodes, a last token after others is none: it is a decode. */
 static fg__seq *fg__sched_prompt(const fg__sched *s, bool whole) {
     size_t i;
     for (i = 0; i < s->running.count; i++) {
         fg__seq *seq = s->running.items[i];
         if (seq->n_scheduled || fg__seq_left(seq) < 1) continue;
-        if (!whole || fg__seq_left(seq) > 1 || seq->n_computed == seq->n_cached) return seq;
+        if (!(whole || s->halves) || fg__seq_left(seq) > 1 || seq->n_computed == seq->n_cached) return seq;
     }
     return NULL;
 }
@@ -12204,25 +12246,32 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     return s->pass.count > 0;
 }
 
-/* n more tokens of `seq` are computed for good. */
-static void fg__sched_advance(fg__sched *s, fg__seq *seq, int32_t n) {
-    seq->n_computed += n;
-    fg__kv_commit(s->kv, &seq->kv, seq->tokens, seq->n_computed);
-    fg__kv_trim(s->kv, &seq->kv, seq->n_computed);
+/* The first n tokens of `seq` are computed: their blocks may be found, and what nobody sees any more is given back. */
+static void fg__sched_settle(fg__sched *s, fg__seq *seq, int32_t n) {
+    fg__kv_commit(s->kv, &seq->kv, seq->tokens, n);
+    fg__kv_trim(s->kv, &seq->kv, n);
 }
 
-/* After the guesses of a pass were compared, and fg__sched_advance called for those that were right. */
-static void fg__sched_settle(fg__sched *s, fg__seq *seq) { fg__kv_truncate(s->kv, &seq->kv, seq->n_computed); }
+/* A guess of a pass was right. */
+static void fg__sched_advance(fg__sched *s, fg__seq *seq) { fg__sched_settle(s, seq, ++seq->n_computed); }
 
-/* Books the pass as computed, but for its guesses. The engine then appends sampled tokens, and calls fg__sched_remove on what
-   ended. */
-static void fg__sched_done(fg__sched *s) {
+/* After the guesses of a pass were compared. */
+static void fg__sched_forget_guesses(fg__sched *s, fg__seq *seq) { fg__kv_truncate(s->kv, &seq->kv, seq->n_computed); }
+
+/* The pass goes to the device: its tokens count as computed, but for its guesses. */
+static void fg__sched_launched(fg__sched *s) {
     size_t i;
     for (i = 0; i < s->pass.count; i++) {
         fg__seq *seq = s->pass.items[i];
-        fg__sched_advance(s, seq, seq->n_scheduled - seq->n_drafted);
+        seq->n_computed += seq->n_scheduled - seq->n_drafted;
         seq->n_scheduled = seq->n_drafted = 0;
+        seq->n_flights++;
     }
+}
+
+/* A pass with `seq` has ended. If it was taken out meanwhile, its blocks are free now. */
+static void fg__sched_landed(fg__sched *s, fg__seq *seq, bool removed) {
+    if (--seq->n_flights == 0 && removed) fg__kv_release(s->kv, &seq->kv);
 }
 
 /* ================================================================================================
@@ -15946,13 +15995,14 @@ static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int p
     }
 }
 
-/* How many rows are multiplied with a panel before the next one: their activations stay in the second-level cache. */
+/* How many rows are multiplied with a panel before the next one: their activations stay in a cache, and fewer readings of
+   the weights are worth more than the nearest one. */
 static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows) {
     const fg_op *op = &plan->graph->ops[stage->first];
     size_t stride = plan->ops[stage->first].act_stride, fit;
     int n_tiles;
     if (stride == 0) stride = (size_t)op->k * sizeof(float);
-    fit = FG__MAX(((size_t)384 << 10) / stride, FG__ROWS);
+    fit = FG__MAX(((size_t)1 << 20) / stride, FG__ROWS);
     n_tiles = (int)(((size_t)n_rows + fit - 1) / fit);
     return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 12);
 }
@@ -18511,12 +18561,20 @@ typedef struct fg__null_device {
     fg_null_options options;
 } fg__null_device;
 
-typedef struct fg__null_plan {
-    const fg_graph *graph;
-    uint64_t *kv[FG_MAX_GROUPS]; /* [n_blocks * block_tokens] fingerprints */
+/* What a pass leaves. */
+typedef struct fg__null_pass {
     fg_row_result *rows;
     float *logits;
     bool want_logits;
+    double end;
+} fg__null_pass;
+
+typedef struct fg__null_plan {
+    const fg_graph *graph;
+    uint64_t *kv[FG_MAX_GROUPS]; /* [n_blocks * block_tokens] fingerprints */
+    fg__null_pass passes[2];     /* by turns */
+    unsigned n_submitted, n_waited;
+    double until;                /* the end of the last pass */
 } fg__null_plan;
 
 static int fg__null_probe(void) { return 1; }
@@ -18546,6 +18604,7 @@ static void fg__null_caps(fg_device *handle, fg_device_caps *caps) {
     caps->token_budget = 256;
     caps->kv_types = caps->weight_types = ~(uint64_t)0;
     caps->ops = ~(uint32_t)0;
+    caps->in_flight = 2;
 }
 
 static void *fg__null_alloc(fg_device *handle, size_t bytes) { return fg__malloc(&((fg__null_device *)handle)->env, bytes, 1); }
@@ -18581,8 +18640,10 @@ static void fg__null_release(fg_device *handle, fg_plan *plan_handle) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     int g;
     for (g = 0; g < FG_MAX_GROUPS; g++) fg__free(env, plan->kv[g]);
-    fg__free(env, plan->rows);
-    fg__free(env, plan->logits);
+    for (g = 0; g < 2; g++) {
+        fg__free(env, plan->passes[g].rows);
+        fg__free(env, plan->passes[g].logits);
+    }
     fg__free(env, plan);
 }
 
@@ -18594,9 +18655,13 @@ static bool fg__null_allocate(const fg__env *env, fg__null_plan *plan, const fg_
         plan->kv[g] = (uint64_t *)fg__calloc(env, slots, sizeof(uint64_t));
         ok = ok && plan->kv[g];
     }
-    plan->rows = (fg_row_result *)fg__calloc(env, (size_t)graph->max_rows, sizeof(fg_row_result));
-    plan->logits = (float *)fg__calloc(env, (size_t)graph->max_rows * (size_t)graph->n_vocab, sizeof(float));
-    return ok && plan->rows && plan->logits;
+    for (g = 0; g < 2; g++) {
+        fg__null_pass *pass = &plan->passes[g];
+        pass->rows = (fg_row_result *)fg__calloc(env, (size_t)graph->max_rows, sizeof(fg_row_result));
+        pass->logits = (float *)fg__calloc(env, (size_t)graph->max_rows * (size_t)graph->n_vocab, sizeof(float));
+        ok = ok && pass->rows && pass->logits;
+    }
+    return ok;
 }
 
 static fg_result fg__null_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
@@ -18607,7 +18672,7 @@ static fg_result fg__null_prepare(fg_device *handle, const fg_graph *graph, fg_p
         memset(memory, 0, sizeof(*memory));
         for (g = 0; g < graph->n_groups; g++)
             memory->kv += (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].block_tokens * sizeof(uint64_t);
-        memory->activations = (size_t)graph->max_rows * (size_t)graph->n_vocab * sizeof(float);
+        memory->activations = 2 * (size_t)graph->max_rows * (size_t)graph->n_vocab * sizeof(float);
     }
     if (!out) return FG_OK;
     plan = (fg__null_plan *)fg__calloc(env, 1, sizeof(fg__null_plan));
@@ -18638,44 +18703,57 @@ static uint64_t fg__null_seen(const fg__null_plan *plan, const fg_batch *batch, 
     return h;
 }
 
-static void fg__null_row(fg__null_plan *plan, uint64_t h, int row) {
+static void fg__null_row(const fg__null_plan *plan, fg__null_pass *pass, uint64_t h, int row) {
     int n = plan->graph->n_vocab, i;
-    float *logits = plan->logits + (size_t)row * (size_t)n;
+    float *logits = pass->logits + (size_t)row * (size_t)n;
     double sum = 0;
-    plan->rows[row].token = (int32_t)(h % (uint64_t)n);
-    plan->rows[row].logit = 2;
-    plan->rows[row].log_sum_exp = (float)log((double)n) + 2;
-    if (!plan->want_logits) return;
+    pass->rows[row].token = (int32_t)(h % (uint64_t)n);
+    pass->rows[row].logit = 2;
+    pass->rows[row].log_sum_exp = (float)log((double)n) + 2;
+    if (!pass->want_logits) return;
     for (i = 0; i < n; i++) logits[i] = (float)(fg__mix(h + (uint64_t)i + 1) >> 40) / 16777216.0f;
-    logits[plan->rows[row].token] = 2;
+    logits[pass->rows[row].token] = 2;
     for (i = 0; i < n; i++) sum += exp((double)logits[i]);
-    plan->rows[row].log_sum_exp = (float)log(sum);
+    pass->rows[row].log_sum_exp = (float)log(sum);
+}
+
+/* Seconds that a pass takes. */
+static double fg__null_seconds(const fg_null_options *o, const fg_batch *batch) {
+    double compute = o->per_token * batch->n_tokens;
+    double seconds = o->overhead + (o->roofline ? FG__MAX(o->base, compute) : o->base + compute);
+    int s;
+    for (s = 0; s < batch->n_seqs; s++) seconds += o->per_kv_token * batch->kv_len[s];
+    return seconds;
 }
 
 static fg_result fg__null_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     const fg_null_options *o = &((fg__null_device *)handle)->options;
-    double compute = o->per_token * batch->n_tokens;
-    double seconds = o->overhead + (o->roofline ? FG__MAX(o->base, compute) : o->base + compute);
+    const fg__null_pass *before = &plan->passes[(plan->n_submitted + 1) & 1];
+    fg__null_pass *pass = &plan->passes[plan->n_submitted++ & 1];
     int g, s, t, row = 0;
-    plan->want_logits = batch->want_logits;
+    pass->want_logits = batch->want_logits;
     for (g = 0; g < plan->graph->n_groups; g++)
-        for (t = 0; t < batch->n_tokens; t++)
-            plan->kv[g][batch->slots[g][t]] = fg__null_fingerprint(batch->tokens[t], batch->positions[t]);
-    for (s = 0; s < batch->n_seqs; s++) {
-        seconds += o->per_kv_token * batch->kv_len[s];
+        for (t = 0; t < batch->n_tokens; t++) {
+            int32_t token = batch->feed && batch->feed[t] >= 0 ? before->rows[batch->feed[t]].token : batch->tokens[t];
+            plan->kv[g][batch->slots[g][t]] = fg__null_fingerprint(token, batch->positions[t]);
+        }
+    for (s = 0; s < batch->n_seqs; s++)
         for (; row < batch->n_rows && batch->rows[row] < batch->cu_q[s + 1]; row++)
-            fg__null_row(plan, fg__null_seen(plan, batch, s, batch->positions[batch->rows[row]]), row);
-    }
-    if (o->clock) *o->clock += seconds;
+            fg__null_row(plan, pass, fg__null_seen(plan, batch, s, batch->positions[batch->rows[row]]), row);
+    if (o->clock) plan->until = FG__MAX(plan->until, *o->clock);
+    plan->until += fg__null_seconds(o, batch);
+    pass->end = plan->until;
     return FG_OK;
 }
 
 static fg_result fg__null_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
-    (void)handle;
-    output->rows = plan->rows;
-    output->logits = plan->want_logits ? plan->logits : NULL;
+    const fg__null_pass *pass = &plan->passes[plan->n_waited++ & 1];
+    double *clock = ((fg__null_device *)handle)->options.clock;
+    if (clock) *clock = FG__MAX(*clock, pass->end);
+    output->rows = pass->rows;
+    output->logits = pass->want_logits ? pass->logits : NULL;
     return FG_OK;
 }
 
@@ -18750,6 +18828,15 @@ typedef struct fg__lookup {
     int n_drafted, n_accepted;
 } fg__lookup;
 
+/* What the draft model has of a sample. */
+typedef struct fg__drafted {
+    fg__kv_seq kv;
+    int n_computed;             /* tokens whose KV it has: known ones and guesses */
+    int base, n;                /* its last guesses, for the tokens from `base` on */
+    int32_t guesses[16];        /* FG__MAX_DRAFT */
+    int wanted;
+} fg__drafted;
+
 /* One sample of a request. */
 typedef struct fg__sequence {
     fg__seq seq;
@@ -18761,12 +18848,14 @@ typedef struct fg__sequence {
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
     fg__event_node *end;
     fg__lookup lookup;
+    fg__drafted drafted;
     void *swapped;          /* KV blocks in host memory, group after group */
     size_t swapped_bytes;   /* of these, what counts against swap_bytes */
     fg__event_node *kept, **kept_end; /* events that are kept back until all samples have ended */
     double logprob;         /* sum over the output, where samples compete */
     struct fg__beam *beam;
     double last_token;      /* time of the token before; 0: none */
+    int row;                /* of the pass in progress, which its token after the known ones will come from */
     bool ended;
 } fg__sequence;
 
@@ -18810,6 +18899,9 @@ typedef struct fg__request {
     fg_result beam_result;
     int n_known_prompt;       /* of a restored request: its prompt before it was saved */
     bool taken;               /* out of the inbox: the stepping thread's */
+    int n_flights;            /* passes in progress that it is part of, counted by samples */
+    bool over;                /* its end was told; it is freed when the last of these has landed */
+    bool begun;               /* times.inference_begin is that of a pass */
     bool forked, cancelled;
     bool started, sampled;    /* times.first_scheduled and times.first_token are set */
     int32_t *banned;          /* tokens that may not come before min_tokens */
@@ -18832,11 +18924,64 @@ typedef struct fg__request_slot {
     int32_t next_free;
 } fg__request_slot;
 
-/* A sequence of the pass, and its tokens in it. */
+/* A sequence of a pass, and its tokens and rows in it. */
 typedef struct fg__pass_entry {
     fg__sequence *sequence;
     int from, n, n_drafted; /* n counts the guesses, too */
+    int row, n_rows;
+    bool is_drawn;          /* what follows its last token was drawn already: */
+    fg_result result;
+    fg__sample_output drawn;
 } fg__pass_entry;
+
+/* A pass from its making until it has been delivered. */
+typedef struct fg__flight {
+    fg_batch batch;
+    int32_t *memory, *tokens, *positions, *cu_q, *kv_len, *rows, *feed, *tables[FG_MAX_GROUPS], *slots[FG_MAX_GROUPS];
+    int32_t *entry_of;         /* [max_rows] */
+    fg__pass_entry *entries;   /* [max_seqs] */
+    int n_entries;
+    fg_block_copy *copies;     /* before the pass */
+    int n_copies;
+    bool feeds;                /* some of its tokens are to come from the pass before */
+    double begin, start, end;  /* scheduled, on the device from, to */
+    double scheduling;         /* seconds */
+    double kv_tokens;          /* read */
+    uint64_t kv_bytes;
+    int n_decoding;            /* of its tokens */
+    /* set by whom drives the device */
+    int state;                 /* FG__FLIGHT_... */
+    fg_output output;
+    fg_row_result *kept_rows;  /* where the output must outlive the next submit */
+    float *kept_logits;
+    fg_result result;
+    char error[256];
+} fg__flight;
+
+enum { FG__FLIGHT_MADE, FG__FLIGHT_QUEUED, FG__FLIGHT_DONE };
+
+/* The thread that drives a device without a queue of its own: it runs passes as they are queued, one after another. */
+typedef struct fg__driver {
+    fg__thread thread;
+    fg__mutex lock;
+    fg__cond changed;
+    bool running, quit;
+    unsigned n_done; /* passes; the next is flights[n_done & 1] */
+} fg__driver;
+
+/* The draft model on the same device, with KV blocks of its own, of which nothing is shared. */
+typedef struct fg__draft {
+    fg_model *model, *owned;
+    fg__graph_builder builder;
+    fg_graph graph;
+    fg_weight **weights;
+    fg_plan *plan;
+    fg__kv kv;
+    fg__flight flight;          /* the pass */
+    fg__sequence **list;        /* [max_seqs] those who guess now */
+    double guess_seconds;       /* of a guess */
+    bool failed;
+} fg__draft;
 
 struct fg_engine {
     fg__env env;
@@ -18852,16 +18997,18 @@ struct fg_engine {
     fg__kv kv;
     fg__sched sched;
     fg__sample_scratch scratch;
-    fg__pass_entry *entries;  /* [max_seqs] */
+    fg__flight flights[2];    /* by turns; in progress are those from n_landed to n_launched-1 */
+    unsigned n_launched, n_landed;
+    bool native;              /* the device has a queue of passes */
+    fg__driver driver;        /* or else, with desc.async */
+    fg__draft *draft;         /* NULL: none */
+    double device_end;        /* of the last pass of any model */
     uint64_t n_drafted, n_accepted, n_swaps;
     size_t swapped_bytes;     /* host memory in use */
     double swap_byte_seconds; /* what moving a byte takes */
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
     int32_t *end_tokens;
     int n_end_tokens;
-    /* the batch block of a pass */
-    fg_batch batch;
-    int32_t *batch_memory, *tokens, *positions, *cu_q, *kv_len, *rows, *tables[FG_MAX_GROUPS], *slots[FG_MAX_GROUPS];
     /* under lock */
     fg__mutex lock, step_lock;
     fg__cond changed;
@@ -18972,15 +19119,18 @@ static void fg__trace_request(const fg_engine *e, const fg__request *request, co
     fg__trace_async(e, 'e', r, "request", FG__MAX(t->finish, t->inference_end), args);
 }
 
-/* The pass that has just been done: scheduled from `begin`, on the device from `start` to `end`, handed out until `done`. */
-static void fg__trace_pass(const fg_engine *e, double begin, double start, double end, double done) {
+static void fg__trace_scheduled(const fg_engine *e, const fg__flight *f) {
+    fg__trace_span(e, 1, "schedule", f->begin, f->begin + f->scheduling, "");
+}
+
+/* The pass that has just been done: on the device from f->start to f->end, handed out from `landed` to `done`. */
+static void fg__trace_pass(const fg_engine *e, const fg__flight *f, double landed, double done) {
     const fg_stats *s = &e->stats;
     char args[256], time[32];
-    fg__trace_span(e, 1, "schedule", begin, start, "");
     snprintf(args, sizeof(args), "\"tokens\":%d,\"prompt\":%d,\"decode\":%d,\"sequences\":%d", s->pass_tokens, s->pass_prompt_tokens,
              s->pass_decode_tokens, s->pass_seqs);
-    fg__trace_span(e, 2, "pass", start, end, args);
-    fg__trace_span(e, 1, "deliver", end, done, "");
+    fg__trace_span(e, 2, "pass", f->start, f->end, args);
+    fg__trace_span(e, 1, "deliver", landed, done, "");
     fg__trace_time(done - e->trace_origin, time);
     fg__trace(e, ",\n{\"ph\":\"C\",\"name\":\"requests\",\"pid\":1,\"ts\":%s,\"args\":{\"running\":%d,\"waiting\":%d}}", time,
               s->n_running, s->n_waiting);
@@ -19073,6 +19223,7 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
     for (i = 0; r->samples && i < r->n; i++) {
         fg__sequence *s = &r->samples[i];
         fg__kv_seq_destroy(env, &s->seq.kv);
+        fg__kv_seq_destroy(env, &s->drafted.kv);
         fg__free(env, s->tokens);
         fg__free(env, s->lookup.table);
         fg__free(env, s->swapped);
@@ -19201,13 +19352,14 @@ static uint32_t fg__lookup_hash(const int32_t *tokens, int n) {
     return (uint32_t)(h >> 32);
 }
 
-static bool fg__lookup_init(const fg__env *env, fg__lookup *l, size_t room, int most) {
+static bool fg__lookup_init(const fg__env *env, fg__lookup *l, size_t room, int most, bool table) {
     size_t size = 64;
+    l->length = FG__MIN(4, most);
+    l->rate = 0.5;
+    if (!table) return true;
     while (size < room) size *= 2;
     l->table = (int32_t *)fg__calloc(env, size, sizeof(int32_t));
     l->mask = (uint32_t)(size - 1);
-    l->length = FG__MIN(4, most);
-    l->rate = 0.5;
     return l->table != NULL;
 }
 
@@ -19226,7 +19378,8 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
-    if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft)) return false;
+    if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
+    if (r->desc.n_draft > 0 && e->draft && fg__kv_seq_init(&e->draft->kv, &s->drafted.kv, (int32_t)room) != FG_OK) return false;
     return fg__kv_seq_init(&e->kv, &s->seq.kv, (int32_t)room) == FG_OK;
 }
 
@@ -19499,11 +19652,14 @@ static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write
     return r;
 }
 
+static void fg__engine_land_all(fg_engine *e);
+
 fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, void *user) {
     fg__request *r;
     fg_result result = FG_ERROR_NOT_FOUND;
     if (!e || !write) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
     fg__mutex_lock(&e->step_lock);
+    fg__engine_land_all(e);
     fg__mutex_lock(&e->lock);
     r = fg__request_find(e, request);
     fg__mutex_unlock(&e->lock);
@@ -19620,7 +19776,8 @@ static void fg__engine_post_end(fg_engine *e, fg__request *r) {
     if (r->cancelled) e->n_cancelled--;
     fg__mutex_unlock(&e->lock);
     fg__event_post(e, r, end);
-    fg__request_free(&e->env, r);
+    r->over = true;
+    if (!r->n_flights) fg__request_free(&e->env, r);
 }
 
 /* Queues an event of a sample, or keeps it back until it is known which samples are given out. */
@@ -19682,13 +19839,15 @@ static void fg__request_deliver(fg_engine *e, fg__request *r) {
     }
 }
 
-/* Ends a sample, and with the last one its request (which is then gone). `text` is what was still held back. */
+/* Ends a sample, and with the last one its request (which is then gone, unless it is part of a pass in progress). `text` is
+   what was still held back. */
 static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg_result result) {
     fg__request *r = s->request;
     fg__event_node *node = s->end;
     s->end = NULL;
     s->ended = true;
     if (s->seq.serial) fg__sched_remove(&e->sched, &s->seq);
+    if (e->draft) fg__kv_release(&e->draft->kv, &s->drafted.kv);
     fg__swap_drop(e, s);
     if (!s->pending.failed) fg__utf8_flush(&s->stream, &s->pending);
     if (s->pending.length && finish != FG_FINISH_CANCELLED && finish != FG_FINISH_ERROR) {
@@ -19779,46 +19938,91 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0 || r->beams;
 }
 
-/* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last known token and of the guesses behind it. */
-static void fg__batch_rows(fg_engine *e, fg__seq *seq, int first_token) {
+/* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last token and of the guesses behind it. */
+static void fg__batch_rows(fg__flight *f, const fg__seq *seq, int first_token) {
     int i;
     for (i = 0; i < seq->n_scheduled; i++)
-        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens) e->rows[e->batch.n_rows++] = first_token + i;
+        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens + seq->n_ahead) f->rows[f->batch.n_rows++] = first_token + i;
 }
 
-static void fg__batch_tables(fg_engine *e, fg__seq *seq, int index, int first_token) {
+static void fg__batch_tables(const fg_engine *e, fg__flight *f, const fg__seq *seq, int index, int first_token) {
     int32_t stride = e->graph.max_blocks_per_seq, bt = e->kv.block_tokens, shift = e->kv.shift;
     int g, i;
     for (g = 0; g < e->graph.n_groups; g++) {
-        memcpy(e->tables[g] + (size_t)index * (size_t)stride, seq->kv.tables[g], (size_t)seq->kv.n_blocks * sizeof(int32_t));
+        memcpy(f->tables[g] + (size_t)index * (size_t)stride, seq->kv.tables[g], (size_t)seq->kv.n_blocks * sizeof(int32_t));
         for (i = 0; i < seq->n_scheduled; i++) {
             int32_t p = seq->n_computed + i;
-            e->slots[g][first_token + i] = seq->kv.tables[g][p >> shift] * bt + (p & (bt - 1));
+            f->slots[g][first_token + i] = seq->kv.tables[g][p >> shift] * bt + (p & (bt - 1));
         }
     }
 }
 
-static void fg__engine_fill_batch(fg_engine *e) {
-    fg_batch *b = &e->batch;
-    size_t s;
+/* A token that is not known yet stands as 0 and the row of the pass before that it will come from. */
+static void fg__batch_tokens(fg__flight *f, const fg__sequence *s, int first_token) {
     int i;
-    b->n_tokens = b->n_rows = 0;
-    b->n_seqs = (int32_t)e->sched.pass.count;
-    b->want_logits = false;
-    for (s = 0; s < e->sched.pass.count; s++) {
-        fg__seq *seq = e->sched.pass.items[s];
-        e->cu_q[s] = b->n_tokens;
-        e->kv_len[s] = seq->n_computed + seq->n_scheduled;
-        fg__batch_rows(e, seq, b->n_tokens);
-        fg__batch_tables(e, seq, (int)s, b->n_tokens);
-        for (i = 0; i < seq->n_scheduled; i++) {
-            e->tokens[b->n_tokens + i] = seq->tokens[seq->n_computed + i];
-            e->positions[b->n_tokens + i] = seq->n_computed + i;
-        }
-        b->n_tokens += seq->n_scheduled;
-        b->want_logits = b->want_logits || fg__request_wants_logits(fg__sequence_of(seq)->request);
+    for (i = 0; i < s->seq.n_scheduled; i++) {
+        int32_t p = s->seq.n_computed + i;
+        bool known = p < s->seq.n_tokens || !s->seq.n_ahead;
+        f->tokens[first_token + i] = known ? s->tokens[p] : 0;
+        f->feed[first_token + i] = known ? -1 : s->row;
+        f->positions[first_token + i] = p;
+        f->feeds = f->feeds || !known;
     }
-    e->cu_q[s] = b->n_tokens;
+}
+
+/* KV bytes that attention reads for a sequence of the pass. */
+static uint64_t fg__batch_kv_bytes(const fg_engine *e, const fg__seq *seq) {
+    uint64_t sum = 0;
+    int g;
+    for (g = 0; g < e->graph.n_groups; g++) {
+        const fg_group *group = &e->graph.groups[g];
+        int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
+        sum += (uint64_t)(seq->n_computed + seq->n_scheduled - first) * 2u * (uint64_t)group->n_layers *
+               (uint64_t)fg_type_bytes(group->kv_type, (int64_t)group->n_kv_head * group->head_dim);
+    }
+    return sum;
+}
+
+static void fg__batch_entry(const fg_engine *e, fg__flight *f, fg__seq *seq, int index) {
+    fg__pass_entry *entry = &f->entries[index];
+    fg_batch *b = &f->batch;
+    int i;
+    entry->sequence = fg__sequence_of(seq);
+    entry->from = seq->n_computed;
+    entry->n = seq->n_scheduled;
+    entry->n_drafted = seq->n_drafted;
+    entry->row = b->n_rows;
+    entry->is_drawn = false;
+    f->cu_q[index] = b->n_tokens;
+    f->kv_len[index] = seq->n_computed + seq->n_scheduled;
+    fg__batch_rows(f, seq, b->n_tokens);
+    fg__batch_tables(e, f, seq, index, b->n_tokens);
+    fg__batch_tokens(f, entry->sequence, b->n_tokens);
+    for (i = entry->row; i < b->n_rows; i++) f->entry_of[i] = index;
+    entry->n_rows = b->n_rows - entry->row;
+    b->n_tokens += seq->n_scheduled;
+    b->want_logits = b->want_logits || fg__request_wants_logits(entry->sequence->request);
+    f->kv_tokens += fg__sched_kv(&e->sched, seq, seq->n_scheduled);
+    f->kv_bytes += fg__batch_kv_bytes(e, seq);
+    if (entry->n - entry->n_drafted == 1 && entry->from >= entry->sequence->request->n_prompt) f->n_decoding += entry->n;
+}
+
+/* The pass that the scheduler has made. */
+static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
+    int i;
+    f->batch.n_tokens = f->batch.n_rows = 0;
+    f->batch.want_logits = f->feeds = false;
+    f->kv_tokens = 0;
+    f->kv_bytes = 0;
+    f->n_decoding = 0;
+    f->n_entries = f->batch.n_seqs = (int32_t)e->sched.pass.count;
+    for (i = 0; i < f->n_entries; i++) fg__batch_entry(e, f, e->sched.pass.items[i], i);
+    f->cu_q[i] = f->batch.n_tokens;
+    f->batch.feed = f->feeds ? f->feed : NULL;
+    f->n_copies = e->sched.n_copies;
+    if (f->n_copies) memcpy(f->copies, e->sched.copies, (size_t)f->n_copies * sizeof(fg_block_copy));
+    f->result = FG_OK;
+    f->error[0] = 0;
 }
 
 /* ---- a pass: what comes out ------------------------------------------------------------------- */
@@ -19881,7 +20085,7 @@ static void fg__sequence_token_time(fg_engine *e, fg__sequence *s) {
     s->last_token = e->pass_end;
 }
 
-/* Takes in a sampled token: text, stop conditions, events. False: the sample has ended with it, and may be gone. */
+/* Takes in a sampled token: text, stop conditions, events. False: the sample has ended with it. */
 static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_output *out) {
     fg__request *r = s->request;
     fg_finish finish = FG_FINISH_NONE;
@@ -19889,6 +20093,7 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     fg__event_node *node;
     int generated;
     s->tokens[s->seq.n_tokens++] = out->token;
+    s->seq.n_ahead = 0;
     generated = s->seq.n_tokens - r->n_prompt;
     if (fg__request_stops_at(e, r, out->token)) {
         finish = FG_FINISH_STOP;
@@ -19919,14 +20124,12 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     return !finish;
 }
 
-/* Samples the next token of `s` from a row of the pass. False: the sample has ended with it, and may be gone. */
-static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
-    fg__request *r = s->request;
+/* Draws the token after the known ones of `s` from a row of a pass. */
+static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_output *out) {
+    const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
     fg__sample_input in;
-    fg__sample_output out;
-    fg_result result;
     memset(&in, 0, sizeof(in));
     if (r->desc.on_logits) { /* in a copy: the samples of a request share their first row */
         logits = (float *)memcpy(e->hook_logits, logits, (size_t)n_vocab * sizeof(float));
@@ -19944,11 +20147,22 @@ static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
     in.want_logprob = r->desc.logprobs || r->keep;
+    return fg__sample(&e->env, &e->scratch, &r->sampler, &in, out);
+}
+
+/* Takes in what was drawn. False: the sample has ended with it. */
+static bool fg__sequence_take(fg_engine *e, fg__sequence *s, fg_result result, const fg__sample_output *out) {
     fg__sequence_token_time(e, s);
-    result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
-    if (result == FG_OK) return fg__sequence_token(e, s, &out);
+    if (result == FG_OK) return fg__sequence_token(e, s, out);
     fg__sequence_end(e, s, FG_FINISH_ERROR, result);
     return false;
+}
+
+/* Samples the next token of `s` from a row of the pass. False: the sample has ended with it. */
+static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+    fg__sample_output out;
+    fg_result result = fg__sequence_draw(e, s, output, row, &out);
+    return fg__sequence_take(e, s, result, &out);
 }
 
 /* ---- guessing ahead ---- */
@@ -19972,26 +20186,33 @@ static int fg__lookup_find(const fg__lookup *l, const int32_t *tokens, int n_tok
 static bool fg__lookup_pays(const fg_engine *e, const fg__lookup *l) {
     const fg__cost *c = &e->sched.cost;
     double token = fg__cost_token(c), share = fg__cost_pass(c) / (double)FG__MAX(e->sched.running.count, 1);
-    return c->n < 8 || l->rate * (share + token) >= token;
+    return c->n < 8 || l->rate * (share + token) >= token + (e->draft ? e->draft->guess_seconds : 0);
+}
+
+/* Whether a sample guesses now: at most *most tokens. */
+static bool fg__sequence_may_guess(const fg_engine *e, fg__sequence *s, int *most) {
+    fg__lookup *l = &s->lookup;
+    int n = s->seq.n_tokens;
+    *most = FG__MIN(l->length, s->request->n_prompt + s->request->n_max - n - 1);
+    s->seq.n_draft = 0;
+    if (!l->length || s->seq.n_computed != n - 1 || n == s->request->n_prompt || l->pause-- > 0) return false;
+    l->pause = 0;
+    if (fg__lookup_pays(e, l)) return *most > 0;
+    l->pause = 16;
+    l->rate = FG__MIN(l->rate * 1.25 + 0.01, 1); /* the load may have changed: try again some time */
+    return false;
 }
 
 /* Lays guesses behind the known tokens of a sample that decodes; what is copied may reach into the guesses themselves. */
 static void fg__sequence_guess(const fg_engine *e, fg__sequence *s) {
     fg__lookup *l = &s->lookup;
-    int n = s->seq.n_tokens, most = s->request->n_prompt + s->request->n_max - n - 1, at, i;
-    s->seq.n_draft = 0;
-    if (!l->table || s->seq.n_computed != n - 1 || n == s->request->n_prompt || l->pause-- > 0) return;
-    l->pause = 0;
-    if (!fg__lookup_pays(e, l)) {
-        l->pause = 16;
-        l->rate = FG__MIN(l->rate * 1.25 + 0.01, 1); /* the load may have changed: try again some time */
-        return;
-    }
+    int n = s->seq.n_tokens, most, at, i;
+    if (!fg__sequence_may_guess(e, s, &most)) return;
     fg__lookup_index(l, s->tokens, n);
     at = fg__lookup_find(l, s->tokens, n, 3);
     if (!at) at = fg__lookup_find(l, s->tokens, n, 2);
     if (!at) return;
-    s->seq.n_draft = FG__MIN(l->length, most);
+    s->seq.n_draft = most;
     for (i = 0; i < s->seq.n_draft; i++) s->tokens[n + i] = s->tokens[at + i];
 }
 
@@ -20014,12 +20235,12 @@ static void fg__sequence_verify(fg_engine *e, fg__sequence *s, const fg_output *
     for (right = 0; right <= n; right++) {
         if (!fg__sequence_sample(e, s, output, row + right)) return;
         if (right == n || s->tokens[s->seq.n_tokens - 1] != guesses[right]) break;
-        fg__sched_advance(&e->sched, &s->seq, 1);
+        fg__sched_advance(&e->sched, &s->seq);
         e->n_accepted++;
         s->lookup.n_accepted++;
     }
     fg__lookup_learn(&s->lookup, n, right, s->request->desc.n_draft);
-    fg__sched_settle(&e->sched, &s->seq);
+    fg__sched_forget_guesses(&e->sched, &s->seq);
 }
 
 /* Log-probability of prompt token `position`, which the row before it predicts. False: out of memory. */
@@ -20248,8 +20469,9 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
 }
 
 /* The row after the last known token: the prompt's end, or one more token. */
-static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
+static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output *output, const fg__pass_entry *entry) {
     fg__request *r = s->request;
+    int row = entry->row + entry->n_rows - 1;
     if (r->n_max == 0) {
         fg__request_end(e, r, FG_FINISH_LENGTH, FG_OK);
         return;
@@ -20260,90 +20482,391 @@ static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output
         return;
     }
     if (s->index == 0 && !r->forked && r->n > 1) fg__request_fork(e, r, output, row);
-    fg__sequence_sample(e, s, output, row);
+    if (entry->is_drawn) fg__sequence_take(e, s, entry->result, &entry->drawn);
+    else fg__sequence_sample(e, s, output, row);
 }
 
-/* Handles the rows of sequence s, of which tokens from .. from+n-1 were computed, and n_drafted guesses after these; the
-   first is `row`. Returns how many rows those are. The sequence may have ended afterwards. */
-static int fg__sequence_rows(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int from, int n, int n_drafted) {
-    bool every = s->seq.every_row, last = from + n == s->seq.n_tokens;
-    int rows = every ? n : last, i;
-    for (i = from; every && i < from + n; i++) {
+/* Whether a pass computes the last of the known tokens of a sequence. */
+static bool fg__entry_is_last(const fg__pass_entry *entry) {
+    return entry->from + entry->n - entry->n_drafted == entry->sequence->seq.n_tokens;
+}
+
+/* Handles the rows of a sequence of a pass. */
+static void fg__sequence_rows(fg_engine *e, const fg_output *output, const fg__pass_entry *entry) {
+    fg__sequence *s = entry->sequence;
+    bool last = fg__entry_is_last(entry);
+    int i;
+    for (i = entry->from; s->seq.every_row && i < entry->from + entry->n; i++) {
         if (i + 1 >= s->request->n_prompt || i + 1 <= s->n_reported) continue;
-        if (fg__sequence_report(e, s, output, row + i - from, i + 1)) continue;
+        if (fg__sequence_report(e, s, output, entry->row + i - entry->from, i + 1)) continue;
         fg__sequence_fail(e, s, FG_ERROR_OUT_OF_MEMORY);
-        return rows + n_drafted;
+        return;
     }
-    if (n_drafted) fg__sequence_verify(e, s, output, row + rows - 1, n_drafted);
-    else if (last) fg__sequence_last_row(e, s, output, row + rows - 1);
-    return rows + n_drafted;
+    if (entry->n_drafted) fg__sequence_verify(e, s, output, entry->row + entry->n_rows - 1 - entry->n_drafted, entry->n_drafted);
+    else if (last) fg__sequence_last_row(e, s, output, entry);
 }
 
-/* ---- a pass: all of it ------------------------------------------------------------------------ */
+/* ---- a pass: on the device -------------------------------------------------------------------- */
 
-/* `begin`: when the pass was scheduled, `start`: when it goes to the device. */
-static void fg__engine_times_before(fg_engine *e, double begin, double start) {
-    size_t i;
-    fg__mutex_lock(&e->lock);
-    for (i = 0; i < e->sched.pass.count; i++) {
-        fg__sequence *s = fg__sequence_of(e->sched.pass.items[i]);
-        fg_times *t = &s->request->times;
-        if (!s->request->started) {
-            s->request->started = true;
-            t->first_scheduled = begin;
-            t->inference_begin = start;
-            s->request->n_cached = s->seq.n_cached;
-            fg__histogram_add(&e->histograms.queue, begin - t->arrival);
-        }
-        if (s->seq.n_computed == s->seq.n_cached) t->scheduled = begin;
+static unsigned fg__engine_in_flight(const fg_engine *e) { return e->n_launched - e->n_landed; }
+
+static fg__flight *fg__engine_flight(fg_engine *e, unsigned number) { return &e->flights[number & 1]; }
+
+/* Draws what follows the sequences of a pass, all plain, so that the next can begin; text and events come later. */
+static void fg__flight_draw(fg_engine *e, fg__flight *f) {
+    int i;
+    for (i = 0; i < f->n_entries && f->result == FG_OK; i++) {
+        fg__pass_entry *entry = &f->entries[i];
+        if (entry->sequence->ended || !fg__entry_is_last(entry) || !entry->sequence->request->n_max) continue;
+        entry->result = fg__sequence_draw(e, entry->sequence, &f->output, entry->row, &entry->drawn);
+        entry->is_drawn = true;
     }
-    if (e->pass_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, start - e->pass_end);
+}
+
+/* Puts what the pass before drew in place of the tokens that were not known. */
+static void fg__flight_feed(fg__flight *f, const fg__flight *before) {
+    int i;
+    for (i = 0; i < f->batch.n_tokens; i++) {
+        const fg__pass_entry *entry = f->feed[i] < 0 ? NULL : &before->entries[before->entry_of[f->feed[i]]];
+        if (entry && entry->is_drawn && entry->result == FG_OK) f->tokens[i] = entry->drawn.token; /* else its sample will end */
+    }
+    f->batch.feed = NULL;
+}
+
+/* Runs calls of the backend; what fails is kept with its text, which is the thread's own. */
+static bool fg__flight_check(fg__flight *f, fg_result r) {
+    if (r == FG_OK) return true;
+    f->result = r;
+    snprintf(f->error, sizeof(f->error), "%.255s", fg_last_error());
+    return false;
+}
+
+static void fg__flight_submit(fg_engine *e, fg__flight *f) {
+    if (f->n_copies && !fg__flight_check(f, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies))) return;
+    (void)fg__flight_check(f, e->backend->submit(e->device, e->plan, &f->batch));
+}
+
+static void fg__flight_wait(fg_engine *e, fg__flight *f) {
+    memset(&f->output, 0, sizeof(f->output));
+    if (f->result == FG_OK) (void)fg__flight_check(f, e->backend->wait(e->device, e->plan, &f->output));
+    f->end = fg__engine_now(e);
+}
+
+/* Copies the output, since another pass begins before it is read. */
+static void fg__flight_keep(const fg_engine *e, fg__flight *f) {
+    size_t rows = (size_t)f->batch.n_rows;
+    if (!f->kept_rows || f->result != FG_OK) return;
+    if (f->output.rows) f->output.rows = (fg_row_result *)memcpy(f->kept_rows, f->output.rows, rows * sizeof(fg_row_result));
+    if (f->output.logits)
+        f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
+}
+
+/* The driver's thread. Where another pass is queued, the output is copied, or else the tokens are drawn, of which that one may
+   need some, so that it begins at once. Draws read what is known of sequences; by then the stepping thread has queued that pass
+   and does nothing but wait. */
+static void fg__driver_main(void *user) {
+    fg_engine *e = (fg_engine *)user;
+    fg__driver *d = &e->driver;
+    fg__mutex_lock(&d->lock);
+    for (;;) {
+        fg__flight *f = fg__engine_flight(e, d->n_done), *next = fg__engine_flight(e, d->n_done + 1);
+        while (!d->quit && f->state != FG__FLIGHT_QUEUED) fg__cond_wait(&d->changed, &d->lock, -1.0);
+        if (d->quit) break;
+        fg__mutex_unlock(&d->lock);
+        f->start = fg__engine_now(e);
+        fg__flight_submit(e, f);
+        fg__flight_wait(e, f);
+        fg__flight_keep(e, f);
+        fg__mutex_lock(&d->lock);
+        if (next->state == FG__FLIGHT_QUEUED && !f->kept_rows) {
+            fg__mutex_unlock(&d->lock);
+            fg__flight_draw(e, f);
+            fg__flight_feed(next, f);
+            fg__mutex_lock(&d->lock);
+        }
+        f->state = FG__FLIGHT_DONE;
+        d->n_done++;
+        fg__cond_broadcast(&d->changed);
+    }
+    fg__mutex_unlock(&d->lock);
+}
+
+/* Hands a pass to the device, or to its driver. `before` is in progress, or NULL. */
+static void fg__engine_send(fg_engine *e, fg__flight *f, fg__flight *before) {
+    bool late;
+    if (!e->driver.running) {
+        f->state = FG__FLIGHT_QUEUED;
+        f->start = fg__engine_now(e);
+        fg__flight_submit(e, f);
+        return;
+    }
+    fg__mutex_lock(&e->driver.lock);
+    late = before && !f->kept_rows && before->state == FG__FLIGHT_DONE; /* nobody has drawn its tokens yet */
+    if (!late) f->state = FG__FLIGHT_QUEUED;
+    fg__cond_broadcast(&e->driver.changed);
+    fg__mutex_unlock(&e->driver.lock);
+    if (!late) return;
+    fg__flight_draw(e, before);
+    fg__flight_feed(f, before);
+    fg__engine_send(e, f, NULL);
+}
+
+/* Waits for the oldest pass. A next one that needs tokens which its host must draw goes to the device here. */
+static void fg__engine_receive(fg_engine *e, fg__flight *f) {
+    fg__flight *next = fg__engine_in_flight(e) > 1 ? fg__engine_flight(e, e->n_landed + 1) : NULL;
+    if (e->driver.running) {
+        fg__mutex_lock(&e->driver.lock);
+        while (f->state != FG__FLIGHT_DONE) fg__cond_wait(&e->driver.changed, &e->driver.lock, -1.0);
+        fg__mutex_unlock(&e->driver.lock);
+        return;
+    }
+    fg__flight_wait(e, f);
+    f->state = FG__FLIGHT_DONE;
+    if (!next || next->state != FG__FLIGHT_MADE) return;
+    fg__flight_draw(e, f);
+    fg__flight_feed(next, f);
+    fg__engine_send(e, next, NULL);
+}
+
+/* ---- the draft model -------------------------------------------------------------------------- */
+
+/* Adds to the draft model's pass as many as fit of the tokens that it lacks of a sample. The sequence whose last is among
+   them gets a row. */
+static void fg__draft_add(fg_engine *e, fg__sequence *s, int n) {
+    fg__draft *d = e->draft;
+    fg__flight *f = &d->flight;
+    int32_t bt = d->kv.block_tokens, shift = d->kv.shift, stride = d->graph.max_blocks_per_seq, index = f->n_entries++;
+    int from = s->drafted.n_computed, g, i;
+    f->entries[index].sequence = s;
+    f->entries[index].n_rows = from + n == s->seq.n_tokens + s->seq.n_draft;
+    f->cu_q[index] = f->batch.n_tokens;
+    f->kv_len[index] = from + n;
+    for (g = 0; g < d->graph.n_groups; g++)
+        memcpy(f->tables[g] + (size_t)index * (size_t)stride, s->drafted.kv.tables[g], (size_t)s->drafted.kv.n_blocks * sizeof(int32_t));
+    for (i = 0; i < n; i++) {
+        int t = f->batch.n_tokens++, p = from + i;
+        f->tokens[t] = s->tokens[p];
+        f->positions[t] = p;
+        for (g = 0; g < d->graph.n_groups; g++) f->slots[g][t] = s->drafted.kv.tables[g][p >> shift] * bt + (p & (bt - 1));
+    }
+    if (f->entries[index].n_rows) f->rows[f->batch.n_rows++] = f->batch.n_tokens - 1;
+    f->batch.want_logits = f->batch.want_logits || fg__sampler_needs_logits(&s->request->sampler) || s->request->desc.min_tokens > 0;
+    s->drafted.n_computed = from + n;
+}
+
+/* Blocks for the next n tokens of a sample; those of samples that wait are given back for them. */
+static bool fg__draft_grow(fg_engine *e, fg__sequence *s, int n) {
+    fg__drafted *drafted = &s->drafted;
+    int n_copies = 0; /* nothing is shared: there are none */
+    size_t i;
+    if (fg__kv_grow(&e->draft->kv, &drafted->kv, drafted->n_computed, drafted->n_computed + n, NULL, &n_copies)) return true;
+    for (i = 0; i < e->sched.waiting.count; i++) {
+        fg__drafted *other = &fg__sequence_of(e->sched.waiting.items[i])->drafted;
+        fg__kv_release(&e->draft->kv, &other->kv);
+        other->n_computed = 0;
+    }
+    return fg__kv_grow(&e->draft->kv, &drafted->kv, drafted->n_computed, drafted->n_computed + n, NULL, &n_copies);
+}
+
+/* Lays out a pass for the samples of the list, single tokens first. */
+static void fg__draft_fill(fg_engine *e, int count) {
+    fg__draft *d = e->draft;
+    int32_t budget = d->graph.max_tokens;
+    int single, i;
+    d->flight.n_entries = d->flight.batch.n_tokens = d->flight.batch.n_rows = 0;
+    d->flight.batch.want_logits = false;
+    for (single = 1; single >= 0; single--)
+        for (i = 0; i < count; i++) {
+            fg__sequence *s = d->list[i];
+            int n = s->seq.n_tokens + s->seq.n_draft - s->drafted.n_computed;
+            if (n < 1 || (n == 1) != (single == 1) || budget <= 0) continue; /* 0: it has its place */
+            if (n > budget && (n = budget) == 1) continue; /* singles come first */
+            if (!fg__draft_grow(e, s, n)) continue;
+            fg__draft_add(e, s, n);
+            budget -= n;
+        }
+    d->flight.cu_q[d->flight.n_entries] = d->flight.batch.n_tokens;
+    d->flight.batch.n_seqs = d->flight.n_entries;
+}
+
+/* Draws a guess from a row as the sample itself would draw, with the same random number: so guesses agree most often. */
+static fg_result fg__draft_draw(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int32_t *token) {
+    const fg__request *r = s->request;
+    size_t n_vocab = (size_t)e->graph.n_vocab;
+    fg__sample_input in;
+    fg__sample_output out;
+    fg_result result;
+    memset(&in, 0, sizeof(in));
+    in.logits = output->logits ? output->logits + (size_t)row * n_vocab : NULL;
+    in.n_vocab = (int)n_vocab;
+    in.history = s->tokens;
+    in.n_history = in.position = s->seq.n_tokens + s->seq.n_draft;
+    in.n_prompt = r->n_known_prompt;
+    in.seed = r->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
+    in.row = &output->rows[row];
+    in.banned = r->banned;
+    in.n_banned = in.position - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
+    result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
+    *token = out.token;
+    return result;
+}
+
+/* One pass of the draft model: a guess more for each sample of the list that is up to date; the list of those who want
+   another is what is left. */
+static int fg__draft_pass(fg_engine *e, int count) {
+    fg__draft *d = e->draft;
+    fg__flight *f = &d->flight;
+    int i, n = 0, row = 0;
+    fg__draft_fill(e, count);
+    if (!f->n_entries) return 0;
+    f->result = FG_OK;
+    (void)fg__flight_check(f, e->backend->submit(e->device, d->plan, &f->batch));
+    if (f->result == FG_OK) (void)fg__flight_check(f, e->backend->wait(e->device, d->plan, &f->output));
+    d->failed = f->result != FG_OK;
+    if (d->failed) fg__log(&e->env, FG_LOG_ERROR, "the draft model failed, and guesses no more: %s", f->error);
+    for (i = 0; i < f->n_entries && !d->failed; i++) {
+        fg__sequence *s = f->entries[i].sequence;
+        int32_t token;
+        if (!f->entries[i].n_rows || fg__draft_draw(e, s, &f->output, row++, &token) != FG_OK) continue;
+        s->tokens[s->seq.n_tokens + s->seq.n_draft++] = token;
+        s->drafted.guesses[s->drafted.n++] = token;
+        if (s->seq.n_draft < s->drafted.wanted) d->list[n++] = s;
+    }
+    return n;
+}
+
+/* Of what the draft model computed, the tokens that came as it guessed stay, but for the last one, whose row is wanted. */
+static void fg__draft_compare(const fg__sequence *s, fg__drafted *d) {
+    int good = d->base;
+    while (good < d->base + d->n && good < s->seq.n_tokens && s->tokens[good] == d->guesses[good - d->base]) good++;
+    d->n_computed = FG__MIN(d->n_computed, FG__MIN(good, s->seq.n_tokens - 1));
+    d->base = s->seq.n_tokens;
+    d->n = 0;
+}
+
+/* Lets the draft model guess for all samples that want it: first it takes in the tokens it lacks, long prompts a pass's worth at a
+   time, then it writes one token after another. `free`: the device has nothing else to do. */
+static void fg__draft_guess(fg_engine *e, bool free) {
+    fg__draft *d = e->draft;
+    double begin = fg__engine_now(e), seconds;
+    size_t i;
+    int n = 0, guesses = 0, count, most;
+    for (i = 0; i < e->sched.running.count; i++) {
+        fg__sequence *s = fg__sequence_of(e->sched.running.items[i]);
+        s->seq.n_draft = 0;
+        if (!free || d->failed || !s->lookup.length || !fg__sequence_may_guess(e, s, &most)) continue;
+        s->drafted.wanted = FG__MIN(most, d->model->hp.n_ctx_train - s->seq.n_tokens);
+        if (s->drafted.wanted < 1) continue;
+        fg__draft_compare(s, &s->drafted);
+        d->list[n++] = s;
+    }
+    if (!n) return;
+    for (count = n; count > 0; guesses += d->flight.batch.n_rows) count = fg__draft_pass(e, count);
+    for (i = 0; d->failed && i < e->sched.running.count; i++) e->sched.running.items[i]->n_draft = 0;
+    e->device_end = fg__engine_now(e);
+    seconds = e->device_end - begin;
+    if (guesses > 0) d->guess_seconds += (seconds / guesses - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+    fg__mutex_lock(&e->lock);
+    e->stats.draft_seconds += seconds;
     fg__mutex_unlock(&e->lock);
 }
 
-static void fg__engine_times_after(fg_engine *e, double now) {
-    size_t i;
-    for (i = 0; i < e->sched.pass.count; i++) fg__sequence_of(e->sched.pass.items[i])->request->times.inference_end = now;
+/* ---- a pass: before and after ----------------------------------------------------------------- */
+
+/* Times of those who are in a pass that was scheduled at f->begin, and what keeps them from being freed before it has landed. */
+static void fg__engine_board(fg_engine *e, const fg__flight *f) {
+    int i;
+    fg__mutex_lock(&e->lock);
+    for (i = 0; i < f->n_entries; i++) {
+        fg__sequence *s = f->entries[i].sequence;
+        fg_times *t = &s->request->times;
+        s->request->n_flights++;
+        if (!s->request->started) {
+            s->request->started = true;
+            t->first_scheduled = t->inference_begin = f->begin;
+            s->request->n_cached = s->seq.n_cached;
+            fg__histogram_add(&e->histograms.queue, f->begin - t->arrival);
+        }
+        if (f->entries[i].from == s->seq.n_cached) t->scheduled = f->begin;
+    }
+    fg__mutex_unlock(&e->lock);
 }
 
-static fg_result fg__engine_run_device(fg_engine *e, fg_output *output) {
-    fg_result r = FG_OK;
-    if (e->sched.n_copies) r = e->backend->copy_blocks(e->device, e->plan, e->sched.copies, e->sched.n_copies);
-    if (r == FG_OK) r = e->backend->submit(e->device, e->plan, &e->batch);
-    if (r == FG_OK) r = e->backend->wait(e->device, e->plan, output);
-    return r;
+/* Schedules the next pass, of at most `budget` tokens, and hands it to the device. False: there is nothing to do. */
+static bool fg__engine_launch(fg_engine *e, int32_t budget) {
+    fg__flight *f = fg__engine_flight(e, e->n_launched), *before = fg__engine_in_flight(e) ? fg__engine_flight(e, e->n_launched - 1) : NULL;
+    size_t i;
+    if (e->draft) fg__draft_guess(e, before == NULL);
+    f->begin = fg__engine_now(e);
+    e->sched.busy = before != NULL;
+    for (i = 0; !e->draft && i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
+    if (!fg__sched_pass(&e->sched, budget)) return false;
+    fg__mutex_lock(&e->driver.lock); /* its thread looks at what it may get next */
+    f->state = FG__FLIGHT_MADE;
+    fg__mutex_unlock(&e->driver.lock);
+    fg__engine_fill_flight(e, f);
+    fg__sched_launched(&e->sched);
+    fg__engine_board(e, f);
+    e->n_launched++;
+    if (!e->native || !f->feeds || !before->batch.want_logits) fg__engine_send(e, f, before);
+    f->scheduling = fg__engine_now(e) - f->begin;
+    if (e->desc.trace) fg__trace_scheduled(e, f);
+    return true;
+}
+
+/* Whether what a pass in progress makes of a sequence is a token more, or its end: nothing that the next pass must wait for. */
+static bool fg__entry_is_plain(const fg__pass_entry *entry) {
+    const fg__sequence *s = entry->sequence;
+    const fg__request *r = s->request;
+    if (s->ended) return true;
+    if (r->beams || r->desc.on_logits || s->seq.every_row || entry->n_drafted) return false;
+    return !fg__entry_is_last(entry) || (!(r->n > 1 && !r->forked) && !(s->lookup.length && s->lookup.pause <= 0));
+}
+
+/* Whether the pass after the one in progress can be made before that has ended; lets its sequences have one token ahead. */
+static bool fg__engine_foresee(fg_engine *e) {
+    const fg__flight *f = fg__engine_flight(e, e->n_launched - 1);
+    int i;
+    if (e->desc.async == FG_ASYNC_OFF || e->sched.pressed) return false;
+    if (e->desc.async == FG_ASYNC_2) return true;
+    for (i = 0; i < f->n_entries; i++)
+        if (!fg__entry_is_plain(&f->entries[i])) return false;
+    for (i = 0; i < f->n_entries; i++) {
+        fg__sequence *s = f->entries[i].sequence;
+        if (s->ended || !fg__entry_is_last(&f->entries[i])) continue;
+        if (s->lookup.pause > 0) s->lookup.pause--;
+        s->row = f->entries[i].row;
+        s->seq.n_ahead = s->seq.n_tokens + 1 < s->request->n_prompt + s->request->n_max;
+    }
+    return true;
 }
 
 /* The device failed: whoever was in the pass ends, the others go on. */
-static void fg__engine_fail_pass(fg_engine *e, fg_result result) {
-    fg__log(&e->env, FG_LOG_ERROR, "a pass failed: %s", fg_last_error());
-    while (e->sched.pass.count > 0) {
-        fg__sequence *s = fg__sequence_of(e->sched.pass.items[--e->sched.pass.count]);
-        size_t i = s->request->beams ? e->sched.pass.count : 0;
-        while (i-- > 0) { /* the other beams end with it */
-            if (fg__sequence_of(e->sched.pass.items[i])->request != s->request) continue;
-            e->sched.pass.count--;
-            memmove(e->sched.pass.items + i, e->sched.pass.items + i + 1, (e->sched.pass.count - i) * sizeof(fg__seq *));
-        }
-        fg__sequence_fail(e, s, result);
-    }
+static void fg__engine_fail_pass(fg_engine *e, const fg__flight *f) {
+    int i;
+    fg__fail(f->result, "%s", f->error);
+    fg__log(&e->env, FG_LOG_ERROR, "a pass failed: %s", f->error);
+    for (i = 0; i < f->n_entries; i++)
+        if (!f->entries[i].sequence->ended) fg__sequence_fail(e, f->entries[i].sequence, f->result);
 }
 
-/* Sequences may end, and with their requests be freed, while the rows are handled: the pass is copied before. */
-static void fg__engine_take_output(fg_engine *e, const fg_output *output) {
-    fg__pass_entry *entries = e->entries;
-    size_t i, count = e->sched.pass.count;
-    int row = 0;
-    for (i = 0; i < count; i++) {
-        fg__seq *seq = e->sched.pass.items[i];
-        entries[i].sequence = fg__sequence_of(seq);
-        entries[i].from = seq->n_computed;
-        entries[i].n_drafted = seq->n_drafted;
-        entries[i].n = seq->n_scheduled;
+static void fg__engine_take_output(fg_engine *e, const fg__flight *f) {
+    int i;
+    for (i = 0; i < f->n_entries; i++) {
+        const fg__pass_entry *entry = &f->entries[i];
+        if (!entry->sequence->ended) fg__sched_settle(&e->sched, &entry->sequence->seq, entry->from + entry->n - entry->n_drafted);
     }
-    fg__sched_done(&e->sched);
-    for (i = 0; i < count; i++)
-        row += fg__sequence_rows(e, entries[i].sequence, output, row, entries[i].from, entries[i].n - entries[i].n_drafted, entries[i].n_drafted);
+    for (i = 0; i < f->n_entries; i++)
+        if (!f->entries[i].sequence->ended) fg__sequence_rows(e, &f->output, &f->entries[i]);
+}
+
+/* Lets go of those who were in a pass; who ended meanwhile is freed. */
+static void fg__engine_leave(fg_engine *e, const fg__flight *f) {
+    int i;
+    for (i = 0; i < f->n_entries; i++) {
+        fg__request *r = f->entries[i].sequence->request;
+        if (--r->n_flights == 0 && r->over) fg__request_free(&e->env, r);
+    }
 }
 
 static void fg__engine_count(fg_engine *e) {
@@ -20360,77 +20883,75 @@ static void fg__engine_count(fg_engine *e) {
     s->n_swaps = e->n_swaps;
     s->drafted_tokens = e->n_drafted;
     s->accepted_tokens = e->n_accepted;
-    e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0;
+    e->work = e->sched.waiting.count || e->sched.running.count || e->inbox || e->n_cancelled > 0 || fg__engine_in_flight(e);
 }
 
-static void fg__engine_count_pass(fg_engine *e, double seconds) {
+static void fg__engine_count_pass(fg_engine *e, const fg__flight *f) {
     fg_stats *s = &e->stats;
-    size_t i;
-    int g;
-    s->pass_tokens = e->batch.n_tokens;
-    s->pass_seqs = e->batch.n_seqs;
-    s->pass_decode_tokens = 0;
-    s->pass_seconds = seconds;
-    s->device_seconds += seconds;
-    s->n_passes++;
-    fg__histogram_add(&e->histograms.pass, seconds);
-    for (i = 0; i < e->sched.pass.count; i++) {
-        const fg__seq *seq = e->sched.pass.items[i];
-        const fg__request *r = fg__sequence_of(e->sched.pass.items[i])->request;
-        if (seq->n_scheduled - seq->n_drafted == 1 && seq->n_computed >= r->n_prompt) s->pass_decode_tokens += seq->n_scheduled;
-        for (g = 0; g < e->graph.n_groups; g++) {
-            const fg_group *group = &e->graph.groups[g];
-            int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
-            s->kv_bytes_read += (uint64_t)(seq->n_computed + seq->n_scheduled - first) * 2u * (uint64_t)group->n_layers *
-                                (uint64_t)fg_type_bytes(group->kv_type, (int64_t)group->n_kv_head * group->head_dim);
-        }
-    }
+    double seconds = f->end - f->start, idle = e->device_end != 0 && !e->idle ? f->start - e->device_end : 0;
+    s->pass_tokens = f->batch.n_tokens;
+    s->pass_seqs = f->batch.n_seqs;
+    s->pass_decode_tokens = f->n_decoding;
     s->pass_prompt_tokens = s->pass_tokens - s->pass_decode_tokens;
     s->prompt_tokens += (uint64_t)s->pass_prompt_tokens;
+    s->pass_seconds = seconds;
+    s->device_seconds += seconds;
+    s->kv_bytes_read += f->kv_bytes;
+    s->n_passes++;
+    fg__histogram_add(&e->histograms.pass, seconds);
+    if (e->device_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, idle);
+    s->idle_seconds += idle;
 }
 
-/* One pass of at most `budget` tokens; false when there was nothing to do. */
-static bool fg__engine_pass(fg_engine *e, int32_t budget) {
-    double begin = fg__engine_now(e), start = 0, end = 0, done = 0;
-    double kv_tokens = 0;
-    fg_output output;
-    fg_result result;
-    bool any;
-    size_t i;
-    for (i = 0; i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
-    any = fg__sched_pass(&e->sched, budget);
-    memset(&output, 0, sizeof(output));
-    if (any) {
-        fg__engine_fill_batch(e);
-        for (i = 0; i < e->sched.pass.count; i++)
-            kv_tokens += fg__sched_kv(&e->sched, e->sched.pass.items[i], e->sched.pass.items[i]->n_scheduled);
-        start = fg__engine_now(e);
-        fg__engine_times_before(e, begin, start);
-        result = fg__engine_run_device(e, &output);
-        end = e->pass_end = fg__engine_now(e);
-        fg__engine_times_after(e, end);
-        fg__mutex_lock(&e->lock);
-        fg__engine_count_pass(e, end - start);
-        fg__mutex_unlock(&e->lock);
-        if (result == FG_OK) fg__engine_take_output(e, &output);
-        else fg__engine_fail_pass(e, result);
-    }
+/* Times of a pass that has ended. A queue of the device's own begins it when the one before has ended. */
+static void fg__engine_clock_pass(fg_engine *e, fg__flight *f) {
+    int i;
+    f->start = FG__MIN(FG__MAX(f->start, e->device_end), f->end);
     fg__mutex_lock(&e->lock);
-    if (any) done = fg__engine_now(e);
-    if (any) {
-        e->stats.host_seconds += done - begin - (end - start);
-        fg__cost_add(&e->sched.cost, e->batch.n_tokens, kv_tokens, done - begin);
+    fg__engine_count_pass(e, f);
+    fg__mutex_unlock(&e->lock);
+    for (i = 0; i < f->n_entries; i++) {
+        fg__request *r = f->entries[i].sequence->request;
+        if (!r->begun) r->times.inference_begin = f->start;
+        r->begun = true;
+        r->times.inference_end = f->end;
     }
+}
+
+/* Waits for the oldest pass and hands out what came of it. */
+static void fg__engine_land(fg_engine *e) {
+    fg__flight *f = fg__engine_flight(e, e->n_landed);
+    double landed, done, from = FG__MAX(e->pass_end, f->begin);
+    int i;
+    fg__engine_receive(e, f);
+    landed = e->desc.async == FG_ASYNC_OFF ? f->end : fg__engine_now(e);
+    fg__engine_clock_pass(e, f);
+    e->pass_end = e->device_end = f->end;
+    e->n_landed++;
+    for (i = 0; i < f->n_entries; i++) fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
+    if (f->result == FG_OK) fg__engine_take_output(e, f);
+    else fg__engine_fail_pass(e, f);
+    fg__engine_leave(e, f);
+    if (!fg__engine_in_flight(e)) e->sched.pressed = false;
+    fg__mutex_lock(&e->lock);
+    done = fg__engine_now(e);
+    e->stats.host_seconds += f->scheduling + done - landed;
+    fg__cost_add(&e->sched.cost, f->batch.n_tokens, f->kv_tokens, e->desc.async == FG_ASYNC_OFF ? done - f->begin : f->end - from);
     fg__engine_count(e);
     e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
-    if (any && e->desc.trace) fg__trace_pass(e, begin, start, end, done);
-    return any;
+    if (e->desc.trace) fg__trace_pass(e, f, landed, done);
+}
+
+/* Before calls of the backend that no pass may be in progress for. With the step lock held. */
+static void fg__engine_land_all(fg_engine *e) {
+    while (fg__engine_in_flight(e)) fg__engine_land(e);
 }
 
 /* ---- stepping --------------------------------------------------------------------------------- */
 
-/* One pass that is to take no longer than `limit`. The first ones are small: nothing is known of their time yet. */
+/* Makes passes of up to `limit` seconds, as many as may be in flight, and lands the oldest. The first ones are small: nothing
+   is known of their time yet. */
 static bool fg__engine_step_once(fg_engine *e, double limit) {
     const fg__cost *cost = &e->sched.cost;
     int32_t budget = e->desc.token_budget;
@@ -20438,7 +20959,16 @@ static bool fg__engine_step_once(fg_engine *e, double limit) {
     fg__engine_take_cancelled(e);
     e->sched.deadline = limit;
     if (limit < HUGE_VAL && cost->n < 4) budget = FG__MIN(budget, 8 << cost->n);
-    return fg__engine_pass(e, budget);
+    if (!fg__engine_in_flight(e) && !fg__engine_launch(e, budget)) {
+        fg__mutex_lock(&e->lock);
+        fg__engine_count(e);
+        e->idle = !e->work;
+        fg__mutex_unlock(&e->lock);
+        return false;
+    }
+    if (fg__engine_in_flight(e) == 1 && fg__engine_foresee(e)) (void)fg__engine_launch(e, budget);
+    fg__engine_land(e);
+    return true;
 }
 
 /* Passes until `limit` seconds are over or less is left than one more would take. 0: one pass, as long as it likes. */
@@ -20539,6 +21069,8 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
+    if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
     if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
     if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
@@ -20624,6 +21156,72 @@ static void fg__engine_make_graph(fg_engine *e) {
     }
 }
 
+/* ---- the draft model: making ---- */
+
+static fg_result fg__draft_load(fg_engine *e, fg__draft *d) {
+    fg_model_desc desc;
+    fg_result r;
+    int i, n_vocab = e->model->hp.n_vocab;
+    memset(&desc, 0, sizeof(desc));
+    desc.path = e->desc.draft_path;
+    desc.allocator = &e->env.allocator;
+    desc.log = e->desc.log;
+    desc.log_user = e->desc.log_user;
+    desc.progress = e->desc.progress;
+    desc.progress_user = e->desc.progress_user;
+    if (!e->desc.draft_model && (r = fg_model_load(&desc, &d->owned)) != FG_OK) return r;
+    if (d->owned) e->desc.draft_model = d->owned;
+    d->model = e->desc.draft_model;
+    if (d->model->vocab_only) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model was loaded with vocab_only");
+    if (d->model->hp.n_vocab != n_vocab)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model has %d tokens, the model %d", d->model->hp.n_vocab, n_vocab);
+    for (i = 0; i < n_vocab; i++) {
+        size_t n, m;
+        const char *x = fg__vocab_piece(e->model->vocab, i, true, &n), *y = fg__vocab_piece(d->model->vocab, i, true, &m);
+        if (n != m || memcmp(x, y, n) != 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "token %d of the draft model is another one", i);
+    }
+    return FG_OK;
+}
+
+/* As the model's own graph, with a pool of as many tokens, and a block more for the guesses of each sequence. */
+static void fg__draft_make_graph(const fg_engine *e, fg__draft *d) {
+    fg_graph *g = &d->graph;
+    int i;
+    *g = e->graph;
+    g->ops = d->builder.ops;
+    g->n_ops = (int32_t)d->builder.n_ops;
+    g->slots = d->builder.slots;
+    g->n_slots = (int32_t)d->builder.n_slots;
+    g->tensors = d->builder.tensors;
+    g->weights = d->weights;
+    g->n_weights = (int32_t)d->builder.n_tensors;
+    g->n_groups = d->builder.n_groups;
+    for (i = 0; i < g->n_groups; i++) {
+        g->groups[i] = d->builder.groups[i];
+        g->groups[i].block_tokens = e->desc.block_tokens;
+        g->groups[i].kv_type = e->desc.kv_type;
+        g->groups[i].n_blocks = e->desc.kv_tokens / e->desc.block_tokens + e->desc.max_seqs;
+    }
+}
+
+/* Loads the draft model and makes its graph, but takes no memory of the device yet. */
+static fg_result fg__draft_plan(fg_engine *e) {
+    fg__draft *d;
+    fg_result r;
+    if (!e->desc.draft_model && !e->desc.draft_path) return FG_OK;
+    d = e->draft = (fg__draft *)fg__calloc(&e->env, 1, sizeof(fg__draft));
+    if (!d) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__draft_load(e, d)) != FG_OK) return r;
+    if (fg_type_bytes(e->desc.kv_type, d->model->hp.head_dim) == 0)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "heads of the draft model do not fit KV blocks of type %s", fg_type_name(e->desc.kv_type));
+    if ((r = fg__graph_build(&d->builder, &e->env, d->model)) != FG_OK) return r;
+    d->weights = (fg_weight **)fg__calloc(&e->env, d->builder.n_tensors, sizeof(fg_weight *));
+    if (!d->weights) return FG_ERROR_OUT_OF_MEMORY;
+    fg__draft_make_graph(e, d);
+    if (e->desc.async == FG_ASYNC_2) e->desc.async = FG_ASYNC_OVERLAP;
+    return FG_OK;
+}
+
 /* Model, device, graph and every default, but no memory of the device yet. */
 static fg_result fg__engine_plan(fg_engine *e) {
     fg_result r;
@@ -20635,68 +21233,172 @@ static fg_result fg__engine_plan(fg_engine *e) {
     if (!e->weights) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__engine_resolve(e)) != FG_OK) return r;
     fg__engine_make_graph(e);
-    return FG_OK;
+    return fg__draft_plan(e);
 }
 
-static void fg__engine_forget(const fg_engine *e, const fg_tensor *tensor) {
-    const fg__gguf *gguf = e->model->gguf;
+static void fg__engine_forget(const fg_model *model, const fg_tensor *tensor) {
+    const fg__gguf *gguf = model->gguf;
     int i;
     fg__file_forget(&gguf->file, tensor->data, tensor->bytes);
     for (i = 0; i < gguf->n_parts; i++) fg__file_forget(&gguf->parts[i]->file, tensor->data, tensor->bytes);
 }
 
-static fg_result fg__engine_pack(fg_engine *e) {
-    size_t i, n = e->builder.n_tensors, bytes;
+/* Packs the weights of a model's graph. */
+static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b, fg_weight **weights,
+                                 const char *what) {
+    size_t i, n = b->n_tensors, bytes;
     fg_result r;
     for (i = 0; i < n; i++) {
-        if (!fg__engine_progress(e, (float)i / (float)n, "packing weights")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
-        r = e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], &e->weights[i], &bytes);
+        if (!fg__engine_progress(e, (float)i / (float)n, what)) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+        r = e->backend->pack(e->device, &b->tensors[i], b->uses[i], &weights[i], &bytes);
         if (r != FG_OK) return r;
-        if (bytes) fg__engine_forget(e, &e->builder.tensors[i]); /* the device has a copy */
+        if (bytes) fg__engine_forget(model, &b->tensors[i]); /* the device has a copy */
     }
-    return fg__engine_progress(e, 1, "packing weights") ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+    return fg__engine_progress(e, 1, what) ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
 }
 
-/* One allocation for all arrays of the batch block. */
-static fg_result fg__engine_make_batch(fg_engine *e) {
-    const fg_graph *g = &e->graph;
+/* One allocation for all arrays of a batch block. */
+static fg_result fg__engine_make_batch(const fg_engine *e, const fg_graph *g, fg__flight *f) {
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
-    size_t total = (2 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + (size_t)g->max_rows + (size_t)g->n_groups * table;
+    size_t total = (3 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + 2 * (size_t)g->max_rows + (size_t)g->n_groups * table;
     int32_t *at = (int32_t *)fg__calloc(&e->env, total, sizeof(int32_t));
     int i;
     if (!at) return FG_ERROR_OUT_OF_MEMORY;
-    e->batch_memory = at;
-    e->batch.tokens = e->tokens = at, at += tokens;
-    e->batch.positions = e->positions = at, at += tokens;
-    e->batch.cu_q = e->cu_q = at, at += seqs + 1;
-    e->batch.kv_len = e->kv_len = at, at += seqs;
-    e->batch.rows = e->rows = at, at += g->max_rows;
+    f->memory = at;
+    f->batch.tokens = f->tokens = at, at += tokens;
+    f->batch.positions = f->positions = at, at += tokens;
+    f->feed = at, at += tokens;
+    f->batch.cu_q = f->cu_q = at, at += seqs + 1;
+    f->batch.kv_len = f->kv_len = at, at += seqs;
+    f->batch.rows = f->rows = at, at += g->max_rows;
+    f->entry_of = at, at += g->max_rows;
     for (i = 0; i < g->n_groups; i++) {
-        e->batch.slots[i] = e->slots[i] = at, at += tokens;
-        e->batch.tables[i] = e->tables[i] = at, at += table;
+        f->batch.slots[i] = f->slots[i] = at, at += tokens;
+        f->batch.tables[i] = f->tables[i] = at, at += table;
     }
     return FG_OK;
+}
+
+/* `keep`: room for an output that outlives the next submit. */
+static fg_result fg__engine_make_flight(const fg_engine *e, fg__flight *f, bool keep) {
+    size_t seqs = (size_t)e->desc.max_seqs, rows = (size_t)e->graph.max_rows;
+    f->entries = (fg__pass_entry *)fg__calloc(&e->env, seqs, sizeof(fg__pass_entry));
+    f->copies = (fg_block_copy *)fg__malloc(&e->env, seqs * FG_MAX_GROUPS, sizeof(fg_block_copy));
+    if (keep) {
+        f->kept_rows = (fg_row_result *)fg__malloc(&e->env, rows, sizeof(fg_row_result));
+        f->kept_logits = (float *)fg__malloc(&e->env, rows * (size_t)e->graph.n_vocab, sizeof(float));
+    }
+    if (!f->entries || !f->copies || (keep && (!f->kept_rows || !f->kept_logits))) return FG_ERROR_OUT_OF_MEMORY;
+    return fg__engine_make_batch(e, &e->graph, f);
+}
+
+static fg_result fg__engine_make_flights(fg_engine *e) {
+    fg_result r;
+    int i;
+    e->native = e->caps.in_flight >= 2;
+    for (i = 0; i < 2; i++)
+        if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK) return r;
+    e->sched.halves = e->desc.async == FG_ASYNC_2;
+    if (e->sched.halves) e->sched.target /= 2; /* a sequence's tokens are two passes apart */
+    return FG_OK;
+}
+
+/* Starts what keeps passes in flight; where that cannot be, they come one after another. */
+static void fg__engine_start_driver(fg_engine *e) {
+    if (e->native || e->desc.async == FG_ASYNC_OFF) return;
+    e->driver.running = fg__thread_start(&e->driver.thread, fg__driver_main, e);
+    if (e->driver.running) return;
+    fg__log(&e->env, FG_LOG_WARNING, "no thread for the device: passes come one after another");
+    e->desc.async = FG_ASYNC_OFF;
+    if (e->sched.halves) e->sched.target *= 2;
+    e->sched.halves = false;
+}
+
+static void fg__engine_stop_driver(fg_engine *e) {
+    if (!e->driver.running) return;
+    fg__mutex_lock(&e->driver.lock);
+    e->driver.quit = true;
+    fg__cond_broadcast(&e->driver.changed);
+    fg__mutex_unlock(&e->driver.lock);
+    fg__thread_join(&e->driver.thread);
+}
+
+/* ---- the draft model: its memory ---- */
+
+static fg_result fg__draft_make(fg_engine *e) {
+    fg__draft *d = e->draft;
+    fg_result r;
+    if (!d) return FG_OK;
+    if ((r = fg__engine_pack(e, d->model, &d->builder, d->weights, "packing the draft model's weights")) != FG_OK) return r;
+    if ((r = e->backend->prepare(e->device, &d->graph, &d->plan, NULL)) != FG_OK) return r;
+    if ((r = fg__kv_init(&d->kv, &e->env, d->graph.groups, d->graph.n_groups, false, 0)) != FG_OK) return r;
+    d->flight.entries = (fg__pass_entry *)fg__calloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
+    d->list = (fg__sequence **)fg__calloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__sequence *));
+    if (!d->flight.entries || !d->list) return FG_ERROR_OUT_OF_MEMORY;
+    return fg__engine_make_batch(e, &d->graph, &d->flight);
+}
+
+/* Adds what the draft model takes. */
+static fg_result fg__draft_memory(const fg_engine *e, fg_memory *memory) {
+    const fg__draft *d = e->draft;
+    fg_memory own;
+    size_t i, bytes;
+    fg_result r = FG_OK;
+    if (!d) return FG_OK;
+    for (i = 0; r == FG_OK && i < d->builder.n_tensors; i++, memory->weights += bytes) {
+        bytes = 0;
+        r = e->backend->pack(e->device, &d->builder.tensors[i], d->builder.uses[i], NULL, &bytes);
+    }
+    if (r == FG_OK) r = e->backend->prepare(e->device, &d->graph, NULL, &own);
+    if (r != FG_OK) return r;
+    memory->kv += own.kv;
+    memory->activations += own.activations;
+    return FG_OK;
+}
+
+/* What it has on the device; before that is closed. */
+static void fg__draft_close(fg_engine *e) {
+    fg__draft *d = e->draft;
+    size_t i;
+    if (!d || !e->backend) return;
+    if (d->plan) e->backend->release(e->device, d->plan);
+    for (i = 0; d->weights && i < d->builder.n_tensors; i++)
+        if (d->weights[i]) e->backend->unpack(e->device, d->weights[i]);
+}
+
+static void fg__draft_free(fg_engine *e) {
+    fg__draft *d = e->draft;
+    if (!d) return;
+    if (d->kv.env) fg__kv_destroy(&d->kv);
+    if (d->builder.env) fg__graph_free(&d->builder);
+    fg__free(&e->env, d->weights);
+    fg__free(&e->env, d->flight.entries);
+    fg__free(&e->env, d->flight.memory);
+    fg__free(&e->env, d->list);
+    fg_model_free(d->owned);
+    fg__free(&e->env, d);
 }
 
 /* ---- how many tokens fill the device ---- */
 
 /* Makes the batch a prompt of n tokens, in the first blocks of the pool. */
 static void fg__engine_probe_batch(fg_engine *e, int32_t n) {
+    fg__flight *f = &e->flights[0];
     int32_t bt = e->desc.block_tokens, i;
     int g;
-    e->batch.n_tokens = n;
-    e->batch.n_seqs = e->batch.n_rows = 1;
-    e->batch.want_logits = false;
-    e->cu_q[0] = 0;
-    e->cu_q[1] = e->kv_len[0] = n;
-    e->rows[0] = n - 1;
+    f->batch.n_tokens = n;
+    f->batch.n_seqs = f->batch.n_rows = 1;
+    f->batch.want_logits = false;
+    f->cu_q[0] = 0;
+    f->cu_q[1] = f->kv_len[0] = n;
+    f->rows[0] = n - 1;
     for (i = 0; i < n; i++) {
-        e->tokens[i] = i % e->graph.n_vocab;
-        e->positions[i] = i;
+        f->tokens[i] = i % e->graph.n_vocab;
+        f->positions[i] = i;
         for (g = 0; g < e->graph.n_groups; g++) {
             int32_t block = i / bt % e->graph.groups[g].n_blocks;
-            e->tables[g][i / bt] = block;
-            e->slots[g][i] = block * bt + i % bt;
+            f->tables[g][i / bt] = block;
+            f->slots[g][i] = block * bt + i % bt;
         }
     }
 }
@@ -20710,7 +21412,7 @@ static fg_result fg__engine_probe(fg_engine *e, int32_t n, double *rate) {
         fg_result r;
         fg__engine_probe_batch(e, n);
         start = fg__engine_now(e);
-        if ((r = e->backend->submit(e->device, e->plan, &e->batch)) != FG_OK) return r;
+        if ((r = e->backend->submit(e->device, e->plan, &e->flights[0].batch)) != FG_OK) return r;
         if ((r = e->backend->wait(e->device, e->plan, &output)) != FG_OK) return r;
         best = FG__MIN(best, fg__engine_now(e) - start);
     }
@@ -20760,21 +21462,23 @@ static void fg__engine_make_swap(fg_engine *e) {
 static fg_result fg__engine_make(fg_engine *e) {
     fg_result r;
     if ((r = fg__engine_plan(e)) != FG_OK) return r;
-    if ((r = fg__engine_pack(e)) != FG_OK) return r;
+    if ((r = fg__engine_pack(e, e->model, &e->builder, e->weights, "packing weights")) != FG_OK) return r;
     if ((r = e->backend->prepare(e->device, &e->graph, &e->plan, NULL)) != FG_OK) return r;
     r = fg__kv_init(&e->kv, &e->env, e->graph.groups, e->graph.n_groups, !e->desc.no_prefix_cache, (uint64_t)e->model->n_parameters);
     if (r != FG_OK) return r;
     if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK) return r;
-    if ((r = fg__engine_make_batch(e)) != FG_OK) return r;
+    if ((r = fg__draft_make(e)) != FG_OK) return r;
+    if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
     fg__engine_make_swap(e);
-    e->entries = (fg__pass_entry *)fg__malloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
-    if (!e->entries || !e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
+    if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
     fg__engine_count(e);
-    if ((r = fg__engine_find_ends(e)) == FG_OK && e->desc.trace) fg__trace_begin(e);
-    return r;
+    if ((r = fg__engine_find_ends(e)) != FG_OK) return r;
+    if (e->desc.trace) fg__trace_begin(e);
+    fg__engine_start_driver(e);
+    return FG_OK;
 }
 
 static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
@@ -20788,7 +21492,9 @@ static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
     e->events_end = &e->events;
     fg__mutex_init(&e->lock);
     fg__mutex_init(&e->step_lock);
+    fg__mutex_init(&e->driver.lock);
     fg__cond_init(&e->changed);
+    fg__cond_init(&e->driver.changed);
     *out = e;
     return FG_OK;
 }
@@ -20819,6 +21525,7 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory) {
     }
     if (r == FG_OK) r = e->backend->prepare(e->device, &e->graph, NULL, memory);
     memory->weights = weights;
+    if (r == FG_OK) r = fg__draft_memory(e, memory);
     memory->total = memory->weights + memory->kv + memory->activations;
     fg_engine_free(e);
     return r;
@@ -20832,9 +21539,27 @@ static void fg__engine_free_requests(fg_engine *e) {
     fg__free(&e->env, e->table);
 }
 
+/* Lets passes in progress end; nothing is made of them. */
+static void fg__engine_close_flights(fg_engine *e) {
+    int i;
+    for (; fg__engine_in_flight(e); e->n_landed++) {
+        fg__engine_receive(e, fg__engine_flight(e, e->n_landed));
+        fg__engine_leave(e, fg__engine_flight(e, e->n_landed));
+    }
+    fg__engine_stop_driver(e);
+    for (i = 0; i < 2; i++) {
+        fg__free(&e->env, e->flights[i].entries);
+        fg__free(&e->env, e->flights[i].copies);
+        fg__free(&e->env, e->flights[i].kept_rows);
+        fg__free(&e->env, e->flights[i].kept_logits);
+        fg__free(&e->env, e->flights[i].memory);
+    }
+}
+
 static void fg__engine_close_device(fg_engine *e) {
     size_t i;
     if (!e->backend) return;
+    fg__draft_close(e);
     if (e->plan) e->backend->release(e->device, e->plan);
     for (i = 0; e->weights && i < e->builder.n_tensors; i++)
         if (e->weights[i]) e->backend->unpack(e->device, e->weights[i]);
@@ -20846,18 +21571,20 @@ void fg_engine_free(fg_engine *e) {
     if (!e) return;
     env = e->env;
     if (e->traced) fg__trace(e, "\n]\n");
+    fg__engine_close_flights(e);
     fg__engine_free_requests(e);
     fg__engine_close_device(e);
+    fg__draft_free(e);
     if (e->sched.env) fg__sched_destroy(&e->sched);
     if (e->kv.env) fg__kv_destroy(&e->kv);
     if (e->builder.env) fg__graph_free(&e->builder);
     fg__sample_scratch_free(&env, &e->scratch);
     fg__free(&env, e->weights);
-    fg__free(&env, e->batch_memory);
-    fg__free(&env, e->entries);
     fg__free(&env, e->hook_logits);
     fg__free(&env, e->end_tokens);
+    fg__cond_destroy(&e->driver.changed);
     fg__cond_destroy(&e->changed);
+    fg__mutex_destroy(&e->driver.lock);
     fg__mutex_destroy(&e->lock);
     fg__mutex_destroy(&e->step_lock);
     fg_model_free(e->owned_model);
@@ -20962,6 +21689,7 @@ void fg_engine_get_memory(fg_engine *e, fg_memory *memory) {
         e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], NULL, &bytes);
         memory->weights += bytes;
     }
+    (void)fg__draft_memory(e, memory);
     memory->total = memory->weights + memory->kv + memory->activations;
 }
 
@@ -21013,6 +21741,7 @@ fg_result fg_graph_text(const fg_engine *e, char *text, size_t capacity, size_t 
 fg_result fg_measure_roofs(fg_engine *e, fg_roofs *roofs) {
     fg_result r;
     fg__mutex_lock(&e->step_lock);
+    fg__engine_land_all(e);
     r = e->backend->profile(e->device, roofs);
     fg__mutex_unlock(&e->step_lock);
     return r;

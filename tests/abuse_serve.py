@@ -30,6 +30,12 @@ def work(rng, **more):
     return {"prompt": PROMPT, "max_tokens": rng.randint(1, 200), "ignore_eos": True, **more}
 
 
+def answered(data, what):
+    """A connection that was idle for too long gives way to others, unanswered: this process may be slow to send."""
+    counts["gave way"] += not data
+    assert not data or what in data[:20], data
+
+
 # What an attacker does with an open connection; each ends by closing it, most often rudely.
 
 async def nothing(rng, reader, writer):
@@ -79,7 +85,7 @@ async def bad_chunks(rng, reader, writer):
 
 async def smuggle(rng, reader, writer):
     writer.write(b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n")
-    assert b" 400 " in (await reader.read(1000))[:20]
+    answered(await reader.read(1000), b" 400 ")
 
 
 async def abort_answer(rng, reader, writer):
@@ -105,7 +111,7 @@ async def pipeline(rng, reader, writer):
 
 async def honest(rng, reader, writer):
     writer.write(request(work(rng)))
-    assert b"HTTP/1.1 " in await reader.read(1000)
+    answered(await reader.read(1000), b"HTTP/1.1 ")
 
 
 ATTACKS = [nothing, garbage, half_head, drip, half_body, bad_json, deep_json, bad_chunks, smuggle, abort_answer, abort_stream,

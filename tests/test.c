@@ -6,6 +6,8 @@
    It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/cuda/fg_cuda.h"
+#include "../backends/hip/fg_hip.h"
 #include "../backends/vulkan/fg_vulkan.h"
 
 #include "test.h"
@@ -25,11 +27,14 @@
 #include "test_trace.c"
 #include "test_budget.c"
 #include "test_spec.c"
+#include "test_async.c"
 #include "test_beam.c"
 #include "test_swap.c"
 #include "test_soak.c"
 #include "test_logits.c"
 #include "test_vulkan.c"
+#include "test_gpu_host.c"
+#include "test_gpu_kernels.c"
 
 static void run_all(void) {
     run_gguf_tests();
@@ -47,11 +52,14 @@ static void run_all(void) {
     run_trace_tests();
     run_budget_tests();
     run_spec_tests();
+    run_async_tests();
     run_beam_tests();
     run_swap_tests();
     run_soak_tests();
     run_logits_tests();
     run_vulkan_tests();
+    run_gpu_host_tests();
+    run_gpu_kernel_tests();
 }
 
 int main(int argc, char **argv) {

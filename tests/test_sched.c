@@ -158,7 +158,11 @@ static void sched_compute(sched_world *t) {
     }
     for (i = 0; i < count; i++)
         for (j = pass[i]->seq.n_computed; j < to[i]; j++) kv_see(&t->w, &pass[i]->seq.kv, pass[i]->hashes, j, j + 1);
-    fg__sched_done(s);
+    fg__sched_launched(s);
+    for (i = 0; i < count; i++) {
+        fg__sched_landed(s, &pass[i]->seq, false);
+        fg__sched_settle(s, &pass[i]->seq, to[i]);
+    }
     for (i = 0; i < count; i++) {
         sched_user *u = pass[i];
         CHECK(u->seq.n_computed == to[i] && u->seq.n_scheduled == 0);

@@ -64,6 +64,17 @@ static int find_preemption(const tool_args *args, fg_preemption *preemption) {
     return args->preemption ? usage_error(args, "no preemption '%s'", args->preemption) : 0;
 }
 
+static int find_async(const tool_args *args, fg_async *async) {
+    static const char *const names[3] = {"off", "overlap", "2"};
+    int i;
+    for (i = 0; args->async && i < 3; i++)
+        if (strcmp(args->async, names[i]) == 0) {
+            *async = (fg_async)i;
+            return 0;
+        }
+    return args->async ? usage_error(args, "--async is off, overlap or 2, not '%s'", args->async) : 0;
+}
+
 static int find_kv_type(const tool_args *args, fg_type *type) {
     static const char *const names[4] = {"f32", "f16", "bf16", "q8_0"};
     static const fg_type types[4] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
@@ -78,6 +89,8 @@ static int find_kv_type(const tool_args *args, fg_type *type) {
 
 static int find_backend(const tool_args *args, const fg_backend **backend) {
     *backend = strcmp(args->backend, "cpu") == 0 ? fg_backend_cpu()
+             : strcmp(args->backend, "cuda") == 0 ? fg_backend_cuda()
+             : strcmp(args->backend, "hip") == 0 ? fg_backend_hip()
              : strcmp(args->backend, "vulkan") == 0 ? fg_backend_vulkan()
              : strcmp(args->backend, "null") == 0 ? fg_backend_null() : NULL;
     if (!*backend) return usage_error(args, "no backend '%s'", args->backend);
@@ -95,7 +108,9 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     result = find_backend(args, &desc->backends[0]);
     if (result == 0) result = find_policy(args, &desc->policy);
     if (result == 0) result = find_preemption(args, &desc->preemption);
+    if (result == 0) result = find_async(args, &desc->async);
     if (result == 0) result = find_kv_type(args, &desc->kv_type);
+    desc->draft_path = args->draft_model;
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
     desc->n_threads = args->threads;
@@ -151,6 +166,9 @@ static int session_open(const tool_args *args, session *s) {
     return result;
 }
 
+/* How many tokens to guess ahead. */
+static int draft_tokens(const tool_args *args) { return args->draft >= 0 ? args->draft : args->draft_model ? 4 : 0; }
+
 /* "15=-2.5" and "15=-inf". `biases` must live as long as the request is being submitted. */
 static int parse_biases(const tool_args *args, fg_logit_bias *biases) {
     int i;
@@ -186,7 +204,7 @@ static int describe_request(const tool_args *args, int default_tokens, fg_reques
     p->n_logit_bias = args->biases.count;
     desc->max_tokens = args->n_predict < 0 ? default_tokens : args->n_predict;
     desc->min_tokens = args->min_tokens;
-    desc->n_draft = args->draft;
+    desc->n_draft = args->beams ? args->draft > 0 ? args->draft : 0 : draft_tokens(args);
     desc->n_beams = args->beams;
     desc->best_of = args->best_of;
     desc->stop = args->stops.items;

@@ -1,0 +1,475 @@
+/* device.cuh: the thin layer under kernels.cuh, for nvcc, for clang with AMD's targets (builtins only), and for a host compiler
+   with tests/host_gpu.h, which executes workgroups with every thread a fiber and checks what they do.
+
+   Threads work in groups of 32 lanes whatever the width of the hardware's (fgk_lane, fgk_group); only matrix fragments belong to a
+   whole hardware warp of FG_WARP lanes. Memory is read and written through the functions here, so that the host can check it:
+   fgk_load_*, fgk_store_* in device memory, fgk_get_*, fgk_put_* in shared memory. Contraction of a * b + c is off (see build.sh):
+   fgk_fma says where it is wanted, so that a sum has the same bits in every kernel that takes it in the same order. */
+
+#ifndef FG_GPU_DEVICE_CUH
+#define FG_GPU_DEVICE_CUH
+
+#include "kernels.h"
+
+typedef struct fgk_u4 {
+    uint32_t x, y, z, w;
+} fgk_u4;
+
+typedef struct fgk_f4 {
+    float x, y, z, w;
+} fgk_f4;
+
+#if defined(__CUDACC__)
+
+/* ---- NVIDIA ---- */
+
+#define FG_DEV static __device__ __forceinline__
+#define FG_BODY static __device__ __forceinline__
+#define FG_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define FG_KERNEL(name, kind, threads, ...)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(threads) fg_gpu_##name(const __grid_constant__ fg_gpu_##kind##_args args) { \
+        __VA_ARGS__;                                                                                                            \
+    }
+#define FG_TWO_AT_ONCE(threads) threads, 2 /* registers for two workgroups on a processor */
+#define FG_UNROLL _Pragma("unroll")
+#define FG_ROLLED _Pragma("unroll 1")
+#define FG_UNROLL_MMA FG_UNROLL
+#define FG_WARP 32
+
+FG_DEV int fgk_thread(void) { return (int)threadIdx.x; }
+FG_DEV int fgk_block_x(void) { return (int)blockIdx.x; }
+FG_DEV int fgk_block_y(void) { return (int)blockIdx.y; }
+FG_DEV int fgk_grid_x(void) { return (int)gridDim.x; }
+#define fgk_barrier() __syncthreads()
+#define fgk_group_sync() __syncwarp()
+#define fgk_shuffle_xor(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
+#define fgk_shuffle_xor_u32(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
+
+FG_DEV int fgk_log2(int x) { return 31 - __clz(x); }
+FG_DEV uint32_t fgk_bits(float x) { return __float_as_uint(x); }
+FG_DEV float fgk_from_bits(uint32_t x) { return __uint_as_float(x); }
+FG_DEV float fgk_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+FG_DEV float fgk_exp(float x) { return expf(x); }
+FG_DEV float fgk_log(float x) { return logf(x); }
+FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
+FG_DEV float fgk_round(float x) { return rintf(x); }
+
+FG_DEV float fgk_half_to_float(uint32_t h) {
+    float x;
+    asm("{ .reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h; }" : "=f"(x) : "r"(h & 0xFFFFu));
+    return x;
+}
+FG_DEV uint32_t fgk_float_to_half(float x) {
+    uint32_t h;
+    asm("{ .reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h; }" : "=r"(h) : "f"(x));
+    return h;
+}
+
+FG_DEV fgk_u4 fgk_load_u4(const void *p) {
+    uint4 v = __ldg((const uint4 *)p);
+    fgk_u4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV uint32_t fgk_load_u32(const void *p) { return *(const uint32_t *)p; }
+FG_DEV uint32_t fgk_load_u16(const void *p) { return *(const uint16_t *)p; }
+FG_DEV uint32_t fgk_load_u8(const void *p) { return *(const uint8_t *)p; }
+FG_DEV void fgk_store_u4(void *p, fgk_u4 v) { *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w); }
+FG_DEV void fgk_store_u32(void *p, uint32_t v) { *(uint32_t *)p = v; }
+FG_DEV void fgk_store_u16(void *p, uint32_t v) { *(uint16_t *)p = (uint16_t)v; }
+FG_DEV void fgk_store_u8(void *p, uint32_t v) { *(uint8_t *)p = (uint8_t)v; }
+
+FG_DEV float fgk_get(const float *p) { return *p; }
+FG_DEV fgk_f4 fgk_get_f4(const float *p) {
+    float4 v = *(const float4 *)p;
+    fgk_f4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV uint32_t fgk_get_u32(const uint32_t *p) { return *p; }
+FG_DEV void fgk_put(float *p, float v) { *p = v; }
+FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { *p = v; }
+FG_DEV void fgk_put_u4(void *p, fgk_u4 v) { *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w); }
+
+/* 16 bytes from device to shared memory; they are there after the wait, for this thread, and after a barrier for all. */
+FG_DEV void fgk_async_copy(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#else
+    fgk_put_u4(to, fgk_load_u4(from));
+#endif
+}
+FG_DEV void fgk_async_wait(void) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* Fragments: 16x16 halves whose rows are 16 adjacent halves in shared memory, and 16x16 sums. */
+typedef struct fgk_frag {
+    uint32_t x[4];
+} fgk_frag;
+typedef struct fgk_sums {
+    float x[8];
+} fgk_sums;
+#define FG_SUMS 8
+
+FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) {
+    int lane = fgk_thread() & 31;
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p + (lane & 15) * stride + (lane >> 4) * 8);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(f->x[0]), "=r"(f->x[1]), "=r"(f->x[2]), "=r"(f->x[3])
+                 : "r"(at)
+                 : "memory");
+}
+FG_DEV void fgk_mma_one(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a2), "r"(a3), "r"(b1));
+#endif
+}
+/* sums[i][j] += row i of a . row j of b */
+FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
+    fgk_mma_one(c->x, a->x[0], a->x[1], a->x[2], a->x[3], b->x[0], b->x[2]);
+    fgk_mma_one(c->x + 4, a->x[0], a->x[1], a->x[2], a->x[3], b->x[1], b->x[3]);
+}
+/* Where sum i of this lane stands. */
+FG_DEV int fgk_sum_row(int i) { return (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
+FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 8; }
+
+#elif defined(__HIP__)
+
+/* ---- AMD: clang's builtins, no header of ROCm's ---- */
+
+#define FG_DEV static __attribute__((device)) __attribute__((always_inline)) inline
+#define FG_BODY static __attribute__((device)) __attribute__((always_inline)) inline
+#define FG_SHARED(type, name, count) static __attribute__((shared)) __attribute__((aligned(16))) type name[count]
+#define FG_KERNEL(name, kind, threads, ...)                                                                                       \
+    extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads))) void fg_gpu_##name(         \
+        const fg_gpu_##kind##_args args) {                                                                                        \
+        __VA_ARGS__;                                                                                                              \
+    }
+#define FG_TWO_AT_ONCE(threads) threads
+#define FG_UNROLL _Pragma("unroll")
+#define FG_ROLLED _Pragma("unroll 1")
+#if defined(__GFX9__)
+#define FG_WARP 64
+#else
+#define FG_WARP 32
+#endif
+#define FG_AS1 __attribute__((address_space(1)))
+
+typedef uint32_t fgk__v4u __attribute__((ext_vector_type(4)));
+typedef float fgk__v4f __attribute__((ext_vector_type(4)));
+typedef float fgk__v8f __attribute__((ext_vector_type(8)));
+typedef _Float16 fgk__v2h __attribute__((ext_vector_type(2)));
+typedef _Float16 fgk__v4h __attribute__((ext_vector_type(4)));
+typedef _Float16 fgk__v8h __attribute__((ext_vector_type(8)));
+typedef _Float16 fgk__v16h __attribute__((ext_vector_type(16)));
+
+FG_DEV int fgk_thread(void) { return (int)__builtin_amdgcn_workitem_id_x(); }
+FG_DEV int fgk_block_x(void) { return (int)__builtin_amdgcn_workgroup_id_x(); }
+FG_DEV int fgk_block_y(void) { return (int)__builtin_amdgcn_workgroup_id_y(); }
+FG_DEV int fgk_hardware_lane(void) { return (int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)); }
+FG_DEV void fgk_barrier(void) {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+FG_DEV void fgk_group_sync(void) {
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+}
+
+FG_DEV int fgk_log2(int x) { return 31 - __builtin_clz((unsigned)x); }
+FG_DEV uint32_t fgk_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+FG_DEV float fgk_from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
+FG_DEV uint32_t fgk_shuffle_xor_u32(uint32_t value, int mask) {
+    return (uint32_t)__builtin_amdgcn_ds_bpermute((fgk_hardware_lane() ^ mask) * 4, (int)value);
+}
+FG_DEV float fgk_shuffle_xor(float value, int mask) { return fgk_from_bits(fgk_shuffle_xor_u32(fgk_bits(value), mask)); }
+FG_DEV float fgk_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+FG_DEV float fgk_exp(float x) { return __builtin_expf(x); }
+FG_DEV float fgk_log(float x) { return __builtin_logf(x); }
+FG_DEV float fgk_sqrt(float x) { return __builtin_sqrtf(x); }
+FG_DEV float fgk_round(float x) { return __builtin_rintf(x); }
+FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
+FG_DEV uint32_t fgk_float_to_half(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
+
+FG_DEV fgk_u4 fgk_load_u4(const void *p) {
+    fgk__v4u v = *(const FG_AS1 fgk__v4u *)p;
+    fgk_u4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV uint32_t fgk_load_u32(const void *p) { return *(const FG_AS1 uint32_t *)p; }
+FG_DEV uint32_t fgk_load_u16(const void *p) { return *(const FG_AS1 uint16_t *)p; }
+FG_DEV uint32_t fgk_load_u8(const void *p) { return *(const FG_AS1 uint8_t *)p; }
+FG_DEV void fgk_store_u4(void *p, fgk_u4 v) {
+    fgk__v4u r = {v.x, v.y, v.z, v.w};
+    *(FG_AS1 fgk__v4u *)p = r;
+}
+FG_DEV void fgk_store_u32(void *p, uint32_t v) { *(FG_AS1 uint32_t *)p = v; }
+FG_DEV void fgk_store_u16(void *p, uint32_t v) { *(FG_AS1 uint16_t *)p = (uint16_t)v; }
+FG_DEV void fgk_store_u8(void *p, uint32_t v) { *(FG_AS1 uint8_t *)p = (uint8_t)v; }
+
+FG_DEV float fgk_get(const float *p) { return *p; }
+FG_DEV fgk_f4 fgk_get_f4(const float *p) {
+    fgk__v4f v = *(const fgk__v4f *)p;
+    fgk_f4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV uint32_t fgk_get_u32(const uint32_t *p) { return *p; }
+FG_DEV void fgk_put(float *p, float v) { *p = v; }
+FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { *p = v; }
+FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
+    fgk__v4u r = {v.x, v.y, v.z, v.w};
+    *(fgk__v4u *)p = r;
+}
+FG_DEV void fgk_async_copy(void *to, const void *from) { fgk_put_u4(to, fgk_load_u4(from)); }
+FG_DEV void fgk_async_wait(void) {}
+
+/* Fragments, as for NVIDIA. WMMA (gfx11, gfx12) and MFMA (gfx90a, gfx94x) where there are any, else products of pairs. */
+#define FG_SUMS (256 / FG_WARP)
+typedef struct fgk_sums {
+    float x[FG_SUMS];
+} fgk_sums;
+
+/* Steps of products are unrolled where an instruction is one; the others' registers would not suffice. */
+#if defined(__GFX11__) || defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx908__)
+#define FG_UNROLL_MMA FG_UNROLL
+#else
+#define FG_UNROLL_MMA FG_ROLLED
+#endif
+
+#if defined(__GFX11__)
+typedef struct fgk_frag {
+    fgk__v16h x;
+} fgk_frag;
+FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) { /* both halves of the warp have all rows */
+    const fgk__v8h *from = (const fgk__v8h *)(p + (fgk_thread() & 15) * stride);
+    f->x = __builtin_shufflevector(from[0], from[1], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
+    fgk__v8f sums = {c->x[0], c->x[1], c->x[2], c->x[3], c->x[4], c->x[5], c->x[6], c->x[7]};
+    sums = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a->x, b->x, sums);
+    FG_UNROLL for (int i = 0; i < 8; i++) c->x[i] = sums[i];
+}
+FG_DEV int fgk_sum_row(int i) { return 2 * i + (fgk_thread() & 31) / 16; }
+#elif defined(__GFX12__)
+typedef struct fgk_frag {
+    fgk__v8h x;
+} fgk_frag;
+FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) {
+    f->x = *(const fgk__v8h *)(p + (fgk_thread() & 15) * stride + (fgk_thread() & 31) / 16 * 8);
+}
+FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
+    fgk__v8f sums = {c->x[0], c->x[1], c->x[2], c->x[3], c->x[4], c->x[5], c->x[6], c->x[7]};
+    sums = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a->x, b->x, sums);
+    FG_UNROLL for (int i = 0; i < 8; i++) c->x[i] = sums[i];
+}
+FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & 31) / 16 * 8; }
+#elif defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx908__)
+typedef struct fgk_frag {
+    fgk__v4h x;
+} fgk_frag;
+FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) {
+    f->x = *(const fgk__v4h *)(p + (fgk_thread() & 15) * stride + (fgk_thread() & 63) / 16 * 4);
+}
+FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
+    fgk__v4f sums = {c->x[0], c->x[1], c->x[2], c->x[3]};
+    sums = __builtin_amdgcn_mfma_f32_16x16x16f16(a->x, b->x, sums, 0, 0, 0);
+    FG_UNROLL for (int i = 0; i < 4; i++) c->x[i] = sums[i];
+}
+FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & 63) / 16 * 4; }
+#else
+typedef struct fgk_frag {
+    const uint16_t *p;
+    int stride;
+} fgk_frag;
+FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) {
+    f->p = p;
+    f->stride = stride;
+}
+FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & (FG_WARP - 1)) / 16 * FG_SUMS; }
+#if defined(__gfx906__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || \
+    defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__) || defined(__gfx10_3_generic__)
+FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return __builtin_amdgcn_fdot2(a, b, c, false); }
+#else
+FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return fgk_fma((float)a.y, (float)b.y, fgk_fma((float)a.x, (float)b.x, c)); }
+#endif
+FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
+    const fgk__v8h *y = (const fgk__v8h *)(b->p + (fgk_thread() & 15) * b->stride);
+    fgk__v8h y0 = y[0], y1 = y[1];
+    FG_UNROLL for (int i = 0; i < FG_SUMS; i++) {
+        const fgk__v8h *x = (const fgk__v8h *)(a->p + fgk_sum_row(i) * a->stride);
+        __asm__ volatile("" ::: "memory"); /* else all rows of all products are loaded first, and spilled */
+        fgk__v8h x0 = x[0], x1 = x[1];
+        float sum = c->x[i];
+        sum = fgk_dot2(x0.s01, y0.s01, sum);
+        sum = fgk_dot2(x0.s23, y0.s23, sum);
+        sum = fgk_dot2(x0.s45, y0.s45, sum);
+        sum = fgk_dot2(x0.s67, y0.s67, sum);
+        sum = fgk_dot2(x1.s01, y1.s01, sum);
+        sum = fgk_dot2(x1.s23, y1.s23, sum);
+        sum = fgk_dot2(x1.s45, y1.s45, sum);
+        c->x[i] = fgk_dot2(x1.s67, y1.s67, sum);
+    }
+}
+#endif
+FG_DEV int fgk_sum_col(int i) { return (void)i, fgk_thread() & 15; }
+
+#else
+
+/* ---- The host: tests/host_gpu.h is included before. Bodies are functions of their own, so that kernels of all types share them. ---- */
+
+#include <math.h>
+#include <string.h>
+
+#define FG_DEV static inline
+#define FG_BODY static
+#define FG_SHARED(type, name, count) type *name = (type *)hg_shared((count) * sizeof(type))
+#define FG_KERNEL(name, kind, threads, ...)                                                   \
+    static void fg_gpu_##name(const void *pointer) {                                          \
+        const fg_gpu_##kind##_args args = *(const fg_gpu_##kind##_args *)pointer;             \
+        __VA_ARGS__;                                                                          \
+    }
+#define FG_TWO_AT_ONCE(threads) threads
+#define FG_UNROLL
+#define FG_ROLLED
+#define FG_UNROLL_MMA
+#define FG_WARP hg.width
+
+FG_DEV int fgk_thread(void) { return hg.current; }
+FG_DEV int fgk_block_x(void) { return hg.block_x; }
+FG_DEV int fgk_block_y(void) { return hg.block_y; }
+#define fgk_barrier() hg_barrier(__LINE__)
+#define fgk_group_sync() hg_group_sync(__LINE__)
+#define fgk_shuffle_xor_u32(value, mask) hg_shuffle_xor(value, mask, __LINE__)
+#define fgk_shuffle_xor(value, mask) fgk_from_bits(hg_shuffle_xor(fgk_bits(value), mask, __LINE__))
+
+FG_DEV int fgk_log2(int x) {
+    int n = 0;
+    while (x >>= 1) n++;
+    return n;
+}
+FG_DEV uint32_t fgk_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+FG_DEV float fgk_from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+FG_DEV float fgk_fma(float a, float b, float c) { return a * b + c; }
+FG_DEV float fgk_exp(float x) { return expf(x); }
+FG_DEV float fgk_log(float x) { return logf(x); }
+FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
+FG_DEV float fgk_round(float x) { return rintf(x); }
+FG_DEV float fgk_half_to_float(uint32_t h) { return hg_half_to_float((uint16_t)h); }
+FG_DEV uint32_t fgk_float_to_half(float x) { return hg_float_to_half(x); }
+
+FG_DEV fgk_u4 fgk_load_u4(const void *p) {
+    fgk_u4 v;
+    hg_global(p, 16);
+    memcpy(&v, p, 16);
+    return v;
+}
+FG_DEV uint32_t fgk_load_u32(const void *p) { return hg_global(p, 4), *(const uint32_t *)p; }
+FG_DEV uint32_t fgk_load_u16(const void *p) { return hg_global(p, 2), *(const uint16_t *)p; }
+FG_DEV uint32_t fgk_load_u8(const void *p) { return hg_global(p, 1), *(const uint8_t *)p; }
+FG_DEV void fgk_store_u4(void *p, fgk_u4 v) {
+    hg_global(p, 16);
+    memcpy(p, &v, 16);
+}
+FG_DEV void fgk_store_u32(void *p, uint32_t v) { hg_global(p, 4), memcpy(p, &v, 4); }
+FG_DEV void fgk_store_u16(void *p, uint32_t v) { hg_global(p, 2), *(uint16_t *)p = (uint16_t)v; }
+FG_DEV void fgk_store_u8(void *p, uint32_t v) { hg_global(p, 1), *(uint8_t *)p = (uint8_t)v; }
+
+FG_DEV float fgk_get(const float *p) { return hg_read(p, 4), *p; }
+FG_DEV fgk_f4 fgk_get_f4(const float *p) {
+    fgk_f4 v;
+    hg_read(p, 16);
+    memcpy(&v, p, 16);
+    return v;
+}
+FG_DEV uint32_t fgk_get_u32(const uint32_t *p) { return hg_read(p, 4), *p; }
+FG_DEV void fgk_put(float *p, float v) { hg_write(p, 4), *p = v; }
+FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { hg_write(p, 4), *p = v; }
+FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
+    hg_write(p, 16);
+    memcpy(p, &v, 16);
+}
+FG_DEV void fgk_async_copy(void *to, const void *from) { hg_async_copy(to, from); }
+FG_DEV void fgk_async_wait(void) { hg_async_wait(); }
+
+/* Fragments lie as on NVIDIA's warps of 32 lanes, and as MFMA has them on warps of 64. */
+#define FG_SUMS (256 / hg.width)
+typedef struct fgk_frag {
+    uint32_t x[4];
+} fgk_frag;
+typedef struct fgk_sums {
+    float x[8];
+} fgk_sums;
+FG_DEV int fgk_frag_row(int i, int lane) { return hg.width == 64 ? lane % 16 : lane / 4 + i % 2 * 8; }
+FG_DEV int fgk_frag_col(int i, int lane) { return hg.width == 64 ? lane / 16 * 4 + 2 * i : lane % 4 * 2 + i / 2 * 8; }
+FG_DEV void fgk_frag_load(fgk_frag *f, const uint16_t *p, int stride) {
+    int i, lane = hg.current % hg.width;
+    for (i = 0; i < 128 / hg.width; i++)
+        f->x[i] = fgk_get_u32((const uint32_t *)(const void *)(p + fgk_frag_row(i, lane) * stride + fgk_frag_col(i, lane)));
+}
+FG_DEV int fgk_sum_row(int i) {
+    int lane = hg.current % hg.width;
+    return hg.width == 64 ? lane / 16 * 4 + i : lane / 4 + i / 2 % 2 * 8;
+}
+FG_DEV int fgk_sum_col(int i) {
+    int lane = hg.current % hg.width;
+    return hg.width == 64 ? lane % 16 : lane % 4 * 2 + i % 2 + i / 4 * 8;
+}
+/* All lanes of the warp bring what they have of a and b. */
+static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int line) {
+    float *tile = hg_warp_tile(), *x = tile, *y = tile + 256; /* [16][16] each */
+    int i, j, lane = hg.current % hg.width;
+    for (i = 0; i < 128 / hg.width; i++)
+        for (j = 0; j < 2; j++) {
+            int at = fgk_frag_row(i, lane) * 16 + fgk_frag_col(i, lane) + j;
+            x[at] = hg_half_to_float((uint16_t)(a->x[i] >> 16 * j));
+            y[at] = hg_half_to_float((uint16_t)(b->x[i] >> 16 * j));
+        }
+    hg_warp_sync(line);
+    for (i = 0; i < 256 / hg.width; i++) {
+        const float *row = x + fgk_sum_row(i) * 16, *col = y + fgk_sum_col(i) * 16;
+        for (j = 0; j < 16; j++) c->x[i] += row[j] * col[j];
+    }
+    hg_warp_sync(line);
+}
+#define fgk_mma(c, a, b) fgk_mma_at(c, a, b, __LINE__)
+
+#endif
+
+/* ---- For all ---- */
+
+#define FG_ANY_AT_ONCE(threads) threads
+
+FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }
+FG_DEV int fgk_group(void) { return fgk_thread() >> 5; } /* of 32 lanes */
+FG_DEV float fgk_load(const float *p) { return fgk_from_bits(fgk_load_u32(p)); }
+FG_DEV void fgk_store(float *p, float v) { fgk_store_u32(p, fgk_bits(v)); }
+FG_DEV float fgk_max(float a, float b) { return a > b ? a : b; }
+FG_DEV float fgk_abs(float x) { return fgk_from_bits(fgk_bits(x) & 0x7FFFFFFFu); }
+FG_DEV float fgk_bfloat_to_float(uint32_t b) { return fgk_from_bits(b << 16); }
+FG_DEV uint32_t fgk_float_to_bfloat(float x) {
+    uint32_t bits = fgk_bits(x);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return bits >> 16 | 0x40u; /* NaN, made quiet */
+    return (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+}
+FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
+
+#endif /* FG_GPU_DEVICE_CUH */

@@ -1,0 +1,2 @@
+/* One translation unit of all kernels, for device compilers. */
+#include "kernels.cuh"

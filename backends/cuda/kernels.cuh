@@ -1,0 +1,1081 @@
+/* kernels.cuh: every GPU kernel of fastgen.h, for CUDA, HIP and the host execution of tests/; see kernels.h for what each computes
+   and device.cuh for what they stand on.
+
+   Every sum is taken in an order that depends on the sizes of the model alone: a row's bits are the same in every pass that uses
+   the same kind of kernel for it. Functions take types and sizes that are constants where they are called; they are inlined into
+   the entry points at the end, so that a kernel holds only what its type needs. */
+
+#ifndef FG_GPU_KERNELS_CUH
+#define FG_GPU_KERNELS_CUH
+
+#include "device.cuh"
+
+#define FG_NEG_INF fgk_from_bits(0xFF800000u)
+
+/* ---- Sums over groups and workgroups. ---- */
+
+FG_DEV float fgk_group_sum(float x) {
+    int mask;
+    FG_UNROLL for (mask = 16; mask > 0; mask /= 2) x += fgk_shuffle_xor(x, mask);
+    return x;
+}
+
+FG_DEV float fgk_group_max(float x) {
+    int mask;
+    FG_UNROLL for (mask = 16; mask > 0; mask /= 2) x = fgk_max(x, fgk_shuffle_xor(x, mask));
+    return x;
+}
+
+/* Over the 8 groups of a workgroup of FG_GPU_GEMV_THREADS; `parts` has room for 8. */
+FG_DEV float fgk_block_sum(float x, float *parts) {
+    float sum = 0.0f;
+    int i;
+    x = fgk_group_sum(x);
+    fgk_barrier();
+    if (fgk_lane() == 0) fgk_put(parts + fgk_group(), x);
+    fgk_barrier();
+    FG_UNROLL for (i = 0; i < FG_GPU_GEMV_THREADS / 32; i++) sum += fgk_get(parts + i);
+    return sum;
+}
+
+FG_DEV float fgk_block_max(float x, float *parts) {
+    float most;
+    int i;
+    x = fgk_group_max(x);
+    fgk_barrier();
+    if (fgk_lane() == 0) fgk_put(parts + fgk_group(), x);
+    fgk_barrier();
+    most = fgk_get(parts);
+    FG_UNROLL for (i = 1; i < FG_GPU_GEMV_THREADS / 32; i++) most = fgk_max(most, fgk_get(parts + i));
+    return most;
+}
+
+FG_DEV int fgk_count(uint64_t address) { return (int)fgk_load_u32((const void *)address); }
+
+FG_DEV float fgk_act_of(int which, float x) {
+    if (which == 1) return x / (1.0f + fgk_exp(-x)); /* SiLU */
+    if (which == 2) {                               /* GELU, tanh form: x * (1 + tanh y) / 2 */
+        float y = 0.79788456f * (x + 0.044715f * x * x * x);
+        y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
+        return x - x / (1.0f + fgk_exp(2.0f * y));
+    }
+    if (which == 3) { /* GELU; erf by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7 */
+        float a = fgk_abs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * a);
+        float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+        float tail = 0.5f * p * fgk_exp(-a * a);
+        return x > 0.0f ? x - x * tail : x * tail;
+    }
+    if (which == 4) return x < 0.0f ? 0.0f : x; /* ReLU */
+    return x;
+}
+
+/* ---- Weights: 32 of a row at a time; the layout is described in kernels.h. ---- */
+
+typedef struct fgk_unit {
+    uint32_t lo[32], hi[2]; /* words of the planes; as many as the type has */
+    float scale[2], min[2]; /* of both halves */
+} fgk_unit;
+
+/* The 16 values of a 4-bit code: entry `code` of 16 signed bytes. */
+FG_DEV float fgk_code_value(int type, uint32_t code) {
+    /* IQ4_NL, IQ4_XS: -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113; MXFP4 (twice E2M1): 0 1 2 3 4 6 8 12, negated */
+    uint32_t a = type == FG_GPU_MXFP4 ? 0x03020100u : 0xBFAD9881u, b = type == FG_GPU_MXFP4 ? 0x0C080604u : 0xF6EADDCFu;
+    uint32_t c = type == FG_GPU_MXFP4 ? 0xFDFEFF00u : 0x26190D01u, d = type == FG_GPU_MXFP4 ? 0xF4F8FAFCu : 0x71594535u;
+    uint32_t low = code & 4u ? b : a, high = code & 4u ? d : c;
+    return (float)(int8_t)((code & 8u ? high : low) >> (code & 3u) * 8u);
+}
+
+FG_DEV float fgk_mxfp4_half_scale(uint32_t e) { return fgk_from_bits(e < 2u ? 0x00200000u << e : (e - 1u) << 23); }
+
+FG_DEV void fgk_unit_scales(int type, const char *row, const fg_gpu_layout *layout, int u, fgk_unit *unit) {
+    const char *s = row + layout->s_at + u * fg_gpu_scale_bytes(type);
+    uint32_t bits;
+    unit->min[0] = unit->min[1] = 0.0f;
+    if (fg_gpu_is_float(type)) return;
+    if (type == FG_GPU_MXFP4) {
+        unit->scale[0] = unit->scale[1] = fgk_mxfp4_half_scale(fgk_load_u8(s));
+        return;
+    }
+    if (type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1) {
+        bits = fgk_load_u32(s);
+        unit->scale[0] = unit->scale[1] = fgk_half_to_float(bits);
+        unit->min[0] = unit->min[1] = -fgk_half_to_float(bits >> 16);
+        return;
+    }
+    bits = fgk_load_u16(s);
+    if (!fg_gpu_has_blocks_of_256(type)) {
+        unit->scale[0] = unit->scale[1] = fgk_half_to_float(bits);
+        return;
+    }
+    {
+        uint32_t both = fgk_load_u32(row + layout->d_at + u / 8 * 4);
+        float d = fgk_half_to_float(both), dmin = fgk_half_to_float(both >> 16);
+        if (type == FG_GPU_Q2_K) {
+            unit->scale[0] = d * (float)(bits & 15u);
+            unit->scale[1] = d * (float)(bits >> 8 & 15u);
+            unit->min[0] = dmin * (float)(bits >> 4 & 15u);
+            unit->min[1] = dmin * (float)(bits >> 12);
+        } else if (type == FG_GPU_Q4_K || type == FG_GPU_Q5_K) {
+            unit->scale[0] = unit->scale[1] = d * (float)(bits & 255u);
+            unit->min[0] = unit->min[1] = dmin * (float)(bits >> 8);
+        } else {
+            unit->scale[0] = d * (float)(int8_t)(bits & 255u);
+            unit->scale[1] = type == FG_GPU_IQ4_XS ? unit->scale[0] : d * (float)(int8_t)(bits >> 8);
+        }
+    }
+}
+
+/* Unit u of a row of `units` units; zeros beyond. Of float types, four runs of 8 weights: those from `first` on, then `step` on
+   each time, with `first` and `step` in weights. */
+FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int first, int step, fgk_unit *unit) {
+    int words = fg_gpu_is_float(type) ? fg_gpu_lo_bits(type) / 4 : fg_gpu_lo_bits(type), i, j;
+    if (fg_gpu_is_float(type)) {
+        FG_UNROLL for (i = 0; i < 4; i++) {
+            const char *from = row + (int64_t)(first + i * step) * (words / 2);
+            FG_UNROLL for (j = 0; j < words; j += 4) {
+                fgk_u4 v = {0, 0, 0, 0};
+                if (first + i * step < 32 * units) v = fgk_load_u4(from + 4 * j);
+                unit->lo[i * words + j] = v.x;
+                unit->lo[i * words + j + 1] = v.y;
+                unit->lo[i * words + j + 2] = v.z;
+                unit->lo[i * words + j + 3] = v.w;
+            }
+        }
+        return;
+    }
+    if (u >= units) {
+        FG_UNROLL for (i = 0; i < words; i++) unit->lo[i] = 0;
+        unit->hi[0] = unit->hi[1] = 0;
+        unit->scale[0] = unit->scale[1] = unit->min[0] = unit->min[1] = 0.0f;
+        return;
+    }
+    if (words == 2) {
+        unit->lo[0] = fgk_load_u32(row + 8 * u);
+        unit->lo[1] = fgk_load_u32(row + 8 * u + 4);
+    } else {
+        FG_UNROLL for (i = 0; i < words; i += 4) {
+            fgk_u4 v = fgk_load_u4(row + 4 * (u * words + i));
+            unit->lo[i] = v.x;
+            unit->lo[i + 1] = v.y;
+            unit->lo[i + 2] = v.z;
+            unit->lo[i + 3] = v.w;
+        }
+    }
+    FG_UNROLL for (i = 0; i < fg_gpu_hi_bits(type); i++) unit->hi[i] = fgk_load_u32(row + layout->hi_at + 4 * (u * fg_gpu_hi_bits(type) + i));
+    fgk_unit_scales(type, row, layout, u, unit);
+}
+
+/* Weights 4g to 4g+3 of a unit; of float types 4 (g % 2) and on of its run g / 2. */
+FG_DEV void fgk_unit_four(int type, const fgk_unit *unit, int g, float *w) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), p, j;
+    if (fg_gpu_is_float(type)) {
+        FG_UNROLL for (j = 0; j < 4; j++) {
+            int at = 4 * g + j;
+            uint32_t word = unit->lo[type == FG_GPU_F32 ? at : at / 2];
+            w[j] = type == FG_GPU_F32 ? fgk_from_bits(word)
+                 : type == FG_GPU_F16 ? fgk_half_to_float(j % 2 ? word >> 16 : word) : fgk_from_bits(j % 2 ? word & 0xFFFF0000u : word << 16);
+        }
+        return;
+    }
+    FG_UNROLL for (p = 2 * g; p < 2 * g + 2; p++) { /* a pair */
+        int per_word = 16 / lo, zero = type == FG_GPU_Q4_0 ? 8 : type == FG_GPU_Q5_0 ? 16 : type == FG_GPU_Q8_0 ? 128
+                                     : type == FG_GPU_Q3_K ? 4 : type == FG_GPU_Q6_K ? 32 : 0;
+        uint32_t pair = unit->lo[p / per_word] >> lo * (p % per_word) & ((1u << lo) - 1u) * 0x00010001u;
+        if (hi) pair |= (unit->hi[p * hi / 16] >> hi * (p % (16 / hi)) & ((1u << hi) - 1u) * 0x00010001u) << lo;
+        FG_UNROLL for (j = 0; j < 2; j++) {
+            uint32_t code = j ? pair >> 16 : pair & 0xFFFFu;
+            float value = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4 ? fgk_code_value(type, code)
+                                                                                               : (float)((int)code - zero);
+            w[(p - 2 * g) * 2 + j] = unit->scale[g / 4] * value - unit->min[g / 4];
+        }
+    }
+}
+
+/* ---- embed: a thread per unit. ---- */
+
+FG_BODY void fgk_embed(const fg_gpu_embed_args *a, int type) {
+    int t = fgk_block_y(), u = fgk_block_x() * FG_GPU_THREADS + fgk_thread(), units = (a->n + 31) / 32, g, j;
+    const char *row;
+    float *out;
+    fgk_unit unit;
+    if (t >= fgk_count(a->count) || u >= units) return;
+    row = (const char *)a->weight + (int64_t)(int32_t)fgk_load_u32((const int32_t *)a->tokens + t) * a->layout.stride;
+    out = (float *)a->dst + (int64_t)t * a->dst_stride + 32 * u;
+    fgk_unit_load(type, row, &a->layout, units, u, 32 * u, 8, &unit);
+    FG_UNROLL for (g = 0; g < 8; g++) {
+        float w[4];
+        fgk_unit_four(type, &unit, g, w);
+        FG_UNROLL for (j = 0; j < 4; j++)
+            if (32 * u + 4 * g + j < a->n) fgk_store(out + 4 * g + j, a->scale == 1.0f ? w[j] : w[j] * a->scale);
+    }
+}
+
+/* ---- norm, activations: a workgroup per row. ---- */
+
+FG_BODY void fgk_norm(const fg_gpu_norm_args *a) {
+    FG_SHARED(float, parts, 8);
+    int row = fgk_block_y(), i, step = FG_GPU_GEMV_THREADS;
+    float *src = (float *)a->src + (int64_t)row * a->src_stride, *dst = (float *)a->dst + (int64_t)row * a->dst_stride;
+    const float *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride, *weight = (const float *)a->weight;
+    float sum = 0.0f, mean = 0.0f, factor;
+    if (row >= fgk_count(a->count)) return;
+    if (a->src2)
+        for (i = fgk_thread(); i < a->n; i += step) fgk_store(src + i, fgk_load(src + i) + fgk_load(src2 + i));
+    if (a->bias) {
+        for (i = fgk_thread(); i < a->n; i += step) sum += fgk_load(src + i);
+        mean = fgk_block_sum(sum, parts) / (float)a->n;
+        sum = 0.0f;
+    }
+    for (i = fgk_thread(); i < a->n; i += step) {
+        float x = fgk_load(src + i) - mean;
+        sum = fgk_fma(x, x, sum);
+    }
+    factor = 1.0f / fgk_sqrt(fgk_block_sum(sum, parts) / (float)a->n + a->eps);
+    for (i = fgk_thread(); i < a->n; i += step) {
+        float x = (fgk_load(src + i) - mean) * factor;
+        if (a->weight) x *= fgk_load(weight + i);
+        if (a->bias) x += fgk_load((const float *)a->bias + i);
+        fgk_store(dst + i, x);
+    }
+}
+
+/* Halves of src * 2^e: the largest of a row gets into [2^13, 2^14), so that sums of products stay far from overflow and small
+   numbers keep their bits. */
+FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
+    FG_SHARED(float, parts, 8);
+    int row = fgk_block_y(), i, e;
+    const float *src = (const float *)a->src + (int64_t)row * a->src_stride;
+    uint32_t *out = (uint32_t *)((uint16_t *)a->acts + (int64_t)row * a->acts_stride);
+    float most = 0.0f, factor;
+    if (row >= fgk_count(a->count)) return;
+    for (i = fgk_thread(); i < a->k; i += FG_GPU_GEMV_THREADS) most = fgk_max(fgk_abs(fgk_load(src + i)), most);
+    most = fgk_block_max(most, parts);
+    e = 140 - (int)(fgk_bits(most) >> 23);
+    if (most == 0.0f || e < -114) e = 0; /* infinity: as it is */
+    if (e > 126) e = 126;
+    factor = fgk_from_bits((uint32_t)(127 + e) << 23);
+    for (i = fgk_thread(); i < a->acts_stride / 2; i += FG_GPU_GEMV_THREADS) {
+        float x = 2 * i < a->k ? fgk_load(src + 2 * i) * factor : 0.0f, y = 2 * i + 1 < a->k ? fgk_load(src + 2 * i + 1) * factor : 0.0f;
+        fgk_store_u32(out + i, fgk_two_halves(x, y));
+    }
+    if (fgk_thread() == 0) fgk_store((float *)a->scales + row, fgk_from_bits((uint32_t)(127 - e) << 23));
+}
+
+/* ---- Products. ---- */
+
+/* Element (row of src, row of the weight) of the result. */
+FG_DEV void fgk_finish(const fg_gpu_gemm_args *a, int row, int j, float x) {
+    if (a->bias) x += fgk_load((const float *)a->bias + j);
+    x = fgk_act_of(a->act, x);
+    if (a->src2) x += fgk_load((const float *)a->src2 + (int64_t)row * a->src2_stride + j);
+    fgk_store((float *)a->dst + (int64_t)row * a->dst_stride + j, x);
+}
+
+/* For few rows: a group takes two rows of the weight and `cols` rows of src, its lanes divide k: 1024 of it at a time, of which
+   src goes through shared memory (4 words of padding after each 32, against conflicts). */
+enum { FG_GEMV_K = 1024, FG_GEMV_PAD = 1152 };
+
+FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
+    int count = fgk_count(a->count), col0 = fgk_block_y() * cols, lane = fgk_lane(), units = (a->k + 31) / 32, k0, i, g, r, c, j;
+    int row0 = fgk_block_x() * FG_GPU_GEMV_ROWS + fgk_group() * 2;
+    const char *rows[2];
+    float acc[2][8];
+    if (col0 >= count) return;
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        int row = row0 + r < a->n ? row0 + r : a->n - 1;
+        rows[r] = (const char *)a->weight + (int64_t)row * a->layout.stride;
+        FG_UNROLL for (c = 0; c < cols; c++) acc[r][c] = 0.0f;
+    }
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMV_K) {
+        fgk_unit unit[2];
+        FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_load(type, rows[r], &a->layout, units, k0 / 32 + lane, k0 + 8 * lane, 256, &unit[r]);
+        fgk_barrier(); /* after the reads of the piece before */
+        FG_UNROLL for (c = 0; c < cols; c++) {
+            const float *src = (const float *)a->src + (int64_t)(col0 + c < count ? col0 + c : count - 1) * a->src_stride;
+            FG_UNROLL for (i = fgk_thread(); i < FG_GEMV_K; i += FG_GPU_GEMV_THREADS)
+                fgk_put(x + c * FG_GEMV_PAD + i + i / 32 * 4, k0 + i < a->k ? fgk_load(src + k0 + i) : 0.0f);
+        }
+        fgk_barrier();
+        if (!fg_gpu_is_float(type) && k0 + 32 * lane >= a->k) continue;
+        FG_UNROLL for (g = 0; g < 8; g++) {
+            int at = fg_gpu_is_float(type) ? 8 * lane + g / 2 * 256 + g % 2 * 4 : 32 * lane + 4 * g;
+            float w[2][4];
+            FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_four(type, &unit[r], g, w[r]);
+            FG_UNROLL for (c = 0; c < cols; c++) {
+                fgk_f4 v = fgk_get_f4(x + c * FG_GEMV_PAD + at + at / 32 * 4);
+                FG_UNROLL for (r = 0; r < 2; r++) {
+                    acc[r][c] = fgk_fma(w[r][0], v.x, acc[r][c]);
+                    acc[r][c] = fgk_fma(w[r][1], v.y, acc[r][c]);
+                    acc[r][c] = fgk_fma(w[r][2], v.z, acc[r][c]);
+                    acc[r][c] = fgk_fma(w[r][3], v.w, acc[r][c]);
+                }
+            }
+        }
+    }
+    FG_UNROLL for (r = 0; r < 2; r++)
+        FG_UNROLL for (c = 0; c < cols; c++) {
+            float sum = fgk_group_sum(acc[r][c]);
+            j = r * cols + c;
+            if (lane == j && row0 + r < a->n && col0 + c < count) fgk_finish(a, col0 + c, row0 + r, sum);
+        }
+}
+
+/* For many rows: 64 rows of the weight by `cols` (16 or 64) rows of half-float activations, 64 of k at a time. The weight is
+   expanded in registers on its way to shared memory while the tiles before are multiplied; activations are copied
+   asynchronously. Rows of tiles have 8 halves of padding, against conflicts. */
+enum { FG_GEMM_K = 64, FG_GEMM_PAD = 72, FG_GEMM_W = FG_GPU_GEMM_ROWS * FG_GEMM_PAD };
+
+FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *to) {
+    int g;
+    FG_UNROLL for (g = 0; g < 8; g += 2) {
+        float w[8];
+        fgk_u4 v;
+        fgk_unit_four(type, unit, g, w);
+        fgk_unit_four(type, unit, g + 1, w + 4);
+        v.x = fgk_two_halves(w[0], w[1]);
+        v.y = fgk_two_halves(w[2], w[3]);
+        v.z = fgk_two_halves(w[4], w[5]);
+        v.w = fgk_two_halves(w[6], w[7]);
+        fgk_put_u4(to + 4 * g, v);
+    }
+}
+
+FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, int count, int k0, int cols) {
+    int i;
+    FG_UNROLL for (i = fgk_thread(); i < cols * 8; i += FG_GPU_THREADS) {
+        int col = col0 + i / 8 < count ? col0 + i / 8 : count - 1;
+        fgk_async_copy(tile + i / 8 * FG_GEMM_PAD + i % 8 * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k0 + i % 8 * 8);
+    }
+}
+
+FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_tiles, int type, int cols) {
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() * cols, me = fgk_thread();
+    int warp = me / FG_WARP, units = (a->k + 31) / 32, k0, s, c, i, kk, buffer = 0, row = n0 + me / 2;
+    const char *from = (const char *)a->weight + (int64_t)(row < a->n ? row : a->n - 1) * a->layout.stride;
+    fgk_unit unit;
+    fgk_sums sums[2][4]; /* a warp has every fourth (of 64 lanes: second) strip of 16 rows of the weight */
+    if (col0 >= count) return;
+    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+        FG_UNROLL for (c = 0; c < cols / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
+    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
+    fgk_gemm_acts(a, x_tiles, col0, count, 0, cols);
+    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD + me % 2 * 32);
+    fgk_async_wait();
+    fgk_barrier();
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
+        const uint16_t *w = w_tiles + buffer * FG_GEMM_W, *x = x_tiles + buffer * cols * FG_GEMM_PAD;
+        int next = k0 + FG_GEMM_K;
+        if (next < a->k) {
+            fgk_unit_load(type, from, &a->layout, units, next / 32 + me % 2, next + 32 * (me % 2), 8, &unit);
+            fgk_gemm_acts(a, x_tiles + (buffer ^ 1) * cols * FG_GEMM_PAD, col0, count, next, cols);
+        }
+        FG_UNROLL_MMA for (kk = 0; kk < FG_GEMM_K; kk += 16) {
+            fgk_frag rows[2], col;
+            FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+                fgk_frag_load(&rows[s], w + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 * FG_GEMM_PAD + kk, FG_GEMM_PAD);
+            FG_UNROLL for (c = 0; c < cols / 16; c++) {
+                fgk_frag_load(&col, x + c * 16 * FG_GEMM_PAD + kk, FG_GEMM_PAD);
+                FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) fgk_mma(&sums[s][c], &rows[s], &col);
+            }
+        }
+        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD + me % 2 * 32);
+        fgk_async_wait();
+        fgk_barrier();
+    }
+    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+        FG_UNROLL for (c = 0; c < cols / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
+                int j = n0 + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 + fgk_sum_row(i), t = col0 + c * 16 + fgk_sum_col(i);
+                if (j < a->n && t < count) fgk_finish(a, t, j, sums[s][c].x[i] * fgk_load((const float *)a->scales + t));
+            }
+}
+
+/* For very many rows: 128 rows of the weight by 128 of activations, 64 of k at a time; a warp has 64 rows of the weight and 32 (of
+   64 lanes: 64) of activations, which is what the reads of fragments from shared memory ask for. What comes next is loaded into
+   registers while the tiles are multiplied. Sums are taken in the order of fgk_gemm. */
+FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, uint16_t *x, int type) {
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int warp = me / FG_WARP, units = (a->k + 31) / 32, strip = warp % 2 * 64, cols = FG_WARP, first = warp / 2 * cols, k0, s, c, i, kk;
+    int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
+    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
+    const uint16_t *acts = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 2 * 32;
+    uint16_t *to_w = w + me / 2 * FG_GEMM_PAD + me % 2 * 32, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
+    fgk_unit unit;
+    fgk_u4 next[4];
+    fgk_sums sums[4][4];
+    if (col0 >= count) return;
+    FG_UNROLL for (s = 0; s < 4; s++)
+        FG_UNROLL for (c = 0; c < cols / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
+    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
+    FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
+        fgk_barrier();
+        fgk_gemm_store(type, &unit, to_w);
+        FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
+        fgk_barrier();
+        if (k0 + FG_GEMM_K < a->k) {
+            int k1 = k0 + FG_GEMM_K;
+            fgk_unit_load(type, from, &a->layout, units, k1 / 32 + me % 2, k1 + 32 * (me % 2), 8, &unit);
+            FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + k1 + 8 * i);
+        }
+        FG_UNROLL_MMA for (kk = 0; kk < FG_GEMM_K; kk += 16) {
+            fgk_frag rows[4], one;
+            FG_UNROLL for (s = 0; s < 4; s++) fgk_frag_load(&rows[s], w + (strip + s * 16) * FG_GEMM_PAD + kk, FG_GEMM_PAD);
+            FG_UNROLL for (c = 0; c < cols / 16; c++) {
+                fgk_frag_load(&one, x + (first + c * 16) * FG_GEMM_PAD + kk, FG_GEMM_PAD);
+                FG_UNROLL for (s = 0; s < 4; s++) fgk_mma(&sums[s][c], &rows[s], &one);
+            }
+        }
+    }
+    FG_UNROLL for (s = 0; s < 4; s++)
+        FG_UNROLL for (c = 0; c < cols / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
+                int j = n0 + strip + s * 16 + fgk_sum_row(i), t = col0 + first + c * 16 + fgk_sum_col(i);
+                if (j < a->n && t < count) fgk_finish(a, t, j, sums[s][c].x[i] * fgk_load((const float *)a->scales + t));
+            }
+}
+
+/* ---- The KV cache. ---- */
+
+/* Where the row of one head of one token is, and (Q8_0) its scales. */
+FG_DEV char *fgk_kv_row(const fg_gpu_kv *kv, uint64_t base, int type, int block, int offset, int head) {
+    return (char *)base + (int64_t)block * (int64_t)kv->block_stride +
+           (int64_t)head * fg_gpu_kv_head_bytes(type, kv->head_dim, kv->block_tokens) + (int64_t)offset * fg_gpu_kv_row_bytes(type, kv->head_dim);
+}
+FG_DEV char *fgk_kv_scales(const fg_gpu_kv *kv, uint64_t base, int type, int block, int offset, int head) {
+    return (char *)base + (int64_t)block * (int64_t)kv->block_stride +
+           (int64_t)head * fg_gpu_kv_head_bytes(type, kv->head_dim, kv->block_tokens) +
+           (int64_t)kv->block_tokens * fg_gpu_kv_row_bytes(type, kv->head_dim) + (int64_t)offset * 2 * fg_gpu_kv_scales(type, kv->head_dim);
+}
+
+/* ---- rope_kv: a group per token and head: first those of q, then those of k, then those of v. ---- */
+
+/* Cosine and sine of any angle that positions reach: pi/2 in three parts (Cody and Waite), then short polynomials. */
+FG_DEV void fgk_cos_sin(float angle, float *cosine, float *sine) {
+    float turns = fgk_round(angle * 0.63661977f), r, r2, c, s;
+    int quarter = (int)turns & 3;
+    r = fgk_fma(turns, -1.5703125f, angle);
+    r = fgk_fma(turns, -4.8351288e-4f, r);
+    r = fgk_fma(turns, -3.1385789e-7f, r);
+    r = fgk_fma(turns, -6.0770949e-11f, r);
+    r2 = r * r;
+    s = r + r * r2 * (-0.16666667f + r2 * (0.0083333310f + r2 * (-0.00019840874f + r2 * 2.7525562e-6f)));
+    c = 1.0f + r2 * (-0.5f + r2 * (0.041666646f + r2 * (-0.0013887316f + r2 * 2.4433157e-5f)));
+    *cosine = quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s;
+    *sine = quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c;
+}
+
+FG_DEV void fgk_rope_norm(float *x, int n, const float *weight, float eps) {
+    float sum = 0.0f, factor;
+    int i;
+    for (i = fgk_lane(); i < n; i += 32) sum = fgk_fma(fgk_get(x + i), fgk_get(x + i), sum);
+    factor = 1.0f / fgk_sqrt(fgk_group_sum(sum) / (float)n + eps);
+    for (i = fgk_lane(); i < n; i += 32) fgk_put(x + i, fgk_get(x + i) * factor * fgk_load(weight + i));
+    fgk_group_sync();
+}
+
+FG_DEV void fgk_rope_turn(float *x, const fg_gpu_rope_kv_args *a, int position) {
+    int pairs = a->n_rot / 2, i;
+    for (i = fgk_lane(); i < pairs; i += 32) {
+        int p = a->neox ? i : 2 * i, q = a->neox ? i + pairs : 2 * i + 1;
+        float u = fgk_get(x + p), v = fgk_get(x + q), c, s;
+        fgk_cos_sin((float)position * fgk_load((const float *)a->freqs + i), &c, &s);
+        c *= a->scale;
+        s *= a->scale;
+        fgk_put(x + p, u * c - v * s);
+        fgk_put(x + q, u * s + v * c);
+    }
+    fgk_group_sync();
+}
+
+FG_DEV void fgk_kv_store(const float *x, const fg_gpu_kv *kv, uint64_t base, int type, int slot, int head) {
+    int block = slot / kv->block_tokens, offset = slot % kv->block_tokens, n = kv->head_dim, i, j;
+    char *row = fgk_kv_row(kv, base, type, block, offset, head);
+    if (type == FG_GPU_Q8_0) {
+        uint16_t *scales = (uint16_t *)fgk_kv_scales(kv, base, type, block, offset, head);
+        for (i = 0; i < n; i += 32) { /* a scale for 32 values, one of each lane */
+            float value = i + fgk_lane() < n ? fgk_get(x + i + fgk_lane()) : 0.0f, most = fgk_group_max(fgk_abs(value)) / 127.0f, s;
+            uint32_t half = fgk_float_to_half(most < 65504.0f ? most : 65504.0f);
+            int q;
+            s = fgk_half_to_float(half);
+            value = s > 0.0f ? value / s : 0.0f;
+            q = (int)fgk_round(value > 127.0f ? 127.0f : value < -127.0f ? -127.0f : value);
+            if (i + fgk_lane() < n) fgk_store_u8(row + i + fgk_lane(), (uint32_t)q & 255u);
+            if (fgk_lane() == 0) fgk_store_u16(scales + i / 32, half);
+        }
+        return;
+    }
+    for (i = fgk_lane(); i < n; i += 32) {
+        float value = fgk_get(x + i);
+        if (type == FG_GPU_F32) fgk_store((float *)row + i, value);
+        else fgk_store_u16((uint16_t *)row + i, type == FG_GPU_F16 ? fgk_float_to_half(value) : fgk_float_to_bfloat(value));
+    }
+    j = fg_gpu_kv_row_bytes(type, n) / (type == FG_GPU_F32 ? 4 : 2);
+    for (i = n + fgk_lane(); i < j; i += 32) { /* zeros up to the end of the row, which is read in 16 bytes */
+        if (type == FG_GPU_F32) fgk_store((float *)row + i, 0.0f);
+        else fgk_store_u16((uint16_t *)row + i, 0);
+    }
+}
+
+FG_BODY void fgk_rope_kv(const fg_gpu_rope_kv_args *a, float *room, int type) {
+    int t = fgk_block_y(), head = fgk_block_x() * (FG_GPU_THREADS / 32) + fgk_group(), n = a->kv.head_dim, i;
+    int is_q = head < a->kv.n_head, is_k = !is_q && head < a->kv.n_head + a->kv.n_kv_head;
+    float *x = room + fgk_group() * FG_GPU_MAX_HEAD_DIM, *from;
+    uint64_t norm;
+    if (t >= fgk_count(a->count) || head >= a->kv.n_head + 2 * a->kv.n_kv_head) return;
+    if (!is_q) head -= is_k ? a->kv.n_head : a->kv.n_head + a->kv.n_kv_head;
+    from = (float *)(is_q ? a->q : is_k ? a->k : a->v) + (int64_t)t * a->stride + head * n;
+    norm = is_q ? a->norm_q : is_k ? a->norm_k : 0;
+    for (i = fgk_lane(); i < n; i += 32) fgk_put(x + i, fgk_load(from + i));
+    fgk_group_sync();
+    if (norm) fgk_rope_norm(x, n, (const float *)norm, a->eps);
+    if ((is_q || is_k) && a->n_rot > 0) fgk_rope_turn(x, a, (int)fgk_load_u32((const int32_t *)a->positions + t));
+    if (is_q)
+        for (i = fgk_lane(); i < n; i += 32) fgk_store(from + i, fgk_get(x + i));
+    else fgk_kv_store(x, &a->kv, is_k ? a->kv.k : a->kv.v, type, (int)fgk_load_u32((const int32_t *)a->slots + t), head);
+}
+
+/* ---- Attention. A workgroup has one item and one group of query heads: up to 16 queries, of which each group of lanes has every
+   fourth. Positions come 32 at a time: a lane has the score of one, and later head_dim / 32 of the dimensions of the values.
+   K and V go through shared memory in pieces of `piece` dimensions. ---- */
+
+enum { FG_ATTN_TILE = 32 };
+
+/* Dimensions [d0, d0 + piece) of the 32 positions from `base` on, as floats; zeros beyond `end` and head_dim. A thread reads 16
+   bytes at a time. */
+FG_DEV void fgk_attn_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int base, int d0,
+                         float *tile, int type, int piece) {
+    int per_load = type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 16 : 8, across = piece / per_load, i, j;
+    FG_UNROLL for (i = fgk_thread(); i < FG_ATTN_TILE * across; i += FG_GPU_THREADS) {
+        int p = base + i / across, d = d0 + i % across * per_load;
+        float *to = tile + i / across * (piece + 4) + i % across * per_load;
+        fgk_u4 v = {0, 0, 0, 0};
+        uint32_t words[4], scale = 0;
+        if (p < item->end && d < a->kv.head_dim) {
+            int block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> fgk_log2(a->kv.block_tokens)));
+            int offset = p & (a->kv.block_tokens - 1);
+            if (block >= 0) /* else it fell out of the window */
+                v = fgk_load_u4(fgk_kv_row(&a->kv, cache, type, block, offset, head) + d * (type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 1 : 2));
+            if (type == FG_GPU_Q8_0 && block >= 0) scale = fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32);
+        }
+        words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+        FG_UNROLL for (j = 0; j < per_load; j++) {
+            uint32_t word = words[j * 4 / per_load];
+            float x;
+            if (type == FG_GPU_F32) x = fgk_from_bits(word);
+            else if (type == FG_GPU_F16) x = fgk_half_to_float(j % 2 ? word >> 16 : word);
+            else if (type == FG_GPU_BF16) x = fgk_from_bits(j % 2 ? word & 0xFFFF0000u : word << 16);
+            else x = (float)(int8_t)(word >> j % 4 * 8) * fgk_half_to_float(scale);
+            if (type == FG_GPU_Q8_0 && d + j >= a->kv.head_dim) x = 0.0f; /* bytes beyond a head are not written */
+            fgk_put(to + j, x);
+        }
+    }
+}
+
+/* The scores of this lane's position for the group's queries, added up over one piece of the dimensions. */
+FG_DEV void fgk_attn_scores(const float *tile, const float *q, int d0, int piece, int dim, int m, float *scores) {
+    int d, r;
+    FG_UNROLL for (d = 0; d < piece; d += 4) {
+        fgk_f4 k = fgk_get_f4(tile + fgk_lane() * (piece + 4) + d);
+        FG_UNROLL for (r = 0; r < 4; r++) {
+            fgk_f4 x;
+            if (fgk_group() + 4 * r >= m) continue;
+            x = fgk_get_f4(q + (fgk_group() + 4 * r) * dim + d0 + d);
+            scores[r] = fgk_fma(k.x, x.x, scores[r]);
+            scores[r] = fgk_fma(k.y, x.y, scores[r]);
+            scores[r] = fgk_fma(k.z, x.z, scores[r]);
+            scores[r] = fgk_fma(k.w, x.w, scores[r]);
+        }
+    }
+}
+
+FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile, float *parts, int type, int dim, int piece) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim;
+    int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, m, low, base, r, d, i, j;
+    const fg_gpu_attn_item *from = (const fg_gpu_attn_item *)a->items + fgk_block_x();
+    fg_gpu_attn_item item;
+    float most[4], sum[4], acc[4][16];
+    if (fgk_block_x() >= fgk_count(a->count)) return;
+    item.seq = (int32_t)fgk_load_u32(&from->seq);
+    item.token = (int32_t)fgk_load_u32(&from->token);
+    item.n_tokens = (int32_t)fgk_load_u32(&from->n_tokens);
+    item.position = (int32_t)fgk_load_u32(&from->position);
+    item.start = (int32_t)fgk_load_u32(&from->start);
+    item.end = (int32_t)fgk_load_u32(&from->end);
+    item.partial = (int32_t)fgk_load_u32(&from->partial);
+    m = item.n_tokens * heads;
+    for (i = fgk_thread(); i < m * dim; i += FG_GPU_THREADS) {
+        int row = i / dim, column = (kv_head * all_heads + head0 + row % heads) * n + i % dim;
+        fgk_put(q + i, i % dim < n ? fgk_load((const float *)a->q + (int64_t)(item.token + row / heads) * a->q_stride + column) * a->scale : 0.0f);
+    }
+    FG_UNROLL for (r = 0; r < 4; r++) {
+        most[r] = FG_NEG_INF;
+        sum[r] = 0.0f;
+        FG_UNROLL for (j = 0; j < dim / 32; j++) acc[r][j] = 0.0f;
+    }
+    low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
+    low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
+    FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
+        float scores[4], before[4];
+        FG_UNROLL for (r = 0; r < 4; r++) scores[r] = 0.0f;
+        FG_UNROLL for (d = 0; d < dim; d += piece) {
+            fgk_barrier();
+            fgk_attn_tile(a, &item, a->kv.k, kv_head, base, d, tile, type, piece);
+            fgk_barrier();
+            fgk_attn_scores(tile, q, d, piece, dim, m, scores);
+        }
+        FG_UNROLL for (r = 0; r < 4; r++) {
+            int row = fgk_group() + 4 * r, position = item.position + row / heads, p = base + fgk_lane();
+            float s = scores[r], highest, e;
+            if (row >= m) continue;
+            if (a->softcap > 0.0f) {
+                float y = s / a->softcap;
+                y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
+                s = a->softcap * (1.0f - 2.0f / (1.0f + fgk_exp(2.0f * y))); /* tanh */
+            }
+            if (p > position || p >= item.end || (a->window > 0 && p <= position - a->window)) s = FG_NEG_INF;
+            highest = fgk_max(most[r], fgk_group_max(s));
+            before[r] = most[r] == FG_NEG_INF ? 0.0f : fgk_exp(most[r] - highest);
+            e = s == FG_NEG_INF ? 0.0f : fgk_exp(s - highest);
+            sum[r] = sum[r] * before[r] + fgk_group_sum(e);
+            most[r] = highest;
+            fgk_put(parts + row * FG_ATTN_TILE + fgk_lane(), e);
+        }
+        FG_UNROLL for (d = 0; d < dim; d += piece) {
+            fgk_barrier();
+            fgk_attn_tile(a, &item, a->kv.v, kv_head, base, d, tile, type, piece);
+            fgk_barrier();
+            FG_UNROLL for (r = 0; r < 4; r++)
+                if (fgk_group() + 4 * r < m)
+                    FG_UNROLL for (j = 0; j < piece / 32; j++) acc[r][d / 32 + j] *= before[r];
+            for (i = 0; i < FG_ATTN_TILE; i++) {
+                float v[4];
+                FG_UNROLL for (j = 0; j < piece / 32; j++) v[j] = fgk_get(tile + i * (piece + 4) + 32 * j + fgk_lane());
+                FG_UNROLL for (r = 0; r < 4; r++)
+                    if (fgk_group() + 4 * r < m) {
+                        float e = fgk_get(parts + (fgk_group() + 4 * r) * FG_ATTN_TILE + i);
+                        FG_UNROLL for (j = 0; j < piece / 32; j++) acc[r][d / 32 + j] = fgk_fma(e, v[j], acc[r][d / 32 + j]);
+                    }
+            }
+        }
+    }
+    FG_UNROLL for (r = 0; r < 4; r++) {
+        int row = fgk_group() + 4 * r;
+        float *out, factor = 1.0f;
+        if (row >= m) continue;
+        if (item.partial < 0) {
+            out = (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head0 + row % heads) * n;
+            factor = 1.0f / sum[r];
+        } else {
+            int at = item.partial + row / heads * all_heads + head0 + row % heads;
+            out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
+            if (fgk_lane() == 0) {
+                fgk_store(out - 2, most[r]);
+                fgk_store(out - 1, sum[r]);
+            }
+        }
+        FG_UNROLL for (j = 0; j < dim / 32; j++)
+            if (32 * j + fgk_lane() < n) fgk_store(out + 32 * j + fgk_lane(), acc[r][j] * factor);
+    }
+}
+
+/* Eight values of a row of the cache, from dimension d on, as half floats (large ones are cut to the largest); zeros beyond. */
+FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int p, int d, int type) {
+    fgk_u4 v = {0, 0, 0, 0};
+    int n = a->kv.head_dim, block, offset, j;
+    const char *row;
+    float x[8];
+    if (p >= item->end || d >= n) return v;
+    block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> fgk_log2(a->kv.block_tokens)));
+    if (block < 0) return v; /* it fell out of the window */
+    offset = p & (a->kv.block_tokens - 1);
+    row = fgk_kv_row(&a->kv, cache, type, block, offset, head);
+    if (type == FG_GPU_F16) return fgk_load_u4(row + 2 * d);
+    if (type == FG_GPU_F32) {
+        FG_UNROLL for (j = 0; j < 8; j++) x[j] = d + j < n ? fgk_load((const float *)row + d + j) : 0.0f;
+    } else if (type == FG_GPU_BF16) {
+        v = fgk_load_u4(row + 2 * d);
+        FG_UNROLL for (j = 0; j < 8; j++) {
+            uint32_t word = j < 2 ? v.x : j < 4 ? v.y : j < 6 ? v.z : v.w;
+            x[j] = fgk_from_bits(j % 2 ? word & 0xFFFF0000u : word << 16);
+        }
+    } else {
+        float scale = fgk_half_to_float(fgk_load_u16((const uint16_t *)fgk_kv_scales(&a->kv, cache, type, block, offset, head) + d / 32));
+        uint32_t low = fgk_load_u32(row + d), high = fgk_load_u32(row + d + 4);
+        FG_UNROLL for (j = 0; j < 8; j++) x[j] = d + j < n ? (float)(int8_t)((j < 4 ? low : high) >> j % 4 * 8) * scale : 0.0f;
+    }
+    FG_UNROLL for (j = 0; j < 8; j++) x[j] = x[j] > 65504.0f ? 65504.0f : x[j] < -65504.0f ? -65504.0f : x[j];
+    v.x = fgk_two_halves(x[0], x[1]);
+    v.y = fgk_two_halves(x[2], x[3]);
+    v.z = fgk_two_halves(x[4], x[5]);
+    v.w = fgk_two_halves(x[6], x[7]);
+    return v;
+}
+
+/* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to 64 queries, a warp strips of 16
+   of them; positions come 32 at a time. Scores and weights of positions go through shared memory, where two threads have a
+   query's softmax. Rows of halves have 8 of padding, against conflicts. */
+enum { FG_WIDE_T = FG_ATTN_TILE + 8, FG_WIDE_S = FG_ATTN_TILE + 1 };
+
+FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *tile, float *scores, uint16_t *parts, float *factors, int type,
+                     int dim) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WIDE_ROWS - 1) / FG_GPU_WIDE_ROWS;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WIDE_ROWS, n = a->kv.head_dim, me = fgk_thread();
+    int heads = all_heads - head0 < FG_GPU_WIDE_ROWS ? all_heads - head0 : FG_GPU_WIDE_ROWS, m, low, base, i, j, s, c, kk;
+    int my_row = me / 2, my_half = me % 2 * 16, position, warps = FG_GPU_THREADS / FG_WARP, q_row = dim + 8;
+    const fg_gpu_attn_item *from = (const fg_gpu_attn_item *)a->items + fgk_block_x();
+    fg_gpu_attn_item item;
+    fgk_sums acc[2][8];
+    float most = FG_NEG_INF, sum = 0.0f;
+    if (fgk_block_x() >= fgk_count(a->count)) return;
+    item.seq = (int32_t)fgk_load_u32(&from->seq);
+    item.token = (int32_t)fgk_load_u32(&from->token);
+    item.n_tokens = (int32_t)fgk_load_u32(&from->n_tokens);
+    item.position = (int32_t)fgk_load_u32(&from->position);
+    item.start = (int32_t)fgk_load_u32(&from->start);
+    item.end = (int32_t)fgk_load_u32(&from->end);
+    item.partial = (int32_t)fgk_load_u32(&from->partial);
+    m = item.n_tokens * heads;
+    position = my_row < m ? item.position + my_row / heads : -1; /* rows that there are not see nothing */
+    for (i = me; i < FG_GPU_WIDE_ROWS * dim / 2; i += FG_GPU_THREADS) {
+        int row = i / (dim / 2), d = i % (dim / 2) * 2, column = (kv_head * all_heads + head0 + row % heads) * n + d;
+        const float *src = (const float *)a->q + (int64_t)(item.token + row / heads) * a->q_stride + column;
+        float x = row < m && d < n ? fgk_load(src) * a->scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * a->scale : 0.0f;
+        fgk_put_u32((uint32_t *)(q + row * q_row + d), fgk_two_halves(x, y));
+    }
+    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+        FG_UNROLL for (c = 0; c < dim / 16; c++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] = 0.0f;
+    low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
+    low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
+    FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
+        float x[16], highest = FG_NEG_INF, before, part = 0.0f;
+        fgk_barrier();
+        FG_UNROLL for (i = me; i < FG_ATTN_TILE * dim / 8; i += FG_GPU_THREADS) { /* K: [position][dimension] */
+            int p = i / (dim / 8), d = i % (dim / 8) * 8;
+            fgk_put_u4(tile + p * q_row + d, fgk_kv_halves(a, &item, a->kv.k, kv_head, base + p, d, type));
+        }
+        fgk_barrier();
+        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
+            int strip = (me / FG_WARP + s * warps) * 16;
+            fgk_sums sums[2];
+            FG_UNROLL for (c = 0; c < 2; c++)
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[c].x[i] = 0.0f;
+            FG_UNROLL_MMA for (kk = 0; kk < dim; kk += 16) {
+                fgk_frag rows, cols;
+                fgk_frag_load(&rows, q + strip * q_row + kk, q_row);
+                FG_UNROLL for (c = 0; c < 2; c++) {
+                    fgk_frag_load(&cols, tile + c * 16 * q_row + kk, q_row);
+                    fgk_mma(&sums[c], &rows, &cols);
+                }
+            }
+            FG_UNROLL for (c = 0; c < 2; c++)
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++)
+                    fgk_put(scores + (strip + fgk_sum_row(i)) * FG_WIDE_S + c * 16 + fgk_sum_col(i), sums[c].x[i]);
+        }
+        fgk_barrier();
+        FG_UNROLL for (j = 0; j < 16; j++) {
+            int p = base + my_half + j;
+            x[j] = fgk_get(scores + my_row * FG_WIDE_S + my_half + j);
+            if (a->softcap > 0.0f) {
+                float y = x[j] / a->softcap;
+                y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
+                x[j] = a->softcap * (1.0f - 2.0f / (1.0f + fgk_exp(2.0f * y))); /* tanh */
+            }
+            if (p > position || p >= item.end || (a->window > 0 && p <= position - a->window)) x[j] = FG_NEG_INF;
+            highest = fgk_max(highest, x[j]);
+        }
+        highest = fgk_max(most, fgk_max(highest, fgk_shuffle_xor(highest, 1)));
+        before = most == FG_NEG_INF ? 0.0f : fgk_exp(most - highest);
+        FG_UNROLL for (j = 0; j < 16; j++) {
+            x[j] = x[j] == FG_NEG_INF ? 0.0f : fgk_exp(x[j] - highest);
+            part += x[j];
+        }
+        sum = sum * before + (part + fgk_shuffle_xor(part, 1));
+        most = highest;
+        FG_UNROLL for (j = 0; j < 16; j += 2)
+            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_half + j), fgk_two_halves(x[j], x[j + 1]));
+        if (my_half == 0) fgk_put(factors + my_row, before);
+        FG_UNROLL for (i = me; i < FG_ATTN_TILE / 2 * dim / 8; i += FG_GPU_THREADS) { /* V: [dimension][position], two positions a word */
+            int pair = i % (FG_ATTN_TILE / 2), d = i / (FG_ATTN_TILE / 2) * 8;
+            fgk_u4 u = fgk_kv_halves(a, &item, a->kv.v, kv_head, base + 2 * pair, d, type);
+            fgk_u4 v = fgk_kv_halves(a, &item, a->kv.v, kv_head, base + 2 * pair + 1, d, type);
+            FG_UNROLL for (j = 0; j < 8; j++) {
+                uint32_t one = (j < 2 ? u.x : j < 4 ? u.y : j < 6 ? u.z : u.w) >> j % 2 * 16 & 0xFFFFu;
+                uint32_t two = (j < 2 ? v.x : j < 4 ? v.y : j < 6 ? v.z : v.w) >> j % 2 * 16 & 0xFFFFu;
+                fgk_put_u32((uint32_t *)(tile + (d + j) * FG_WIDE_T + 2 * pair), one | two << 16);
+            }
+        }
+        fgk_barrier();
+        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
+            int strip = (me / FG_WARP + s * warps) * 16;
+            fgk_frag rows[2], cols;
+            fgk_frag_load(&rows[0], parts + strip * FG_WIDE_T, FG_WIDE_T);
+            fgk_frag_load(&rows[1], parts + strip * FG_WIDE_T + 16, FG_WIDE_T);
+            FG_UNROLL for (c = 0; c < dim / 16; c++) {
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] *= fgk_get(factors + strip + fgk_sum_row(i));
+                FG_UNROLL for (kk = 0; kk < 2; kk++) {
+                    fgk_frag_load(&cols, tile + c * 16 * FG_WIDE_T + kk * 16, FG_WIDE_T);
+                    fgk_mma(&acc[s][c], &rows[kk], &cols);
+                }
+            }
+        }
+    }
+    fgk_barrier();
+    if (my_half == 0) {
+        int at = item.partial + my_row / heads * all_heads + head0 + my_row % heads;
+        float *out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2);
+        fgk_put(factors + my_row, item.partial < 0 ? 1.0f / sum : 1.0f);
+        if (item.partial >= 0 && my_row < m) {
+            fgk_store(out, most);
+            fgk_store(out + 1, sum);
+        }
+    }
+    fgk_barrier();
+    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+        FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
+            int row = (me / FG_WARP + s * warps) * 16 + fgk_sum_row(i), head = head0 + row % heads;
+            int at = item.partial + row / heads * all_heads + head;
+            float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
+                                          : (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
+            if (row >= m) continue;
+            FG_UNROLL for (c = 0; c < dim / 16; c++)
+                if (c * 16 + fgk_sum_col(i) < n) fgk_store(out + c * 16 + fgk_sum_col(i), acc[s][c].x[i] * fgk_get(factors + row));
+        }
+}
+
+/* The pieces of a query in their order. */
+FG_BODY void fgk_combine(const fg_gpu_attention_args *a) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim, i, s;
+    int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, token, n_tokens, partial, splits;
+    const fg_gpu_attn_merge *from = (const fg_gpu_attn_merge *)a->merges + fgk_block_x();
+    if (fgk_block_x() >= fgk_count(a->merge_count)) return;
+    token = (int)fgk_load_u32(&from->token);
+    n_tokens = (int)fgk_load_u32(&from->n_tokens);
+    partial = (int)fgk_load_u32(&from->partial);
+    splits = (int)fgk_load_u32(&from->n_splits);
+    for (i = fgk_thread(); i < n_tokens * heads * n; i += FG_GPU_THREADS) {
+        int row = i / n, at = partial + row / heads * all_heads + head0 + row % heads;
+        float most = FG_NEG_INF, sum = 0.0f, acc = 0.0f;
+        for (s = 0; s < splits; s++) {
+            const float *part = (const float *)a->partials + ((int64_t)(at + s * n_tokens * all_heads) * a->kv.n_kv_head + kv_head) * (n + 2);
+            float its_most = fgk_load(part), highest = fgk_max(most, its_most), mine, its;
+            if (its_most == FG_NEG_INF) continue; /* it sees nothing there */
+            mine = most == FG_NEG_INF ? 0.0f : fgk_exp(most - highest);
+            its = fgk_exp(its_most - highest);
+            sum = sum * mine + fgk_load(part + 1) * its;
+            acc = acc * mine + fgk_load(part + 2 + i % n) * its;
+            most = highest;
+        }
+        fgk_store((float *)a->dst + (int64_t)(token + row / heads) * a->dst_stride + (kv_head * all_heads + head0 + row % heads) * n + i % n,
+                 acc * (1.0f / sum));
+    }
+}
+
+/* ---- By elements. ---- */
+
+FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
+    int row = fgk_block_y(), i = fgk_block_x() * FG_GPU_THREADS + fgk_thread();
+    if (row >= fgk_count(a->count) || i >= a->n) return;
+    fgk_store((float *)a->dst + (int64_t)row * a->dst_stride + i,
+             fgk_act_of(a->act, fgk_load((const float *)a->src + (int64_t)row * a->src_stride + i)) *
+                 fgk_load((const float *)a->src2 + (int64_t)row * a->src2_stride + i));
+}
+
+FG_BODY void fgk_gather(const fg_gpu_gather_args *a) {
+    int row = fgk_block_y(), i = fgk_block_x() * FG_GPU_THREADS + fgk_thread();
+    if (row >= fgk_count(a->count) || i >= a->n) return;
+    fgk_store((float *)a->dst + (int64_t)row * a->dst_stride + i,
+             fgk_load((const float *)a->src + (int64_t)(int32_t)fgk_load_u32((const int32_t *)a->rows + row) * a->src_stride + i));
+}
+
+/* A thread copies its 16 bytes of every pair of blocks in their order, so that copies may build on each other. */
+FG_BODY void fgk_copy(const fg_gpu_copy_args *a) {
+    uint64_t at = ((uint64_t)fgk_block_x() * FG_GPU_THREADS + (uint64_t)fgk_thread()) * 16;
+    const int32_t *pairs = (const int32_t *)a->pairs;
+    int n = fgk_count(a->count), i;
+    if (at >= a->block_bytes) return;
+    for (i = 0; i < n; i++) {
+        uint64_t from = (uint64_t)fgk_load_u32(pairs + 2 * i) * a->block_bytes, to = (uint64_t)fgk_load_u32(pairs + 2 * i + 1) * a->block_bytes;
+        fgk_u4 v; /* by words: what fgk_load_u4 reads must not change while a kernel runs */
+        v.x = fgk_load_u32((const char *)a->base + from + at);
+        v.y = fgk_load_u32((const char *)a->base + from + at + 4);
+        v.z = fgk_load_u32((const char *)a->base + from + at + 8);
+        v.w = fgk_load_u32((const char *)a->base + from + at + 12);
+        fgk_store_u4((char *)a->base + to + at, v);
+    }
+}
+
+/* ---- Sampling: argmax (the lowest id of equals, NaN left out), its logit and log-sum-exp. ---- */
+
+/* Ordered as floats are; 0 is NaN. */
+FG_DEV uint32_t fgk_key_of(float x) {
+    uint32_t bits = fgk_bits(x);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0u;
+    if ((bits & 0x7FFFFFFFu) == 0u) bits = 0u;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+FG_DEV float fgk_of_key(uint32_t key) { return fgk_from_bits(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+
+enum { FG_KEY_LOWEST = 0x007FFFFF }; /* of -infinity */
+#define FG_KEY_HIGHEST 0xFF800000u   /* of infinity */
+
+/* The better of two, as a key and an id. */
+FG_DEV void fgk_best(uint32_t *key, int *id, uint32_t other, int other_id) {
+    if (other > *key || (other == *key && other_id < *id)) {
+        *key = other;
+        *id = other_id;
+    }
+}
+
+FG_BODY void fgk_sample(const fg_gpu_sample_args *a) {
+    FG_SHARED(float, parts, 8);
+    FG_SHARED(uint32_t, keys, 8);
+    FG_SHARED(uint32_t, ids, 8);
+    int row = fgk_block_y(), first = fgk_block_x() * FG_GPU_SAMPLE_PIECE, i, mask, id = 0x7FFFFFFF;
+    int end = first + FG_GPU_SAMPLE_PIECE < a->n ? first + FG_GPU_SAMPLE_PIECE : a->n;
+    const float *x = (const float *)a->src + (int64_t)row * a->src_stride;
+    uint32_t key = FG_KEY_LOWEST;
+    float sum = 0.0f;
+    if (row >= fgk_count(a->count)) return;
+    for (i = first + fgk_thread(); i < end; i += FG_GPU_GEMV_THREADS) {
+        uint32_t one = fgk_key_of(fgk_load(x + i));
+        if (one > key) {
+            key = one;
+            id = i;
+        }
+    }
+    FG_UNROLL for (mask = 16; mask > 0; mask /= 2) {
+        uint32_t other = fgk_shuffle_xor_u32(key, mask);
+        int other_id = (int)fgk_shuffle_xor_u32((uint32_t)id, mask);
+        fgk_best(&key, &id, other, other_id);
+    }
+    if (fgk_lane() == 0) {
+        fgk_put_u32(keys + fgk_group(), key);
+        fgk_put_u32(ids + fgk_group(), (uint32_t)id);
+    }
+    fgk_barrier();
+    FG_UNROLL for (i = 0; i < FG_GPU_GEMV_THREADS / 32; i++) fgk_best(&key, &id, fgk_get_u32(keys + i), (int)fgk_get_u32(ids + i));
+    if (key > FG_KEY_LOWEST && key < FG_KEY_HIGHEST)
+        for (i = first + fgk_thread(); i < end; i += FG_GPU_GEMV_THREADS) {
+            float one = fgk_load(x + i);
+            if (fgk_key_of(one) > FG_KEY_LOWEST) sum += fgk_exp(one - fgk_of_key(key));
+        }
+    sum = fgk_block_sum(sum, parts);
+    if (fgk_thread() == 0) {
+        fg_gpu_sample_part *part = (fg_gpu_sample_part *)a->parts + (int64_t)row * a->pieces + fgk_block_x();
+        fgk_store_u32(&part->key, key);
+        fgk_store_u32(&part->token, (uint32_t)id);
+        fgk_store(&part->sum, sum);
+    }
+}
+
+/* The parts of a row, in their order. */
+FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
+    int row = fgk_block_y(), best = 0, i;
+    const fg_gpu_sample_part *part = (const fg_gpu_sample_part *)a->parts + (int64_t)row * a->pieces;
+    uint32_t key = FG_KEY_LOWEST;
+    float sum = 0.0f, top;
+    uint32_t *out = (uint32_t *)a->rows + 3 * (int64_t)row;
+    if (row >= fgk_count(a->count) || fgk_thread() > 0) return;
+    for (i = 0; i < a->pieces; i++)
+        if (fgk_load_u32(&part[i].key) > key) {
+            key = fgk_load_u32(&part[i].key);
+            best = (int)fgk_load_u32(&part[i].token);
+        }
+    top = fgk_of_key(key);
+    if (key > FG_KEY_LOWEST && key < FG_KEY_HIGHEST)
+        for (i = 0; i < a->pieces; i++) {
+            uint32_t its = fgk_load_u32(&part[i].key);
+            if (its > FG_KEY_LOWEST) sum += fgk_load(&part[i].sum) * fgk_exp(fgk_of_key(its) - top);
+        }
+    fgk_store_u32(out, (uint32_t)best);
+    fgk_store_u32(out + 1, fgk_bits(top));
+    fgk_store_u32(out + 2, key > FG_KEY_LOWEST && key < FG_KEY_HIGHEST ? fgk_bits(top + fgk_log(sum)) : fgk_bits(top));
+}
+
+/* ---- The entry points. ---- */
+
+#define FG_GEMV_KERNEL(T, cols, bounds)                                       \
+    FG_KERNEL(gemv##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS), FG_SHARED(float, x, cols *FG_GEMV_PAD); fgk_gemv(&args, x, FG_GPU_##T, cols))
+#define FG_GEMM_KERNEL(T, cols)                                                                            \
+    FG_KERNEL(gemm##cols##_##T, gemm, FG_GPU_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GEMM_W);                \
+              FG_SHARED(uint16_t, x, 2 * cols * FG_GEMM_PAD); fgk_gemm(&args, w, x, FG_GPU_##T, cols))
+#define FG_ATTENTION_KERNEL(T, dim, piece)                                                                                      \
+    FG_KERNEL(attention##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(float, q, FG_GPU_ATTN_ROWS *dim);                       \
+              FG_SHARED(float, tile, FG_ATTN_TILE *(piece + 4)); FG_SHARED(float, parts, FG_GPU_ATTN_ROWS *FG_ATTN_TILE);        \
+              fgk_attention(&args, q, tile, parts, FG_GPU_##T, dim, piece))
+
+#define FG_WIDE_KERNEL(T, dim)                                                                                                         \
+    FG_KERNEL(wide##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(uint16_t, q, FG_GPU_WIDE_ROWS *(dim + 8));                          \
+              FG_SHARED(uint16_t, tile, dim *FG_WIDE_T); FG_SHARED(float, scores, FG_GPU_WIDE_ROWS *FG_WIDE_S);                         \
+              FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
+              fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
+
+#define FG_KERNELS_OF_WEIGHT(T)                                                   \
+    FG_KERNEL(embed_##T, embed, FG_GPU_THREADS, fgk_embed(&args, FG_GPU_##T))      \
+    FG_GEMV_KERNEL(T, 1, FG_ANY_AT_ONCE)                                                          \
+    FG_GEMV_KERNEL(T, 2, FG_ANY_AT_ONCE)                                                          \
+    FG_GEMV_KERNEL(T, 4, FG_TWO_AT_ONCE)                                                          \
+    FG_GEMV_KERNEL(T, 8, FG_TWO_AT_ONCE)                                                          \
+    FG_GEMM_KERNEL(T, 16)                                                         \
+    FG_GEMM_KERNEL(T, 64)                                                         \
+    FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
+              FG_SHARED(uint16_t, x, FG_GPU_BIG_ROWS *FG_GEMM_PAD); fgk_gemm_big(&args, w, x, FG_GPU_##T))
+
+#define FG_KERNELS_OF_KV(T)                                                                             \
+    FG_KERNEL(rope_kv_##T, rope_kv, FG_GPU_THREADS, FG_SHARED(float, x, 4 * FG_GPU_MAX_HEAD_DIM);       \
+              fgk_rope_kv(&args, x, FG_GPU_##T))                                                         \
+    FG_ATTENTION_KERNEL(T, 64, 64)                                                                      \
+    FG_ATTENTION_KERNEL(T, 128, 128)                                                                    \
+    FG_ATTENTION_KERNEL(T, 256, 128)                                                                    \
+    FG_ATTENTION_KERNEL(T, 512, 64)                                                                     \
+    FG_WIDE_KERNEL(T, 64)                                                                               \
+    FG_WIDE_KERNEL(T, 128)
+
+/* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
+FG_KERNELS_OF_WEIGHT(BF16)
+FG_KERNELS_OF_WEIGHT(Q8_0)
+FG_KERNELS_OF_WEIGHT(Q4_K)
+FG_KERNELS_OF_WEIGHT(Q6_K)
+FG_KERNELS_OF_KV(F16)
+#ifndef FG_ONLY_SOME
+FG_KERNELS_OF_WEIGHT(F32)
+FG_KERNELS_OF_WEIGHT(F16)
+FG_KERNELS_OF_WEIGHT(Q4_0)
+FG_KERNELS_OF_WEIGHT(Q4_1)
+FG_KERNELS_OF_WEIGHT(Q5_0)
+FG_KERNELS_OF_WEIGHT(Q5_1)
+FG_KERNELS_OF_WEIGHT(Q2_K)
+FG_KERNELS_OF_WEIGHT(Q3_K)
+FG_KERNELS_OF_WEIGHT(Q5_K)
+FG_KERNELS_OF_WEIGHT(IQ4_NL)
+FG_KERNELS_OF_WEIGHT(IQ4_XS)
+FG_KERNELS_OF_WEIGHT(MXFP4)
+FG_KERNELS_OF_KV(F32)
+FG_KERNELS_OF_KV(BF16)
+FG_KERNELS_OF_KV(Q8_0)
+#endif
+FG_KERNEL(combine, attention, FG_GPU_THREADS, fgk_combine(&args))
+FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
+FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
+FG_KERNEL(act_mul, act_mul, FG_GPU_THREADS, fgk_act_mul(&args))
+FG_KERNEL(gather, gather, FG_GPU_THREADS, fgk_gather(&args))
+FG_KERNEL(sample, sample, FG_GPU_GEMV_THREADS, fgk_sample(&args))
+FG_KERNEL(choose, sample, FG_GPU_GEMV_THREADS, fgk_choose(&args))
+FG_KERNEL(copy, copy, FG_GPU_THREADS, fgk_copy(&args))
+
+#if !defined(__CUDACC__) && !defined(__HIP__)
+/* What the host execution calls, by fg_gpu_kernel. */
+static void (*const fg_gpu_entries[])(const void *args) = {
+#define FG_GPU_ENTRY(name, kind) fg_gpu_##name,
+    FG_GPU_KERNELS(FG_GPU_ENTRY)
+#undef FG_GPU_ENTRY
+};
+#endif
+
+#endif /* FG_GPU_KERNELS_CUH */

@@ -1,0 +1,640 @@
+/* kernels.h: what the GPU kernels and the host code that launches them agree on.             Public domain or MIT, as fastgen.h.
+
+   One set of kernels (kernels.cuh, on the thin layer device.cuh) serves CUDA, HIP and the host execution of tests/. A kernel
+   takes one argument struct by value, fg_gpu_<kind>_args. Addresses in it are 64 bits wide and those of the device; columns of
+   slots are added to them, strides are in elements of what they step over unless they say bytes. Weights, acts, K, V and
+   blocks to copy lie at multiples of 16 bytes, all else at multiples of its elements. `count` is the address of an int32 with
+   the number of rows of this pass: launches are shaped for max_rows, and what is beyond the count returns, so that a captured
+   graph serves every pass of its bucket. An address of 0 is "none" where that is allowed.
+
+   fg_gpu_shape_of says how a kernel is launched, fg_gpu_pack_row how a weight lies in device memory, fg_gpu_attn_plan what the
+   attention of a pass consists of. C99 and C++; nothing else is included, so that device compilers take it too. */
+
+#ifndef FG_GPU_KERNELS_H
+#define FG_GPU_KERNELS_H
+
+#if defined(__HIP__) && !defined(__CUDACC__)
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef signed char int8_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <stdint.h>
+#endif
+
+#if defined(__CUDACC__)
+#define FG_GPU_FN static __host__ __device__ inline
+#elif defined(__HIP__)
+#define FG_GPU_FN static __attribute__((host)) __attribute__((device)) inline
+#elif defined(__GNUC__)
+#define FG_GPU_FN static __attribute__((unused)) inline
+#else
+#define FG_GPU_FN static inline
+#endif
+
+/* Types of weights and of KV caches, by the ids that GGUF files and fg_type have. */
+#define FG_GPU_TYPES(X) \
+    X(F32, 0)           \
+    X(F16, 1)           \
+    X(Q4_0, 2)          \
+    X(Q4_1, 3)          \
+    X(Q5_0, 6)          \
+    X(Q5_1, 7)          \
+    X(Q8_0, 8)          \
+    X(Q2_K, 10)         \
+    X(Q3_K, 11)         \
+    X(Q4_K, 12)         \
+    X(Q5_K, 13)         \
+    X(Q6_K, 14)         \
+    X(IQ4_NL, 20)       \
+    X(IQ4_XS, 23)       \
+    X(BF16, 30)         \
+    X(MXFP4, 39)
+
+enum {
+#define FG_GPU_ENUM(name, id) FG_GPU_##name = id,
+    FG_GPU_TYPES(FG_GPU_ENUM)
+#undef FG_GPU_ENUM
+    FG_GPU_TYPE_END
+};
+
+enum {
+    FG_GPU_ATTN_ROWS = 16,      /* queries that one workgroup of attention has: heads of a KV head, of one or several tokens */
+    FG_GPU_WIDE_ROWS = 64,      /* and of wide, which multiplies in matrix fragments of half floats */
+    FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
+    FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
+    FG_GPU_MAX_HEAD_DIM = 512,
+    FG_GPU_ACTS_ALIGN = 64      /* rows of half-float activations are padded with zeros to multiples of it */
+};
+
+/* ---- Argument structs. ---- */
+
+/* How the rows of a packed weight lie, in bytes; see fg_gpu_layout_of. */
+typedef struct fg_gpu_layout {
+    int32_t stride;            /* from row to row, a multiple of 16 */
+    int32_t hi_at, s_at, d_at; /* planes of a row: high bits, scales of units, scales of 256 */
+} fg_gpu_layout;
+
+/* dst[T, n] = weight[tokens[t]] * scale */
+typedef struct fg_gpu_embed_args {
+    uint64_t weight, tokens, dst, count;
+    fg_gpu_layout layout;
+    int32_t n, dst_stride, max_rows;
+    float scale; /* 1: none */
+} fg_gpu_embed_args;
+
+/* src += src2 where there is one; dst = src / rms(src) * weight; with a bias a layer norm. weight, bias, src2 may be 0. */
+typedef struct fg_gpu_norm_args {
+    uint64_t src, src2, dst, weight, bias, count;
+    int32_t n, src_stride, src2_stride, dst_stride, max_rows;
+    float eps;
+} fg_gpu_norm_args;
+
+/* Half-float activations for the gemm kernels: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
+   overflows. Products of one src share them. */
+typedef struct fg_gpu_acts_args {
+    uint64_t src, acts, scales, count;
+    int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: k rounded up to FG_GPU_ACTS_ALIGN */
+} fg_gpu_acts_args;
+
+/* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
+   bias, src2 may be 0; src2 may be dst. */
+typedef struct fg_gpu_gemm_args {
+    uint64_t weight, src, acts, scales, dst, src2, bias, count;
+    fg_gpu_layout layout;
+    int32_t n, k, src_stride, acts_stride, dst_stride, src2_stride, act, max_rows; /* act: fg_act */
+} fg_gpu_gemm_args;
+
+/* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
+   the rows of its tokens, then (Q8_0) their scales; see fg_gpu_kv_*. */
+typedef struct fg_gpu_kv {
+    uint64_t k, v, block_stride;
+    int32_t block_tokens; /* a power of two */
+    int32_t n_head, n_kv_head, head_dim;
+} fg_gpu_kv;
+
+/* Norm of the heads of q and k, rotation in place; k and v into their slots. norm_q, norm_k, freqs may be 0. */
+typedef struct fg_gpu_rope_kv_args {
+    fg_gpu_kv kv;
+    uint64_t q, k, v, norm_q, norm_k, freqs, positions, slots, count; /* q, k, v: [T, stride] */
+    int32_t stride, n_rot, neox, max_rows;
+    float eps, scale;
+} fg_gpu_rope_kv_args;
+
+/* A piece of attention: queries of n_tokens adjacent tokens over positions [start, end), which no multiple of FG_GPU_SPLIT
+   cuts. */
+typedef struct fg_gpu_attn_item {
+    int32_t seq, token, n_tokens, position; /* position: of the first token */
+    int32_t start, end;
+    int32_t partial; /* first row of `partials`; -1: the only piece, straight to dst */
+    int32_t unused;
+} fg_gpu_attn_item;
+
+/* Pieces that belong together: piece s has the rows partial + s * n_tokens * heads and on. */
+typedef struct fg_gpu_attn_merge {
+    int32_t token, n_tokens, partial, n_splits;
+} fg_gpu_attn_merge;
+
+/* For `attention` and `wide` items and max_items, count theirs; for `combine` merges and max_merges, count of merges.
+   partials: [row][n_kv_head][head_dim + 2] floats. */
+typedef struct fg_gpu_attention_args {
+    fg_gpu_kv kv;
+    uint64_t q, dst, table, items, merges, partials, count, merge_count; /* table: [n_seqs, table_stride] */
+    int32_t q_stride, dst_stride, table_stride, window, max_items, max_merges;
+    float scale, softcap;
+} fg_gpu_attention_args;
+
+/* dst[T, n] = act(src) * src2 */
+typedef struct fg_gpu_act_mul_args {
+    uint64_t src, src2, dst, count;
+    int32_t n, src_stride, src2_stride, dst_stride, act, max_rows;
+} fg_gpu_act_mul_args;
+
+/* dst[R, n] = src[rows[r], n] */
+typedef struct fg_gpu_gather_args {
+    uint64_t src, dst, rows, count;
+    int32_t n, src_stride, dst_stride, max_rows;
+} fg_gpu_gather_args;
+
+/* What `sample` found in a piece of a row: the highest logit (as a key that orders as it does), its lowest id, and the sum of
+   exp(logit - highest). */
+typedef struct fg_gpu_sample_part {
+    uint32_t key;
+    int32_t token;
+    float sum;
+    uint32_t unused;
+} fg_gpu_sample_part;
+
+/* `sample` fills parts[R][pieces], then `choose` makes of them fg_row_result rows[R]: token, logit, log-sum-exp. */
+typedef struct fg_gpu_sample_args {
+    uint64_t src, parts, rows, count;
+    int32_t n, src_stride, pieces, max_rows; /* pieces: fg_gpu_sample_pieces(n) */
+} fg_gpu_sample_args;
+
+/* Copies whole blocks, one after the other: pairs[2i] to pairs[2i + 1], for i under *count. */
+typedef struct fg_gpu_copy_args {
+    uint64_t base, pairs, count, block_bytes; /* block_bytes: a multiple of 16 */
+} fg_gpu_copy_args;
+
+/* ---- The kernels. Entry points are called fg_gpu_<name>. ---- */
+
+/* X(name, kind of arguments) of every weight type, KV type, and of none. */
+#define FG_GPU_WEIGHT_KERNELS(X, T) \
+    X(embed_##T, embed)             \
+    X(gemv1_##T, gemm)              \
+    X(gemv2_##T, gemm)              \
+    X(gemv4_##T, gemm)              \
+    X(gemv8_##T, gemm)              \
+    X(gemm16_##T, gemm)             \
+    X(gemm64_##T, gemm)             \
+    X(gemm128_##T, gemm)
+
+#define FG_GPU_KV_KERNELS(X, T)      \
+    X(rope_kv_##T, rope_kv)          \
+    X(attention64_##T, attention)    \
+    X(attention128_##T, attention)   \
+    X(attention256_##T, attention)   \
+    X(attention512_##T, attention)   \
+    X(wide64_##T, attention)         \
+    X(wide128_##T, attention)
+
+#define FG_GPU_KERNELS(X)           \
+    FG_GPU_WEIGHT_KERNELS(X, F32)   \
+    FG_GPU_WEIGHT_KERNELS(X, F16)   \
+    FG_GPU_WEIGHT_KERNELS(X, Q4_0)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q4_1)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q5_0)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q5_1)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q8_0)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q2_K)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q3_K)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q4_K)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q5_K)  \
+    FG_GPU_WEIGHT_KERNELS(X, Q6_K)  \
+    FG_GPU_WEIGHT_KERNELS(X, IQ4_NL) \
+    FG_GPU_WEIGHT_KERNELS(X, IQ4_XS) \
+    FG_GPU_WEIGHT_KERNELS(X, BF16)  \
+    FG_GPU_WEIGHT_KERNELS(X, MXFP4) \
+    FG_GPU_KV_KERNELS(X, F32)       \
+    FG_GPU_KV_KERNELS(X, F16)       \
+    FG_GPU_KV_KERNELS(X, BF16)      \
+    FG_GPU_KV_KERNELS(X, Q8_0)      \
+    X(combine, attention)           \
+    X(norm, norm)                   \
+    X(acts, acts)                   \
+    X(act_mul, act_mul)             \
+    X(gather, gather)               \
+    X(sample, sample)               \
+    X(choose, sample)               \
+    X(copy, copy)
+
+typedef enum fg_gpu_kernel {
+#define FG_GPU_ENUM(name, kind) FG_GPU_KERNEL_##name,
+    FG_GPU_KERNELS(FG_GPU_ENUM)
+#undef FG_GPU_ENUM
+    FG_GPU_KERNEL_COUNT
+} fg_gpu_kernel;
+
+/* Kernels of a weight, in the order of FG_GPU_WEIGHT_KERNELS. */
+enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_GEMM128, FG_GPU_PER_WEIGHT };
+enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_PER_KV };
+
+/* The place of a type in FG_GPU_TYPES; -1: none of them. */
+FG_GPU_FN int fg_gpu_type_index(int type) {
+    int i = 0;
+#define FG_GPU_FIND(name, id) \
+    if (type == id) return i; \
+    i++;
+    FG_GPU_TYPES(FG_GPU_FIND)
+#undef FG_GPU_FIND
+    return -1;
+}
+
+/* The kernel `which` (FG_GPU_EMBED and so on) of a weight of a type. */
+FG_GPU_FN int fg_gpu_weight_kernel(int type, int which) { return fg_gpu_type_index(type) * FG_GPU_PER_WEIGHT + which; }
+
+/* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
+   on how many there are: one kind of product serves all. */
+FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
+    if (rows <= 8 && !invariant) return rows <= 1 ? FG_GPU_GEMV1 : rows <= 2 ? FG_GPU_GEMV2 : rows <= 4 ? FG_GPU_GEMV4 : FG_GPU_GEMV8;
+    return rows <= 16 ? FG_GPU_GEMM16 : rows <= 64 ? FG_GPU_GEMM64 : FG_GPU_GEMM128;
+}
+
+/* rope_kv (head_dim 0) or attention of a KV type; -1: there is none. */
+FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
+    int index = kv_type == FG_GPU_F32 ? 0 : kv_type == FG_GPU_F16 ? 1 : kv_type == FG_GPU_BF16 ? 2 : kv_type == FG_GPU_Q8_0 ? 3 : -1;
+    int which = head_dim == 0 ? 0 : head_dim <= 64 ? 1 : head_dim <= 128 ? 2 : head_dim <= 256 ? 3 : 4;
+    if (index < 0 || head_dim > FG_GPU_MAX_HEAD_DIM) return -1;
+    return FG_GPU_KERNEL_rope_kv_F32 + index * FG_GPU_PER_KV + which;
+}
+
+/* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. A pass that uses both
+   lists the sequences with few queries by fg_gpu_attn_add first, then those with many; `combine` takes the merges of all. Bits
+   of the two differ: where they must not depend on the batch, use one of them alone. */
+FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
+    int base = fg_gpu_kv_kernel(kv_type, 0);
+    if (base < 0 || head_dim > 128) return -1;
+    return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
+}
+
+/* ---- Launches. ---- */
+
+typedef struct fg_gpu_shape {
+    uint32_t grid_x, grid_y, block; /* workgroups; threads of one. The third dimension is 1 */
+    uint32_t shared_bytes;          /* beyond what kernels declare: always 0 so far */
+} fg_gpu_shape;
+
+enum {
+    FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, norm, acts, sample, choose */
+    FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
+    FG_GPU_GEMM_ROWS = 64,     /* of gemm16 and gemm64 */
+    FG_GPU_BIG_ROWS = 128      /* of gemm128, and rows of src */
+};
+
+FG_GPU_FN int32_t fg_gpu_ceil(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+
+FG_GPU_FN int32_t fg_gpu_sample_pieces(int32_t n) { return fg_gpu_ceil(n, FG_GPU_SAMPLE_PIECE); }
+
+/* Groups of at most FG_GPU_ATTN_ROWS query heads that share a KV head. */
+FG_GPU_FN int32_t fg_gpu_head_groups(int32_t n_head, int32_t n_kv_head) { return fg_gpu_ceil(n_head / n_kv_head, FG_GPU_ATTN_ROWS); }
+
+FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
+    fg_gpu_shape shape;
+    shape.grid_x = (uint32_t)x;
+    shape.grid_y = (uint32_t)y;
+    shape.block = (uint32_t)block;
+    shape.shared_bytes = 0;
+    return shape;
+}
+
+/* How kernel `kernel` is launched with these arguments. No dimension of the grid may be 0: launch nothing then. */
+FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
+    if (kernel < FG_GPU_KERNEL_rope_kv_F32) {
+        const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
+        int which = kernel % FG_GPU_PER_WEIGHT, columns = 1 << (which - FG_GPU_GEMV1);
+        if (which == FG_GPU_EMBED) {
+            const fg_gpu_embed_args *e = (const fg_gpu_embed_args *)args;
+            return fg_gpu_shape_make(fg_gpu_ceil(e->n, 32 * FG_GPU_THREADS), e->max_rows, FG_GPU_THREADS);
+        }
+        if (which <= FG_GPU_GEMV8)
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, columns), FG_GPU_GEMV_THREADS);
+        if (which == FG_GPU_GEMM128)
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
+                                 FG_GPU_THREADS);
+    }
+    if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV == 0) {
+        const fg_gpu_rope_kv_args *a = (const fg_gpu_rope_kv_args *)args;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->kv.n_head + 2 * a->kv.n_kv_head, FG_GPU_THREADS / 32), a->max_rows, FG_GPU_THREADS);
+    }
+    if (kernel <= FG_GPU_KERNEL_combine) {
+        const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
+        int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
+        if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
+            heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
+        return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
+    }
+    if (kernel == FG_GPU_KERNEL_norm) return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+    if (kernel == FG_GPU_KERNEL_acts) return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+    if (kernel == FG_GPU_KERNEL_act_mul) {
+        const fg_gpu_act_mul_args *a = (const fg_gpu_act_mul_args *)args;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+    }
+    if (kernel == FG_GPU_KERNEL_gather) {
+        const fg_gpu_gather_args *a = (const fg_gpu_gather_args *)args;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+    }
+    if (kernel == FG_GPU_KERNEL_copy)
+        return fg_gpu_shape_make((int32_t)((((const fg_gpu_copy_args *)args)->block_bytes / 16 + FG_GPU_THREADS - 1) / FG_GPU_THREADS), 1,
+                                 FG_GPU_THREADS);
+    {
+        const fg_gpu_sample_args *a = (const fg_gpu_sample_args *)args;
+        return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_sample ? a->pieces : 1, a->max_rows, FG_GPU_GEMV_THREADS);
+    }
+}
+
+/* ---- The KV cache. ---- */
+
+FG_GPU_FN int32_t fg_gpu_kv_scales(int type, int32_t head_dim) { return type == FG_GPU_Q8_0 ? (head_dim + 31) / 32 : 0; }
+
+/* Bytes of the values of one head of one token, a multiple of 16. Q8_0: bytes; its scales are half floats, one for 32. */
+FG_GPU_FN int32_t fg_gpu_kv_row_bytes(int type, int32_t head_dim) {
+    int32_t bytes = head_dim * (type == FG_GPU_F32 ? 4 : type == FG_GPU_Q8_0 ? 1 : 2);
+    return (bytes + 15) / 16 * 16;
+}
+
+/* Bytes of one head in a block: the rows of its tokens, then their scales [block_tokens][fg_gpu_kv_scales]. */
+FG_GPU_FN int64_t fg_gpu_kv_head_bytes(int type, int32_t head_dim, int32_t block_tokens) {
+    int64_t bytes = (int64_t)block_tokens * (fg_gpu_kv_row_bytes(type, head_dim) + 2 * fg_gpu_kv_scales(type, head_dim));
+    return (bytes + 15) / 16 * 16;
+}
+
+/* Bytes of K, or of V, of one layer in a block. A block may hold all layers, one behind the other: block_stride says. */
+FG_GPU_FN int64_t fg_gpu_kv_block_bytes(int type, int32_t head_dim, int32_t n_kv_head, int32_t block_tokens) {
+    return fg_gpu_kv_head_bytes(type, head_dim, block_tokens) * n_kv_head;
+}
+
+/* ---- Attention of a pass. ---- */
+
+typedef struct fg_gpu_attn_counts {
+    int32_t items, merges, partials; /* partials: rows */
+} fg_gpu_attn_counts;
+
+FG_GPU_FN int32_t fg_gpu_attn_tokens(int32_t heads) { return heads >= FG_GPU_ATTN_ROWS ? 1 : FG_GPU_ATTN_ROWS / heads; }
+
+/* The most that a pass of `tokens` tokens in `seqs` sequences of up to `context` positions can need. heads: of a KV head. */
+FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_most(int32_t tokens, int32_t seqs, int32_t context, int32_t heads) {
+    fg_gpu_attn_counts most;
+    int32_t splits = context / FG_GPU_SPLIT + 2, tiles = fg_gpu_ceil(tokens, fg_gpu_attn_tokens(heads)) + seqs;
+    most.merges = tiles < tokens ? tiles : tokens;
+    most.items = most.merges * splits;
+    most.partials = tokens * heads * splits;
+    return most;
+}
+
+/* Lists the pieces of attention of the sequences that have from `low` to `high` queries in this pass, for a kernel that has `rows`
+   queries in a workgroup, behind what *n counts already. cu_q, kv_len as in fg_batch; window 0: none. With items NULL it only
+   counts. Pieces depend on a token's position alone, so a query's sums are the same in every batch. */
+FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window, int32_t rows,
+                               int32_t low, int32_t high, fg_gpu_attn_counts *n, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
+    int32_t s, t, tile = heads >= rows ? 1 : rows / heads;
+    for (s = 0; s < n_seqs; s++) {
+        if (cu_q[s + 1] - cu_q[s] < low || cu_q[s + 1] - cu_q[s] > high) continue;
+        for (t = cu_q[s]; t < cu_q[s + 1]; t += tile) {
+            int32_t m = cu_q[s + 1] - t < tile ? cu_q[s + 1] - t : tile, position = kv_len[s] - (cu_q[s + 1] - t);
+            int32_t seen = window > 0 && position >= window ? position - window + 1 : 0, end = position + m, from;
+            int32_t first = seen / FG_GPU_SPLIT, splits = (end - 1) / FG_GPU_SPLIT - first + 1;
+            if (items && splits > 1) {
+                merges[n->merges].token = t;
+                merges[n->merges].n_tokens = m;
+                merges[n->merges].partial = n->partials;
+                merges[n->merges].n_splits = splits;
+            }
+            n->merges += splits > 1;
+            for (from = first; from < first + splits; from++, n->items++) {
+                if (items) {
+                    fg_gpu_attn_item *item = &items[n->items];
+                    item->seq = s;
+                    item->token = t;
+                    item->n_tokens = m;
+                    item->position = position;
+                    item->start = from * FG_GPU_SPLIT;
+                    item->end = from + 1 < first + splits ? (from + 1) * FG_GPU_SPLIT : end;
+                    item->partial = splits > 1 ? n->partials : -1;
+                    item->unused = 0;
+                }
+                if (splits > 1) n->partials += m * heads;
+            }
+        }
+    }
+}
+
+/* All sequences, for `attention`. */
+FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_plan(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window,
+                                              fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
+    fg_gpu_attn_counts n = {0, 0, 0};
+    fg_gpu_attn_add(n_seqs, cu_q, kv_len, heads, window, FG_GPU_ATTN_ROWS, 1, 0x7FFFFFFF, &n, items, merges);
+    return n;
+}
+
+/* ---- Weights. ----
+
+   A row is whole units of 32 weights (floats are padded with zeros); a weight has lo bits and, of some types, hi bits more.
+   A row has up to four planes, each a multiple of 16 bytes:
+     lo   units of 4 * lo bytes (F32 128, F16 and BF16 64)
+     hi   units of 4 * hi bytes
+     s    the scales of each unit: half d (Q4_0, Q5_0, Q8_0, IQ4_NL); half d, half m (Q4_1, Q5_1); byte e (MXFP4); of the types
+          with blocks of 256 two bytes: scale and minimum (Q4_K, Q5_K), one for each half of the unit (Q2_K: minimum in the high
+          half of the byte; Q3_K, Q6_K: int8), int8 and nothing (IQ4_XS)
+     d    half d, half dmin (or 0) of 8 units
+   Bits lie in pairs: of a field of b bits a word holds 32/b weights, weight 2j in the bits from b*j on, weight 2j+1 16 bits higher,
+   so that one shift and mask gives two neighbours in the halves of a word. Q8_0 has q + 128 there. */
+
+FG_GPU_FN int fg_gpu_lo_bits(int type) {
+    return type == FG_GPU_F32 ? 32 : type == FG_GPU_F16 || type == FG_GPU_BF16 ? 16 : type == FG_GPU_Q8_0 ? 8
+         : type == FG_GPU_Q2_K || type == FG_GPU_Q3_K ? 2 : 4;
+}
+
+FG_GPU_FN int fg_gpu_hi_bits(int type) {
+    return type == FG_GPU_Q6_K ? 2 : type == FG_GPU_Q5_0 || type == FG_GPU_Q5_1 || type == FG_GPU_Q5_K || type == FG_GPU_Q3_K ? 1 : 0;
+}
+
+FG_GPU_FN int fg_gpu_is_float(int type) { return type == FG_GPU_F32 || type == FG_GPU_F16 || type == FG_GPU_BF16; }
+
+FG_GPU_FN int fg_gpu_has_blocks_of_256(int type) { return (type >= FG_GPU_Q2_K && type <= FG_GPU_Q6_K) || type == FG_GPU_IQ4_XS; }
+
+FG_GPU_FN int fg_gpu_scale_bytes(int type) {
+    return fg_gpu_is_float(type) ? 0 : type == FG_GPU_MXFP4 ? 1 : type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1 ? 4 : 2;
+}
+
+/* k: of the weight; up to 2^26. */
+FG_GPU_FN fg_gpu_layout fg_gpu_layout_of(int type, int32_t k) {
+    fg_gpu_layout layout;
+    int32_t units = fg_gpu_ceil(k, 32);
+    layout.hi_at = (units * 4 * fg_gpu_lo_bits(type) + 15) / 16 * 16;
+    layout.s_at = layout.hi_at + (units * 4 * fg_gpu_hi_bits(type) + 15) / 16 * 16;
+    layout.d_at = layout.s_at + (units * fg_gpu_scale_bytes(type) + 15) / 16 * 16;
+    layout.stride = layout.d_at + (fg_gpu_has_blocks_of_256(type) ? (units / 8 * 4 + 15) / 16 * 16 : 0);
+    return layout;
+}
+
+#if !defined(__CUDA_ARCH__) && !(defined(__HIP__) && defined(__HIP_DEVICE_COMPILE__))
+
+/* 16 bytes with weight i in the low half of byte i, weight i + 16 in the high half. */
+static inline void fg_gpu_nibbles(const uint8_t *from, uint8_t *codes) {
+    int i;
+    for (i = 0; i < 16; i++) {
+        codes[i] = from[i] & 15;
+        codes[i + 16] = from[i] >> 4;
+    }
+}
+
+/* 32 bytes with a weight in the bits of `mask` of each, above `shift`. */
+static inline void fg_gpu_fields(const uint8_t *from, int shift, int mask, uint8_t *codes) {
+    int i;
+    for (i = 0; i < 32; i++) codes[i] = (uint8_t)(from[i] >> shift & mask);
+}
+
+/* As above, for the bits from `place` on that codes lack. */
+static inline void fg_gpu_more_fields(const uint8_t *from, int shift, int mask, int place, uint8_t *codes) {
+    int i;
+    for (i = 0; i < 32; i++) codes[i] |= (uint8_t)((from[i] >> shift & mask) << place);
+}
+
+/* Weights 32u to 32u+31 of a row of a quantised type, as GGML stores it, as numbers of lo + hi bits. */
+static inline void fg_gpu_codes(int type, const uint8_t *from, int32_t u, uint8_t *codes) {
+    const uint8_t *b;
+    int j = u % 8, i;
+    switch (type) {
+    case FG_GPU_Q8_0:
+        for (i = 0; i < 32; i++) codes[i] = from[u * 34 + 2 + i] ^ 128;
+        break;
+    case FG_GPU_Q4_0:
+    case FG_GPU_IQ4_NL: fg_gpu_nibbles(from + u * 18 + 2, codes); break;
+    case FG_GPU_MXFP4: fg_gpu_nibbles(from + u * 17 + 1, codes); break;
+    case FG_GPU_Q4_1: fg_gpu_nibbles(from + u * 20 + 4, codes); break;
+    case FG_GPU_Q5_0:
+    case FG_GPU_Q5_1:
+        b = from + (type == FG_GPU_Q5_0 ? u * 22 + 2 : u * 24 + 4); /* the fifth bits */
+        fg_gpu_nibbles(b + 4, codes);
+        for (i = 0; i < 32; i++) codes[i] |= (uint8_t)((b[i / 8] >> (i % 8) & 1) << 4);
+        break;
+    case FG_GPU_Q2_K: fg_gpu_fields(from + u / 8 * 84 + 16 + j / 4 * 32, j % 4 * 2, 3, codes); break;
+    case FG_GPU_Q3_K:
+        b = from + u / 8 * 110;
+        fg_gpu_fields(b + 32 + j / 4 * 32, j % 4 * 2, 3, codes);
+        fg_gpu_more_fields(b, j, 1, 2, codes);
+        break;
+    case FG_GPU_Q4_K: fg_gpu_fields(from + u / 8 * 144 + 16 + j / 2 * 32, j % 2 * 4, 15, codes); break;
+    case FG_GPU_Q5_K:
+        b = from + u / 8 * 176;
+        fg_gpu_fields(b + 48 + j / 2 * 32, j % 2 * 4, 15, codes);
+        fg_gpu_more_fields(b + 16, j, 1, 4, codes);
+        break;
+    case FG_GPU_Q6_K:
+        b = from + u / 8 * 210;
+        fg_gpu_fields(b + j / 4 * 64 + j % 2 * 32, j % 4 / 2 * 4, 15, codes);
+        fg_gpu_more_fields(b + 128 + j / 4 * 32, j % 4 * 2, 3, 4, codes);
+        break;
+    default: fg_gpu_nibbles(from + u / 8 * 136 + 8 + 16 * j, codes); break; /* IQ4_XS */
+    }
+}
+
+/* The scales of unit u into s (fg_gpu_scale_bytes of them), those of its 256 into d (4 bytes). */
+static inline void fg_gpu_scales(int type, const uint8_t *from, int32_t u, uint8_t *s, uint8_t *d) {
+    const uint8_t *b;
+    int j = u % 8, i;
+    d[0] = d[1] = d[2] = d[3] = 0;
+    switch (type) {
+    case FG_GPU_Q4_0:
+    case FG_GPU_IQ4_NL:
+        s[0] = from[u * 18], s[1] = from[u * 18 + 1];
+        break;
+    case FG_GPU_Q5_0: s[0] = from[u * 22], s[1] = from[u * 22 + 1]; break;
+    case FG_GPU_Q8_0: s[0] = from[u * 34], s[1] = from[u * 34 + 1]; break;
+    case FG_GPU_MXFP4: s[0] = from[u * 17]; break;
+    case FG_GPU_Q4_1:
+    case FG_GPU_Q5_1:
+        for (i = 0; i < 4; i++) s[i] = from[u * (type == FG_GPU_Q4_1 ? 20 : 24) + i];
+        break;
+    case FG_GPU_Q2_K:
+        b = from + u / 8 * 84;
+        s[0] = b[2 * j], s[1] = b[2 * j + 1];
+        for (i = 0; i < 4; i++) d[i] = b[80 + i];
+        break;
+    case FG_GPU_Q3_K:
+        b = from + u / 8 * 110;
+        for (i = 0; i < 2; i++) {
+            int at = 2 * j + i, low = b[96 + at % 8] >> (at / 8 * 4) & 15, high = b[104 + at % 4] >> (at / 4 * 2) & 3;
+            s[i] = (uint8_t)((low | high << 4) - 32);
+        }
+        d[0] = b[108], d[1] = b[109];
+        break;
+    case FG_GPU_Q4_K:
+    case FG_GPU_Q5_K:
+        b = from + u / 8 * (type == FG_GPU_Q4_K ? 144 : 176);
+        s[0] = (uint8_t)(j < 4 ? b[4 + j] & 63 : (b[8 + j] & 15) | b[j] >> 6 << 4);
+        s[1] = (uint8_t)(j < 4 ? b[8 + j] & 63 : b[8 + j] >> 4 | b[4 + j] >> 6 << 4);
+        for (i = 0; i < 4; i++) d[i] = b[i];
+        break;
+    case FG_GPU_Q6_K:
+        b = from + u / 8 * 210;
+        s[0] = b[192 + 2 * j], s[1] = b[193 + 2 * j];
+        d[0] = b[208], d[1] = b[209];
+        break;
+    default: /* IQ4_XS */
+        b = from + u / 8 * 136;
+        s[0] = (uint8_t)(((b[4 + j / 2] >> (j % 2 * 4) & 15) | ((b[2] | b[3] << 8) >> (2 * j) & 3) << 4) - 32);
+        s[1] = 0;
+        d[0] = b[0], d[1] = b[1];
+    }
+}
+
+/* One field of 32 weights into pairs: `bits` bits of each code from bit `shift` on. */
+static inline void fg_gpu_pack_words(const uint8_t *codes, int shift, int bits, uint8_t *to) {
+    int per_word = 32 / bits, w, j;
+    for (w = 0; w < bits; w++) {
+        uint32_t word = 0, mask = (1u << bits) - 1;
+        const uint8_t *c = codes + w * per_word;
+        for (j = 0; j < per_word; j += 2)
+            word |= ((uint32_t)c[j] >> shift & mask) << (bits * j / 2) | ((uint32_t)c[j + 1] >> shift & mask) << (bits * j / 2 + 16);
+        to[4 * w] = (uint8_t)word;
+        to[4 * w + 1] = (uint8_t)(word >> 8);
+        to[4 * w + 2] = (uint8_t)(word >> 16);
+        to[4 * w + 3] = (uint8_t)(word >> 24);
+    }
+}
+
+/* So that compilers see the sizes. */
+static inline void fg_gpu_pack_pairs(const uint8_t *codes, int shift, int bits, uint8_t *to) {
+    if (bits == 8) fg_gpu_pack_words(codes, 0, 8, to);
+    else if (bits == 4) fg_gpu_pack_words(codes, 0, 4, to);
+    else if (bits == 2) fg_gpu_pack_words(codes, shift, 2, to);
+    else fg_gpu_pack_words(codes, shift, 1, to);
+}
+
+/* A row of k weights as GGML stores it, into the layout of the device (layout->stride bytes, little-endian). */
+static inline void fg_gpu_pack_row(int type, int32_t k, const fg_gpu_layout *layout, const uint8_t *from, uint8_t *to) {
+    int32_t units = fg_gpu_ceil(k, 32), u, lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), scale_bytes = fg_gpu_scale_bytes(type);
+    int64_t i, n = (int64_t)k * lo / 8;
+    for (i = fg_gpu_is_float(type) ? n : 0; i < layout->stride; i++) to[i] = 0;
+    if (fg_gpu_is_float(type)) {
+        for (i = 0; i < n; i++) to[i] = from[i];
+        return;
+    }
+    for (u = 0; u < units; u++) {
+        uint8_t codes[32], d[4], *out = to + layout->d_at + u / 8 * 4;
+        fg_gpu_codes(type, from, u, codes);
+        fg_gpu_pack_pairs(codes, 0, lo, to + u * 4 * lo);
+        if (hi) fg_gpu_pack_pairs(codes, lo, hi, to + layout->hi_at + u * 4 * hi);
+        fg_gpu_scales(type, from, u, to + layout->s_at + u * scale_bytes, d);
+        for (i = 0; i < 4 && fg_gpu_has_blocks_of_256(type); i++) out[i] = d[i];
+    }
+}
+
+#endif
+#endif /* FG_GPU_KERNELS_H */

@@ -1,0 +1,117 @@
+#!/bin/sh
+# Compiles the GPU kernels (backends/cuda/kernels.cu) for every target that releases have, and compares registers and spills of each
+# kernel with tests/golden/gpu_targets.txt. Skips, saying so, what no installed compiler can make.
+#
+#     tests/check_gpu_targets.sh             all targets: one with all kernels, the others with those of four weight types and one KV type
+#     tests/check_gpu_targets.sh nvidia      NVIDIA's of these; or amd
+#     tests/check_gpu_targets.sh all         all kernels for all targets
+#     tests/check_gpu_targets.sh TARGET ...  all kernels for these (sm_80, gfx1100, ...)
+#     tests/check_gpu_targets.sh some TARGET ...  those of four weight types and one KV type for these
+#
+# The figures of each target go to BUILD/gpu/TARGET.txt: kernel, registers, bytes spilled.
+# NVCC, HIPCLANG: the compilers (default: nvcc; the first of clang, clang-19 and on that has AMD's targets). BUILD: default build.
+# The last line is "N passed, N failed".
+set -eu
+cd "$(dirname "$0")/.."
+out=${BUILD:-build}/gpu
+mkdir -p "$out"
+nvidia="sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120 compute_75"
+amd="gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1151 gfx1201"
+whole=gfx1100 # of which a plain run compiles every kernel
+passed=0 failed=0 skipped=0
+
+nvcc=${NVCC:-nvcc}
+command -v "$nvcc" >/dev/null 2>&1 || nvcc=
+hipclang=${HIPCLANG-}
+if [ -z "$hipclang" ]; then
+    for name in clang clang-19 clang-20 clang-21 clang-18; do
+        if command -v "$name" >/dev/null 2>&1 && "$name" -print-targets 2>/dev/null | grep -q amdgcn; then
+            hipclang=$name
+            break
+        fi
+    done
+fi
+
+# compile_nvidia TARGET FLAG...: a line "kernel registers spilled-bytes" for each kernel.
+compile_nvidia() {
+    target=$1
+    shift
+    case $target in
+    compute_*) set -- "$@" -gencode="arch=$target,code=$target" -ptx ;;
+    *) set -- "$@" -gencode="arch=compute_${target#sm_},code=$target" -Xptxas -v -cubin ;;
+    esac
+    "$nvcc" -std=c++17 -O3 --fmad=false "$@" -o "$out/$target.bin" backends/cuda/kernels.cu >"$out/$target.log" 2>&1 || return 1
+    awk '/Compiling entry function/ { split($0, part, "\047"); name = part[2]; sub(/^fg_gpu_/, "", name) }
+         /bytes spill stores/ { for (i = 1; i <= NF; i++) if ($i == "spill") { spilled += $(i - 2); } }
+         / Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used") print name, $(i + 1), spilled + 0; spilled = 0 }' \
+        "$out/$target.log" >"$out/$target.txt"
+}
+
+compile_amd() {
+    target=$1
+    shift
+    "$hipclang" -x hip -nogpuinc -nogpulib --offload-arch="$target" --offload-device-only --no-gpu-bundle-output -O3 -ffp-contract=off \
+        -Rpass-analysis=kernel-resource-usage "$@" -o "$out/$target.bin" backends/cuda/kernels.cu >"$out/$target.log" 2>&1 || return 1
+    awk '/Function Name:/ { for (i = 1; i < NF; i++) if ($i == "Name:") { name = $(i + 1); sub(/^fg_gpu_/, "", name) } }
+         / VGPRs:/ { for (i = 1; i < NF; i++) if ($i == "VGPRs:") registers = $(i + 1) }
+         / ScratchSize/ { for (i = 1; i < NF; i++) if ($i == "[bytes/lane]:") scratch = $(i + 1) }
+         / LDS Size/ { print name, registers, scratch }' "$out/$target.log" >"$out/$target.txt"
+}
+
+# compare TARGET VENDOR: the figures beside the table, whose lines are: first letters of a kernel, NVIDIA registers and spilled bytes,
+# AMD vector registers and bytes of scratch memory of a lane. The longest match counts.
+compare() {
+    awk -v target="$1" -v vendor="$2" '
+        NR == FNR { if (NF == 5 && $1 !~ /^#/) { most[$1] = $(vendor == "amd" ? 4 : 2); spills[$1] = $(vendor == "amd" ? 5 : 3) } next }
+        { best = ""
+          for (name in most) if (index($1, name) == 1 && length(name) > length(best)) best = name
+          n++
+          if (best == "" || $2 > most[best] || $3 > spills[best]) {
+              printf "%s: %s has %s registers and spills %s bytes; the table allows %s and %s\n", target, $1, $2, $3, most[best], spills[best]
+              bad++
+          } }
+        END { if (n == 0) { print target ": no kernel was reported"; bad++ } exit bad > 0 }' tests/golden/gpu_targets.txt "$out/$1.txt"
+}
+
+# check TARGET VENDOR FLAG...
+check() {
+    target=$1 vendor=$2
+    shift 2
+    if ! "compile_$vendor" "$target" "$@"; then
+        echo "$target: does not compile"
+        tail -n 20 "$out/$target.log"
+        failed=$((failed + 1))
+    elif case $target in compute_*) false ;; *) ! compare "$target" "$vendor" ;; esac then
+        failed=$((failed + 1))
+    else
+        echo "$target: $(wc -l <"$out/$target.txt" | tr -d ' ') kernels"
+        passed=$((passed + 1))
+    fi
+}
+
+targets="$nvidia $amd"
+case ${1-} in
+'') ;;
+nvidia) targets=$nvidia ;;
+amd) targets=$amd ;;
+all) whole=$targets ;;
+some)
+    shift
+    targets=$* whole=
+    ;;
+*) targets=$* whole=$* ;;
+esac
+for target in $targets; do
+    case $target in gfx*) vendor=amd compiler=$hipclang ;; *) vendor=nvidia compiler=$nvcc ;; esac
+    if [ -z "$compiler" ]; then
+        echo "$target: skipped, no compiler for it is installed"
+        skipped=$((skipped + 1))
+        continue
+    fi
+    case " $whole " in
+    *" $target "*) check "$target" "$vendor" ;;
+    *) check "$target" "$vendor" -DFG_ONLY_SOME ;;
+    esac
+done
+[ $skipped = 0 ] && echo "$passed passed, $failed failed" || echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -1,0 +1,1029 @@
+/* The GPU kernels, executed on the host (host_gpu.h) at warps of 32 and 64 lanes, threads in a random order, against references in
+   double precision written here; and proof that the host execution finds what it says it finds. */
+
+#include "host_gpu.h"
+#include "../backends/cuda/kernels.cuh"
+
+/* ---- What the host execution must find. Kernels of 64 threads that are wrong in one way each, or right. ---- */
+
+/* Every thread writes a word and reads its neighbour's. */
+static void hgt_exchange(const void *args, bool barrier) {
+    FG_SHARED(float, x, 64);
+    int me = fgk_thread();
+    fgk_put(x + me, (float)me);
+    if (barrier) fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + me, fgk_get(x + (me + 1) % 64));
+}
+static void hgt_right(const void *args) { hgt_exchange(args, true); }
+static void hgt_no_barrier(const void *args) { hgt_exchange(args, false); }
+
+/* Reads before a write by another thread, without a barrier between. */
+static void hgt_write_after_read(const void *args) {
+    FG_SHARED(float, x, 64);
+    int me = fgk_thread();
+    float mine;
+    fgk_put(x + me, 1.0f);
+    fgk_barrier();
+    mine = fgk_get(x + (me + 32) % 64);
+    fgk_put(x + me, 2.0f);
+    fgk_store((float *)*(const uint64_t *)args + me, mine);
+}
+
+/* The lanes of a group exchange words: with a group's sync that is right, across groups it is not. */
+static void hgt_group(const void *args, int apart, bool sync) {
+    FG_SHARED(float, x, 64);
+    int me = fgk_thread();
+    fgk_put(x + me, (float)me);
+    if (sync) fgk_group_sync();
+    fgk_store((float *)*(const uint64_t *)args + me, fgk_get(x + (me ^ apart)));
+}
+static void hgt_group_right(const void *args) { hgt_group(args, 5, true); }
+static void hgt_group_no_sync(const void *args) { hgt_group(args, 5, false); }
+static void hgt_group_across(const void *args) { hgt_group(args, 32, true); }
+
+/* All lanes of a group read a word, which one of them then writes. */
+static void hgt_many_readers(const void *args) {
+    FG_SHARED(float, x, 1);
+    float mine;
+    if (fgk_thread() == 0) fgk_put(x, 1.0f);
+    fgk_barrier();
+    if (fgk_thread() >= 32) return;
+    mine = fgk_get(x);
+    if (fgk_thread() == 7) fgk_put(x, 2.0f);
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), mine);
+}
+
+static void hgt_two_writers(const void *args) {
+    FG_SHARED(float, x, 64);
+    fgk_put(x + fgk_thread() % 48, 1.0f);
+    fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), fgk_get(x));
+}
+static void hgt_unwritten(const void *args) {
+    FG_SHARED(float, x, 65);
+    fgk_put(x + fgk_thread(), 1.0f);
+    fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), fgk_get(x + fgk_thread() + 1));
+}
+static void hgt_shared_bounds(const void *args) {
+    FG_SHARED(float, x, 64);
+    fgk_put(x + fgk_thread() + 1, 1.0f);
+    fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), fgk_get(x + 1));
+}
+static void hgt_bounds(const void *args) { fgk_store((float *)*(const uint64_t *)args + fgk_thread() + 1, 0.0f); }
+static void hgt_alignment(const void *args) {
+    (void)fgk_load_u4((const float *)*(const uint64_t *)args + 1);
+}
+static void hgt_divergent_barrier(const void *args) {
+    (void)args;
+    if (fgk_thread() != 17) fgk_barrier();
+}
+static void hgt_other_barrier(const void *args) {
+    (void)args;
+    if (fgk_thread() < 32) {
+        fgk_barrier();
+    } else {
+        fgk_barrier();
+    }
+}
+static void hgt_divergent_shuffle(const void *args) {
+    float x = 1.0f;
+    if (fgk_thread() % 32 < 16) x = fgk_shuffle_xor(x, 1);
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), x);
+}
+/* One group shuffles and the other does not: right, since a group is what shuffles. */
+static void hgt_group_shuffle(const void *args) {
+    float x = (float)fgk_thread();
+    if (fgk_thread() < 32) x = fgk_shuffle_xor(x, 31);
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), x);
+}
+
+/* Copies 16 bytes by every thread; reads them after the wait and the barrier, or before. */
+static void hgt_async(const void *args, bool wait, bool barrier) {
+    FG_SHARED(float, x, 256);
+    const float *from = (const float *)((const uint64_t *)args)[1];
+    int me = fgk_thread();
+    fgk_async_copy(x + 4 * me, from + 4 * me);
+    if (wait) fgk_async_wait();
+    if (barrier) fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + me, fgk_get(x + 4 * ((me + 1) % 64)));
+    if (!wait) fgk_async_wait();
+}
+static void hgt_async_right(const void *args) { hgt_async(args, true, true); }
+static void hgt_async_no_wait(const void *args) { hgt_async(args, false, true); }
+static void hgt_async_no_barrier(const void *args) { hgt_async(args, true, false); }
+
+/* A product of fragments by whole warps, or by a part of one. */
+static void hgt_product(const void *args, int threads) {
+    FG_SHARED(uint16_t, x, 16 * 24);
+    const uint64_t *a = (const uint64_t *)args;
+    int i;
+    fgk_sums sums;
+    fgk_frag left, right;
+    for (i = fgk_thread(); i < 16 * 12; i += 64) fgk_put_u32((uint32_t *)(void *)x + i, fgk_load_u32((const uint32_t *)a[1] + i));
+    fgk_barrier();
+    for (i = 0; i < FG_SUMS; i++) sums.x[i] = 0.0f;
+    if (fgk_thread() >= threads) return;
+    fgk_frag_load(&left, x, 24);
+    fgk_frag_load(&right, x, 24);
+    fgk_mma(&sums, &left, &right);
+    for (i = 0; i < FG_SUMS && fgk_thread() < hg.width; i++) fgk_store((float *)a[0] + fgk_sum_row(i) * 16 + fgk_sum_col(i), sums.x[i]);
+}
+static void hgt_product_right(const void *args) { hgt_product(args, 64); }
+static void hgt_product_part(const void *args) { hgt_product(args, 48); }
+
+static void test_gpu_host_finds(void) {
+    static const struct {
+        void (*kernel)(const void *args);
+        const char *says; /* NULL: nothing is wrong */
+    } cases[] = {{hgt_right, NULL},
+                 {hgt_no_barrier, NULL /* either message */},
+                 {hgt_write_after_read, "race"},
+                 {hgt_group_right, NULL},
+                 {hgt_group_no_sync, NULL /* either message */},
+                 {hgt_group_across, NULL /* either message */},
+                 {hgt_many_readers, "race"},
+                 {hgt_two_writers, "race"},
+                 {hgt_unwritten, "nobody has written"},
+                 {hgt_shared_bounds, "outside of shared memory"},
+                 {hgt_bounds, "outside of device memory"},
+                 {hgt_alignment, "not aligned"},
+                 {hgt_divergent_barrier, "divergence"},
+                 {hgt_other_barrier, "divergence"},
+                 {hgt_divergent_shuffle, "divergence"},
+                 {hgt_group_shuffle, NULL},
+                 {hgt_async_right, NULL},
+                 {hgt_async_no_wait, "nobody has written"},
+                 {hgt_async_no_barrier, NULL /* either message */},
+                 {hgt_product_right, NULL},
+                 {hgt_product_part, "divergence"}};
+    float *out = (float *)hg_alloc(1024), *in = (float *)hg_alloc(1024);
+    uint64_t args[2];
+    int round, i;
+    args[0] = hg_address(out);
+    args[1] = hg_address(in);
+    for (round = 0; round < 20; round++)
+        for (i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])); i++) {
+            void (*kernel)(const void *) = cases[i].kernel;
+            bool right = kernel == hgt_right || kernel == hgt_group_right || kernel == hgt_group_shuffle || kernel == hgt_async_right ||
+                         kernel == hgt_product_right, passed;
+            size_t bytes = kernel == hgt_bounds ? 64 * sizeof(float) : 1024;
+            float *here = bytes < 1024 ? (float *)hg_alloc(bytes) : out;
+            args[0] = hg_address(here);
+            hg.width = round % 2 ? 64 : 32;
+            passed = hg_launch(kernel, args, 2, 1, 64);
+            CHECKF(passed == right, "case %d, warps of %d: %s", i, hg.width, hg_error());
+            CHECKF(!cases[i].says || strstr(hg_error(), cases[i].says), "case %d: %s", i, hg_error());
+            if (kernel == hgt_group_shuffle) CHECK(here[0] == 31.0f && here[31] == 0.0f && here[40] == 40.0f);
+            if (here != out) hg_free(here);
+        }
+    hg_free(in);
+    hg_free(out);
+    hg_close();
+}
+
+/* The products of fragments are those of the matrices. */
+static void test_gpu_host_fragments(void) {
+    float *out = (float *)hg_alloc(1024);
+    uint16_t *in = (uint16_t *)hg_alloc(16 * 24 * 2);
+    uint64_t args[2], state = 3;
+    int i, j, k;
+    for (i = 0; i < 16 * 24; i++) in[i] = hg_float_to_half((float)(test_random(&state) % 17) - 8.0f);
+    args[0] = hg_address(out);
+    args[1] = hg_address(in);
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        CHECKF(hg_launch(hgt_product_right, args, 1, 1, 64), "%s", hg_error());
+        for (i = 0; i < 16; i++)
+            for (j = 0; j < 16; j++) {
+                float sum = 0.0f;
+                for (k = 0; k < 16; k++) sum += hg_half_to_float(in[i * 24 + k]) * hg_half_to_float(in[j * 24 + k]);
+                CHECKF(out[i * 16 + j] == sum, "%d %d: %g, not %g", i, j, (double)out[i * 16 + j], (double)sum);
+            }
+    }
+    for (i = 0; i < 65536; i++) {
+        float x = hg_half_to_float((uint16_t)i);
+        CHECK(fg__float_bits(x) == fg__float_bits(fg__f16_to_f32((uint16_t)i)));
+        if (x == x) CHECK(hg_float_to_half(x) == i);
+        x = fg__float_from_bits((uint32_t)test_random(&state));
+        if (x == x) CHECK(hg_float_to_half(x) == fg__f32_to_f16(x));
+    }
+    hg_free(in);
+    hg_free(out);
+    hg_close();
+}
+
+/* ---- Running kernels. ---- */
+
+static void *gk_memory[64];
+static int gk_n_memory;
+
+/* Device memory with a copy of `data` (NULL: NaN), until gk_end. */
+static uint64_t gk_put(const void *data, size_t bytes) {
+    void *p = hg_alloc(bytes);
+    if (data) memcpy(p, data, bytes);
+    gk_memory[gk_n_memory++] = p;
+    return hg_address(p);
+}
+
+static uint64_t gk_int(int32_t value) { return gk_put(&value, sizeof(value)); }
+
+static float *gk_floats(uint64_t address) { return (float *)(uintptr_t)address; }
+
+static void gk_end(void) {
+    while (gk_n_memory > 0) hg_free(gk_memory[--gk_n_memory]);
+}
+
+static const char *gk_name(int kernel) {
+    static const char *const names[] = {
+#define FG_GPU_NAME(name, kind) #name,
+        FG_GPU_KERNELS(FG_GPU_NAME)
+#undef FG_GPU_NAME
+    };
+    return names[kernel];
+}
+
+static void gk_run(int kernel, const void *args) {
+    fg_gpu_shape shape = fg_gpu_shape_of(kernel, args);
+    bool ran = hg_launch(fg_gpu_entries[kernel], args, shape.grid_x, shape.grid_y, shape.block);
+    CHECKF(ran, "%s, warps of %d: %s", gk_name(kernel), hg.width, hg_error());
+}
+
+/* n normal floats on the device. */
+static uint64_t gk_normal(size_t n, uint64_t *state) {
+    uint64_t at = gk_put(NULL, n * sizeof(float));
+    size_t i;
+    for (i = 0; i < n; i++) gk_floats(at)[i] = cpu_normal(state);
+    return at;
+}
+
+static double gk_error(const float *got, const double *wanted, size_t n) {
+    double error = 0, square = 0;
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double d = (double)got[i] - wanted[i];
+        error += d == d ? d * d : 1e30;
+        square += wanted[i] * wanted[i];
+    }
+    return sqrt(error / (square > 0 ? square : 1));
+}
+
+/* A packed weight and what it stands for. */
+typedef struct gk_weight {
+    fg_type type;
+    int k, n;
+    fg_gpu_layout layout;
+    uint64_t device;
+    float *values; /* [n][k] */
+} gk_weight;
+
+static gk_weight gk_weight_new(fg_type type, int k, int n, uint64_t *state) {
+    gk_weight w;
+    size_t bytes = (size_t)fg_type_bytes(type, k), i;
+    uint8_t *raw = (uint8_t *)malloc(bytes * (size_t)n);
+    w.type = type;
+    w.k = k;
+    w.n = n;
+    w.layout = fg_gpu_layout_of((int)type, k);
+    w.device = gk_put(NULL, (size_t)w.layout.stride * (size_t)n);
+    w.values = (float *)malloc((size_t)k * (size_t)n * sizeof(float));
+    cpu_random_weights(type, raw, (int64_t)k * n, state);
+    fg__dequantize_row(type, raw, w.values, (int64_t)k * n);
+    for (i = 0; i < (size_t)n; i++)
+        fg_gpu_pack_row((int)type, k, &w.layout, raw + i * bytes, (uint8_t *)(uintptr_t)w.device + i * (size_t)w.layout.stride);
+    free(raw);
+    return w;
+}
+
+/* ---- embed ---- */
+
+static void gk_check_embed(fg_type type, int n, float scale) {
+    static const int32_t tokens[5] = {3, 0, 6, 6, 1};
+    uint64_t state = (uint64_t)type + 1;
+    gk_weight w = gk_weight_new(type, n, 7, &state);
+    fg_gpu_embed_args a;
+    int t, i, bad = 0;
+    memset(&a, 0, sizeof(a));
+    a.weight = w.device;
+    a.tokens = gk_put(tokens, sizeof(tokens));
+    a.dst = gk_put(NULL, 5 * (size_t)(n + 3) * sizeof(float));
+    a.count = gk_int(5);
+    a.layout = w.layout;
+    a.n = n;
+    a.dst_stride = n + 3;
+    a.max_rows = 8;
+    a.scale = scale;
+    gk_run(fg_gpu_weight_kernel((int)type, FG_GPU_EMBED), &a);
+    for (t = 0; t < 5; t++)
+        for (i = 0; i < n; i++) {
+            float wanted = w.values[tokens[t] * n + i];
+            bad += gk_floats(a.dst)[t * (n + 3) + i] != (scale == 1.0f ? wanted : wanted * scale);
+            bad += i == 0 && !isnan(gk_floats(a.dst)[t * (n + 3) + n]); /* what is beyond stays as it was */
+        }
+    CHECKF(bad == 0, "embed of %s: %d values differ", fg_type_name(type), bad);
+    free(w.values);
+    gk_end();
+}
+
+static void test_gpu_embed(void) {
+    int i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < CPU_TYPES; i++) {
+            gk_check_embed(cpu_types[i], 512, i % 2 ? 1.0f : 2.5f);
+            if (fg_gpu_is_float((int)cpu_types[i])) gk_check_embed(cpu_types[i], 37, 1.0f);
+        }
+    hg_close();
+}
+
+/* ---- Products. ---- */
+
+typedef struct gk_product {
+    gk_weight w;
+    fg_gpu_gemm_args args;
+    fg_gpu_acts_args acts;
+    int m;
+} gk_product;
+
+static gk_product gk_product_new(fg_type type, int k, int n, int m, bool extras, uint64_t *state) {
+    gk_product p;
+    memset(&p, 0, sizeof(p));
+    p.m = m;
+    p.w = gk_weight_new(type, k, n, state);
+    p.args.weight = p.w.device;
+    p.args.layout = p.w.layout;
+    p.args.n = n;
+    p.args.k = k;
+    p.args.src_stride = k + 5;
+    p.args.src = gk_normal((size_t)m * (size_t)(k + 5), state);
+    p.args.acts_stride = (k + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN;
+    p.args.acts = gk_put(NULL, (size_t)m * (size_t)p.args.acts_stride * 2);
+    p.args.scales = gk_put(NULL, (size_t)m * sizeof(float));
+    p.args.dst_stride = n + 1;
+    p.args.dst = gk_put(NULL, (size_t)m * (size_t)(n + 1) * sizeof(float));
+    p.args.src2_stride = n + 2;
+    if (extras) {
+        p.args.bias = gk_normal((size_t)n, state);
+        p.args.src2 = gk_normal((size_t)m * (size_t)(n + 2), state);
+        p.args.act = FG_ACT_SILU;
+    }
+    p.args.count = gk_int(m);
+    p.args.max_rows = m;
+    p.acts.src = p.args.src;
+    p.acts.acts = p.args.acts;
+    p.acts.scales = p.args.scales;
+    p.acts.count = p.args.count;
+    p.acts.k = k;
+    p.acts.src_stride = p.args.src_stride;
+    p.acts.acts_stride = p.args.acts_stride;
+    p.acts.max_rows = m;
+    return p;
+}
+
+static void gk_product_end(gk_product *p) {
+    free(p->w.values);
+    gk_end();
+}
+
+/* The normalised error of the first `rows` rows. */
+static double gk_product_error(const gk_product *p, int rows) {
+    double *wanted = (double *)malloc((size_t)p->w.n * sizeof(double)), worst = 0;
+    int t, j, i;
+    for (t = 0; t < rows; t++) {
+        double error;
+        for (j = 0; j < p->w.n; j++) {
+            const float *x = gk_floats(p->args.src) + t * p->args.src_stride, *w = p->w.values + (size_t)j * (size_t)p->w.k;
+            double sum = p->args.bias ? (double)gk_floats(p->args.bias)[j] : 0.0;
+            for (i = 0; i < p->w.k; i++) sum += (double)x[i] * (double)w[i];
+            wanted[j] = cpu_act(p->args.act, sum) + (p->args.src2 ? (double)gk_floats(p->args.src2)[t * p->args.src2_stride + j] : 0.0);
+        }
+        error = gk_error(gk_floats(p->args.dst) + t * p->args.dst_stride, wanted, (size_t)p->w.n);
+        CHECK(isnan(gk_floats(p->args.dst)[t * p->args.dst_stride + p->w.n]));
+        worst = error > worst ? error : worst;
+    }
+    free(wanted);
+    return worst;
+}
+
+static void gk_forget(gk_product *p) {
+    memset(gk_floats(p->args.dst), 0xFF, (size_t)p->m * (size_t)p->args.dst_stride * sizeof(float));
+}
+
+/* All types with 1 to 8 rows; what is beyond the count stays as it was; rows have the same bits however many there are. */
+static void test_gpu_gemv(void) {
+    int i, which, r;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < CPU_TYPES; i++) {
+            uint64_t state = (uint64_t)i + 11;
+            gk_product p = gk_product_new(cpu_types[i], 1280, 19, 9, true, &state);
+            float first[19];
+            for (which = FG_GPU_GEMV1; which <= FG_GPU_GEMV8; which++) {
+                int rows = which == FG_GPU_GEMV8 ? 7 : which == FG_GPU_GEMV4 ? 3 : which == FG_GPU_GEMV2 ? 2 : 1;
+                double error;
+                gk_forget(&p);
+                *(int32_t *)(uintptr_t)p.args.count = rows;
+                p.args.max_rows = rows + 1;
+                gk_run(fg_gpu_weight_kernel((int)cpu_types[i], which), &p.args);
+                error = gk_product_error(&p, rows);
+                CHECKF(error < 2e-6, "gemv of %s, %d rows: error %g", fg_type_name(cpu_types[i]), rows, error);
+                for (r = rows; r < p.m; r++) CHECK(isnan(gk_floats(p.args.dst)[r * p.args.dst_stride]));
+                if (rows == 1) memcpy(first, gk_floats(p.args.dst), sizeof(first));
+                CHECKF(memcmp(first, gk_floats(p.args.dst), sizeof(first)) == 0, "%s: the first of %d rows differs", fg_type_name(cpu_types[i]),
+                       rows);
+            }
+            gk_product_end(&p);
+        }
+    hg_close();
+}
+
+/* Widths that are no multiples of anything, of the types that may have them. */
+static void test_gpu_gemv_odd(void) {
+    static const int widths[] = {1, 7, 33, 1025};
+    int i, j;
+    for (i = 0; i < 3; i++)
+        for (j = 0; j < 4; j++) {
+            static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16};
+            uint64_t state = 5;
+            gk_product p = gk_product_new(types[i], widths[j], 5, 18, false, &state);
+            double error;
+            hg.width = 32 << (j & 1);
+            gk_run(fg_gpu_weight_kernel((int)types[i], FG_GPU_GEMV4), &p.args); /* many rows go through few columns */
+            CHECKF((error = gk_product_error(&p, p.m)) < 2e-6, "%s of %d: error %g", fg_type_name(types[i]), widths[j], error);
+            gk_forget(&p);
+            gk_run(FG_GPU_KERNEL_acts, &p.acts);
+            gk_run(fg_gpu_weight_kernel((int)types[i], FG_GPU_GEMM16), &p.args);
+            CHECKF((error = gk_product_error(&p, p.m)) < 1e-3, "%s of %d: error %g", fg_type_name(types[i]), widths[j], error);
+            gk_product_end(&p);
+        }
+    hg_close();
+}
+
+/* All types with many rows. The kernels for 16, 64 and 128 rows at a time have the same bits, and so has a row alone. */
+static void test_gpu_gemm(void) {
+    int i, t, which;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < CPU_TYPES; i++) {
+            uint64_t state = (uint64_t)i + 23;
+            gk_product p = gk_product_new(cpu_types[i], 256, 70, 37, i % 2 == 0, &state);
+            size_t bytes = (size_t)p.m * (size_t)p.args.dst_stride * sizeof(float);
+            float *by16 = (float *)malloc(bytes);
+            double error;
+            gk_run(FG_GPU_KERNEL_acts, &p.acts);
+            gk_run(fg_gpu_weight_kernel((int)cpu_types[i], FG_GPU_GEMM16), &p.args);
+            error = gk_product_error(&p, p.m);
+            CHECKF(error < 1e-3, "gemm16 of %s: error %g", fg_type_name(cpu_types[i]), error);
+            memcpy(by16, gk_floats(p.args.dst), bytes);
+            for (which = FG_GPU_GEMM64; which <= FG_GPU_GEMM128; which++) {
+                gk_forget(&p);
+                gk_run(fg_gpu_weight_kernel((int)cpu_types[i], which), &p.args);
+                for (t = 0; t < p.m; t++)
+                    CHECKF(memcmp(by16 + t * p.args.dst_stride, gk_floats(p.args.dst) + t * p.args.dst_stride, 70 * sizeof(float)) == 0,
+                           "%s: row %d is not that of gemm16", gk_name(fg_gpu_weight_kernel((int)cpu_types[i], which)), t);
+            }
+            memcpy(gk_floats(p.args.src), gk_floats(p.args.src) + 20 * p.args.src_stride, (size_t)p.args.k * sizeof(float));
+            if (p.args.src2)
+                memcpy(gk_floats(p.args.src2), gk_floats(p.args.src2) + 20 * p.args.src2_stride, (size_t)p.args.n * sizeof(float));
+            *(int32_t *)(uintptr_t)p.args.count = 1;
+            gk_forget(&p);
+            gk_run(FG_GPU_KERNEL_acts, &p.acts);
+            gk_run(fg_gpu_weight_kernel((int)cpu_types[i], FG_GPU_GEMM16), &p.args);
+            CHECK(memcmp(by16 + 20 * p.args.dst_stride, gk_floats(p.args.dst), 70 * sizeof(float)) == 0);
+            CHECK(isnan(gk_floats(p.args.dst)[p.args.dst_stride]));
+            free(by16);
+            gk_product_end(&p);
+        }
+    hg_close();
+}
+
+/* More tiles than one in every direction. */
+static void test_gpu_gemm_tiles(void) {
+    int which;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        uint64_t state = 31;
+        gk_product p = gk_product_new(FG_TYPE_Q8_0, 160, 150, 140, true, &state);
+        gk_run(FG_GPU_KERNEL_acts, &p.acts);
+        for (which = FG_GPU_GEMM16; which <= FG_GPU_GEMM128; which++) {
+            double error;
+            gk_forget(&p);
+            gk_run(fg_gpu_weight_kernel(FG_GPU_Q8_0, which), &p.args);
+            CHECKF((error = gk_product_error(&p, p.m)) < 1e-3, "%s: error %g", gk_name(fg_gpu_weight_kernel(FG_GPU_Q8_0, which)), error);
+        }
+        gk_product_end(&p);
+    }
+    hg_close();
+}
+
+/* Activations of any size keep their bits. */
+static void test_gpu_acts(void) {
+    static const float sizes[] = {1e-42f, 1e-36f, 1e-20f, 1.0f, 6e4f, 1e20f, 3e38f};
+    int i, j;
+    for (i = 0; i < 9; i++) {
+        float x[70];
+        uint64_t state = 9, acts = gk_put(NULL, 128 * 2), scales = gk_put(NULL, 4);
+        fg_gpu_acts_args a;
+        memset(&a, 0, sizeof(a));
+        for (j = 0; j < 70; j++) x[j] = i < 7 ? sizes[i] * (float)(2.0 * cpu_uniform(&state) - 1.0) : 0.0f;
+        if (i == 8) x[3] = INFINITY;
+        a.src = gk_put(x, sizeof(x));
+        a.acts = acts;
+        a.scales = scales;
+        a.count = gk_int(1);
+        a.k = a.src_stride = 70;
+        a.acts_stride = 128;
+        a.max_rows = 3;
+        hg.width = 32 << (i & 1);
+        gk_run(FG_GPU_KERNEL_acts, &a);
+        for (j = 0; j < 128; j++) {
+            double got = (double)hg_half_to_float(((uint16_t *)(uintptr_t)acts)[j]) * (double)gk_floats(scales)[0];
+            if (j >= 70) CHECK(got == 0.0);
+            else if (i == 8 && j == 3) CHECK(isinf(got));
+            else CHECKF(fabs(got - (double)x[j]) <= (i < 7 ? (double)sizes[i] : 0.0) / 1024 * (i == 0 ? 100 : 1), "%g is %g", (double)x[j], got);
+        }
+        gk_end();
+    }
+    hg_close();
+}
+
+/* ---- norm, act_mul, gather, copy ---- */
+
+static void gk_check_norm(int n, bool residual, bool weight, bool bias) {
+    uint64_t state = (uint64_t)n;
+    fg_gpu_norm_args a;
+    double *wanted = (double *)malloc((size_t)n * sizeof(double));
+    float *before;
+    int t, i;
+    memset(&a, 0, sizeof(a));
+    a.n = n;
+    a.src_stride = n + 1;
+    a.src2_stride = n + 2;
+    a.dst_stride = n + 3;
+    a.src = gk_normal(3 * (size_t)(n + 1), &state);
+    a.dst = gk_put(NULL, 3 * (size_t)(n + 3) * sizeof(float));
+    if (residual) a.src2 = gk_normal(3 * (size_t)(n + 2), &state);
+    if (weight) a.weight = gk_normal((size_t)n, &state);
+    if (bias) a.bias = gk_normal((size_t)n, &state);
+    a.count = gk_int(2);
+    a.max_rows = 3;
+    a.eps = 1e-5f;
+    before = (float *)malloc(3 * (size_t)(n + 1) * sizeof(float));
+    memcpy(before, gk_floats(a.src), 3 * (size_t)(n + 1) * sizeof(float));
+    gk_run(FG_GPU_KERNEL_norm, &a);
+    for (t = 0; t < 2; t++) {
+        double mean = 0, square = 0, error;
+        for (i = 0; i < n; i++) {
+            wanted[i] = (double)(before[t * a.src_stride + i] + (residual ? gk_floats(a.src2)[t * a.src2_stride + i] : 0.0f));
+            CHECK((double)gk_floats(a.src)[t * a.src_stride + i] == wanted[i]);
+            mean += bias ? wanted[i] / n : 0.0;
+        }
+        for (i = 0; i < n; i++) square += (wanted[i] - mean) * (wanted[i] - mean) / n;
+        for (i = 0; i < n; i++)
+            wanted[i] = (wanted[i] - mean) / sqrt(square + 1e-5) * (weight ? (double)gk_floats(a.weight)[i] : 1.0) +
+                        (bias ? (double)gk_floats(a.bias)[i] : 0.0);
+        error = gk_error(gk_floats(a.dst) + t * a.dst_stride, wanted, (size_t)n);
+        CHECKF(error < 1e-6, "norm of %d (%d %d %d): error %g", n, residual, weight, bias, error);
+        CHECK(isnan(gk_floats(a.dst)[t * a.dst_stride + n]));
+    }
+    CHECK(isnan(gk_floats(a.dst)[2 * a.dst_stride]));
+    free(before);
+    free(wanted);
+    gk_end();
+}
+
+static void test_gpu_norm(void) {
+    static const int widths[] = {1, 100, 300, 1024};
+    int i, flags;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < 4; i++)
+            for (flags = 0; flags < 8; flags++) gk_check_norm(widths[i], (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+    hg_close();
+}
+
+static void test_gpu_elements(void) {
+    static const int32_t rows[3] = {4, 0, 2};
+    uint64_t state = 2;
+    int i, t, act;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        fg_gpu_act_mul_args a;
+        fg_gpu_gather_args g;
+        memset(&a, 0, sizeof(a));
+        memset(&g, 0, sizeof(g));
+        a.n = g.n = 150;
+        a.src = g.src = gk_normal(5 * 160, &state);
+        a.src2 = gk_normal(5 * 170, &state);
+        a.dst = gk_put(NULL, 5 * 180 * sizeof(float));
+        a.src_stride = g.src_stride = 160;
+        a.src2_stride = 170;
+        a.dst_stride = 180;
+        a.count = gk_int(4);
+        a.max_rows = 5;
+        for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+            double wanted[150];
+            a.act = act;
+            gk_run(FG_GPU_KERNEL_act_mul, &a);
+            for (t = 0; t < 4; t++) {
+                for (i = 0; i < 150; i++)
+                    wanted[i] = cpu_act(act, (double)gk_floats(a.src)[t * 160 + i]) * (double)gk_floats(a.src2)[t * 170 + i];
+                CHECKF(gk_error(gk_floats(a.dst) + t * 180, wanted, 150) < 1e-6, "activation %d", act);
+                CHECK(isnan(gk_floats(a.dst)[t * 180 + 150]));
+            }
+            CHECK(isnan(gk_floats(a.dst)[4 * 180]));
+        }
+        g.rows = gk_put(rows, sizeof(rows));
+        g.dst = gk_put(NULL, 4 * 152 * sizeof(float));
+        g.dst_stride = 152;
+        g.count = gk_int(3);
+        g.max_rows = 4;
+        gk_run(FG_GPU_KERNEL_gather, &g);
+        for (t = 0; t < 3; t++) {
+            CHECK(memcmp(gk_floats(g.dst) + t * 152, gk_floats(g.src) + rows[t] * 160, 150 * sizeof(float)) == 0);
+            CHECK(isnan(gk_floats(g.dst)[t * 152 + 150]));
+        }
+        CHECK(isnan(gk_floats(g.dst)[3 * 152]));
+        gk_end();
+    }
+    hg_close();
+}
+
+/* Copies that build on each other. */
+static void test_gpu_copy(void) {
+    static const int32_t pairs[] = {0, 3, 3, 1, 2, 0, 4, 4};
+    enum { BYTES = 128 * 16 + 48 };
+    uint8_t *blocks = (uint8_t *)malloc(5 * BYTES);
+    uint64_t state = 4;
+    int i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        fg_gpu_copy_args a;
+        for (i = 0; i < 5 * BYTES; i++) blocks[i] = (uint8_t)test_random(&state);
+        a.base = gk_put(blocks, 5 * BYTES);
+        a.pairs = gk_put(pairs, sizeof(pairs));
+        a.count = gk_int(4);
+        a.block_bytes = BYTES;
+        gk_run(FG_GPU_KERNEL_copy, &a);
+        for (i = 0; i < 4; i++) memmove(blocks + pairs[2 * i + 1] * BYTES, blocks + pairs[2 * i] * BYTES, BYTES);
+        CHECK(memcmp(blocks, (void *)(uintptr_t)a.base, 5 * BYTES) == 0);
+        gk_end();
+    }
+    free(blocks);
+    hg_close();
+}
+
+/* ---- sample ---- */
+
+static void gk_check_sample(int n, int kind, uint64_t *state) {
+    fg_gpu_sample_args a;
+    fg_row_result *out;
+    double sum = 0, top = -INFINITY;
+    int i, best = 0;
+    float *x;
+    memset(&a, 0, sizeof(a));
+    a.n = a.src_stride = n;
+    a.src = gk_normal((size_t)n, state);
+    x = gk_floats(a.src);
+    if (kind == 1) x[n / 2] = x[n - 1] = 9.0f; /* equals: the lower id */
+    if (kind == 2) x[0] = NAN, x[n - 1] = NAN;
+    if (kind == 3)
+        for (i = 0; i < n; i++) x[i] = -INFINITY;
+    if (kind == 4) x[n / 3] = INFINITY;
+    if (kind == 5)
+        for (i = 0; i < n - 1; i++) x[i] = -INFINITY;
+    a.pieces = fg_gpu_sample_pieces(n);
+    a.parts = gk_put(NULL, (size_t)a.pieces * sizeof(fg_gpu_sample_part));
+    a.rows = gk_put(NULL, sizeof(fg_row_result));
+    a.count = gk_int(1);
+    a.max_rows = 2;
+    gk_run(FG_GPU_KERNEL_sample, &a);
+    gk_run(FG_GPU_KERNEL_choose, &a);
+    out = (fg_row_result *)(uintptr_t)a.rows;
+    for (i = 0; i < n; i++)
+        if ((double)x[i] > top) {
+            top = (double)x[i];
+            best = i;
+        }
+    for (i = 0; i < n; i++)
+        if (x[i] == x[i] && !isinf(x[i])) sum += exp((double)x[i] - top);
+    CHECKF(out->token == best && (double)out->logit == top, "kind %d of %d: %d at %g, not %d at %g", kind, n, (int)out->token,
+           (double)out->logit, best, top);
+    if (isinf(top)) CHECK((double)out->log_sum_exp == top);
+    else CHECKF(fabs((double)out->log_sum_exp - top - log(sum)) < 1e-5, "kind %d: %g", kind, (double)out->log_sum_exp);
+    gk_end();
+}
+
+static void test_gpu_sample(void) {
+    static const int widths[] = {1, 1000, 4096, 9001};
+    uint64_t state = 8;
+    int i, kind;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < 4; i++)
+            for (kind = 0; kind < 6; kind++)
+                if (widths[i] > 2 || kind < 1 || kind == 3) gk_check_sample(widths[i], kind, &state);
+    hg_close();
+}
+
+/* ---- The KV cache, rope and attention: sequences of their own lengths, blocks all over the pool. ---- */
+
+typedef struct gk_attn {
+    int type, n_head, n_kv_head, head_dim, block_tokens, window;
+    float softcap;
+    int n_seqs, queries[4], kv_len[4];
+} gk_attn;
+
+typedef struct gk_cache {
+    gk_attn c;
+    fg_gpu_kv kv;
+    int n_tokens, columns, table_stride, first[5]; /* of all positions of all sequences */
+    uint64_t data, table, src;                     /* q, k, v of every position: [n_tokens][columns] */
+    int32_t tables[4 * 64];
+} gk_cache;
+
+static const char *gk_kv_at(const gk_cache *g, uint64_t base, int seq, int position, int head, bool scales) {
+    int block = g->tables[seq * g->table_stride + position / g->c.block_tokens], offset = position % g->c.block_tokens;
+    const char *at = (const char *)(uintptr_t)base + (int64_t)block * (int64_t)g->kv.block_stride +
+                     head * fg_gpu_kv_head_bytes(g->c.type, g->c.head_dim, g->c.block_tokens);
+    int row = fg_gpu_kv_row_bytes(g->c.type, g->c.head_dim);
+    return scales ? at + g->c.block_tokens * row + offset * 2 * fg_gpu_kv_scales(g->c.type, g->c.head_dim) : at + offset * row;
+}
+
+/* What the cache has for dimension d. */
+static double gk_kv_value(const gk_cache *g, uint64_t base, int seq, int position, int head, int d) {
+    const char *row = gk_kv_at(g, base, seq, position, head, false);
+    const uint16_t *scales = (const uint16_t *)(const void *)gk_kv_at(g, base, seq, position, head, true);
+    if (g->c.type == FG_GPU_F32) return (double)((const float *)(const void *)row)[d];
+    if (g->c.type == FG_GPU_F16) return (double)hg_half_to_float(((const uint16_t *)(const void *)row)[d]);
+    if (g->c.type == FG_GPU_BF16) return (double)fg__bf16_to_f32(((const uint16_t *)(const void *)row)[d]);
+    return (double)((const int8_t *)row)[d] * (double)hg_half_to_float(scales[d / 32]);
+}
+
+static gk_cache *gk_cache_new(const gk_attn *c, uint64_t *state) {
+    gk_cache *g = (gk_cache *)calloc(1, sizeof(gk_cache));
+    int64_t half = fg_gpu_kv_block_bytes(c->type, c->head_dim, c->n_kv_head, c->block_tokens);
+    int n_blocks = 0, s, i, next = 0;
+    g->c = *c;
+    for (s = 0; s < c->n_seqs; s++) {
+        g->first[s + 1] = g->first[s] + c->kv_len[s];
+        g->table_stride = FG__MAX(g->table_stride, (c->kv_len[s] + c->block_tokens - 1) / c->block_tokens);
+    }
+    n_blocks = c->n_seqs * g->table_stride;
+    for (s = 0; s < c->n_seqs; s++)
+        for (i = 0; i < g->table_stride; i++, next += 7) g->tables[s * g->table_stride + i] = next % n_blocks;
+    while (n_blocks % 7 == 0) n_blocks++; /* so that steps of 7 meet every block once */
+    for (next = 0, s = 0; s < c->n_seqs; s++)
+        for (i = 0; i < g->table_stride; i++, next += 7) g->tables[s * g->table_stride + i] = next % n_blocks;
+    g->n_tokens = g->first[c->n_seqs];
+    g->columns = (c->n_head + 2 * c->n_kv_head) * c->head_dim;
+    g->kv.block_stride = (uint64_t)(2 * half + 16);
+    g->data = gk_put(NULL, (size_t)g->kv.block_stride * (size_t)n_blocks);
+    g->kv.k = g->data;
+    g->kv.v = g->data + (uint64_t)half;
+    g->kv.block_tokens = c->block_tokens;
+    g->kv.n_head = c->n_head;
+    g->kv.n_kv_head = c->n_kv_head;
+    g->kv.head_dim = c->head_dim;
+    g->table = gk_put(g->tables, (size_t)(c->n_seqs * g->table_stride) * sizeof(int32_t));
+    g->src = gk_normal((size_t)g->n_tokens * (size_t)g->columns, state);
+    return g;
+}
+
+static void gk_cache_free(gk_cache *g) {
+    gk_end();
+    free(g);
+}
+
+/* Writes all positions of all sequences into the cache. */
+static void gk_cache_write(gk_cache *g, fg_gpu_rope_kv_args *a) {
+    int32_t *slots = (int32_t *)malloc((size_t)g->n_tokens * 2 * sizeof(int32_t)), *positions = slots + g->n_tokens;
+    int s, p;
+    for (s = 0; s < g->c.n_seqs; s++)
+        for (p = 0; p < g->c.kv_len[s]; p++) {
+            slots[g->first[s] + p] = g->tables[s * g->table_stride + p / g->c.block_tokens] * g->c.block_tokens + p % g->c.block_tokens;
+            positions[g->first[s] + p] = 100 * p;
+        }
+    a->kv = g->kv;
+    a->q = g->src;
+    a->k = g->src + 4 * (uint64_t)(g->c.n_head * g->c.head_dim);
+    a->v = a->k + 4 * (uint64_t)(g->c.n_kv_head * g->c.head_dim);
+    a->slots = gk_put(slots, (size_t)g->n_tokens * sizeof(int32_t));
+    a->positions = gk_put(positions, (size_t)g->n_tokens * sizeof(int32_t));
+    a->count = gk_int(g->n_tokens);
+    a->stride = g->columns;
+    a->max_rows = g->n_tokens + 1;
+    a->eps = 1e-5f;
+    gk_run(fg_gpu_kv_kernel(g->c.type, 0), a);
+    free(slots);
+}
+
+/* What norm and rotation make of a head. */
+static void gk_rope(const fg_gpu_rope_kv_args *a, uint64_t norm, int position, const float *from, int n, double *to) {
+    double square = 0;
+    int i;
+    for (i = 0; i < n; i++) square += (double)from[i] * (double)from[i] / n;
+    for (i = 0; i < n; i++) to[i] = (double)from[i] * (norm ? (double)gk_floats(norm)[i] / sqrt(square + 1e-5) : 1.0);
+    for (i = 0; i < a->n_rot / 2; i++) {
+        int p = a->neox ? i : 2 * i, q = a->neox ? i + a->n_rot / 2 : 2 * i + 1;
+        double angle = (double)((float)position * gk_floats(a->freqs)[i]), c = cos(angle) * (double)a->scale, s = sin(angle) * (double)a->scale;
+        double u = to[p], v = to[q];
+        to[p] = u * c - v * s;
+        to[q] = u * s + v * c;
+    }
+}
+
+static void gk_check_rope(const gk_attn *c, int n_rot, bool norm, int neox) {
+    uint64_t state = 77;
+    gk_cache *g = gk_cache_new(c, &state);
+    fg_gpu_rope_kv_args a;
+    size_t bytes = (size_t)g->n_tokens * (size_t)g->columns * sizeof(float);
+    float *before = (float *)malloc(bytes);
+    double limit = c->type == FG_GPU_F32 ? 1e-6 : c->type == FG_GPU_F16 ? 5e-4 : c->type == FG_GPU_BF16 ? 4e-3 : 1e-2, wanted[512];
+    int s, p, h, d;
+    memset(&a, 0, sizeof(a));
+    a.n_rot = n_rot;
+    a.neox = neox;
+    a.scale = 1.25f;
+    if (norm) a.norm_q = gk_normal((size_t)c->head_dim, &state);
+    if (norm) a.norm_k = gk_normal((size_t)c->head_dim, &state);
+    a.freqs = gk_put(NULL, 256 * sizeof(float));
+    for (d = 0; d < 256; d++) gk_floats(a.freqs)[d] = powf(10000.0f, -2.0f * (float)d / (float)(n_rot ? n_rot : 1));
+    memcpy(before, gk_floats(g->src), bytes);
+    gk_cache_write(g, &a);
+    for (s = 0; s < c->n_seqs; s++)
+        for (p = 0; p < c->kv_len[s]; p++)
+            for (h = 0; h < c->n_head + 2 * c->n_kv_head; h++) {
+                const float *from = before + (size_t)(g->first[s] + p) * (size_t)g->columns + h * c->head_dim;
+                const float *to = gk_floats(g->src) + (size_t)(g->first[s] + p) * (size_t)g->columns + h * c->head_dim;
+                float got[512];
+                double error;
+                int kv_head = h < c->n_head + c->n_kv_head ? h - c->n_head : h - c->n_head - c->n_kv_head;
+                bool is_q = h < c->n_head, is_v = h >= c->n_head + c->n_kv_head;
+                for (d = 0; d < c->head_dim; d++)
+                    wanted[d] = (double)from[d], got[d] = is_q ? to[d] : (float)gk_kv_value(g, is_v ? g->kv.v : g->kv.k, s, p, kv_head, d);
+                if (!is_v) gk_rope(&a, is_q ? a.norm_q : a.norm_k, 100 * p, from, c->head_dim, wanted);
+                error = gk_error(got, wanted, (size_t)c->head_dim);
+                CHECKF(error < (is_q ? 1e-6 : limit), "KV type %d, heads of %d, position %d, head %d: error %g", c->type, c->head_dim, p, h, error);
+            }
+    free(before);
+    gk_cache_free(g);
+}
+
+static void test_gpu_rope_kv(void) {
+    static const int types[] = {FG_GPU_F32, FG_GPU_F16, FG_GPU_BF16, FG_GPU_Q8_0};
+    int i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < 4; i++) {
+            gk_attn a = {0, 3, 1, 64, 16, 0, 0.0f, 2, {0}, {19, 3}}, b = {0, 4, 2, 80, 4, 0, 0.0f, 1, {0}, {9}};
+            a.type = b.type = types[i];
+            gk_check_rope(&a, 64, true, 1);
+            gk_check_rope(&b, 40, true, 0);
+            b.head_dim = 36;
+            gk_check_rope(&b, 0, true, 0);
+            a.head_dim = 512;
+            a.kv_len[0] = 2;
+            gk_check_rope(&a, 128, false, 1);
+        }
+    hg_close();
+}
+
+/* Runs the attention of the last queries[s] positions of every sequence. dst: [tokens][n_head * head_dim] on the device. */
+static uint64_t gk_attend(gk_cache *g, const int *queries, bool wide) {
+    const gk_attn *c = &g->c;
+    int32_t cu_q[5] = {0}, kv_len[4];
+    int s, t, heads = c->n_head / c->n_kv_head, width = c->n_head * c->head_dim;
+    fg_gpu_attention_args a;
+    fg_gpu_attn_item items[512];
+    fg_gpu_attn_merge merges[512];
+    fg_gpu_attn_counts n, most;
+    memset(&a, 0, sizeof(a));
+    for (s = 0; s < c->n_seqs; s++) {
+        cu_q[s + 1] = cu_q[s] + queries[s];
+        kv_len[s] = c->kv_len[s];
+    }
+    memset(&n, 0, sizeof(n));
+    if (wide) fg_gpu_attn_add(c->n_seqs, cu_q, kv_len, heads, c->window, FG_GPU_WIDE_ROWS, 1, 1 << 30, &n, items, merges);
+    else n = fg_gpu_attn_plan(c->n_seqs, cu_q, kv_len, heads, c->window, items, merges);
+    most = fg_gpu_attn_most(cu_q[c->n_seqs], c->n_seqs, 2000, heads);
+    CHECK(n.items <= most.items && n.merges <= most.merges && n.partials <= most.partials && n.items <= 512);
+    a.kv = g->kv;
+    a.q = gk_put(NULL, (size_t)cu_q[c->n_seqs] * (size_t)width * sizeof(float));
+    for (s = 0; s < c->n_seqs; s++)
+        for (t = 0; t < queries[s]; t++)
+            memcpy(gk_floats(a.q) + (size_t)(cu_q[s] + t) * (size_t)width,
+                   gk_floats(g->src) + (size_t)(g->first[s + 1] - queries[s] + t) * (size_t)g->columns, (size_t)width * sizeof(float));
+    a.dst = gk_put(NULL, (size_t)cu_q[c->n_seqs] * (size_t)width * sizeof(float));
+    for (s = 0; s < c->n_seqs && c->window > 0; s++) { /* blocks that fell out of the window are gone */
+        int32_t *table = (int32_t *)(uintptr_t)g->table + s * g->table_stride;
+        for (t = 0; (t + 1) * c->block_tokens <= c->kv_len[s] - queries[s] - c->window + 1; t++) table[t] = -1;
+    }
+    a.table = g->table;
+    a.items = gk_put(items, (size_t)n.items * sizeof(items[0]));
+    a.merges = gk_put(merges, (size_t)n.merges * sizeof(merges[0]) + 16);
+    a.partials = gk_put(NULL, (size_t)n.partials * (size_t)c->n_kv_head * (size_t)(c->head_dim + 2) * sizeof(float) + 16);
+    a.count = gk_int(n.items);
+    a.merge_count = gk_int(n.merges);
+    a.q_stride = a.dst_stride = width;
+    a.table_stride = g->table_stride;
+    a.window = c->window;
+    a.max_items = n.items + 1;
+    a.max_merges = n.merges + 1;
+    a.scale = 0.125f;
+    a.softcap = c->softcap;
+    gk_run(wide ? fg_gpu_wide_kernel(c->type, c->head_dim) : fg_gpu_kv_kernel(c->type, c->head_dim), &a);
+    gk_run(FG_GPU_KERNEL_combine, &a);
+    return a.dst;
+}
+
+/* Attention of one query and head. */
+static void gk_attn_reference(const gk_cache *g, int seq, int position, int head, double *out) {
+    const gk_attn *c = &g->c;
+    const float *q = gk_floats(g->src) + (size_t)(g->first[seq] + position) * (size_t)g->columns + head * c->head_dim;
+    double *scores = (double *)malloc((size_t)(position + 1) * sizeof(double)), top = -1e300, sum = 0;
+    int p, d, kv_head = head / (c->n_head / c->n_kv_head), first = c->window > 0 ? FG__MAX(0, position - c->window + 1) : 0;
+    for (p = first; p <= position; p++) {
+        double s = 0;
+        for (d = 0; d < c->head_dim; d++) s += (double)q[d] * gk_kv_value(g, g->kv.k, seq, p, kv_head, d);
+        s *= 0.125;
+        if (c->softcap > 0) s = (double)c->softcap * tanh(s / (double)c->softcap);
+        scores[p] = s;
+        top = s > top ? s : top;
+    }
+    memset(out, 0, (size_t)c->head_dim * sizeof(double));
+    for (p = first; p <= position; p++) sum += scores[p] = exp(scores[p] - top);
+    for (p = first; p <= position; p++)
+        for (d = 0; d < c->head_dim; d++) out[d] += scores[p] / sum * gk_kv_value(g, g->kv.v, seq, p, kv_head, d);
+    free(scores);
+}
+
+static void gk_check_attention(const gk_attn *c, bool wide) {
+    uint64_t state = 99, all, one;
+    gk_cache *g = gk_cache_new(c, &state);
+    fg_gpu_rope_kv_args a;
+    double wanted[512], error, worst = 0;
+    int s, t, h, at = 0, width = c->n_head * c->head_dim, single[4] = {1, 1, 1, 1};
+    memset(&a, 0, sizeof(a));
+    gk_cache_write(g, &a);
+    all = gk_attend(g, c->queries, wide);
+    one = gk_attend(g, single, wide);
+    for (s = 0; s < c->n_seqs; s++)
+        for (t = 0; t < c->queries[s]; t++, at++) {
+            for (h = 0; h < c->n_head; h += c->n_head > 2 ? c->n_head - 1 : 1) {
+                gk_attn_reference(g, s, c->kv_len[s] - c->queries[s] + t, h, wanted);
+                error = gk_error(gk_floats(all) + (size_t)at * (size_t)width + h * c->head_dim, wanted, (size_t)c->head_dim);
+                worst = error > worst ? error : worst;
+            }
+            /* the last query alone has the same bits as among others */
+            if (t == c->queries[s] - 1)
+                CHECKF(memcmp(gk_floats(all) + (size_t)at * (size_t)width, gk_floats(one) + (size_t)s * (size_t)width,
+                              (size_t)width * sizeof(float)) == 0,
+                       "KV type %d, heads of %d: the last query of sequence %d differs when alone", c->type, c->head_dim, s);
+        }
+    CHECKF(worst < (wide ? 1e-3 : 3e-6), "KV type %d, %d heads of %d: error %g", c->type, c->n_head, c->head_dim, worst);
+    gk_cache_free(g);
+}
+
+static void test_gpu_attention(void) {
+    static const gk_attn cases[] = {
+        {FG_GPU_F32, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 20}, {33, 5, 47}},
+        {FG_GPU_F16, 8, 2, 64, 32, 0, 0.0f, 3, {1, 1, 9}, {530, 1, 516}},
+        {FG_GPU_Q8_0, 4, 1, 128, 32, 0, 0.0f, 2, {1, 6}, {70, 40}},
+        {FG_GPU_BF16, 2, 2, 80, 4, 0, 30.0f, 2, {17, 1}, {40, 21}},
+        {FG_GPU_F16, 20, 1, 36, 8, 0, 0.0f, 2, {1, 3}, {40, 12}}, /* more heads than a workgroup has rows */
+        {FG_GPU_Q8_0, 2, 1, 256, 16, 20, 0.0f, 2, {8, 1}, {50, 19}},
+        {FG_GPU_F16, 2, 1, 512, 16, 0, 0.0f, 1, {2}, {35}},
+        {FG_GPU_F32, 2, 1, 32, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
+    };
+    size_t i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], false);
+    hg_close();
+}
+
+/* In matrix fragments: up to 64 queries, over more than one workgroup. */
+static void test_gpu_attention_wide(void) {
+    static const gk_attn cases[] = {
+        {FG_GPU_F32, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 40}, {33, 5, 47}},
+        {FG_GPU_F16, 8, 2, 64, 32, 0, 0.0f, 3, {1, 1, 30}, {530, 1, 516}},
+        {FG_GPU_Q8_0, 4, 1, 128, 32, 0, 0.0f, 2, {1, 26}, {70, 40}},
+        {FG_GPU_BF16, 2, 2, 80, 4, 0, 30.0f, 2, {37, 1}, {40, 21}},
+        {FG_GPU_F16, 66, 1, 36, 8, 0, 0.0f, 2, {1, 3}, {40, 12}}, /* more heads than a workgroup has rows */
+        {FG_GPU_Q8_0, 2, 1, 36, 16, 20, 0.0f, 2, {40, 1}, {50, 19}},
+        {FG_GPU_F32, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
+    };
+    size_t i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], true);
+    hg_close();
+}
+
+static void run_gpu_kernel_tests(void) {
+    RUN(test_gpu_host_finds);
+    RUN(test_gpu_host_fragments);
+    RUN(test_gpu_embed);
+    RUN(test_gpu_gemv);
+    RUN(test_gpu_gemv_odd);
+    RUN(test_gpu_gemm);
+    RUN(test_gpu_gemm_tiles);
+    RUN(test_gpu_acts);
+    RUN(test_gpu_norm);
+    RUN(test_gpu_elements);
+    RUN(test_gpu_copy);
+    RUN(test_gpu_sample);
+    RUN(test_gpu_rope_kv);
+    RUN(test_gpu_attention);
+    RUN(test_gpu_attention_wide);
+}
