@@ -100,9 +100,12 @@ static const command commands[] = {
      "  fastgen bench sim --plot policies.svg --requests 1000\n"
      "  fastgen bench sim --token-budget 2048 --json\n"
      "A 7B model on a data-centre GPU under the closed-loop workloads of the FastGen paper; it computes no model.\n"},
-    {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over hits in the prefix cache", "-m FILE [options]",
+    {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over pass sizes and cache hits, latency over load", "-m FILE [options]",
      "  fastgen bench sweep -m model.gguf\n"
-     "  fastgen bench sweep -m model.gguf --plot hits.svg --json\n"},
+     "  fastgen bench sweep -m model.gguf --plot sweep.svg --json\n"
+     "Time and throughput of passes over their tokens, and of requests over their hits in the prefix cache, with what keeping\n"
+     "that costs, are the model's. Inference time and latency over queries per second, without and with --async, are of a 7B\n"
+     "model on a simulated data-centre GPU.\n"},
     {"bench serve", CMD_BENCH_SERVE, cmd_bench_serve, "OpenAI-compatible servers under load", "--url URL [--url URL ...] [options]",
      "  fastgen bench serve --url http://127.0.0.1:8080\n"
      "  fastgen bench serve --url fastgen=http://127.0.0.1:8080 --url other=http://127.0.0.1:8081 --plot load.svg\n"

@@ -135,6 +135,7 @@ static void engine_check_idle(fg_engine *e) {
     fg_get_stats(e, &stats);
     CHECK(stats.n_running == 0 && stats.n_waiting == 0 && stats.blocks_used == 0 && stats.n_submitted == stats.n_finished);
     for (g = 0; g < e->kv.n_groups; g++) CHECK(fg__kv_available(&e->kv.groups[g]) == e->kv.groups[g].n_blocks);
+    for (g = 0; e->draft && g < e->draft->kv.n_groups; g++) CHECK(e->draft->kv.groups[g].n_free == e->draft->kv.groups[g].n_blocks);
 }
 
 /* A job that ended well has one end for the request and one for each sample. */
@@ -1356,7 +1357,7 @@ static void memory_jobs(fg_engine *e, job *jobs, const job *alone, int n, int *e
     engine_check_idle(e);
 }
 
-static void memory_run(const model_spec *spec, const fg_backend *backend, int n_jobs) {
+static void memory_run(const model_spec *spec, const fg_backend *backend, int n_jobs, fg_async async) {
     enum { MOST = 6 };
     job alone[MOST], *jobs = (job *)malloc(MOST * sizeof(job));
     uint64_t random = 1234;
@@ -1373,7 +1374,7 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         alone[2].desc.prompt_logprobs = false;
         alone[2].desc.max_tokens = 6;
     }
-    if (backend == fg_backend_null()) {
+    if (backend != fg_backend_cpu()) {
         jobs_alone(m.model, alone, n_jobs);
     } else {
         fg_engine_desc d = engine_desc(m.model, backend);
@@ -1399,10 +1400,12 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         d = engine_desc(model, backend);
         d.allocator = &allocator;
         d.token_budget = 32;
-        d.kv_tokens = backend == fg_backend_null() ? 96 : 512; /* little, so that requests are set back */
+        d.kv_tokens = backend != fg_backend_cpu() ? 96 : 512; /* little, so that requests are set back */
         d.block_tokens = 16;
         d.preemption = FG_PREEMPT_SWAP;
         d.max_seqs = 4;
+        d.async = async;
+        if (async != FG_ASYNC_OFF) d.draft_model = model;
         if (model) r = fg_engine_create(&d, &e);
         CHECK(memory_result(r) && (r == FG_OK) == (e != NULL));
         created += e != NULL;
@@ -1422,13 +1425,22 @@ static void test_engine_memory_null(void) {
     model_spec spec = model_spec_tiny();
     spec.window = 9;
     spec.full_every = 2;
-    memory_run(&spec, fg_backend_null(), 5);
+    memory_run(&spec, fg_backend_null(), 5, FG_ASYNC_OFF);
 }
 
 static void test_engine_memory_cpu(void) {
     model_spec spec = model_spec_tiny();
     spec.n_layers = 1;
-    memory_run(&spec, fg_backend_cpu(), 2);
+    memory_run(&spec, fg_backend_cpu(), 2, FG_ASYNC_OFF);
+}
+
+/* With a draft model, and passes in flight that a thread drives. */
+static void test_engine_memory_async(void) {
+    model_spec spec = model_spec_tiny();
+    static fg_backend backend;
+    backend = *fg_backend_null();
+    backend.caps = api_plain_caps;
+    memory_run(&spec, &backend, 5, FG_ASYNC_OVERLAP);
 }
 
 /* ---- threads */
@@ -1480,7 +1492,7 @@ static void thread_take(void *user) {
     }
 }
 
-static void thread_storm(const fg_backend *backend, int n_threads) {
+static void thread_storm(const fg_backend *backend, int n_threads, fg_async async) {
     enum { N = THREAD_SUBMITTERS * THREAD_JOBS };
     model_spec spec = model_spec_tiny();
     model_sample m;
@@ -1495,6 +1507,7 @@ static void thread_storm(const fg_backend *backend, int n_threads) {
     model_sample_open(&m, &spec);
     d = engine_desc(m.model, backend);
     d.n_threads = n_threads;
+    d.async = async;
     d.max_queue = 10;
     d.max_seqs = 8;
     d.kv_tokens = 512;
@@ -1529,8 +1542,11 @@ static void test_engine_threads(void) {
 #if defined(FG_NO_THREADS)
     SKIP("this build has no threads");
 #else
-    thread_storm(fg_backend_null(), 1);
-    thread_storm(NULL, 2);
+    thread_storm(fg_backend_null(), 1, FG_ASYNC_OFF);
+    thread_storm(NULL, 2, FG_ASYNC_OFF);
+    thread_storm(fg_backend_null(), 1, FG_ASYNC_OVERLAP);
+    thread_storm(NULL, 2, FG_ASYNC_OVERLAP);
+    thread_storm(NULL, 2, FG_ASYNC_2);
 #endif
 }
 
@@ -1561,5 +1577,6 @@ static void run_engine_tests(void) {
     RUN(test_engine_device_failure);
     RUN(test_engine_memory_null);
     RUN(test_engine_memory_cpu);
+    RUN(test_engine_memory_async);
     RUN(test_engine_threads);
 }
