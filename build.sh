@@ -16,6 +16,9 @@ usage: ./build.sh [target ...]
   fuzz       build/fuzz_*: libFuzzer targets (needs clang)
   checks     build/logits and build/chat, which tests/check_logits.py and check_chat.py drive
   vulkan     backends/vulkan/fg_vulkan_spirv.h from shaders/ (needs glslangValidator)
+  cuda       backends/cuda/fg_cuda_kernels.h from backends/cuda/ (needs nvcc 12.8 or later)
+  hip        backends/hip/fg_hip_kernels.h from the same kernels (needs clang 19 and lld)
+  dist       dist/: what an app copies, fastgen.h and one header for each GPU backend, with kernels that were built
   clean      removes build/
 
 environment:
@@ -23,6 +26,10 @@ environment:
   CFLAGS   more compiler flags, after -O2 -std=c99 -Wall -Wextra -Wpedantic
   BUILD    where results go (default: build)
   RUN      a program to run results with, such as qemu-aarch64 or wine
+  NVCC, HIPCC          the compilers of kernels (default: nvcc; clang)
+  CUDA_TARGETS         such as "sm_80 sm_90a compute_80" (PTX) (default: all that fg_cuda.h knows)
+  HIP_TARGETS          such as "gfx942 gfx11-generic"
+  FASTGEN_CUDA_LIBRARY, FASTGEN_HIP_LIBRARY   drivers to run the tests on (default: tests/standin_gpu.c)
   TESTS    run only tests whose name contains one of these words, and not those of the tool
 TEXT
 }
@@ -112,11 +119,29 @@ target_examples() {
     compile frame_loop examples/frame_loop.c
 }
 
+# The driver that the tests of the CUDA and HIP backends run over, see tests/standin_gpu.c, unless the environment names another
+# one; "none" where a shared library is not to be had, and those tests are skipped.
+standin() {
+    [ -z "${FASTGEN_CUDA_LIBRARY-}" ] || return 0
+    [ -n "$FLAGS" ] || find_compiler
+    mkdir -p "$BUILD"
+    library=none
+    case "$(uname -s) $EXE$RUN $($CC -dumpmachine 2>/dev/null) $CC ${CFLAGS-}" in
+    *-static* | *musl*) ;;
+    "Linux  $(uname -m)-"*)
+        echo "$CC -O2 -std=gnu99 -ffp-contract=off -fPIC -shared -o $BUILD/standin_gpu.so tests/standin_gpu.c -lm" >&2
+        $CC -O2 -std=gnu99 -ffp-contract=off -Wall -Wextra -Wno-unused-function -fPIC -shared -o "$BUILD/standin_gpu.so" tests/standin_gpu.c -lm || return 1
+        library=$(cd "$BUILD" && pwd)/standin_gpu.so
+        ;;
+    esac
+    export FASTGEN_CUDA_LIBRARY="$library" FASTGEN_HIP_LIBRARY="$library"
+}
+
 # unit NAME [FLAG ...]: builds tests/test.c as build/NAME and runs it.
 unit() {
     program=$1
     shift
-    if compile "$program" tests/test.c "$@"; then
+    if standin && compile "$program" tests/test.c "$@"; then
         # shellcheck disable=SC2086 # RUN, TESTS: lists of words
         tests_of "$program" $RUN "$BUILD/$program$EXE" $TESTS
     else
@@ -144,11 +169,18 @@ SANITIZE="-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all"
 
 # Graphics drivers are not built for sanitizers: without them the tests of GPUs are skipped.
 without_drivers() { export VK_DRIVER_FILES=none VK_ICD_FILENAMES=none; }
+without_standin() { export FASTGEN_CUDA_LIBRARY=none FASTGEN_HIP_LIBRARY=none; }
 
 # shellcheck disable=SC2086 # a list of flags
 target_asan() {
     without_drivers
+    driver=${FASTGEN_CUDA_LIBRARY-}
+    without_standin # kernels are executed slowly: only what the host does with them is looked at
     unit test_asan $SANITIZE -fsanitize=address,undefined
+    FASTGEN_CUDA_LIBRARY=$driver
+    if [ -z "$TESTS" ] && standin && [ "$FASTGEN_CUDA_LIBRARY" != none ]; then
+        tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_unpack gpu_host_swap gpu_host_faults gpu_host_out
+    fi
     totals
 }
 
@@ -156,6 +188,7 @@ target_asan() {
 target_tsan() {
     TESTS=${TESTS:-thread logits}
     without_drivers
+    without_standin
     unit test_tsan $SANITIZE -fsanitize=thread -DFG_NO_SIMD
     totals
 }
@@ -205,12 +238,102 @@ target_vulkan() {
     } >"${SPIRV-backends/vulkan/fg_vulkan_spirv.h}"
 }
 
+# embed NAME TARGET=FILE...: the images as a header.
+embed() {
+    name=$1
+    compile embed backends/cuda/embed.c -O1 -DFG_NO_SIMD
+    $RUN "$BUILD/embed$EXE" "$@" >"$BUILD/fg_${name}_kernels.h"
+    mv "$BUILD/fg_${name}_kernels.h" "backends/$name/fg_${name}_kernels.h"
+}
+
+# PTX takes the version of the language down to what drivers from CUDA 11.4 on know, where the code needs no more.
+ptx() {
+    ${NVCC:-nvcc} $NVFLAGS -arch="$1" -ptx -o "$2.new" backends/cuda/kernels.cu
+    sed 's/^\.version .*/.version 7.4/' "$2.new" >"$2"
+    rm "$2.new"
+    "$(dirname "$(command -v "${NVCC:-nvcc}")")/ptxas" -arch="sm_${1#compute_}" -o /dev/null "$2"
+}
+
+NVFLAGS="-O3 -std=c++17 -fmad=false -Xcudafe --diag_suppress=177"
+
+target_cuda() {
+    mkdir -p "$BUILD"
+    images=
+    for target in ${CUDA_TARGETS-compute_75 compute_80 sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120}; do
+        echo "kernels for $target" >&2
+        case $target in
+        compute_*) ptx "$target" "$BUILD/kernels.$target" ;;
+        # shellcheck disable=SC2086 # a list of flags
+        *) ${NVCC:-nvcc} $NVFLAGS -arch="$target" -cubin -o "$BUILD/kernels.$target" backends/cuda/kernels.cu ;;
+        esac
+        images="$images $target=$BUILD/kernels.$target"
+    done
+    # shellcheck disable=SC2086 # a list of files
+    embed cuda $images
+}
+
+target_hip() {
+    [ -n "${HIPCC-}" ] || HIPCC=$(first_of clang-19 clang-20 clang-21 clang amdclang)
+    mkdir -p "$BUILD"
+    images=
+    for target in ${HIP_TARGETS-gfx9-generic gfx906 gfx90a gfx9-4-generic gfx942 gfx10-1-generic gfx10-3-generic gfx11-generic gfx12-generic}; do
+        echo "kernels for $target" >&2
+        $HIPCC -x hip -O3 -std=c++17 -ffp-contract=off -nogpuinc -nogpulib --cuda-device-only --no-gpu-bundle-output -mcode-object-version=6 \
+            --offload-arch="$target" -Wno-unused -o "$BUILD/kernels.$target" backends/cuda/kernels.cu
+        images="$images $target=$BUILD/kernels.$target"
+    done
+    # shellcheck disable=SC2086 # a list of files
+    embed hip $images
+}
+
+# one_header FILE: the file with the files of its own folder, and of backends/cuda, that it includes in their places.
+one_header() {
+    awk '
+        function there(path, line, got) {
+            got = (getline line <path)
+            close(path)
+            return got >= 0
+        }
+        function show(path, line, name, at, dir) {
+            dir = path
+            sub(/[^\/]*$/, "", dir)
+            while ((getline line <path) > 0) {
+                name = line
+                sub(/^[^"]*"/, "", name)
+                sub(/".*/, "", name)
+                at = dir name
+                if (line ~ /^#if defined\(__has_include\)/) line = "#if 1"
+                else if (line ~ /^#if __has_include\("/) line = "#if " there(at)
+                else if (line ~ /^#include "/ && there(at)) {
+                    if (!(at in seen)) {
+                        seen[at] = 1
+                        show(at)
+                    }
+                    continue
+                }
+                print line
+            }
+            close(path)
+        }
+        BEGIN { show(ARGV[1]) }' "$1"
+}
+
+target_dist() {
+    mkdir -p dist
+    cp fastgen.h LICENSE dist/
+    for name in vulkan cuda hip; do
+        one_header "backends/$name/fg_$name.h" >"dist/fastgen_$name.h"
+        case $name in cuda | hip) [ -f "backends/$name/fg_${name}_kernels.h" ] || echo "dist/fastgen_$name.h has no kernels: ./build.sh $name first" >&2 ;; esac
+    done
+    ls -l dist >&2
+}
+
 target_clean() { rm -rf "$BUILD"; }
 
 [ $# -gt 0 ] || set -- tool
 for target in "$@"; do
     case $target in
-    tool | demo | test | examples | asan | tsan | fuzz | checks | vulkan | clean) "target_$target" ;;
+    tool | demo | test | examples | asan | tsan | fuzz | checks | vulkan | cuda | hip | dist | clean) "target_$target" ;;
     -h | --help | help) usage ;;
     *)
         echo "build.sh: no target '$target'; see ./build.sh --help" >&2

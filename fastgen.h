@@ -19,9 +19,11 @@
      those who are being answered. The KV cache is paged: no memory is reserved for tokens that may never come, common
      prefixes are computed once, parallel samples share their prompt, and when memory is short the newest request is set
      back and later computed again, or brought back from host memory, whichever takes less time. An accepted request always finishes.
-   - Guesses ahead where asked to (n_draft): tokens that followed the same words before are verified in the same pass, so that
-     text which repeats itself comes several tokens at a time, and is the same text.
+   - Guesses ahead where asked to (n_draft): tokens that followed the same words before, or that a small model would write, are
+     verified in the same pass, so that several come at a time, and the text is the same.
    - Parallel samples, best_of and beam search, on KV blocks that they share.
+   - Keeps the device busy (engine_desc.async): the next pass is scheduled, and what came of the last one sampled and delivered,
+     while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
@@ -106,8 +108,10 @@
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
    own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
 
-   backends/vulkan/fg_vulkan.h is a backend for any vendor's GPU in a header of its own, to include after this one:
-   desc.backends[0] = fg_backend_vulkan(). It finds the driver at run time and falls through to the CPU without one.
+   backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
+   vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
+   desc.backends[0] = fg_backend_cuda(), [1] = fg_backend_vulkan(). They find their driver at run time and fall through to the
+   next, at last the CPU, without one. ./build.sh dist puts each with its kernels into one file.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
    >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
@@ -338,6 +342,8 @@ typedef enum fg_async {
 typedef struct fg_engine_desc {
     fg_model *model;         /* a loaded model, shared between engines; */
     const char *model_path;  /* or a path: the engine loads and owns it */
+    fg_model *draft_model;   /* a small model with the same vocabulary, which guesses for requests with n_draft; or none */
+    const char *draft_path;  /*    or its path. Its passes come between those of the model, and FG_ASYNC_2 becomes OVERLAP */
     const fg_backend *backends[FG_MAX_BACKENDS]; /* in order of preference; the CPU comes last by itself */
     const void *backend_options; /* passed to the backend's open, e.g. fg_null_options */
     const char *device;      /* backend's device by name or index; NULL: its first */
@@ -458,8 +464,9 @@ typedef struct fg_request_desc {
     int top_logprobs;         /*    and this many of the best alternatives, at most FG_MAX_TOP_LOGPROBS */
     bool prompt_logprobs;     /* FG_EVENT_PROMPT events for the prompt's tokens */
     int priority;             /* higher goes first; ageing keeps the others moving */
-    int n_draft;              /* most tokens guessed ahead in a pass, from what followed the last ones before (prompt lookup). The
-                                 guesses are verified: the output stays the same, token for token. 0: none; at most 16 */
+    int n_draft;              /* most tokens guessed ahead in a pass, by the engine's draft model, or else from what followed the
+                                 last ones before (prompt lookup). The guesses are verified: the output stays the same, token
+                                 for token. 0: none; at most 16 */
     fg_logits_fn on_logits;
     void *on_logits_user;
     void *user;               /* comes back in every event */
@@ -557,6 +564,7 @@ typedef struct fg_stats {
     uint64_t prefix_queries, prefix_hits; /* in tokens */
     uint64_t drafted_tokens, accepted_tokens; /* guessed ahead, and of these found right */
     double device_seconds, host_seconds;
+    double draft_seconds; /* of the draft model's passes */
     double idle_seconds; /* of the device, between passes, while there was work */
     uint64_t kv_bytes_read; /* by attention */
 } fg_stats;
@@ -11902,11 +11910,11 @@ static int32_t fg__seq_left(const fg__seq *seq) { return seq->n_tokens + seq->n_
    False: the pass is full. */
 static bool fg__sched_decode_some(fg__sched *s, const fg__seq *mark, bool after) {
     size_t i = 0;
-    int32_t most = s->halves ? (int32_t)(s->running.count + 1) / 2 : INT32_MAX;
+    int32_t most = s->halves ? FG__MIN((int32_t)(s->running.count + 1) / 2, s->max_rows) : s->max_rows;
     while (i < s->running.count) {
         fg__seq *seq = s->running.items[i++];
         if (fg__seq_left(seq) != 1 || seq->n_scheduled || (mark && fg__seq_before(mark, seq) != after)) continue;
-        if (s->budget <= 0 || s->n_rows >= most || s->n_rows >= s->max_rows || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
+        if (s->budget <= 0 || s->n_rows >= most || (s->n_rows && !fg__sched_until(s, seq, s->deadline))) return false;
         if (!fg__sched_take(s, seq, 1)) {
             (void)fg__sched_displace(s, seq);
             continue;
@@ -18820,6 +18828,15 @@ typedef struct fg__lookup {
     int n_drafted, n_accepted;
 } fg__lookup;
 
+/* What the draft model has of a sample. */
+typedef struct fg__drafted {
+    fg__kv_seq kv;
+    int n_computed;             /* tokens whose KV it has: known ones and guesses */
+    int base, n;                /* its last guesses, for the tokens from `base` on */
+    int32_t guesses[16];        /* FG__MAX_DRAFT */
+    int wanted;
+} fg__drafted;
+
 /* One sample of a request. */
 typedef struct fg__sequence {
     fg__seq seq;
@@ -18831,6 +18848,7 @@ typedef struct fg__sequence {
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
     fg__event_node *end;
     fg__lookup lookup;
+    fg__drafted drafted;
     void *swapped;          /* KV blocks in host memory, group after group */
     size_t swapped_bytes;   /* of these, what counts against swap_bytes */
     fg__event_node *kept, **kept_end; /* events that are kept back until all samples have ended */
@@ -18951,6 +18969,20 @@ typedef struct fg__driver {
     unsigned n_done; /* passes; the next is flights[n_done & 1] */
 } fg__driver;
 
+/* The draft model on the same device, with KV blocks of its own, of which nothing is shared. */
+typedef struct fg__draft {
+    fg_model *model, *owned;
+    fg__graph_builder builder;
+    fg_graph graph;
+    fg_weight **weights;
+    fg_plan *plan;
+    fg__kv kv;
+    fg__flight flight;          /* the pass */
+    fg__sequence **list;        /* [max_seqs] those who guess now */
+    double guess_seconds;       /* of a guess */
+    bool failed;
+} fg__draft;
+
 struct fg_engine {
     fg__env env;
     fg_engine_desc desc;
@@ -18969,6 +19001,8 @@ struct fg_engine {
     unsigned n_launched, n_landed;
     bool native;              /* the device has a queue of passes */
     fg__driver driver;        /* or else, with desc.async */
+    fg__draft *draft;         /* NULL: none */
+    double device_end;        /* of the last pass of any model */
     uint64_t n_drafted, n_accepted, n_swaps;
     size_t swapped_bytes;     /* host memory in use */
     double swap_byte_seconds; /* what moving a byte takes */
@@ -19189,6 +19223,7 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
     for (i = 0; r->samples && i < r->n; i++) {
         fg__sequence *s = &r->samples[i];
         fg__kv_seq_destroy(env, &s->seq.kv);
+        fg__kv_seq_destroy(env, &s->drafted.kv);
         fg__free(env, s->tokens);
         fg__free(env, s->lookup.table);
         fg__free(env, s->swapped);
@@ -19317,13 +19352,14 @@ static uint32_t fg__lookup_hash(const int32_t *tokens, int n) {
     return (uint32_t)(h >> 32);
 }
 
-static bool fg__lookup_init(const fg__env *env, fg__lookup *l, size_t room, int most) {
+static bool fg__lookup_init(const fg__env *env, fg__lookup *l, size_t room, int most, bool table) {
     size_t size = 64;
+    l->length = FG__MIN(4, most);
+    l->rate = 0.5;
+    if (!table) return true;
     while (size < room) size *= 2;
     l->table = (int32_t *)fg__calloc(env, size, sizeof(int32_t));
     l->mask = (uint32_t)(size - 1);
-    l->length = FG__MIN(4, most);
-    l->rate = 0.5;
     return l->table != NULL;
 }
 
@@ -19342,7 +19378,8 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
-    if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft)) return false;
+    if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
+    if (r->desc.n_draft > 0 && e->draft && fg__kv_seq_init(&e->draft->kv, &s->drafted.kv, (int32_t)room) != FG_OK) return false;
     return fg__kv_seq_init(&e->kv, &s->seq.kv, (int32_t)room) == FG_OK;
 }
 
@@ -19810,6 +19847,7 @@ static void fg__sequence_end(fg_engine *e, fg__sequence *s, fg_finish finish, fg
     s->end = NULL;
     s->ended = true;
     if (s->seq.serial) fg__sched_remove(&e->sched, &s->seq);
+    if (e->draft) fg__kv_release(&e->draft->kv, &s->drafted.kv);
     fg__swap_drop(e, s);
     if (!s->pending.failed) fg__utf8_flush(&s->stream, &s->pending);
     if (s->pending.length && finish != FG_FINISH_CANCELLED && finish != FG_FINISH_ERROR) {
@@ -19983,7 +20021,6 @@ static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
     f->batch.feed = f->feeds ? f->feed : NULL;
     f->n_copies = e->sched.n_copies;
     if (f->n_copies) memcpy(f->copies, e->sched.copies, (size_t)f->n_copies * sizeof(fg_block_copy));
-    f->state = FG__FLIGHT_MADE;
     f->result = FG_OK;
     f->error[0] = 0;
 }
@@ -20149,26 +20186,33 @@ static int fg__lookup_find(const fg__lookup *l, const int32_t *tokens, int n_tok
 static bool fg__lookup_pays(const fg_engine *e, const fg__lookup *l) {
     const fg__cost *c = &e->sched.cost;
     double token = fg__cost_token(c), share = fg__cost_pass(c) / (double)FG__MAX(e->sched.running.count, 1);
-    return c->n < 8 || l->rate * (share + token) >= token;
+    return c->n < 8 || l->rate * (share + token) >= token + (e->draft ? e->draft->guess_seconds : 0);
+}
+
+/* Whether a sample guesses now: at most *most tokens. */
+static bool fg__sequence_may_guess(const fg_engine *e, fg__sequence *s, int *most) {
+    fg__lookup *l = &s->lookup;
+    int n = s->seq.n_tokens;
+    *most = FG__MIN(l->length, s->request->n_prompt + s->request->n_max - n - 1);
+    s->seq.n_draft = 0;
+    if (!l->length || s->seq.n_computed != n - 1 || n == s->request->n_prompt || l->pause-- > 0) return false;
+    l->pause = 0;
+    if (fg__lookup_pays(e, l)) return *most > 0;
+    l->pause = 16;
+    l->rate = FG__MIN(l->rate * 1.25 + 0.01, 1); /* the load may have changed: try again some time */
+    return false;
 }
 
 /* Lays guesses behind the known tokens of a sample that decodes; what is copied may reach into the guesses themselves. */
 static void fg__sequence_guess(const fg_engine *e, fg__sequence *s) {
     fg__lookup *l = &s->lookup;
-    int n = s->seq.n_tokens, most = s->request->n_prompt + s->request->n_max - n - 1, at, i;
-    s->seq.n_draft = 0;
-    if (!l->table || s->seq.n_computed != n - 1 || n == s->request->n_prompt || l->pause-- > 0) return;
-    l->pause = 0;
-    if (!fg__lookup_pays(e, l)) {
-        l->pause = 16;
-        l->rate = FG__MIN(l->rate * 1.25 + 0.01, 1); /* the load may have changed: try again some time */
-        return;
-    }
+    int n = s->seq.n_tokens, most, at, i;
+    if (!fg__sequence_may_guess(e, s, &most)) return;
     fg__lookup_index(l, s->tokens, n);
     at = fg__lookup_find(l, s->tokens, n, 3);
     if (!at) at = fg__lookup_find(l, s->tokens, n, 2);
     if (!at) return;
-    s->seq.n_draft = FG__MIN(l->length, most);
+    s->seq.n_draft = most;
     for (i = 0; i < s->seq.n_draft; i++) s->tokens[n + i] = s->tokens[at + i];
 }
 
@@ -20513,7 +20557,8 @@ static void fg__flight_keep(const fg_engine *e, fg__flight *f) {
     size_t rows = (size_t)f->batch.n_rows;
     if (!f->kept_rows || f->result != FG_OK) return;
     if (f->output.rows) f->output.rows = (fg_row_result *)memcpy(f->kept_rows, f->output.rows, rows * sizeof(fg_row_result));
-    if (f->output.logits) f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
+    if (f->output.logits)
+        f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
 }
 
 /* The driver's thread. Where another pass is queued, the output is copied, or else the tokens are drawn, of which that one may
@@ -20573,14 +20618,157 @@ static void fg__engine_receive(fg_engine *e, fg__flight *f) {
         fg__mutex_lock(&e->driver.lock);
         while (f->state != FG__FLIGHT_DONE) fg__cond_wait(&e->driver.changed, &e->driver.lock, -1.0);
         fg__mutex_unlock(&e->driver.lock);
-    } else {
-        fg__flight_wait(e, f);
-        f->state = FG__FLIGHT_DONE;
+        return;
     }
+    fg__flight_wait(e, f);
+    f->state = FG__FLIGHT_DONE;
     if (!next || next->state != FG__FLIGHT_MADE) return;
     fg__flight_draw(e, f);
     fg__flight_feed(next, f);
     fg__engine_send(e, next, NULL);
+}
+
+/* ---- the draft model -------------------------------------------------------------------------- */
+
+/* Adds to the draft model's pass as many as fit of the tokens that it lacks of a sample. The sequence whose last is among
+   them gets a row. */
+static void fg__draft_add(fg_engine *e, fg__sequence *s, int n) {
+    fg__draft *d = e->draft;
+    fg__flight *f = &d->flight;
+    int32_t bt = d->kv.block_tokens, shift = d->kv.shift, stride = d->graph.max_blocks_per_seq, index = f->n_entries++;
+    int from = s->drafted.n_computed, g, i;
+    f->entries[index].sequence = s;
+    f->entries[index].n_rows = from + n == s->seq.n_tokens + s->seq.n_draft;
+    f->cu_q[index] = f->batch.n_tokens;
+    f->kv_len[index] = from + n;
+    for (g = 0; g < d->graph.n_groups; g++)
+        memcpy(f->tables[g] + (size_t)index * (size_t)stride, s->drafted.kv.tables[g], (size_t)s->drafted.kv.n_blocks * sizeof(int32_t));
+    for (i = 0; i < n; i++) {
+        int t = f->batch.n_tokens++, p = from + i;
+        f->tokens[t] = s->tokens[p];
+        f->positions[t] = p;
+        for (g = 0; g < d->graph.n_groups; g++) f->slots[g][t] = s->drafted.kv.tables[g][p >> shift] * bt + (p & (bt - 1));
+    }
+    if (f->entries[index].n_rows) f->rows[f->batch.n_rows++] = f->batch.n_tokens - 1;
+    f->batch.want_logits = f->batch.want_logits || fg__sampler_needs_logits(&s->request->sampler) || s->request->desc.min_tokens > 0;
+    s->drafted.n_computed = from + n;
+}
+
+/* Blocks for the next n tokens of a sample; those of samples that wait are given back for them. */
+static bool fg__draft_grow(fg_engine *e, fg__sequence *s, int n) {
+    fg__drafted *drafted = &s->drafted;
+    int n_copies = 0; /* nothing is shared: there are none */
+    size_t i;
+    if (fg__kv_grow(&e->draft->kv, &drafted->kv, drafted->n_computed, drafted->n_computed + n, NULL, &n_copies)) return true;
+    for (i = 0; i < e->sched.waiting.count; i++) {
+        fg__drafted *other = &fg__sequence_of(e->sched.waiting.items[i])->drafted;
+        fg__kv_release(&e->draft->kv, &other->kv);
+        other->n_computed = 0;
+    }
+    return fg__kv_grow(&e->draft->kv, &drafted->kv, drafted->n_computed, drafted->n_computed + n, NULL, &n_copies);
+}
+
+/* Lays out a pass for the samples of the list, single tokens first. */
+static void fg__draft_fill(fg_engine *e, int count) {
+    fg__draft *d = e->draft;
+    int32_t budget = d->graph.max_tokens;
+    int single, i;
+    d->flight.n_entries = d->flight.batch.n_tokens = d->flight.batch.n_rows = 0;
+    d->flight.batch.want_logits = false;
+    for (single = 1; single >= 0; single--)
+        for (i = 0; i < count; i++) {
+            fg__sequence *s = d->list[i];
+            int n = s->seq.n_tokens + s->seq.n_draft - s->drafted.n_computed;
+            if (n < 1 || (n == 1) != (single == 1) || budget <= 0) continue; /* 0: it has its place */
+            if (n > budget && (n = budget) == 1) continue; /* singles come first */
+            if (!fg__draft_grow(e, s, n)) continue;
+            fg__draft_add(e, s, n);
+            budget -= n;
+        }
+    d->flight.cu_q[d->flight.n_entries] = d->flight.batch.n_tokens;
+    d->flight.batch.n_seqs = d->flight.n_entries;
+}
+
+/* Draws a guess from a row as the sample itself would draw, with the same random number: so guesses agree most often. */
+static fg_result fg__draft_draw(fg_engine *e, fg__sequence *s, const fg_output *output, int row, int32_t *token) {
+    const fg__request *r = s->request;
+    size_t n_vocab = (size_t)e->graph.n_vocab;
+    fg__sample_input in;
+    fg__sample_output out;
+    fg_result result;
+    memset(&in, 0, sizeof(in));
+    in.logits = output->logits ? output->logits + (size_t)row * n_vocab : NULL;
+    in.n_vocab = (int)n_vocab;
+    in.history = s->tokens;
+    in.n_history = in.position = s->seq.n_tokens + s->seq.n_draft;
+    in.n_prompt = r->n_known_prompt;
+    in.seed = r->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
+    in.row = &output->rows[row];
+    in.banned = r->banned;
+    in.n_banned = in.position - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
+    result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
+    *token = out.token;
+    return result;
+}
+
+/* One pass of the draft model: a guess more for each sample of the list that is up to date; the list of those who want
+   another is what is left. */
+static int fg__draft_pass(fg_engine *e, int count) {
+    fg__draft *d = e->draft;
+    fg__flight *f = &d->flight;
+    int i, n = 0, row = 0;
+    fg__draft_fill(e, count);
+    if (!f->n_entries) return 0;
+    f->result = FG_OK;
+    (void)fg__flight_check(f, e->backend->submit(e->device, d->plan, &f->batch));
+    if (f->result == FG_OK) (void)fg__flight_check(f, e->backend->wait(e->device, d->plan, &f->output));
+    d->failed = f->result != FG_OK;
+    if (d->failed) fg__log(&e->env, FG_LOG_ERROR, "the draft model failed, and guesses no more: %s", f->error);
+    for (i = 0; i < f->n_entries && !d->failed; i++) {
+        fg__sequence *s = f->entries[i].sequence;
+        int32_t token;
+        if (!f->entries[i].n_rows || fg__draft_draw(e, s, &f->output, row++, &token) != FG_OK) continue;
+        s->tokens[s->seq.n_tokens + s->seq.n_draft++] = token;
+        s->drafted.guesses[s->drafted.n++] = token;
+        if (s->seq.n_draft < s->drafted.wanted) d->list[n++] = s;
+    }
+    return n;
+}
+
+/* Of what the draft model computed, the tokens that came as it guessed stay, but for the last one, whose row is wanted. */
+static void fg__draft_compare(const fg__sequence *s, fg__drafted *d) {
+    int good = d->base;
+    while (good < d->base + d->n && good < s->seq.n_tokens && s->tokens[good] == d->guesses[good - d->base]) good++;
+    d->n_computed = FG__MIN(d->n_computed, FG__MIN(good, s->seq.n_tokens - 1));
+    d->base = s->seq.n_tokens;
+    d->n = 0;
+}
+
+/* Lets the draft model guess for all samples that want it: first it takes in the tokens it lacks, long prompts a pass's worth at a
+   time, then it writes one token after another. `free`: the device has nothing else to do. */
+static void fg__draft_guess(fg_engine *e, bool free) {
+    fg__draft *d = e->draft;
+    double begin = fg__engine_now(e), seconds;
+    size_t i;
+    int n = 0, guesses = 0, count, most;
+    for (i = 0; i < e->sched.running.count; i++) {
+        fg__sequence *s = fg__sequence_of(e->sched.running.items[i]);
+        s->seq.n_draft = 0;
+        if (!free || d->failed || !s->lookup.length || !fg__sequence_may_guess(e, s, &most)) continue;
+        s->drafted.wanted = FG__MIN(most, d->model->hp.n_ctx_train - s->seq.n_tokens);
+        if (s->drafted.wanted < 1) continue;
+        fg__draft_compare(s, &s->drafted);
+        d->list[n++] = s;
+    }
+    if (!n) return;
+    for (count = n; count > 0; guesses += d->flight.batch.n_rows) count = fg__draft_pass(e, count);
+    for (i = 0; d->failed && i < e->sched.running.count; i++) e->sched.running.items[i]->n_draft = 0;
+    e->device_end = fg__engine_now(e);
+    seconds = e->device_end - begin;
+    if (guesses > 0) d->guess_seconds += (seconds / guesses - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+    fg__mutex_lock(&e->lock);
+    e->stats.draft_seconds += seconds;
+    fg__mutex_unlock(&e->lock);
 }
 
 /* ---- a pass: before and after ----------------------------------------------------------------- */
@@ -20608,10 +20796,14 @@ static void fg__engine_board(fg_engine *e, const fg__flight *f) {
 static bool fg__engine_launch(fg_engine *e, int32_t budget) {
     fg__flight *f = fg__engine_flight(e, e->n_launched), *before = fg__engine_in_flight(e) ? fg__engine_flight(e, e->n_launched - 1) : NULL;
     size_t i;
+    if (e->draft) fg__draft_guess(e, before == NULL);
     f->begin = fg__engine_now(e);
     e->sched.busy = before != NULL;
-    for (i = 0; i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
+    for (i = 0; !e->draft && i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
     if (!fg__sched_pass(&e->sched, budget)) return false;
+    fg__mutex_lock(&e->driver.lock); /* its thread looks at what it may get next */
+    f->state = FG__FLIGHT_MADE;
+    fg__mutex_unlock(&e->driver.lock);
     fg__engine_fill_flight(e, f);
     fg__sched_launched(&e->sched);
     fg__engine_board(e, f);
@@ -20628,7 +20820,7 @@ static bool fg__entry_is_plain(const fg__pass_entry *entry) {
     const fg__request *r = s->request;
     if (s->ended) return true;
     if (r->beams || r->desc.on_logits || s->seq.every_row || entry->n_drafted) return false;
-    return !fg__entry_is_last(entry) || (!(r->n > 1 && !r->forked) && !(s->lookup.table && s->lookup.pause <= 0));
+    return !fg__entry_is_last(entry) || (!(r->n > 1 && !r->forked) && !(s->lookup.length && s->lookup.pause <= 0));
 }
 
 /* Whether the pass after the one in progress can be made before that has ended; lets its sequences have one token ahead. */
@@ -20696,7 +20888,7 @@ static void fg__engine_count(fg_engine *e) {
 
 static void fg__engine_count_pass(fg_engine *e, const fg__flight *f) {
     fg_stats *s = &e->stats;
-    double seconds = f->end - f->start, idle = e->pass_end != 0 && !e->idle ? f->start - e->pass_end : 0;
+    double seconds = f->end - f->start, idle = e->device_end != 0 && !e->idle ? f->start - e->device_end : 0;
     s->pass_tokens = f->batch.n_tokens;
     s->pass_seqs = f->batch.n_seqs;
     s->pass_decode_tokens = f->n_decoding;
@@ -20707,14 +20899,14 @@ static void fg__engine_count_pass(fg_engine *e, const fg__flight *f) {
     s->kv_bytes_read += f->kv_bytes;
     s->n_passes++;
     fg__histogram_add(&e->histograms.pass, seconds);
-    if (e->pass_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, idle);
+    if (e->device_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, idle);
     s->idle_seconds += idle;
 }
 
 /* Times of a pass that has ended. A queue of the device's own begins it when the one before has ended. */
 static void fg__engine_clock_pass(fg_engine *e, fg__flight *f) {
     int i;
-    f->start = FG__MIN(FG__MAX(f->start, e->pass_end), f->end);
+    f->start = FG__MIN(FG__MAX(f->start, e->device_end), f->end);
     fg__mutex_lock(&e->lock);
     fg__engine_count_pass(e, f);
     fg__mutex_unlock(&e->lock);
@@ -20729,12 +20921,12 @@ static void fg__engine_clock_pass(fg_engine *e, fg__flight *f) {
 /* Waits for the oldest pass and hands out what came of it. */
 static void fg__engine_land(fg_engine *e) {
     fg__flight *f = fg__engine_flight(e, e->n_landed);
-    double landed, done, before = e->pass_end;
+    double landed, done, from = FG__MAX(e->pass_end, f->begin);
     int i;
     fg__engine_receive(e, f);
     landed = e->desc.async == FG_ASYNC_OFF ? f->end : fg__engine_now(e);
     fg__engine_clock_pass(e, f);
-    e->pass_end = f->end;
+    e->pass_end = e->device_end = f->end;
     e->n_landed++;
     for (i = 0; i < f->n_entries; i++) fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
     if (f->result == FG_OK) fg__engine_take_output(e, f);
@@ -20744,7 +20936,7 @@ static void fg__engine_land(fg_engine *e) {
     fg__mutex_lock(&e->lock);
     done = fg__engine_now(e);
     e->stats.host_seconds += f->scheduling + done - landed;
-    fg__cost_add(&e->sched.cost, f->batch.n_tokens, f->kv_tokens, e->desc.async == FG_ASYNC_OFF ? done - f->begin : f->end - FG__MAX(before, f->begin));
+    fg__cost_add(&e->sched.cost, f->batch.n_tokens, f->kv_tokens, e->desc.async == FG_ASYNC_OFF ? done - f->begin : f->end - from);
     fg__engine_count(e);
     e->idle = !e->work;
     fg__mutex_unlock(&e->lock);
@@ -20877,7 +21069,8 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
         d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
-    if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
+    if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
     if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
     if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
@@ -20963,6 +21156,72 @@ static void fg__engine_make_graph(fg_engine *e) {
     }
 }
 
+/* ---- the draft model: making ---- */
+
+static fg_result fg__draft_load(fg_engine *e, fg__draft *d) {
+    fg_model_desc desc;
+    fg_result r;
+    int i, n_vocab = e->model->hp.n_vocab;
+    memset(&desc, 0, sizeof(desc));
+    desc.path = e->desc.draft_path;
+    desc.allocator = &e->env.allocator;
+    desc.log = e->desc.log;
+    desc.log_user = e->desc.log_user;
+    desc.progress = e->desc.progress;
+    desc.progress_user = e->desc.progress_user;
+    if (!e->desc.draft_model && (r = fg_model_load(&desc, &d->owned)) != FG_OK) return r;
+    if (d->owned) e->desc.draft_model = d->owned;
+    d->model = e->desc.draft_model;
+    if (d->model->vocab_only) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model was loaded with vocab_only");
+    if (d->model->hp.n_vocab != n_vocab)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model has %d tokens, the model %d", d->model->hp.n_vocab, n_vocab);
+    for (i = 0; i < n_vocab; i++) {
+        size_t n, m;
+        const char *x = fg__vocab_piece(e->model->vocab, i, true, &n), *y = fg__vocab_piece(d->model->vocab, i, true, &m);
+        if (n != m || memcmp(x, y, n) != 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "token %d of the draft model is another one", i);
+    }
+    return FG_OK;
+}
+
+/* As the model's own graph, with a pool of as many tokens, and a block more for the guesses of each sequence. */
+static void fg__draft_make_graph(const fg_engine *e, fg__draft *d) {
+    fg_graph *g = &d->graph;
+    int i;
+    *g = e->graph;
+    g->ops = d->builder.ops;
+    g->n_ops = (int32_t)d->builder.n_ops;
+    g->slots = d->builder.slots;
+    g->n_slots = (int32_t)d->builder.n_slots;
+    g->tensors = d->builder.tensors;
+    g->weights = d->weights;
+    g->n_weights = (int32_t)d->builder.n_tensors;
+    g->n_groups = d->builder.n_groups;
+    for (i = 0; i < g->n_groups; i++) {
+        g->groups[i] = d->builder.groups[i];
+        g->groups[i].block_tokens = e->desc.block_tokens;
+        g->groups[i].kv_type = e->desc.kv_type;
+        g->groups[i].n_blocks = e->desc.kv_tokens / e->desc.block_tokens + e->desc.max_seqs;
+    }
+}
+
+/* Loads the draft model and makes its graph, but takes no memory of the device yet. */
+static fg_result fg__draft_plan(fg_engine *e) {
+    fg__draft *d;
+    fg_result r;
+    if (!e->desc.draft_model && !e->desc.draft_path) return FG_OK;
+    d = e->draft = (fg__draft *)fg__calloc(&e->env, 1, sizeof(fg__draft));
+    if (!d) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__draft_load(e, d)) != FG_OK) return r;
+    if (fg_type_bytes(e->desc.kv_type, d->model->hp.head_dim) == 0)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "heads of the draft model do not fit KV blocks of type %s", fg_type_name(e->desc.kv_type));
+    if ((r = fg__graph_build(&d->builder, &e->env, d->model)) != FG_OK) return r;
+    d->weights = (fg_weight **)fg__calloc(&e->env, d->builder.n_tensors, sizeof(fg_weight *));
+    if (!d->weights) return FG_ERROR_OUT_OF_MEMORY;
+    fg__draft_make_graph(e, d);
+    if (e->desc.async == FG_ASYNC_2) e->desc.async = FG_ASYNC_OVERLAP;
+    return FG_OK;
+}
+
 /* Model, device, graph and every default, but no memory of the device yet. */
 static fg_result fg__engine_plan(fg_engine *e) {
     fg_result r;
@@ -20974,31 +21233,32 @@ static fg_result fg__engine_plan(fg_engine *e) {
     if (!e->weights) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__engine_resolve(e)) != FG_OK) return r;
     fg__engine_make_graph(e);
-    return FG_OK;
+    return fg__draft_plan(e);
 }
 
-static void fg__engine_forget(const fg_engine *e, const fg_tensor *tensor) {
-    const fg__gguf *gguf = e->model->gguf;
+static void fg__engine_forget(const fg_model *model, const fg_tensor *tensor) {
+    const fg__gguf *gguf = model->gguf;
     int i;
     fg__file_forget(&gguf->file, tensor->data, tensor->bytes);
     for (i = 0; i < gguf->n_parts; i++) fg__file_forget(&gguf->parts[i]->file, tensor->data, tensor->bytes);
 }
 
-static fg_result fg__engine_pack(fg_engine *e) {
-    size_t i, n = e->builder.n_tensors, bytes;
+/* Packs the weights of a model's graph. */
+static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b, fg_weight **weights,
+                                 const char *what) {
+    size_t i, n = b->n_tensors, bytes;
     fg_result r;
     for (i = 0; i < n; i++) {
-        if (!fg__engine_progress(e, (float)i / (float)n, "packing weights")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
-        r = e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], &e->weights[i], &bytes);
+        if (!fg__engine_progress(e, (float)i / (float)n, what)) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+        r = e->backend->pack(e->device, &b->tensors[i], b->uses[i], &weights[i], &bytes);
         if (r != FG_OK) return r;
-        if (bytes) fg__engine_forget(e, &e->builder.tensors[i]); /* the device has a copy */
+        if (bytes) fg__engine_forget(model, &b->tensors[i]); /* the device has a copy */
     }
-    return fg__engine_progress(e, 1, "packing weights") ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+    return fg__engine_progress(e, 1, what) ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
 }
 
 /* One allocation for all arrays of a batch block. */
-static fg_result fg__engine_make_batch(const fg_engine *e, fg__flight *f) {
-    const fg_graph *g = &e->graph;
+static fg_result fg__engine_make_batch(const fg_engine *e, const fg_graph *g, fg__flight *f) {
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
     size_t total = (3 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + 2 * (size_t)g->max_rows + (size_t)g->n_groups * table;
     int32_t *at = (int32_t *)fg__calloc(&e->env, total, sizeof(int32_t));
@@ -21029,7 +21289,7 @@ static fg_result fg__engine_make_flight(const fg_engine *e, fg__flight *f, bool 
         f->kept_logits = (float *)fg__malloc(&e->env, rows * (size_t)e->graph.n_vocab, sizeof(float));
     }
     if (!f->entries || !f->copies || (keep && (!f->kept_rows || !f->kept_logits))) return FG_ERROR_OUT_OF_MEMORY;
-    return fg__engine_make_batch(e, f);
+    return fg__engine_make_batch(e, &e->graph, f);
 }
 
 static fg_result fg__engine_make_flights(fg_engine *e) {
@@ -21061,6 +21321,62 @@ static void fg__engine_stop_driver(fg_engine *e) {
     fg__cond_broadcast(&e->driver.changed);
     fg__mutex_unlock(&e->driver.lock);
     fg__thread_join(&e->driver.thread);
+}
+
+/* ---- the draft model: its memory ---- */
+
+static fg_result fg__draft_make(fg_engine *e) {
+    fg__draft *d = e->draft;
+    fg_result r;
+    if (!d) return FG_OK;
+    if ((r = fg__engine_pack(e, d->model, &d->builder, d->weights, "packing the draft model's weights")) != FG_OK) return r;
+    if ((r = e->backend->prepare(e->device, &d->graph, &d->plan, NULL)) != FG_OK) return r;
+    if ((r = fg__kv_init(&d->kv, &e->env, d->graph.groups, d->graph.n_groups, false, 0)) != FG_OK) return r;
+    d->flight.entries = (fg__pass_entry *)fg__calloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
+    d->list = (fg__sequence **)fg__calloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__sequence *));
+    if (!d->flight.entries || !d->list) return FG_ERROR_OUT_OF_MEMORY;
+    return fg__engine_make_batch(e, &d->graph, &d->flight);
+}
+
+/* Adds what the draft model takes. */
+static fg_result fg__draft_memory(const fg_engine *e, fg_memory *memory) {
+    const fg__draft *d = e->draft;
+    fg_memory own;
+    size_t i, bytes;
+    fg_result r = FG_OK;
+    if (!d) return FG_OK;
+    for (i = 0; r == FG_OK && i < d->builder.n_tensors; i++, memory->weights += bytes) {
+        bytes = 0;
+        r = e->backend->pack(e->device, &d->builder.tensors[i], d->builder.uses[i], NULL, &bytes);
+    }
+    if (r == FG_OK) r = e->backend->prepare(e->device, &d->graph, NULL, &own);
+    if (r != FG_OK) return r;
+    memory->kv += own.kv;
+    memory->activations += own.activations;
+    return FG_OK;
+}
+
+/* What it has on the device; before that is closed. */
+static void fg__draft_close(fg_engine *e) {
+    fg__draft *d = e->draft;
+    size_t i;
+    if (!d || !e->backend) return;
+    if (d->plan) e->backend->release(e->device, d->plan);
+    for (i = 0; d->weights && i < d->builder.n_tensors; i++)
+        if (d->weights[i]) e->backend->unpack(e->device, d->weights[i]);
+}
+
+static void fg__draft_free(fg_engine *e) {
+    fg__draft *d = e->draft;
+    if (!d) return;
+    if (d->kv.env) fg__kv_destroy(&d->kv);
+    if (d->builder.env) fg__graph_free(&d->builder);
+    fg__free(&e->env, d->weights);
+    fg__free(&e->env, d->flight.entries);
+    fg__free(&e->env, d->flight.memory);
+    fg__free(&e->env, d->list);
+    fg_model_free(d->owned);
+    fg__free(&e->env, d);
 }
 
 /* ---- how many tokens fill the device ---- */
@@ -21146,11 +21462,12 @@ static void fg__engine_make_swap(fg_engine *e) {
 static fg_result fg__engine_make(fg_engine *e) {
     fg_result r;
     if ((r = fg__engine_plan(e)) != FG_OK) return r;
-    if ((r = fg__engine_pack(e)) != FG_OK) return r;
+    if ((r = fg__engine_pack(e, e->model, &e->builder, e->weights, "packing weights")) != FG_OK) return r;
     if ((r = e->backend->prepare(e->device, &e->graph, &e->plan, NULL)) != FG_OK) return r;
     r = fg__kv_init(&e->kv, &e->env, e->graph.groups, e->graph.n_groups, !e->desc.no_prefix_cache, (uint64_t)e->model->n_parameters);
     if (r != FG_OK) return r;
     if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK) return r;
+    if ((r = fg__draft_make(e)) != FG_OK) return r;
     if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
@@ -21208,6 +21525,7 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory) {
     }
     if (r == FG_OK) r = e->backend->prepare(e->device, &e->graph, NULL, memory);
     memory->weights = weights;
+    if (r == FG_OK) r = fg__draft_memory(e, memory);
     memory->total = memory->weights + memory->kv + memory->activations;
     fg_engine_free(e);
     return r;
@@ -21241,6 +21559,7 @@ static void fg__engine_close_flights(fg_engine *e) {
 static void fg__engine_close_device(fg_engine *e) {
     size_t i;
     if (!e->backend) return;
+    fg__draft_close(e);
     if (e->plan) e->backend->release(e->device, e->plan);
     for (i = 0; e->weights && i < e->builder.n_tensors; i++)
         if (e->weights[i]) e->backend->unpack(e->device, e->weights[i]);
@@ -21255,6 +21574,7 @@ void fg_engine_free(fg_engine *e) {
     fg__engine_close_flights(e);
     fg__engine_free_requests(e);
     fg__engine_close_device(e);
+    fg__draft_free(e);
     if (e->sched.env) fg__sched_destroy(&e->sched);
     if (e->kv.env) fg__kv_destroy(&e->kv);
     if (e->builder.env) fg__graph_free(&e->builder);
@@ -21369,6 +21689,7 @@ void fg_engine_get_memory(fg_engine *e, fg_memory *memory) {
         e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], NULL, &bytes);
         memory->weights += bytes;
     }
+    (void)fg__draft_memory(e, memory);
     memory->total = memory->weights + memory->kv + memory->activations;
 }
 

@@ -6,6 +6,8 @@
 
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/cuda/fg_cuda.h"
+#include "../backends/hip/fg_hip.h"
 #include "../backends/vulkan/fg_vulkan.h"
 
 #include <errno.h>
@@ -88,6 +90,7 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf\n"
      "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
      "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
+     "  fastgen bench -m model.gguf --backend cuda --device 1\n"
      "  fastgen bench -m model.gguf --backend vulkan\n"
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
@@ -97,9 +100,12 @@ static const command commands[] = {
      "  fastgen bench sim --plot policies.svg --requests 1000\n"
      "  fastgen bench sim --token-budget 2048 --json\n"
      "A 7B model on a data-centre GPU under the closed-loop workloads of the FastGen paper; it computes no model.\n"},
-    {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over hits in the prefix cache", "-m FILE [options]",
+    {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over pass sizes and cache hits, latency over load", "-m FILE [options]",
      "  fastgen bench sweep -m model.gguf\n"
-     "  fastgen bench sweep -m model.gguf --plot hits.svg --json\n"},
+     "  fastgen bench sweep -m model.gguf --plot sweep.svg --json\n"
+     "Time and throughput of passes over their tokens, and of requests over their hits in the prefix cache, with what keeping\n"
+     "that costs, are the model's. Inference time and latency over queries per second, without and with --async, are of a 7B\n"
+     "model on a simulated data-centre GPU.\n"},
     {"bench serve", CMD_BENCH_SERVE, cmd_bench_serve, "OpenAI-compatible servers under load", "--url URL [--url URL ...] [options]",
      "  fastgen bench serve --url http://127.0.0.1:8080\n"
      "  fastgen bench serve --url fastgen=http://127.0.0.1:8080 --url other=http://127.0.0.1:8081 --plot load.svg\n"
@@ -117,7 +123,7 @@ static const command commands[] = {
 
 static void print_help(FILE *to) {
     int i;
-    fprintf(to, "fastgen %s: serves large language models, on a CPU or a Vulkan GPU, from one file\n\n", fg_version());
+    fprintf(to, "fastgen %s: serves large language models, on a CPU or a GPU, from one file\n\n", fg_version());
     fprintf(to, "usage: fastgen COMMAND -m FILE [options]\n\ncommands:\n");
     for (i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
     fprintf(to, "\nexamples:\n"

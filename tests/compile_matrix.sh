@@ -52,12 +52,16 @@ skip() {
 cat >"$out/with.c" <<'C'
 #define FASTGEN_IMPLEMENTATION
 #include "fastgen.h"
+#include "backends/cuda/fg_cuda.h"
+#include "backends/hip/fg_hip.h"
 #include "backends/vulkan/fg_vulkan.h"
 int user(void);
 int main(void) { return user() ? 0 : 1; }
 C
 cat >"$out/without.c" <<'C'
 #include "fastgen.h"
+#include "backends/cuda/fg_cuda.h"
+#include "backends/hip/fg_hip.h"
 #include "backends/vulkan/fg_vulkan.h"
 int user(void);
 int user(void) { return fg_version()[0] != 0; }

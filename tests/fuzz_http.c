@@ -6,6 +6,8 @@
        build/fuzz_http -max_total_time=60 -max_len=8192      (in the repository's root) */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/cuda/fg_cuda.h"
+#include "../backends/hip/fg_hip.h"
 #include "../backends/vulkan/fg_vulkan.h"
 
 #if defined(__GNUC__)

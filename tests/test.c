@@ -6,6 +6,8 @@
    It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
+#include "../backends/cuda/fg_cuda.h"
+#include "../backends/hip/fg_hip.h"
 #include "../backends/vulkan/fg_vulkan.h"
 
 #include "test.h"
@@ -31,6 +33,7 @@
 #include "test_soak.c"
 #include "test_logits.c"
 #include "test_vulkan.c"
+#include "test_gpu_host.c"
 #include "test_gpu_kernels.c"
 
 static void run_all(void) {
@@ -55,6 +58,7 @@ static void run_all(void) {
     run_soak_tests();
     run_logits_tests();
     run_vulkan_tests();
+    run_gpu_host_tests();
     run_gpu_kernel_tests();
 }
 

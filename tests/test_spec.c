@@ -156,6 +156,155 @@ static void test_spec_backs_off(void) {
     api_close(a);
 }
 
+/* ---- a draft model */
+
+/* Jobs of all kinds, over a draft model that is the model itself, or another: the same output as alone. */
+static void spec_draft_storm(const fg_backend *backend, int n, uint64_t random) {
+    model_spec spec = model_spec_tiny(), small = model_spec_tiny();
+    model_sample m, other;
+    fg_engine_desc d;
+    job *jobs = (job *)malloc((size_t)n * sizeof(job));
+    int i, round;
+    small.n_layers = 1;
+    small.seed = 5;
+    model_sample_open(&m, &spec);
+    model_sample_open(&other, &small);
+    for (i = 0; i < n; i++) {
+        job_random(&jobs[i], &random, 100, 60);
+        if (!jobs[i].desc.n_beams) jobs[i].desc.n_draft = 1 + job_below(&random, 8);
+    }
+    jobs_alone_on(m.model, backend, jobs, n);
+    for (round = 0; round < 8; round++) {
+        d = engine_desc(m.model, backend);
+        d.draft_model = round % 4 == 3 ? other.model : m.model;
+        d.kv_tokens = round % 2 ? 272 : 1024;
+        d.block_tokens = 4 << round % 3;
+        d.token_budget = round % 2 ? 20 : 200;
+        d.max_seqs = 3 + 5 * round;
+        d.async = (fg_async)(round % 3);
+        jobs_storm(&d, jobs, n, &random);
+    }
+    model_sample_close(&m);
+    model_sample_close(&other);
+    free(jobs);
+}
+
+static void test_spec_draft_same(void) {
+    spec_draft_storm(fg_backend_null(), 80, 31);
+    spec_draft_storm(NULL, 24, 32);
+}
+
+/* On a clock that stands still, by which no guess costs anything. */
+static fg_engine *spec_draft_engine(const model_sample *m, const model_sample *draft, const fg_backend *backend) {
+    static double clock;
+    fg_engine_desc d = engine_desc(m->model, backend);
+    d.draft_model = draft->model;
+    d.clock = api_clock;
+    d.clock_user = &clock;
+    return engine_new(&d);
+}
+
+/* A draft model that is the model itself is always right, also at temperature 1, since it draws with the same random numbers: 150
+   tokens take a fifth of the passes. One that knows nothing is given up. The text is that of plain decoding. */
+static void test_spec_draft_pays(void) {
+    model_spec spec = model_spec_tiny(), small = model_spec_tiny();
+    model_sample m, other;
+    job *plain = (job *)calloc(1, sizeof(job)), *j = (job *)calloc(1, sizeof(job));
+    fg_stats stats;
+    int round;
+    small.seed = 5;
+    model_sample_open(&m, &spec);
+    model_sample_open(&other, &small);
+    for (round = 0; round < 6; round++) {
+        fg_engine *e = spec_draft_engine(&m, round < 4 ? &m : &other, NULL);
+        j->desc.n_tokens = 3;
+        j->prompt[0] = 1;
+        j->desc.max_tokens = 150;
+        j->desc.ignore_eos = true;
+        j->desc.sampling.temperature = round % 2 ? 1.0f : 0.0f;
+        j->desc.n_draft = 4;
+        *plain = *j;
+        jobs_alone_on(m.model, NULL, plain, 1);
+        CHECK(job_submit(e, j) == FG_OK);
+        jobs_run(e);
+        job_check_ends(j);
+        CHECK(job_same(j, plain));
+        fg_get_stats(e, &stats);
+        if (round < 4) CHECKF(stats.drafted_tokens == stats.accepted_tokens && stats.n_passes <= 34, "%d passes, %d of %d right", (int)stats.n_passes, (int)stats.accepted_tokens, (int)stats.drafted_tokens);
+        else CHECKF(stats.drafted_tokens > 0 && stats.drafted_tokens < 60, "%d guesses", (int)stats.drafted_tokens);
+        job_clear(j);
+        engine_check_idle(e);
+        fg_engine_free(e);
+    }
+    model_sample_close(&m);
+    model_sample_close(&other);
+    free(plain);
+    free(j);
+}
+
+/* A draft model that is right, but takes as long as the model itself, is given up. */
+static void test_spec_draft_costs(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_null_options options;
+    fg_engine_desc d;
+    fg_engine *e;
+    fg_stats stats;
+    job *j = (job *)calloc(1, sizeof(job));
+    double clock = 0;
+    memset(&options, 0, sizeof(options));
+    options.base = 0.010;
+    options.per_token = 0.0001;
+    options.clock = &clock;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_null());
+    d.backend_options = &options;
+    d.clock = api_clock;
+    d.clock_user = &clock;
+    d.draft_model = m.model;
+    e = engine_new(&d);
+    j->desc.n_tokens = 3;
+    j->desc.max_tokens = 150;
+    j->desc.ignore_eos = true;
+    j->desc.n_draft = 4;
+    CHECK(job_submit(e, j) == FG_OK);
+    jobs_run(e);
+    job_check_ends(j);
+    fg_get_stats(e, &stats);
+    CHECKF(stats.drafted_tokens >= 16 && stats.drafted_tokens < 60 && stats.draft_seconds < 0.7, "%d guesses took %g s", (int)stats.drafted_tokens, stats.draft_seconds);
+    engine_check_idle(e);
+    fg_engine_free(e);
+    model_sample_close(&m);
+    free(j);
+}
+
+/* Another vocabulary, and memory that is counted. */
+static void test_spec_draft_errors(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e = NULL;
+    fg_memory plain, both;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, NULL);
+    CHECK(fg_estimate_memory(&d, &plain) == FG_OK);
+    d.draft_path = "no such file";
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_IO && !e);
+    d.draft_path = NULL;
+    d.draft_model = m.model;
+    CHECK(fg_estimate_memory(&d, &both) == FG_OK && both.weights == 2 * plain.weights && both.kv > plain.kv && both.total > plain.total);
+    m.model->hp.n_vocab--;
+    {
+        model_sample other;
+        model_sample_open(&other, &spec);
+        d.model = other.model;
+        CHECK(fg_engine_create(&d, &e) == FG_ERROR_INVALID_ARGUMENT && !e);
+        model_sample_close(&other);
+    }
+    m.model->hp.n_vocab++;
+    model_sample_close(&m);
+}
+
 /* ---- the distribution */
 
 enum { SPEC_TOKENS = 6, SPEC_DRAWS = 20000 };
@@ -213,7 +362,61 @@ static void test_spec_distribution(void) {
     api_close(a);
 }
 
+/* The same over a draft model that always guesses the likeliest of the six: its logits have a bias, which spec_biased takes out
+   of the model's. */
+static void spec_biased(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab) {
+    spec_six(user, sample, position, tokens, logits, n_vocab);
+    logits[100] -= 30;
+}
+
+static void test_spec_draft_distribution(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine *e;
+    job *j = (job *)calloc(1, sizeof(job));
+    int counts[SPEC_TOKENS] = {0}, biased[SPEC_TOKENS] = {0}, n = 0, i, run;
+    fg_stats stats;
+    uint64_t random = 4;
+    model_sample_open(&m, &spec);
+    e = spec_draft_engine(&m, &m, fg_backend_null());
+    for (run = 0; n < SPEC_DRAWS; run++) {
+        memset(j, 0, sizeof(*j));
+        j->prompt[0] = 1;
+        j->desc.n_tokens = 3;
+        j->desc.max_tokens = 150;
+        j->desc.n_draft = 4;
+        j->desc.on_logits = spec_biased;
+        j->desc.sampling.temperature = 1;
+        j->desc.sampling.seed = (uint64_t)run;
+        j->desc.sampling.n_logit_bias = 1;
+        j->bias.token = 100;
+        j->bias.bias = 30;
+        CHECK(job_submit(e, j) == FG_OK);
+        jobs_run(e);
+        for (i = 0; i < j->samples[0].n_tokens; i++, n++) {
+            int token = j->samples[0].tokens[i] - 100;
+            CHECK(token >= 0 && token < SPEC_TOKENS);
+            if (token < 0 || token >= SPEC_TOKENS) continue;
+            counts[token]++;
+            biased[test_random(&random) % 20 == 0 ? 0 : token]++;
+        }
+    }
+    fg_get_stats(e, &stats);
+    CHECKF(stats.accepted_tokens > 1000 && stats.accepted_tokens < stats.drafted_tokens * 3 / 4, "%d of %d right", (int)stats.accepted_tokens, (int)stats.drafted_tokens);
+    CHECKF(spec_chi_squared(counts, n) < 30, "chi squared is %.1f", spec_chi_squared(counts, n));
+    CHECKF(spec_chi_squared(biased, n) > 30, "of a bias chi squared is %.1f", spec_chi_squared(biased, n));
+    engine_check_idle(e);
+    fg_engine_free(e);
+    model_sample_close(&m);
+    free(j);
+}
+
 static void run_spec_tests(void) {
+    RUN(test_spec_draft_same);
+    RUN(test_spec_draft_pays);
+    RUN(test_spec_draft_costs);
+    RUN(test_spec_draft_errors);
+    RUN(test_spec_draft_distribution);
     RUN(test_spec_same);
     RUN(test_spec_bits);
     RUN(test_spec_pays);

@@ -145,7 +145,7 @@ bench_json() {
     number='[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
     grep -Eq '^\{"model":".*\}$' "$dir/json" || return 1
     for key in '"backend":"cpu"' '"device":"' "\"threads\":$number" '"prompt":32' "\"pp_tok_s\":$number" \
-        "\"decode\":\[\{\"batch\":1,\"tok_s\":$number\},\{\"batch\":4,\"tok_s\":$number\}\]" \
+        "\"decode\":\[\{\"batch\":1,\"tok_s\":$number,\"idle_us\":$number,\"idle_share\":$number\},\{\"batch\":4,\"tok_s\":$number," \
         "\"read_gb_s\":$number" "\"roof_gb_s\":$number"; do
         grep -Eq "$key" "$dir/json" || return 1
     done
@@ -158,7 +158,7 @@ simulated() {
     [ "$(grep -c '"policy": "splitfuse"' "$dir/out")" = 32 ] && [ "$(grep -c '"policy": "static"' "$dir/out")" = 32 ] && grep -q "</svg>" "$dir/sim.svg"
 }
 check "bench sim: --json and --plot" simulated
-swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && grep -q "</svg>" "$dir/sweep.svg"; }
+swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && out_matches '"async": "async-2", "rate": 16' && out_matches '"hashing_ns": [0-9]' && grep -q "</svg>" "$dir/sweep.svg"; }
 check "bench sweep: --json and --plot" swept
 budgets() {
     tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 || return 1
@@ -171,6 +171,19 @@ drafted() {
     tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 --draft 8 && cmp "$dir/out" "$dir/plain_draft"
 }
 check "--draft: the same text" drafted
+
+drafted_by() { tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 --draft-model $demo --draft 3 && cmp "$dir/out" "$dir/plain_draft" && grep -q "guesses right" "$dir/err"; }
+check "--draft-model: the same text" drafted_by
+drafted_wrong() { ! tool generate -m $demo -p x -n 1 --draft-model nosuchfile && [ $status = 1 ]; }
+check "--draft-model: a file that is not there" drafted_wrong
+
+asynchronous() {
+    for mode in off overlap 2; do
+        tool generate -m $demo -p "One two three. One two three. One two" -n 60 --temp 0 --async $mode && cmp "$dir/out" "$dir/plain_draft" || return 1
+    done
+    ! tool generate -m $demo -p x --async 3 && [ $status = 2 ]
+}
+check "--async: the same text" asynchronous
 beams() {
     tool generate -m $demo -p "Once upon a time" -n 12 --beams 4 --samples 2 --json && out_matches '"sample": 1' || return 1
     tool generate -m $demo -p "Once upon a time" -n 12 --best-of 4 --samples 2 --seed 1 --json && out_matches '"sample": 1'

@@ -31,37 +31,37 @@ static void test_vulkan_split(void) {
     }
 }
 
-/* A small model of every op against the scalar CPU, for each weight type. */
-static void test_vulkan_model(void) {
-    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
-    size_t n = (size_t)cpu_attn_total(&c) * 300, j;
-    float *scalar = (float *)calloc(n, sizeof(float)), *vulkan = (float *)calloc(n, sizeof(float));
+/* A small model of every op on a GPU against the scalar CPU, for every `step`th weight type. */
+static void gpu_check_model(const char *path, const cpu_attn *c, int step, double most) {
+    size_t n = (size_t)cpu_attn_total(c) * 300, j;
+    float *scalar = (float *)calloc(n, sizeof(float)), *other = (float *)calloc(n, sizeof(float));
     int i, p;
-    if (!cpu_vulkan_device(0)) {
-        free(scalar);
-        free(vulkan);
-        SKIP("there is no Vulkan device");
-    }
-    for (i = 0; i < CPU_TYPES; i++) {
-        cpu_rig *rig = cpu_model_rig(&c, cpu_types[i]);
+    for (i = 0; i < CPU_TYPES; i += step) {
+        cpu_rig *rig = cpu_model_rig(c, cpu_types[i]);
         double square = 0, error = 0;
         for (p = 0; p < 2; p++) {
-            if (cpu_rig_open(rig, p ? "vulkan" : "scalar", 2) != FG_OK) break;
+            if (cpu_rig_open(rig, p ? path : "scalar", 2) != FG_OK) break;
             rig->batch.tables[1] = rig->tables[0];
             rig->batch.slots[1] = rig->slots_of[0];
-            cpu_attn_all(&c, rig, 2, 90, p ? vulkan : scalar);
+            cpu_attn_all(c, rig, 2, 90, p ? other : scalar);
             cpu_rig_close(rig);
         }
         for (j = 0; j < n; j++) {
             square += (double)scalar[j] * (double)scalar[j];
-            error += ((double)vulkan[j] - (double)scalar[j]) * ((double)vulkan[j] - (double)scalar[j]);
+            error += ((double)other[j] - (double)scalar[j]) * ((double)other[j] - (double)scalar[j]);
         }
         error = sqrt(error / square);
-        CHECKF(error < 1e-4, "%s against scalar: %g", fg_type_name(cpu_types[i]), error);
+        CHECKF(error < most, "%s, %s against scalar: %g", path, fg_type_name(cpu_types[i]), error);
         cpu_rig_free(rig);
     }
     free(scalar);
-    free(vulkan);
+    free(other);
+}
+
+static void test_vulkan_model(void) {
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    gpu_check_model("vulkan", &c, 1, 1e-4);
 }
 
 static void test_vulkan_copy_blocks(void) {
@@ -70,17 +70,16 @@ static void test_vulkan_copy_blocks(void) {
 }
 
 /* A block to the host, back into another one, and out again: the same bytes. */
-static void test_vulkan_swap(void) {
+static void gpu_check_swap(const char *path) {
     cpu_attn c = {FG_TYPE_Q8_0, 2, 1, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {48, 0, 0, 0, 0, 0}};
-    const fg_backend *b = fg_backend_vulkan();
+    const fg_backend *b = cpu_backend_of(path);
     cpu_rig *rig;
     float rows[48 * 64];
     uint8_t *host;
     int32_t block[2];
     size_t bytes = 0, i, other = 0;
-    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     rig = cpu_attn_rig(&c, 64);
-    if (cpu_rig_open(rig, "vulkan", 1) == FG_OK) {
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
         cpu_batch_start(rig);
         cpu_attn_add(&c, rig, 0, 0, 48);
         cpu_attn_take(rig, rows);
@@ -99,6 +98,11 @@ static void test_vulkan_swap(void) {
         free(host);
     }
     cpu_rig_free(rig);
+}
+
+static void test_vulkan_swap(void) {
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    gpu_check_swap("vulkan");
 }
 
 static void test_vulkan_device(void) {
@@ -230,9 +234,9 @@ static fg_vulkan_fn vulkan_no_get(void *instance, const char *name) {
     return NULL;
 }
 
-/* A small engine on the faulty driver that answers one request; the first result that is not FG_OK. */
-static fg_result vulkan_try(fg_model *model, const fg_vulkan_options *options, bool *created, fg_finish *finish) {
-    fg_engine_desc d = engine_desc(model, fg_backend_vulkan());
+/* A small engine on a faulty driver that answers one request; the first result that is not FG_OK. */
+static fg_result gpu_try(fg_model *model, const fg_backend *backend, const void *options, bool *created, fg_finish *finish) {
+    fg_engine_desc d = engine_desc(model, backend);
     fg_request_desc request;
     fg_request handle;
     fg_engine *e = NULL;
@@ -243,11 +247,12 @@ static fg_result vulkan_try(fg_model *model, const fg_vulkan_options *options, b
     d.backend_options = options;
     d.max_context = 64;
     d.kv_tokens = 64;
+    d.block_tokens = 16;
     *created = false;
     *finish = FG_FINISH_NONE;
     r = fg_engine_create(&d, &e);
     if (r != FG_OK) return r;
-    *created = strcmp(fg_engine_get_backend(e), "vulkan") == 0;
+    *created = strcmp(fg_engine_get_backend(e), backend->name) == 0;
     memset(&request, 0, sizeof(request));
     request.tokens = prompt;
     request.n_tokens = 5;
@@ -286,7 +291,7 @@ static void test_vulkan_faults(void) {
             vulkan_faults.only = calls[c];
             vulkan_faults.left = i;
             vulkan_faults.result = lost ? FG__VK_DEVICE_LOST : FG__VK_OUT_OF_DEVICE_MEMORY;
-            r = vulkan_try(m.model, &options, &created, &finish);
+            r = gpu_try(m.model, fg_backend_vulkan(), &options, &created, &finish);
             if (vulkan_faults.left >= 0) { /* so many calls do not come */
                 CHECKF(r == FG_OK && created && finish == FG_FINISH_LENGTH, "%s: %s", calls[c], fg_last_error());
                 break;
@@ -299,7 +304,7 @@ static void test_vulkan_faults(void) {
     if (m.model) {
         bool created;
         fg_finish finish;
-        CHECK(vulkan_try(m.model, &options, &created, &finish) == FG_OK && !created && finish == FG_FINISH_LENGTH);
+        CHECK(gpu_try(m.model, fg_backend_vulkan(), &options, &created, &finish) == FG_OK && !created && finish == FG_FINISH_LENGTH);
     }
     model_sample_close(&m);
     fg__vk_loader_close(&vulkan_faults.loader);
@@ -352,7 +357,7 @@ static void test_vulkan_cache(void) {
         }
         if (file) fclose(file);
         if (i == 3 && (file = fopen(path, "wb")) != NULL) fclose(file); /* empty */
-        CHECK(vulkan_try(m.model, &options, &created, &finish) == FG_OK && created && finish == FG_FINISH_LENGTH);
+        CHECK(gpu_try(m.model, fg_backend_vulkan(), &options, &created, &finish) == FG_OK && created && finish == FG_FINISH_LENGTH);
     }
     model_sample_close(&m);
     remove(path);

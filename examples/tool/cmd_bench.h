@@ -116,14 +116,18 @@ static fg_result bench_drain(bench *b, const fg_request *requests, int batch) {
     return result;
 }
 
-/* Steps until `n_decode` passes carried one token of every sequence and nothing else: these are the decode rate. */
+/* Steps until `n_decode` passes carried nothing but one token of every sequence (or, with two in flight, of half of them): these
+   are the decode rate. */
 static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run) {
     double prompt_seconds = 0.0, decode_seconds = 0.0, bytes = 0.0;
     uint64_t prompt_tokens = 0, kv_before = 0;
-    double idle = 0.0, idle_before = 0.0;
-    int passes = 0;
+    double idle = 0.0, idle_before = 0.0, decoded = 0.0;
+    int passes = 0, least;
+    fg_engine_desc desc;
     bool busy = true;
     fg_result result = FG_OK;
+    fg_engine_get_desc(b->s.engine, &desc);
+    least = desc.async == FG_ASYNC_2 ? batch / 2 : batch;
     while (result == FG_OK && busy && passes < n_decode && !interrupted) {
         fg_stats stats;
         double start = now_seconds(), seconds;
@@ -134,17 +138,18 @@ static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run
         if (stats.pass_prompt_tokens > 0) {
             prompt_tokens += (uint64_t)stats.pass_prompt_tokens;
             prompt_seconds += seconds;
-        } else if (stats.pass_decode_tokens == batch) {
+        } else if (stats.pass_decode_tokens >= least) {
             bytes += b->weight_bytes + (double)(stats.kv_bytes_read - kv_before);
             decode_seconds += seconds;
             idle += stats.idle_seconds - idle_before;
+            decoded += stats.pass_decode_tokens;
             passes++;
         }
         idle_before = stats.idle_seconds;
         kv_before = stats.kv_bytes_read;
     }
     run->pp_tok_s = prompt_seconds > 0.0 ? (double)prompt_tokens / prompt_seconds : 0.0;
-    run->tok_s = decode_seconds > 0.0 ? (double)passes * batch / decode_seconds : 0.0;
+    run->tok_s = decode_seconds > 0.0 ? decoded / decode_seconds : 0.0;
     run->idle_us = passes ? 1e6 * idle / passes : 0.0;
     run->idle_share = decode_seconds > 0.0 ? idle / decode_seconds : 0.0;
     run->read_gb_s = decode_seconds > 0.0 ? bytes / decode_seconds / 1e9 : 0.0;

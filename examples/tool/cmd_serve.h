@@ -113,6 +113,7 @@ static void call_finish(server *s, call *c) {
 static bool call_submit_prompts(server *s, call *c) {
     fg_request_desc desc = c->request.desc;
     int i;
+    if (!desc.n_beams) desc.n_draft = draft_tokens(s->args);
     for (i = 0; i < c->request.n_prompts; i++) {
         fg_result result;
         desc.prompt = NULL;

@@ -265,6 +265,23 @@ static int sim_plot(const sim *m) {
     return plot_write(m->args->plot, charts, 2 * SIM_WORKLOADS) == 0 ? 0 : failure("%s: %s", m->args->plot, strerror(errno));
 }
 
+static void sim_device(sim *m) {
+    m->device.base = sim_weights;
+    m->device.per_token = sim_token;
+    m->device.per_kv_token = sim_kv;
+    m->device.overhead = sim_host;
+    m->device.roofline = true;
+    m->device.clock = &m->clock;
+    m->desc.backends[0] = fg_backend_null();
+    m->desc.backend_options = &m->device;
+    m->desc.clock = sim_clock;
+    m->desc.clock_user = &m->clock;
+    m->desc.max_context = 8192;
+    m->desc.max_seqs = 32;
+    m->desc.kv_tokens = 110000; /* of 0.5 MB, beside the weights in 80 GB */
+    m->desc.no_prefix_cache = true;
+}
+
 static int cmd_sim(tool_args *args) {
     static sim m;
     int result;
@@ -273,21 +290,8 @@ static int cmd_sim(tool_args *args) {
     result = describe_engine(args, &m.desc);
     if (result == 0) result = load_model(args, false, &m.s.model);
     if (result != 0) return result;
-    m.device.base = sim_weights;
-    m.device.per_token = sim_token;
-    m.device.per_kv_token = sim_kv;
-    m.device.overhead = sim_host;
-    m.device.roofline = true;
-    m.device.clock = &m.clock;
+    sim_device(&m);
     m.desc.model = m.s.model;
-    m.desc.backends[0] = fg_backend_null();
-    m.desc.backend_options = &m.device;
-    m.desc.clock = sim_clock;
-    m.desc.clock_user = &m.clock;
-    m.desc.max_context = 8192;
-    m.desc.max_seqs = 32;
-    m.desc.kv_tokens = 110000; /* of 0.5 MB, beside the weights in 80 GB */
-    m.desc.no_prefix_cache = true;
     m.desc.progress = NULL;
     catch_interrupts();
     if (sim_all(&m) != FG_OK) result = failure("%s", fg_last_error());

@@ -27,7 +27,7 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption, *async;
+    const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption, *async;
     int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_prefix_cache, no_even_split, saturate;
     double target_tbt;
@@ -83,7 +83,7 @@ static const option options[] = {
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
     {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
-    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw throughput over the share of hits, as SVG"},
+    {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw the curves, as SVG"},
     {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_BENCH,
@@ -146,8 +146,6 @@ static const option options[] = {
     {"--stop", NULL, "TEXT", OPT_LIST, FIELD(stops), 0, 0, CMD_TEXT, "end at this text, which is left out; repeatable"},
     {"--beams", NULL, "N", OPT_INT, FIELD(beams), 1, 10, CMD_GENERATE, "beam search of this width, in place of sampling"},
     {"--best-of", NULL, "N", OPT_INT, FIELD(best_of), 1, 1024, CMD_GENERATE, "draw N texts, show the --samples most likely ones"},
-    {"--draft", NULL, "N", OPT_INT, FIELD(draft), 0, 16, CMD_TEXT,
-     "guess N tokens ahead from what was said before (0); the text stays the same"},
     {"--ignore-eos", NULL, NULL, OPT_FLAG, FIELD(ignore_eos), 0, 0, CMD_GENERATE, "go on past end tokens"},
     {"--min-tokens", NULL, "N", OPT_INT, FIELD(min_tokens), 0, INT_MOST, CMD_TEXT, "no end before so many tokens"},
     {"--logprobs", NULL, "N", OPT_INT, FIELD(logprobs), 0, FG_MAX_TOP_LOGPROBS, CMD_GENERATE,
@@ -156,13 +154,17 @@ static const option options[] = {
     {NULL, NULL, NULL, OPT_FLAG, 0, 0, 0, CMD_ENGINE, "engine"},
     {"-c", "--context", "N", OPT_INT, FIELD(context), 1, INT_MOST, CMD_TEXT | CMD_PERPLEXITY | CMD_INFO | CMD_SERVE,
      "longest sequence in tokens"},
-    {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, vulkan, or null (computes nothing)"},
+    {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, cuda, hip, vulkan, or null (computes nothing)"},
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},
     {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
     {"--preemption", NULL, "NAME", OPT_TEXT, FIELD(preemption), 0, 0, CMD_ENGINE,
      "when the KV pool is short: auto, recompute or swap"},
+    {"--draft", NULL, "N", OPT_INT, FIELD(draft), 0, 16, CMD_TEXT | CMD_SERVE,
+     "guess N tokens ahead from what was said before (0), or with --draft-model (4); the text stays the same"},
+    {"--draft-model", NULL, "FILE", OPT_TEXT, FIELD(draft_model), 0, 0, CMD_TEXT | CMD_SERVE,
+     "a small model of the same vocabulary, that guesses"},
     {"--async", NULL, "MODE", OPT_TEXT, FIELD(async), 0, 0, CMD_ENGINE,
      "what runs beside the device: off (nothing), overlap (scheduling, delivery), 2 (and two passes in flight)"},
     {"--saturate", NULL, NULL, OPT_FLAG, FIELD(saturate), 0, 0, CMD_ENGINE,
@@ -198,7 +200,7 @@ static void args_default(tool_args *args) {
     memset(args, 0, sizeof(*args));
     args->backend = "cpu";
     args->n_predict = -1; /* each command has its own */
-    args->logprobs = -1;
+    args->logprobs = args->draft = -1;
     args->samples = 1;
     args->temperature = 0.8;
     args->top_k = 40;

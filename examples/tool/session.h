@@ -89,6 +89,8 @@ static int find_kv_type(const tool_args *args, fg_type *type) {
 
 static int find_backend(const tool_args *args, const fg_backend **backend) {
     *backend = strcmp(args->backend, "cpu") == 0 ? fg_backend_cpu()
+             : strcmp(args->backend, "cuda") == 0 ? fg_backend_cuda()
+             : strcmp(args->backend, "hip") == 0 ? fg_backend_hip()
              : strcmp(args->backend, "vulkan") == 0 ? fg_backend_vulkan()
              : strcmp(args->backend, "null") == 0 ? fg_backend_null() : NULL;
     if (!*backend) return usage_error(args, "no backend '%s'", args->backend);
@@ -108,6 +110,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     if (result == 0) result = find_preemption(args, &desc->preemption);
     if (result == 0) result = find_async(args, &desc->async);
     if (result == 0) result = find_kv_type(args, &desc->kv_type);
+    desc->draft_path = args->draft_model;
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
     desc->n_threads = args->threads;
@@ -163,6 +166,9 @@ static int session_open(const tool_args *args, session *s) {
     return result;
 }
 
+/* How many tokens to guess ahead. */
+static int draft_tokens(const tool_args *args) { return args->draft >= 0 ? args->draft : args->draft_model ? 4 : 0; }
+
 /* "15=-2.5" and "15=-inf". `biases` must live as long as the request is being submitted. */
 static int parse_biases(const tool_args *args, fg_logit_bias *biases) {
     int i;
@@ -198,7 +204,7 @@ static int describe_request(const tool_args *args, int default_tokens, fg_reques
     p->n_logit_bias = args->biases.count;
     desc->max_tokens = args->n_predict < 0 ? default_tokens : args->n_predict;
     desc->min_tokens = args->min_tokens;
-    desc->n_draft = args->draft;
+    desc->n_draft = args->beams ? args->draft > 0 ? args->draft : 0 : draft_tokens(args);
     desc->n_beams = args->beams;
     desc->best_of = args->best_of;
     desc->stop = args->stops.items;

@@ -1,0 +1,93 @@
+/* fg_cuda.h: the CUDA backend of fastgen.h, for NVIDIA's GPUs.                       Public domain or MIT, as fastgen.h.
+
+   Include it after fastgen.h, in the file with FASTGEN_IMPLEMENTATION and wherever fg_backend_cuda is named:
+
+       #define FASTGEN_IMPLEMENTATION
+       #include "fastgen.h"
+       #include "backends/cuda/fg_cuda.h"
+       ...
+       desc.backends[0] = fg_backend_cuda();            // falls through to the next backend where there is no driver
+
+   The driver (libcuda.so.1, nvcuda.dll; 11.4 or later) is found at run time; no CUDA toolkit is needed to build. A device
+   must have compute capability 7.5 or later. fg_engine_desc.device takes a device's number or a part of its name; without it
+   the first device is taken. The environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver.
+
+   The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
+   the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
+
+   What the host does, the same for CUDA and HIP, is in fg_gpu_host.h. */
+
+#ifndef FG_CUDA_H
+#define FG_CUDA_H
+
+#include "fg_gpu_host.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const fg_backend *fg_backend_cuda(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FG_CUDA_H */
+
+#if defined(FASTGEN_IMPLEMENTATION) && !defined(FG__CUDA_IMPLEMENTED)
+#define FG__CUDA_IMPLEMENTED
+
+#if defined(__has_include)
+#if __has_include("fg_cuda_kernels.h")
+#include "fg_cuda_kernels.h"
+#define FG__CUDA_HAS_KERNELS
+#endif
+#endif
+#ifndef FG__CUDA_HAS_KERNELS
+static const fg__gpu_image *const fg__cuda_images = NULL;
+enum { FG__CUDA_IMAGES = 0 };
+#endif
+
+/* In the order of fg__gpu_api; NULL: CUDA has none. */
+static const char *const fg__cuda_names[FG__GPU_FUNCTIONS] = {
+    "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", NULL, NULL, NULL,
+    "cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamWaitEvent",
+    "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize", "cuModuleLoadData", "cuModuleUnload",
+    "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecDestroy", "cuGraphDestroy",
+};
+
+/* Of CUdevice_attribute: shared memory of a block, warp size, multiprocessors, compute capability, shared memory of a block that
+   asks for it. */
+static const int fg__cuda_attributes[FG__GPU_ATTRIBUTES] = {8, 10, 16, 75, 76, 97};
+
+static const fg__gpu_driver fg__cuda_driver = {
+    "cuda", "CUDA", "FASTGEN_CUDA_LIBRARY",
+#if FG__WINDOWS
+    {"nvcuda.dll", NULL},
+#else
+    {"libcuda.so.1", "libcuda.so"},
+#endif
+    fg__cuda_names, fg__cuda_attributes, 11040, false,
+};
+
+static int fg__cuda_probe(void) { return fg__gpu_probe(&fg__cuda_driver); }
+
+static fg_result fg__cuda_open(const fg_device_desc *desc, fg_device **device) {
+    return fg__gpu_open(&fg__cuda_driver, fg__cuda_images, FG__CUDA_IMAGES, desc, device);
+}
+
+const fg_backend *fg_backend_cuda(void) {
+    static const fg_backend backend = {
+        FG_BACKEND_ABI, sizeof(fg_backend), "cuda",
+        fg__cuda_probe, fg__cuda_open, fg__gpu_close, fg__gpu_caps,
+        fg__gpu_alloc, fg__gpu_free, fg__gpu_write, fg__gpu_read,
+        fg__gpu_pack, fg__gpu_unpack, fg__gpu_prepare, fg__gpu_release,
+        fg__gpu_submit, fg__gpu_wait, fg__gpu_copy_blocks, fg__gpu_profile,
+        fg__gpu_swap_blocks,
+    };
+    return &backend;
+}
+
+#endif /* FASTGEN_IMPLEMENTATION */

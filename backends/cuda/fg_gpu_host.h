@@ -1,0 +1,1841 @@
+/* fg_gpu_host.h: what the CUDA and the HIP backend of fastgen.h do on the host.       Public domain or MIT, as fastgen.h.
+
+   Included by fg_cuda.h and fg_hip.h. The two drivers have the same functions under other names, so that one table of
+   function pointers (fg__gpu_api), filled at run time, serves for both; kernels.h says what kernels there are. */
+
+#ifndef FG_GPU_HOST_H
+#define FG_GPU_HOST_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* fg_engine_desc.backend_options of fg_backend_cuda and fg_backend_hip; all zero is the default. */
+typedef struct fg_gpu_options {
+    const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
+    bool no_graphs;       /* kernels are launched one by one, not as graphs */
+    bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
+    size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
+    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
+} fg_gpu_options;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FG_GPU_HOST_H */
+
+#if defined(FASTGEN_IMPLEMENTATION) && !defined(FG__GPU_IMPLEMENTED)
+#define FG__GPU_IMPLEMENTED
+
+#if !FG__WINDOWS
+#include <dlfcn.h>
+#endif
+#include "kernels.h"
+
+/* ================================================================================================
+   The driver: its functions, found at run time. tests/test_gpu_abi.c compares them with the official headers.
+   Device pointers are 64 bits, handles are pointers, results and devices are int, in both.
+   ================================================================================================ */
+
+#if FG__WINDOWS
+#define FG__GPU_CALL __stdcall
+#else
+#define FG__GPU_CALL
+#endif
+
+typedef void (*fg__gpu_fn)(void);
+typedef uint64_t fg__gpu_pointer; /* into device memory */
+
+enum { FG__GPU_OUT_OF_MEMORY = 2, FG__GPU_NO_BINARY = 209 };
+
+enum {
+    FG__GPU_SHARED_BYTES,
+    FG__GPU_WARP,
+    FG__GPU_PROCESSORS,
+    FG__GPU_MAJOR,
+    FG__GPU_MINOR,
+    FG__GPU_SHARED_MOST,
+    FG__GPU_ATTRIBUTES
+};
+
+/* One driver has contexts, which are pushed and popped, the other a device for each thread. */
+typedef struct fg__gpu_api {
+    int(FG__GPU_CALL *init)(unsigned flags);
+    int(FG__GPU_CALL *driver_version)(int *version);
+    int(FG__GPU_CALL *device_count)(int *n);
+    int(FG__GPU_CALL *device_get)(int *device, int index);
+    int(FG__GPU_CALL *device_name)(char *name, int size, int device);
+    int(FG__GPU_CALL *device_attribute)(int *value, int attribute, int device);
+    int(FG__GPU_CALL *device_memory)(size_t *bytes, int device);
+    int(FG__GPU_CALL *context_retain)(void **context, int device);
+    int(FG__GPU_CALL *context_release)(int device);
+    int(FG__GPU_CALL *context_push)(void *context);
+    int(FG__GPU_CALL *context_pop)(void **context);
+    int(FG__GPU_CALL *get_device)(int *device);
+    int(FG__GPU_CALL *set_device)(int device);
+    int(FG__GPU_CALL *device_properties)(void *properties, int device);
+    int(FG__GPU_CALL *memory_info)(size_t *free_bytes, size_t *total);
+    int(FG__GPU_CALL *memory_alloc)(fg__gpu_pointer *at, size_t bytes);
+    int(FG__GPU_CALL *memory_free)(fg__gpu_pointer at);
+    int(FG__GPU_CALL *host_alloc)(void **at, size_t bytes, unsigned flags);
+    int(FG__GPU_CALL *host_free)(void *at);
+    int(FG__GPU_CALL *copy_to_device)(fg__gpu_pointer to, const void *from, size_t bytes, void *stream);
+    int(FG__GPU_CALL *copy_to_host)(void *to, fg__gpu_pointer from, size_t bytes, void *stream);
+    int(FG__GPU_CALL *copy_on_device)(fg__gpu_pointer to, fg__gpu_pointer from, size_t bytes, void *stream);
+    int(FG__GPU_CALL *fill)(fg__gpu_pointer to, unsigned char value, size_t bytes, void *stream);
+    int(FG__GPU_CALL *stream_create)(void **stream, unsigned flags);
+    int(FG__GPU_CALL *stream_destroy)(void *stream);
+    int(FG__GPU_CALL *stream_wait)(void *stream);
+    int(FG__GPU_CALL *stream_wait_event)(void *stream, void *event, unsigned flags);
+    int(FG__GPU_CALL *event_create)(void **event, unsigned flags);
+    int(FG__GPU_CALL *event_destroy)(void *event);
+    int(FG__GPU_CALL *event_record)(void *event, void *stream);
+    int(FG__GPU_CALL *event_wait)(void *event);
+    int(FG__GPU_CALL *module_load)(void **module, const void *image);
+    int(FG__GPU_CALL *module_unload)(void *module);
+    int(FG__GPU_CALL *module_function)(void **function, void *module, const char *name);
+    int(FG__GPU_CALL *function_attribute)(void *function, int attribute, int value); /* NULL with HIP */
+    int(FG__GPU_CALL *launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                              unsigned block_z, unsigned shared_bytes, void *stream, void **parameters, void **extra);
+    int(FG__GPU_CALL *capture_begin)(void *stream, int mode);
+    int(FG__GPU_CALL *capture_end)(void *stream, void **graph);
+    int(FG__GPU_CALL *graph_instantiate)(void **exec, void *graph, unsigned long long flags);
+    int(FG__GPU_CALL *graph_launch)(void *exec, void *stream);
+    int(FG__GPU_CALL *graph_exec_destroy)(void *exec);
+    int(FG__GPU_CALL *graph_destroy)(void *graph);
+} fg__gpu_api;
+
+#define FG__GPU_FUNCTIONS ((int)(sizeof(fg__gpu_api) / sizeof(fg__gpu_fn)))
+
+/* One of the two drivers. */
+typedef struct fg__gpu_driver {
+    const char *name, *label, *variable; /* the variable of the environment with the library's name */
+    const char *libraries[2];
+    const char *const *names;            /* of the functions; NULL: has none */
+    const int *attributes;               /* numbers of FG__GPU_ATTRIBUTES; -1: has none */
+    int least_version;                   /* of driver_version */
+    bool is_hip;
+} fg__gpu_driver;
+
+/* Compiled kernels, packed (see fg__gpu_unpack_image) and cut into strings of a length that every compiler takes. */
+typedef struct fg__gpu_image {
+    const char *target;        /* "sm_80", "compute_75" (PTX), "gfx1100", "gfx11-generic" */
+    const char *const *pieces; /* FG__GPU_PIECE bytes each, but for the last */
+    size_t packed_bytes, bytes;
+} fg__gpu_image;
+
+enum { FG__GPU_PIECE = 4000 };
+
+typedef struct fg__gpu_loader {
+    const fg__gpu_driver *driver;
+    void *library;
+    fg__gpu_api api;
+} fg__gpu_loader;
+
+static fg__gpu_fn fg__gpu_symbol(void *library, const char *name) {
+    fg__gpu_fn function = NULL;
+#if FG__WINDOWS
+    FARPROC found = GetProcAddress((HMODULE)library, name);
+#else
+    void *found = dlsym(library, name);
+#endif
+    memcpy(&function, &found, sizeof(function));
+    return function;
+}
+
+static void *fg__gpu_library(const char *name) {
+#if FG__WINDOWS
+    return (void *)LoadLibraryA(name);
+#else
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); /* drivers have threads, and do not like to be unloaded */
+#endif
+}
+
+static void fg__gpu_loader_close(fg__gpu_loader *loader) {
+#if FG__WINDOWS
+    if (loader->library) FreeLibrary((HMODULE)loader->library);
+#else
+    if (loader->library) dlclose(loader->library);
+#endif
+    memset(loader, 0, sizeof(*loader));
+}
+
+static fg_result fg__gpu_loader_fill(fg__gpu_loader *loader) {
+    const fg__gpu_driver *driver = loader->driver;
+    const char *own = getenv(driver->variable);
+    int i;
+    if (own && *own) loader->library = fg__gpu_library(own);
+    for (i = 0; i < 2 && !(own && *own) && !loader->library; i++)
+        if (driver->libraries[i]) loader->library = fg__gpu_library(driver->libraries[i]);
+    if (!loader->library)
+        return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s driver (%s)", driver->label, own && *own ? own : driver->libraries[0]);
+    for (i = 0; i < FG__GPU_FUNCTIONS; i++) {
+        fg__gpu_fn function = driver->names[i] ? fg__gpu_symbol(loader->library, driver->names[i]) : NULL;
+        if (!function && driver->names[i] && strcmp(driver->names[i], "hipGetDevicePropertiesR0600") == 0)
+            function = fg__gpu_symbol(loader->library, "hipGetDeviceProperties"); /* before ROCm 6 */
+        if (!function && driver->names[i])
+            return fg__fail(FG_ERROR_NOT_FOUND, "the %s driver has no %s: it is too old", driver->label, driver->names[i]);
+        memcpy((char *)&loader->api + (size_t)i * sizeof(function), &function, sizeof(function));
+    }
+    return FG_OK;
+}
+
+static fg_result fg__gpu_loader_open(fg__gpu_loader *loader, const fg__gpu_driver *driver) {
+    int version = 0, code;
+    fg_result r;
+    memset(loader, 0, sizeof(*loader));
+    loader->driver = driver;
+    if ((r = fg__gpu_loader_fill(loader)) == FG_OK) {
+        code = loader->api.init(0);
+        if (code) r = fg__fail(FG_ERROR_NOT_FOUND, "%s does not start: error %d", driver->label, code);
+        else if (loader->api.driver_version(&version) || version < driver->least_version)
+            r = fg__fail(FG_ERROR_NOT_FOUND, "the %s driver is too old: its version is %d, and %d is needed", driver->label, version,
+                         driver->least_version);
+    }
+    if (r != FG_OK) fg__gpu_loader_close(loader);
+    return r;
+}
+
+static int fg__gpu_probe(const fg__gpu_driver *driver) {
+    fg__gpu_loader loader;
+    int n = 0;
+    if (fg__gpu_loader_open(&loader, driver) != FG_OK) return 0;
+    if (loader.api.device_count(&n)) n = 0;
+    fg__gpu_loader_close(&loader);
+    return FG__MAX(n, 0);
+}
+
+/* ================================================================================================
+   Devices
+   ================================================================================================ */
+
+enum { FG__GPU_STAGING = 4 << 20, FG__GPU_STAGES = 2, FG__GPU_ALIGN = 256 };
+
+/* A range of device memory. */
+typedef struct fg__gpu_range {
+    fg__gpu_pointer at;
+    size_t bytes;
+} fg__gpu_range;
+
+/* Pinned host memory on its way to or from the device; `event` comes when the last copy of it is done. */
+typedef struct fg__gpu_stage {
+    char *at;
+    void *event;
+    bool busy;
+} fg__gpu_stage;
+
+typedef struct fg__gpu_device {
+    fg__env env;
+    fg__gpu_loader loader;
+    fg__gpu_api api;
+    fg_gpu_options options;
+    char name[128], isa[64];
+    int index, handle, attributes[FG__GPU_ATTRIBUTES], before; /* before: HIP's device of the calling thread */
+    size_t memory;
+    void *context;
+    bool is_open, lost; /* is_open: memory, streams and so on may exist */
+    void *compute, *copies;   /* streams */
+    void *passed, *copied;    /* events: the last pass is done; the last copy is */
+    bool has_passed, has_copied;
+    fg__gpu_stage stages[FG__GPU_STAGES];
+    void *module;
+    void *functions[FG_GPU_KERNEL_COUNT];
+    struct fg__gpu_weight *weights;
+} fg__gpu_device;
+
+/* Errors after which a context is of no more use: of hardware, of kernels, and a context that is gone. */
+static bool fg__gpu_is_fatal(int code) {
+    return code == 46 || code == 214 || code == 700 || code == 702 || code == 709 || code == 710 || (code >= 714 && code <= 719);
+}
+
+static fg_result fg__gpu_check(fg__gpu_device *d, int code, const char *what) {
+    const char *label = d->loader.driver->label;
+    if (!code) return FG_OK;
+    if (code == FG__GPU_OUT_OF_MEMORY) return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s: %s is out of memory", what, d->name);
+    if (!fg__gpu_is_fatal(code)) return fg__fail(FG_ERROR_DEVICE, "%s: %s error %d", what, label, code);
+    d->lost = true;
+    return fg__fail(FG_ERROR_DEVICE, "%s: the device was lost (%s error %d)", what, label, code);
+}
+
+/* Every function of the table begins with this and ends with fg__gpu_leave, also where it fails: the thread's own context
+   is as before when they return. */
+static fg_result fg__gpu_enter(fg__gpu_device *d) {
+    if (!d->loader.driver->is_hip) return fg__gpu_check(d, d->api.context_push(d->context), "entering the device's context");
+    if (d->api.get_device(&d->before)) d->before = 0;
+    return fg__gpu_check(d, d->api.set_device(d->handle), "choosing the device");
+}
+
+static void fg__gpu_leave(fg__gpu_device *d) {
+    void *context;
+    if (d->loader.driver->is_hip) (void)d->api.set_device(d->before);
+    else (void)d->api.context_pop(&context);
+}
+
+/* ---- Memory. ---- */
+
+static fg_result fg__gpu_take(fg__gpu_device *d, size_t bytes, fg__gpu_range *range) {
+    size_t room = 0, total = 0, spare = d->options.spare_bytes ? d->options.spare_bytes : (size_t)64 << 20;
+    fg_result r;
+    range->at = 0;
+    range->bytes = fg__round_up(FG__MAX(bytes, 4), FG__GPU_ALIGN);
+    if ((r = fg__gpu_check(d, d->api.memory_info(&room, &total), "asking for free memory")) != FG_OK) return r;
+    spare = FG__MIN(spare, total / 64);
+    if (range->bytes > room || room - range->bytes < spare)
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->name, (double)range->bytes / 1048576.0);
+    return fg__gpu_check(d, d->api.memory_alloc(&range->at, range->bytes), "device memory");
+}
+
+static void fg__gpu_give(fg__gpu_device *d, fg__gpu_range *range) {
+    if (range->at) (void)d->api.memory_free(range->at);
+    range->at = 0;
+}
+
+static fg_result fg__gpu_take_host(fg__gpu_device *d, size_t bytes, void **at) {
+    *at = NULL;
+    return fg__gpu_check(d, d->api.host_alloc(at, FG__MAX(bytes, 4), 0), "pinned memory");
+}
+
+static void fg__gpu_give_host(fg__gpu_device *d, void *at) {
+    if (at) (void)d->api.host_free(at);
+}
+
+/* ---- Copies between the host and the device: through two stages in turn, on a stream of their own. ---- */
+
+/* Copies come after the last pass. */
+static fg_result fg__gpu_copies_begin(fg__gpu_device *d) {
+    if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
+    if (!d->has_passed) return FG_OK;
+    return fg__gpu_check(d, d->api.stream_wait_event(d->copies, d->passed, 0), "ordering copies");
+}
+
+/* The next pass comes after them. */
+static fg_result fg__gpu_copies_end(fg__gpu_device *d) {
+    fg_result r = fg__gpu_check(d, d->api.event_record(d->copied, d->copies), "ordering copies");
+    if (r == FG_OK) d->has_copied = true;
+    return r;
+}
+
+static fg_result fg__gpu_stage_wait(fg__gpu_device *d, fg__gpu_stage *stage) {
+    if (!stage->busy) return FG_OK;
+    stage->busy = false;
+    return fg__gpu_check(d, d->api.event_wait(stage->event), "waiting for a copy");
+}
+
+static fg_result fg__gpu_stage_mark(fg__gpu_device *d, fg__gpu_stage *stage) {
+    fg_result r = fg__gpu_check(d, d->api.event_record(stage->event, d->copies), "marking a copy");
+    stage->busy = r == FG_OK;
+    return r;
+}
+
+static fg_result fg__gpu_copies_wait(fg__gpu_device *d) {
+    int i;
+    for (i = 0; i < FG__GPU_STAGES; i++) d->stages[i].busy = false;
+    return fg__gpu_check(d, d->api.stream_wait(d->copies), "waiting for copies");
+}
+
+/* Where bytes lie on the device: `n` blocks of `bytes` each, at base + number * stride; numbers NULL: 0, 1 and so on. */
+typedef struct fg__gpu_blocks {
+    fg__gpu_pointer base;
+    size_t stride, bytes;
+    const int32_t *numbers;
+    size_t n;
+} fg__gpu_blocks;
+
+static fg__gpu_blocks fg__gpu_blocks_one(fg__gpu_pointer at, size_t bytes) {
+    fg__gpu_blocks blocks;
+    blocks.base = at;
+    blocks.stride = blocks.bytes = bytes;
+    blocks.numbers = NULL;
+    blocks.n = 1;
+    return blocks;
+}
+
+/* Byte `place` of all the blocks one behind the other, and how many of `most` bytes are in the same block. */
+static fg__gpu_pointer fg__gpu_blocks_at(const fg__gpu_blocks *blocks, size_t place, size_t most, size_t *bytes) {
+    size_t i = place / blocks->bytes, offset = place % blocks->bytes;
+    *bytes = FG__MIN(most, blocks->bytes - offset);
+    return blocks->base + (uint64_t)(blocks->numbers ? (size_t)blocks->numbers[i] : i) * blocks->stride + offset;
+}
+
+/* Between a stage and the device: `bytes` of the blocks from `place` on. */
+static fg_result fg__gpu_stage_move(fg__gpu_device *d, fg__gpu_stage *stage, const fg__gpu_blocks *blocks, size_t place, size_t bytes, bool out) {
+    size_t done, n;
+    fg_result r;
+    for (done = 0; done < bytes; done += n) {
+        fg__gpu_pointer at = fg__gpu_blocks_at(blocks, place + done, bytes - done, &n);
+        int code = out ? d->api.copy_to_host(stage->at + done, at, n, d->copies) : d->api.copy_to_device(at, stage->at + done, n, d->copies);
+        if ((r = fg__gpu_check(d, code, "copying between host and device")) != FG_OK) return r;
+    }
+    return fg__gpu_stage_mark(d, stage);
+}
+
+/* Returns when the data may change, which is before they have arrived; the next pass waits for that. */
+static fg_result fg__gpu_send(fg__gpu_device *d, const fg__gpu_blocks *blocks, const void *data) {
+    size_t total = blocks->bytes * blocks->n, place, n;
+    fg_result r = fg__gpu_copies_begin(d);
+    int turn = 0;
+    for (place = 0; place < total && r == FG_OK; place += n, turn++) {
+        fg__gpu_stage *stage = &d->stages[turn % FG__GPU_STAGES];
+        n = FG__MIN(total - place, (size_t)FG__GPU_STAGING);
+        if ((r = fg__gpu_stage_wait(d, stage)) != FG_OK) break;
+        memcpy(stage->at, (const char *)data + place, n);
+        r = fg__gpu_stage_move(d, stage, blocks, place, n, false);
+    }
+    if (r == FG_OK) r = fg__gpu_copies_end(d);
+    if (r != FG_OK) (void)fg__gpu_copies_wait(d);
+    return r;
+}
+
+/* One stage is asked for while the other is copied from. */
+static fg_result fg__gpu_fetch(fg__gpu_device *d, const fg__gpu_blocks *blocks, void *data) {
+    size_t total = blocks->bytes * blocks->n, asked = 0, taken = 0;
+    fg_result r = fg__gpu_copies_begin(d);
+    int i;
+    for (i = 0; i < FG__GPU_STAGES && r == FG_OK; i++) r = fg__gpu_stage_wait(d, &d->stages[i]);
+    for (i = 0; r == FG_OK && taken < total; i++) {
+        fg__gpu_stage *stage = &d->stages[i % FG__GPU_STAGES];
+        size_t n = FG__MIN(total - asked, (size_t)FG__GPU_STAGING);
+        if (i >= FG__GPU_STAGES) {
+            size_t came = FG__MIN(total - taken, (size_t)FG__GPU_STAGING);
+            if ((r = fg__gpu_stage_wait(d, stage)) != FG_OK) break;
+            memcpy((char *)data + taken, stage->at, came);
+            taken += came;
+        }
+        if (n) r = fg__gpu_stage_move(d, stage, blocks, asked, n, true);
+        asked += n;
+    }
+    if (r != FG_OK) (void)fg__gpu_copies_wait(d);
+    return r;
+}
+
+static void *fg__gpu_alloc(fg_device *handle, size_t bytes) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_range *range = (fg__gpu_range *)fg__calloc(&d->env, 1, sizeof(fg__gpu_range));
+    fg_result r;
+    if (!range) return NULL;
+    if ((r = fg__gpu_enter(d)) == FG_OK) {
+        r = fg__gpu_take(d, bytes, range);
+        fg__gpu_leave(d);
+    }
+    if (r == FG_OK) return range;
+    fg__free(&d->env, range);
+    return NULL;
+}
+
+/* Waits for what is under way, which may use memory that is freed next. */
+static void fg__gpu_settle(fg__gpu_device *d) {
+    (void)fg__gpu_copies_wait(d);
+    (void)fg__gpu_check(d, d->api.stream_wait(d->compute), "waiting for the device");
+}
+
+static void fg__gpu_free(fg_device *handle, void *memory) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    if (!memory) return;
+    if (fg__gpu_enter(d) == FG_OK) {
+        fg__gpu_settle(d);
+        fg__gpu_give(d, (fg__gpu_range *)memory);
+        fg__gpu_leave(d);
+    }
+    fg__free(&d->env, memory);
+}
+
+static fg_result fg__gpu_write(fg_device *handle, void *memory, size_t offset, const void *data, size_t bytes) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    const fg__gpu_range *range = (const fg__gpu_range *)memory;
+    fg__gpu_blocks blocks;
+    fg_result r;
+    if (offset > range->bytes || bytes > range->bytes - offset)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a write past the end of device memory");
+    if (bytes == 0) return FG_OK;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    blocks = fg__gpu_blocks_one(range->at + offset, bytes);
+    r = fg__gpu_send(d, &blocks, data);
+    fg__gpu_leave(d);
+    return r;
+}
+
+static fg_result fg__gpu_read(fg_device *handle, const void *memory, size_t offset, void *data, size_t bytes) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    const fg__gpu_range *range = (const fg__gpu_range *)memory;
+    fg__gpu_blocks blocks;
+    fg_result r;
+    if (offset > range->bytes || bytes > range->bytes - offset)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a read past the end of device memory");
+    if (bytes == 0) return FG_OK;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    blocks = fg__gpu_blocks_one(range->at + offset, bytes);
+    r = fg__gpu_fetch(d, &blocks, data);
+    fg__gpu_leave(d);
+    return r;
+}
+
+/* ---- Opening. ---- */
+
+/* The name of an AMD device's instruction set. The structure of properties differs between versions, and the name is its one
+   member that begins with gfx. */
+static bool fg__gpu_find_isa(const fg__gpu_api *api, int device, char *isa, size_t size) {
+    union {
+        char bytes[16384];
+        uint64_t align;
+    } properties;
+    size_t i, n;
+    memset(&properties, 0, sizeof(properties));
+    if (api->device_properties(properties.bytes, device)) return false;
+    for (i = 256; i + 64 < sizeof(properties.bytes); i++) /* the device's own name comes first */
+        if (memcmp(properties.bytes + i, "gfx", 3) == 0) break;
+    if (i + 64 >= sizeof(properties.bytes)) return false;
+    for (n = 0; n + 1 < size && n < 32 && properties.bytes[i + n] && properties.bytes[i + n] != ':'; n++) isa[n] = properties.bytes[i + n];
+    isa[n] = 0;
+    return true;
+}
+
+/* Fills name, instruction set, memory and attributes of device number `index`. */
+static fg_result fg__gpu_describe(fg__gpu_device *d, int index) {
+    const fg__gpu_driver *driver = d->loader.driver;
+    fg_result r;
+    int i;
+    d->index = index;
+    snprintf(d->name, sizeof(d->name), "%s device %d", driver->label, index);
+    if ((r = fg__gpu_check(d, d->api.device_get(&d->handle, index), "a device")) != FG_OK) return r;
+    if ((r = fg__gpu_check(d, d->api.device_name(d->name, (int)sizeof(d->name), d->handle), "a device's name")) != FG_OK) return r;
+    d->name[sizeof(d->name) - 1] = 0;
+    if ((r = fg__gpu_check(d, d->api.device_memory(&d->memory, d->handle), "a device's memory")) != FG_OK) return r;
+    for (i = 0; i < FG__GPU_ATTRIBUTES; i++) {
+        d->attributes[i] = 0;
+        if (driver->attributes[i] < 0) continue;
+        r = fg__gpu_check(d, d->api.device_attribute(&d->attributes[i], driver->attributes[i], d->handle), "a device's properties");
+        if (r != FG_OK) return r;
+    }
+    d->attributes[FG__GPU_SHARED_MOST] = FG__MAX(d->attributes[FG__GPU_SHARED_MOST], d->attributes[FG__GPU_SHARED_BYTES]);
+    if (!driver->is_hip) snprintf(d->isa, sizeof(d->isa), "sm_%d%d", d->attributes[FG__GPU_MAJOR], d->attributes[FG__GPU_MINOR]);
+    else if (!fg__gpu_find_isa(&d->api, d->handle, d->isa, sizeof(d->isa)))
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%s does not tell its instruction set", d->name);
+    return FG_OK;
+}
+
+/* The device of a number or a part of a name. */
+static fg_result fg__gpu_choose(fg__gpu_device *d, const char *wanted) {
+    const char *label = d->loader.driver->label;
+    char *end = NULL;
+    long number = wanted && *wanted ? strtol(wanted, &end, 10) : 0;
+    bool by_number = wanted && *wanted && !*end;
+    int n = 0, i;
+    fg_result r;
+    snprintf(d->name, sizeof(d->name), "%s", label);
+    if ((r = fg__gpu_check(d, d->api.device_count(&n), "counting devices")) != FG_OK) return r;
+    if (n < 1) return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device", label);
+    if (by_number && (number < 0 || number >= n)) return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device %ld, only %d", label, number, n);
+    for (i = by_number ? (int)number : 0; i < n; i++) {
+        if ((r = fg__gpu_describe(d, i)) != FG_OK) return r;
+        if (by_number || !wanted || !*wanted || strstr(d->name, wanted) || strstr(wanted, d->name) == wanted) return FG_OK;
+    }
+    return fg__fail(FG_ERROR_NOT_FOUND, "no %s device has '%s' in its name", label, wanted);
+}
+
+/* Unpacks an image into `to`, `bytes` long. Packed: tokens of a byte with the number of literals (high four bits; 15: further
+   bytes follow and add, until one is below 255) and of bytes to repeat minus 4 (low four bits, likewise); the literals;
+   three bytes with how far back to repeat from, the lowest first. The last token has literals only. */
+static bool fg__gpu_unpack_image(const fg__gpu_image *image, uint8_t *to) {
+    size_t from = 0, at = 0, n, back;
+    int part, shift;
+#define FG__GPU_NEXT ((uint8_t)image->pieces[from / FG__GPU_PIECE][from % FG__GPU_PIECE])
+    while (from < image->packed_bytes) {
+        uint8_t token = FG__GPU_NEXT, more;
+        back = 0;
+        from++;
+        for (part = 0; part < 2; part++) {
+            n = part ? token & 15 : token >> 4;
+            if (part) {
+                if (from >= image->packed_bytes) return at == image->bytes;
+                if (from + 3 > image->packed_bytes) return false;
+                for (shift = 0; shift < 24; shift += 8, from++) back |= (size_t)FG__GPU_NEXT << shift;
+            }
+            for (more = n == 15 ? 255 : 0; more == 255 && from < image->packed_bytes; n += more) {
+                more = FG__GPU_NEXT;
+                from++;
+            }
+            if (part) n += 4;
+            if (n > image->bytes - at || (part ? back < 1 || back > at : n > image->packed_bytes - from)) return false;
+            for (; n > 0; n--, at++) {
+                if (part) to[at] = to[at - back];
+                else {
+                    to[at] = FG__GPU_NEXT;
+                    from++;
+                }
+            }
+        }
+    }
+#undef FG__GPU_NEXT
+    return at == image->bytes;
+}
+
+/* How well code for `target` suits the device: 0 not at all; code for the very device is best, PTX comes last. */
+static int fg__gpu_suits(const fg__gpu_device *d, const char *target) {
+    int major = d->attributes[FG__GPU_MAJOR], minor = d->attributes[FG__GPU_MINOR], code;
+    if (strcmp(target, d->isa) == 0) return 1000;
+    if (d->loader.driver->is_hip) {
+        static const char *const generic[][2] = {{"gfx94", "gfx9-4-generic"}, {"gfx950", "gfx9-4-generic"}, {"gfx10 1", "gfx10-1-generic"},
+                                                 {"gfx103", "gfx10-3-generic"}, {"gfx11", "gfx11-generic"}, {"gfx12", "gfx12-generic"},
+                                                 {"gfx900", "gfx9-generic"}, {"gfx902", "gfx9-generic"}, {"gfx904", "gfx9-generic"},
+                                                 {"gfx906", "gfx9-generic"}, {"gfx909", "gfx9-generic"}, {"gfx90c", "gfx9-generic"}};
+        size_t i;
+        for (i = 0; i < FG__COUNT(generic); i++)
+            if (strncmp(d->isa, generic[i][0], strlen(generic[i][0])) == 0 && strcmp(target, generic[i][1]) == 0) return 500;
+        return 0;
+    }
+    if (strncmp(target, "sm_", 3) == 0) {
+        char *end;
+        code = (int)strtol(target + 3, &end, 10);
+        if (end[0] == 'a') return end[1] == 0 && code == 10 * major + minor ? 1001 : 0; /* for this one architecture */
+        return *end == 0 && code / 10 == major && code % 10 <= minor ? 500 + code % 10 : 0;
+    }
+    if (strncmp(target, "compute_", 8) != 0) return 0;
+    code = (int)strtol(target + 8, NULL, 10);
+    return code <= 10 * major + minor ? 1 + code : 0;
+}
+
+static fg_result fg__gpu_try_image(fg__gpu_device *d, const fg__gpu_image *image) {
+    uint8_t *bytes = (uint8_t *)fg__malloc(&d->env, image->bytes + 1, 1);
+    fg_result r = FG_OK;
+    int code = 0;
+    if (!bytes) return FG_ERROR_OUT_OF_MEMORY;
+    bytes[image->bytes] = 0; /* PTX is text */
+    if (!fg__gpu_unpack_image(image, bytes)) r = fg__fail(FG_ERROR_DEVICE, "the kernels for %s are damaged", image->target);
+    else code = d->api.module_load(&d->module, bytes);
+    fg__free(&d->env, bytes);
+    if (code) d->module = NULL;
+    return r == FG_OK ? fg__gpu_check(d, code, "loading kernels") : r;
+}
+
+/* Loads the code that suits the device best; what its driver refuses gives way to the next. */
+static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *images, int n) {
+    int best, score, limit = 1 << 30, i;
+    fg_result r = FG_OK;
+    if (n < 1)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "no %s kernels were built in: ./build.sh %s makes them", d->loader.driver->label,
+                        d->loader.driver->name);
+    for (;;) {
+        for (best = -1, score = 0, i = 0; i < n; i++) {
+            int suits = fg__gpu_suits(d, images[i].target);
+            if (suits <= score || suits >= limit) continue;
+            score = suits;
+            best = i;
+        }
+        if (best < 0)
+            return r != FG_OK ? r : fg__fail(FG_ERROR_UNSUPPORTED, "%s (%s) has no kernels among those built in", d->name, d->isa);
+        r = fg__gpu_try_image(d, &images[best]);
+        if (r == FG_OK || d->lost || r == FG_ERROR_OUT_OF_MEMORY) return r;
+        fg__log(&d->env, FG_LOG_WARNING, "%s does not take the kernels for %s", d->name, images[best].target);
+        limit = score;
+    }
+}
+
+static void fg__gpu_close(fg_device *handle) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__env env = d->env;
+    int i;
+    if (d->is_open && fg__gpu_enter(d) == FG_OK) {
+        if (d->copies) (void)d->api.stream_wait(d->copies);
+        if (d->compute) (void)d->api.stream_wait(d->compute);
+        for (i = 0; i < FG__GPU_STAGES; i++) {
+            fg__gpu_give_host(d, d->stages[i].at);
+            if (d->stages[i].event) (void)d->api.event_destroy(d->stages[i].event);
+        }
+        if (d->passed) (void)d->api.event_destroy(d->passed);
+        if (d->copied) (void)d->api.event_destroy(d->copied);
+        if (d->compute) (void)d->api.stream_destroy(d->compute);
+        if (d->copies) (void)d->api.stream_destroy(d->copies);
+        if (d->module) (void)d->api.module_unload(d->module);
+        fg__gpu_leave(d);
+    }
+    if (d->context) (void)d->api.context_release(d->handle);
+    fg__gpu_loader_close(&d->loader);
+    fg__free(&env, d);
+}
+
+static fg_result fg__gpu_make_streams(fg__gpu_device *d) {
+    void **events[2 + FG__GPU_STAGES];
+    fg_result r;
+    int i;
+    if ((r = fg__gpu_check(d, d->api.stream_create(&d->compute, 1 /* apart from the default one */), "a stream")) != FG_OK) return r;
+    if ((r = fg__gpu_check(d, d->api.stream_create(&d->copies, 1), "a stream")) != FG_OK) return r;
+    events[0] = &d->passed;
+    events[1] = &d->copied;
+    for (i = 0; i < FG__GPU_STAGES; i++) {
+        void *at;
+        if ((r = fg__gpu_take_host(d, FG__GPU_STAGING, &at)) != FG_OK) return r;
+        d->stages[i].at = (char *)at;
+        events[2 + i] = &d->stages[i].event;
+    }
+    for (i = 0; i < 2 + FG__GPU_STAGES && r == FG_OK; i++)
+        r = fg__gpu_check(d, d->api.event_create(events[i], 2 /* without times */), "an event");
+    return r;
+}
+
+static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, int n_images, const char *wanted) {
+    fg_result r;
+    if ((r = fg__gpu_choose(d, wanted)) != FG_OK) return r;
+    if (!d->loader.driver->is_hip) {
+        r = fg__gpu_check(d, d->api.context_retain(&d->context, d->handle), "a context");
+        if (r != FG_OK) {
+            d->context = NULL;
+            return r;
+        }
+    }
+    d->is_open = true;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    if (d->options.image) r = fg__gpu_check(d, d->api.module_load(&d->module, d->options.image), "loading kernels");
+    else r = fg__gpu_load_images(d, images, n_images);
+    if (r == FG_OK) r = fg__gpu_make_streams(d);
+    fg__gpu_leave(d);
+    return r;
+}
+
+static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image *images, int n_images, const fg_device_desc *desc,
+                              fg_device **out) {
+    fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
+    fg__gpu_device *d = (fg__gpu_device *)fg__calloc(&env, 1, sizeof(fg__gpu_device));
+    fg_result r;
+    if (!d) return FG_ERROR_OUT_OF_MEMORY;
+    d->env = env;
+    if (desc->options) d->options = *(const fg_gpu_options *)desc->options;
+    if ((r = fg__gpu_loader_open(&d->loader, driver)) == FG_OK) {
+        d->api = d->loader.api;
+        r = fg__gpu_make(d, images, n_images, desc->device);
+    }
+    if (r == FG_OK) *out = (fg_device *)(void *)d;
+    else fg__gpu_close((fg_device *)(void *)d);
+    return r;
+}
+
+#define FG__GPU_KV_TYPES \
+    ((uint64_t)1 << FG_TYPE_F32 | (uint64_t)1 << FG_TYPE_F16 | (uint64_t)1 << FG_TYPE_BF16 | (uint64_t)1 << FG_TYPE_Q8_0)
+
+static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
+    const fg__gpu_device *d = (const fg__gpu_device *)(const void *)handle;
+    memset(caps, 0, sizeof(*caps));
+    snprintf(caps->name, sizeof(caps->name), "%.80s, %s %.24s", d->name, d->loader.driver->label, d->isa);
+    caps->n_threads = 1;
+    caps->memory_bytes = d->memory;
+    caps->block_tokens = 64;
+    caps->token_budget = 512;
+    caps->kv_types = FG__GPU_KV_TYPES;
+#define FG__BIT(name, id) caps->weight_types |= (uint64_t)1 << id;
+    FG_GPU_TYPES(FG__BIT)
+#undef FG__BIT
+    caps->ops = 1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION |
+                1u << FG_OP_ACT_MUL | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE | 1u << FG_OP_COPY_BLOCKS;
+}
+
+/* ================================================================================================
+   Weights: matrices as fg_gpu_pack_row lays them, vectors as floats
+   ================================================================================================ */
+
+typedef struct fg__gpu_weight {
+    struct fg__gpu_weight *next;
+    int n_users;      /* packed for several ops (a tied embedding) it is kept once */
+    const void *data;
+    fg_type type;
+    bool vector;
+    int64_t k, n;
+    fg_gpu_layout layout;
+    size_t row_bytes; /* on the device */
+    fg__gpu_range range;
+} fg__gpu_weight;
+
+static fg_result fg__gpu_weight_describe(const fg_tensor *tensor, fg_op_type use, fg__gpu_weight *w) {
+    int64_t from_bytes;
+    memset(w, 0, sizeof(*w));
+    w->k = tensor->dims[0];
+    w->n = tensor->n_dims > 1 ? tensor->dims[1] : 1;
+    w->type = tensor->type;
+    w->data = tensor->data;
+    w->vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
+    if (tensor->n_dims < 1 || tensor->n_dims > 2 || w->k < 1 || w->n < 1 || w->k > 1 << 26 || w->n > 1 << 28)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
+    from_bytes = fg_type_bytes(tensor->type, w->k);
+    if (!from_bytes || fg_gpu_type_index((int)tensor->type) < 0)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' has a type or width we do not know", tensor->name);
+    if (tensor->bytes / (size_t)from_bytes < (size_t)w->n)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "tensor '%s' is shorter than its dimensions", tensor->name);
+    if (w->vector && w->n > 1) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is no vector", tensor->name);
+    w->layout = fg_gpu_layout_of((int)w->type, (int32_t)w->k);
+    w->row_bytes = w->vector ? (size_t)w->k * sizeof(float) : (size_t)w->layout.stride;
+    return FG_OK;
+}
+
+/* Rows of the file to rows of the device, on several threads. */
+typedef struct fg__gpu_packing {
+    const fg__gpu_weight *weight;
+    const uint8_t *from;
+    uint8_t *to;
+    int n, next;
+} fg__gpu_packing;
+
+static void fg__gpu_pack_some(void *user) {
+    fg__gpu_packing *job = (fg__gpu_packing *)user;
+    const fg__gpu_weight *w = job->weight;
+    size_t from_bytes = (size_t)fg_type_bytes(w->type, w->k);
+    int i;
+    while ((i = fg__atomic_add(&job->next, 1)) < job->n) {
+        const uint8_t *from = job->from + (size_t)i * from_bytes;
+        uint8_t *to = job->to + (size_t)i * w->row_bytes;
+        if (w->vector) fg__dequantize_row(w->type, from, (float *)(void *)to, w->k);
+        else fg_gpu_pack_row((int)w->type, (int32_t)w->k, &w->layout, from, to);
+    }
+}
+
+static void fg__gpu_pack_rows(const fg__gpu_weight *w, int64_t first, int n, uint8_t *to) {
+    fg__thread threads[7];
+    fg__gpu_packing job;
+    int more = (size_t)n * w->row_bytes < 1 << 18 ? 0 : FG__MIN(fg__cpu_count() - 1, 7), started = 0, i;
+    job.weight = w;
+    job.from = (const uint8_t *)w->data + (size_t)first * (size_t)fg_type_bytes(w->type, w->k);
+    job.to = to;
+    job.n = n;
+    job.next = 0;
+    for (i = 0; i < more; i++)
+        if (fg__thread_start(&threads[started], fg__gpu_pack_some, &job)) started++;
+    fg__gpu_pack_some(&job);
+    for (i = 0; i < started; i++) fg__thread_join(&threads[i]);
+}
+
+/* A row longer than a stage, packed in ordinary memory. */
+static fg_result fg__gpu_upload_long(fg__gpu_device *d, const fg__gpu_weight *w) {
+    uint8_t *row = (uint8_t *)fg__malloc(&d->env, w->row_bytes, 1);
+    fg_result r = FG_OK;
+    int64_t i;
+    if (!row) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < w->n && r == FG_OK; i++) {
+        fg__gpu_blocks blocks = fg__gpu_blocks_one(w->range.at + (uint64_t)i * w->row_bytes, w->row_bytes);
+        fg__gpu_pack_rows(w, i, 1, row);
+        r = fg__gpu_send(d, &blocks, row);
+    }
+    fg__free(&d->env, row);
+    return r;
+}
+
+/* Rows are packed into one stage while the other is copied. */
+static fg_result fg__gpu_upload(fg__gpu_device *d, const fg__gpu_weight *w) {
+    fg__gpu_blocks blocks = fg__gpu_blocks_one(w->range.at, (size_t)w->n * w->row_bytes);
+    int64_t at_once = (int64_t)(FG__GPU_STAGING / w->row_bytes), i, n;
+    fg_result r;
+    int turn = 0;
+    if (at_once < 1) return fg__gpu_upload_long(d, w);
+    r = fg__gpu_copies_begin(d);
+    for (i = 0; i < w->n && r == FG_OK; i += n, turn++) {
+        fg__gpu_stage *stage = &d->stages[turn % FG__GPU_STAGES];
+        n = FG__MIN(w->n - i, at_once);
+        if ((r = fg__gpu_stage_wait(d, stage)) != FG_OK) break;
+        fg__gpu_pack_rows(w, i, (int)n, (uint8_t *)stage->at);
+        r = fg__gpu_stage_move(d, stage, &blocks, (size_t)i * w->row_bytes, (size_t)n * w->row_bytes, false);
+    }
+    if (r == FG_OK) r = fg__gpu_copies_end(d);
+    if (r != FG_OK) (void)fg__gpu_copies_wait(d);
+    return r;
+}
+
+static void fg__gpu_unpack(fg_device *handle, fg_weight *weight) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_weight *w = (fg__gpu_weight *)(void *)weight, **at = &d->weights;
+    if (!w || --w->n_users > 0) return;
+    while (*at && *at != w) at = &(*at)->next;
+    if (*at) *at = w->next;
+    if (w->range.at && fg__gpu_enter(d) == FG_OK) {
+        fg__gpu_settle(d);
+        fg__gpu_give(d, &w->range);
+        fg__gpu_leave(d);
+    }
+    fg__free(&d->env, w);
+}
+
+static fg_result fg__gpu_weight_fill(fg__gpu_device *d, fg__gpu_weight *w) {
+    fg_result r = fg__gpu_enter(d);
+    if (r != FG_OK) return r;
+    r = fg__gpu_take(d, (size_t)w->n * w->row_bytes, &w->range);
+    if (r != FG_OK) w->range.at = 0;
+    else r = fg__gpu_upload(d, w);
+    fg__gpu_leave(d);
+    return r;
+}
+
+static fg_result fg__gpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **out, size_t *bytes) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_weight described, *w;
+    fg_result r = fg__gpu_weight_describe(tensor, use, &described);
+    if (r != FG_OK) return r;
+    if (bytes) *bytes = (size_t)described.n * described.row_bytes;
+    if (!out) return FG_OK;
+    for (w = d->weights; w; w = w->next)
+        if (!w->vector && !described.vector && w->data == described.data && w->type == described.type && w->k == described.k &&
+            w->n == described.n) {
+            w->n_users++;
+            *out = (fg_weight *)(void *)w;
+            return FG_OK;
+        }
+    w = (fg__gpu_weight *)fg__malloc(&d->env, 1, sizeof(*w));
+    if (!w) return FG_ERROR_OUT_OF_MEMORY;
+    *w = described;
+    w->n_users = 1;
+    w->next = d->weights;
+    d->weights = w;
+    if ((r = fg__gpu_weight_fill(d, w)) == FG_OK) *out = (fg_weight *)(void *)w;
+    else fg__gpu_unpack(handle, (fg_weight *)(void *)w);
+    return r;
+}
+
+/* ================================================================================================
+   Plans: an op becomes a step, the arguments of its kernels; a pass launches them, as a graph when it came before
+   ================================================================================================ */
+
+enum {
+    FG__GPU_SETS = 8,    /* kinds of attention: a cache group, a number of heads for each KV head, few queries or many */
+    FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
+    FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
+    FG__GPU_GRAPHS = 64,
+    FG__GPU_BLOCKS = 2,  /* batch blocks, filled in turn */
+    FG__GPU_PAIRS = 512  /* copies of KV blocks that are launched at once */
+};
+
+/* The pieces of a pass's attention for one kind of it, on the host. */
+typedef struct fg__gpu_set {
+    int group, heads, n_kv_head, head_dim;
+    int32_t rows, low, high;            /* queries of a workgroup; tokens of a sequence that are this set's */
+    int counts_at, items_at, merges_at; /* words of the batch block; counts: items and merges of each turn */
+    fg_gpu_attn_counts most;
+    int32_t turn_rows;                  /* rows of partials that there is memory for */
+    int turns, first_item[FG__GPU_TURNS + 1], first_merge[FG__GPU_TURNS + 1];
+} fg__gpu_set;
+
+typedef union fg__gpu_args {
+    fg_gpu_embed_args embed;
+    fg_gpu_norm_args norm;
+    fg_gpu_gemm_args gemm;
+    fg_gpu_rope_kv_args rope;
+    fg_gpu_attention_args attention;
+    fg_gpu_act_mul_args act_mul;
+    fg_gpu_gather_args gather;
+    fg_gpu_sample_args sample;
+} fg__gpu_args;
+
+typedef struct fg__gpu_step {
+    int type, kernel; /* fg_op_type; the first of the op's, where there are several */
+    int set, wide_set, wide_kernel; /* ATTENTION; -1: none for many queries */
+    int src, src_col;      /* GEMM */
+    bool per_row;
+    fg__gpu_args args;
+} fg__gpu_step;
+
+/* What a graph was made for: counts, rounded up to powers of two. */
+typedef struct fg__gpu_key {
+    int32_t tokens, rows;
+    struct {
+        int32_t turns, items, merges;
+    } sets[FG__GPU_SETS];
+} fg__gpu_key;
+
+typedef struct fg__gpu_graph {
+    fg__gpu_key key;
+    void *exec;      /* NULL: it came once, or could not be made */
+    uint64_t used;   /* the number of the pass that had it last; 0: empty */
+} fg__gpu_graph;
+
+typedef struct fg__gpu_batch {
+    int32_t *at; /* pinned */
+    void *event; /* the pass that read it is done */
+    bool busy;
+} fg__gpu_batch;
+
+typedef struct fg__gpu_plan {
+    fg__gpu_device *device;
+    const fg_graph *graph;
+    fg__gpu_step *steps;
+    int n_sets, sample_op;
+    fg__gpu_set sets[FG__GPU_SETS];
+    size_t *slot_at;     /* bytes from `memory` */
+    size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes;
+    int acts_k, acts_rows;
+    int tokens_at, positions_at, rows_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
+    fg__gpu_range memory, batch, acts, scales, partials, parts, rows, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_batch batches[FG__GPU_BLOCKS];
+    int32_t *host_pairs;
+    void *paired;        /* event: the pairs may change */
+    bool pairs_busy;
+    fg_row_result *host_rows;
+    float *host_logits;
+    fg__gpu_batch *last; /* of the last submit; NULL: it was waited for */
+    bool want_logits;
+    uint64_t n_passes;
+    fg__gpu_graph *graphs;
+} fg__gpu_plan;
+
+static const fg__gpu_weight *fg__gpu_weight_of(const fg__gpu_plan *plan, int index) {
+    return index < 0 ? NULL : (const fg__gpu_weight *)(const void *)plan->graph->weights[index];
+}
+
+static fg__gpu_pointer fg__gpu_vector(const fg__gpu_plan *plan, int index) { return index < 0 ? 0 : fg__gpu_weight_of(plan, index)->range.at; }
+
+/* ---- Layout. ---- */
+
+static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
+    const fg_graph *graph = plan->graph;
+    uint64_t words = 0;
+    fg_result r;
+    int i;
+    for (i = 0; i < graph->n_groups; i++) {
+        const fg_group *group = &graph->groups[i];
+        if ((r = fg__graph_check_group(group, FG__GPU_KV_TYPES, plan->device->loader.driver->label)) != FG_OK) return r;
+        if (group->head_dim > FG_GPU_MAX_HEAD_DIM) return fg__fail(FG_ERROR_UNSUPPORTED, "GPU backends have no heads of %d", group->head_dim);
+        words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
+    }
+    if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens or tables of so many blocks are too large for a GPU", graph->max_tokens);
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_op *op = &graph->ops[i];
+        if (op->type < 0 || op->type >= FG_OP_COUNT || op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM ||
+            op->type == FG_OP_STATE_SCAN || op->type == FG_OP_ALLREDUCE || op->type == FG_OP_COPY_BLOCKS)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "GPU backends have no op %s", fg__op_name(op->type));
+        if (!fg__graph_check_op(graph, op, measure))
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i, fg__op_name(op->type));
+        if (op->type == FG_OP_SAMPLE) plan->sample_op = i;
+    }
+    return FG_OK;
+}
+
+/* The kernel for many queries of an op; -1: there is none, or a request would feel how its prompt is cut. */
+static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
+    if (plan->device->options.invariant) return -1;
+    return fg_gpu_wide_kernel((int)plan->graph->groups[op->group].kv_type, op->head_dim);
+}
+
+/* The kind of attention of an op; a new one where it is the first of its kind. -1: there are too many. */
+static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
+    int heads = op->n_head / op->n_kv_head, i;
+    fg__gpu_set *set;
+    for (i = 0; i < plan->n_sets; i++)
+        if (plan->sets[i].group == op->group && plan->sets[i].heads == heads && (plan->sets[i].low > 1) == wide) return i;
+    if (plan->n_sets == FG__GPU_SETS) return -1;
+    set = &plan->sets[plan->n_sets];
+    set->group = op->group;
+    set->heads = heads;
+    set->n_kv_head = op->n_kv_head;
+    set->head_dim = op->head_dim;
+    set->rows = wide ? FG_GPU_WIDE_ROWS : FG_GPU_ATTN_ROWS;
+    set->low = wide ? FG__GPU_WIDE_FROM : 1;
+    set->high = wide || fg__gpu_wide_of(plan, op) < 0 ? INT32_MAX : FG__GPU_WIDE_FROM - 1;
+    return plan->n_sets++;
+}
+
+/* Memory for partial sums: of all a pass can have, but no more than asked for, so long as that needs few turns. */
+static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
+    const fg_graph *graph = plan->graph;
+    const fg__gpu_device *d = plan->device;
+    int32_t context = (int32_t)FG__MIN((int64_t)graph->max_blocks_per_seq * graph->groups[set->group].block_tokens, 1 << 28), tile;
+    size_t row_bytes = (size_t)set->n_kv_head * (size_t)(set->head_dim + 2) * sizeof(float), wanted;
+    set->most = fg_gpu_attn_most(graph->max_tokens, graph->max_seqs, context, set->heads);
+    tile = FG__MAX(set->rows, set->heads) * (context / FG_GPU_SPLIT + 2);
+    wanted = (d->options.scratch_bytes ? d->options.scratch_bytes : (size_t)64 << 20) / row_bytes;
+    wanted = FG__MAX(wanted, (size_t)(set->most.partials / (FG__GPU_TURNS - 2) + tile));
+    set->turn_rows = (int32_t)FG__MIN((size_t)set->most.partials, wanted);
+    plan->partials_bytes = FG__MAX(plan->partials_bytes, (size_t)set->turn_rows * row_bytes);
+}
+
+static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    size_t rows;
+    int i, at = 4;
+    for (i = 0; i < graph->n_slots; i++) {
+        rows = (size_t)(graph->slots[i].per_row ? graph->max_rows : graph->max_tokens);
+        plan->slot_at[i] = plan->slots_bytes;
+        plan->slots_bytes += fg__round_up(rows * (size_t)graph->slots[i].width * sizeof(float), FG__GPU_ALIGN);
+    }
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_op *op = &graph->ops[i];
+        if (op->type == FG_OP_ATTENTION &&
+            (fg__gpu_set_of(plan, op, false) < 0 || (fg__gpu_wide_of(plan, op) >= 0 && fg__gpu_set_of(plan, op, true) < 0)))
+            return fg__fail(FG_ERROR_UNSUPPORTED, "the model has more kinds of attention than GPU backends have room for");
+        if (op->type != FG_OP_GEMM) continue;
+        plan->acts_k = FG__MAX(plan->acts_k, op->k);
+        plan->acts_rows = FG__MAX(plan->acts_rows, graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
+    }
+    plan->acts_bytes = fg__round_up((size_t)plan->acts_k, FG_GPU_ACTS_ALIGN) * fg__round_up((size_t)plan->acts_rows, FG_GPU_ACTS_ALIGN) * 2;
+    for (i = 0; i < plan->n_sets; i++) plan->sets[i].counts_at = at, at += 2 * FG__GPU_TURNS;
+    plan->tokens_at = at, at += graph->max_tokens;
+    plan->positions_at = at, at += graph->max_tokens;
+    plan->rows_at = at, at += graph->max_rows;
+    for (i = 0; i < graph->n_groups; i++) plan->slots_at[i] = at, at += graph->max_tokens;
+    plan->head_words = at;
+    for (i = 0; i < graph->n_groups; i++) plan->tables_at[i] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
+    for (i = 0; i < plan->n_sets; i++) {
+        fg__gpu_set *set = &plan->sets[i];
+        fg__gpu_size_set(plan, set);
+        at = (at + 3) / 4 * 4;
+        if ((int64_t)set->most.items * 8 > (1 << 29) - at) return fg__fail(FG_ERROR_UNSUPPORTED, "passes with so much attention are too large");
+        set->items_at = at, at += set->most.items * (int)(sizeof(fg_gpu_attn_item) / 4);
+        set->merges_at = at, at += set->most.merges * (int)(sizeof(fg_gpu_attn_merge) / 4);
+    }
+    plan->batch_words = (size_t)at;
+    for (i = 0; i < graph->n_groups; i++) {
+        const fg_group *g = &graph->groups[i];
+        plan->block_bytes[i] = 2 * (size_t)g->n_layers * (size_t)fg_gpu_kv_block_bytes((int)g->kv_type, g->head_dim, g->n_kv_head, g->block_tokens);
+    }
+    if (plan->sample_op >= 0)
+        plan->parts_bytes = (size_t)graph->max_rows * (size_t)fg_gpu_sample_pieces(graph->ops[plan->sample_op].n) * sizeof(fg_gpu_sample_part);
+    return FG_OK;
+}
+
+static size_t fg__gpu_logits_bytes(const fg__gpu_plan *plan) {
+    return plan->sample_op < 0 ? 0 : (size_t)plan->graph->max_rows * (size_t)plan->graph->ops[plan->sample_op].n * sizeof(float);
+}
+
+static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
+    const fg_graph *graph = plan->graph;
+    int g;
+    memset(memory, 0, sizeof(*memory));
+    for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
+    memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->batch_words * 4 +
+                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * sizeof(fg_row_result);
+    memory->total = memory->kv + memory->activations;
+}
+
+static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg__gpu_device *d = plan->device;
+    size_t row_bytes = (size_t)graph->max_rows * sizeof(fg_row_result);
+    void *at;
+    fg_result r;
+    int i;
+    if ((r = fg__gpu_take(d, plan->slots_bytes, &plan->memory)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, plan->acts_bytes, &plan->acts)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, (size_t)plan->acts_rows * sizeof(float), &plan->scales)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, plan->partials_bytes, &plan->partials)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, row_bytes, &plan->rows)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &plan->pairs)) != FG_OK) return r;
+    for (i = 0; i < graph->n_groups; i++)
+        if ((r = fg__gpu_take(d, plan->block_bytes[i] * (size_t)graph->groups[i].n_blocks, &plan->pools[i])) != FG_OK) return r;
+    for (i = 0; i < FG__GPU_BLOCKS; i++) {
+        if ((r = fg__gpu_take_host(d, plan->batch_words * 4, &at)) != FG_OK) return r;
+        plan->batches[i].at = (int32_t *)at;
+        if ((r = fg__gpu_check(d, d->api.event_create(&plan->batches[i].event, 2), "an event")) != FG_OK) return r;
+    }
+    if ((r = fg__gpu_take_host(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &at)) != FG_OK) return r;
+    plan->host_pairs = (int32_t *)at;
+    if ((r = fg__gpu_check(d, d->api.event_create(&plan->paired, 2), "an event")) != FG_OK) return r;
+    if ((r = fg__gpu_take_host(d, row_bytes, &at)) != FG_OK) return r;
+    plan->host_rows = (fg_row_result *)at;
+    if ((r = fg__gpu_take_host(d, fg__gpu_logits_bytes(plan), &at)) != FG_OK) return r;
+    plan->host_logits = (float *)at;
+    return FG_OK;
+}
+
+/* ---- Steps: the arguments of an op's kernels, all but what a pass's size sets. ---- */
+
+static fg__gpu_pointer fg__gpu_slot(const fg__gpu_plan *plan, int slot, int column) {
+    return slot < 0 ? 0 : plan->memory.at + plan->slot_at[slot] + (uint64_t)column * sizeof(float);
+}
+
+static int32_t fg__gpu_stride(const fg__gpu_plan *plan, int slot) { return slot < 0 ? 0 : plan->graph->slots[slot].width; }
+
+static fg__gpu_pointer fg__gpu_word(const fg__gpu_plan *plan, int word) { return plan->batch.at + (uint64_t)word * 4; }
+
+static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
+    const fg__gpu_weight *w = fg__gpu_weight_of(plan, op->weight);
+    fg__gpu_pointer count = fg__gpu_word(plan, step->per_row ? 1 : 0);
+    if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a vector for its matrix", fg__op_name(op->type));
+    step->kernel = fg_gpu_weight_kernel((int)w->type, FG_GPU_EMBED);
+    if (op->type == FG_OP_EMBED) {
+        fg_gpu_embed_args *a = &step->args.embed;
+        a->weight = w->range.at;
+        a->tokens = fg__gpu_word(plan, plan->tokens_at);
+        a->dst = fg__gpu_slot(plan, op->dst, op->dst_col);
+        a->count = count;
+        a->layout = w->layout;
+        a->n = op->n;
+        a->dst_stride = fg__gpu_stride(plan, op->dst);
+        a->scale = op->scale == 0 ? 1 : op->scale;
+    } else {
+        fg_gpu_gemm_args *a = &step->args.gemm;
+        step->src = op->src;
+        step->src_col = op->src_col;
+        a->weight = w->range.at;
+        a->src = fg__gpu_slot(plan, op->src, op->src_col);
+        a->acts = plan->acts.at;
+        a->scales = plan->scales.at;
+        a->dst = fg__gpu_slot(plan, op->dst, op->dst_col);
+        a->src2 = fg__gpu_slot(plan, op->src2, 0);
+        a->bias = fg__gpu_vector(plan, op->bias);
+        a->count = count;
+        a->layout = w->layout;
+        a->n = op->n;
+        a->k = op->k;
+        a->src_stride = fg__gpu_stride(plan, op->src);
+        a->acts_stride = (int32_t)fg__round_up((size_t)op->k, FG_GPU_ACTS_ALIGN);
+        a->dst_stride = fg__gpu_stride(plan, op->dst);
+        a->src2_stride = fg__gpu_stride(plan, op->src2);
+        a->act = op->act;
+    }
+    return FG_OK;
+}
+
+static fg_gpu_kv fg__gpu_kv_of(const fg__gpu_plan *plan, const fg_op *op) {
+    const fg_group *group = &plan->graph->groups[op->group];
+    uint64_t part = plan->block_bytes[op->group] / (2 * (uint64_t)group->n_layers);
+    fg_gpu_kv kv;
+    kv.k = plan->pools[op->group].at + 2 * (uint64_t)op->group_layer * part;
+    kv.v = kv.k + part;
+    kv.block_stride = plan->block_bytes[op->group];
+    kv.block_tokens = group->block_tokens;
+    kv.n_head = op->n_head;
+    kv.n_kv_head = op->n_kv_head;
+    kv.head_dim = op->head_dim;
+    return kv;
+}
+
+static void fg__gpu_step_rope(const fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
+    fg_gpu_rope_kv_args *a = &step->args.rope;
+    step->kernel = fg_gpu_kv_kernel((int)plan->graph->groups[op->group].kv_type, 0);
+    a->kv = fg__gpu_kv_of(plan, op);
+    a->q = fg__gpu_slot(plan, op->src, op->src_col);
+    a->k = fg__gpu_slot(plan, op->src, op->src2_col);
+    a->v = fg__gpu_slot(plan, op->src, op->dst_col);
+    a->norm_q = fg__gpu_vector(plan, op->weight);
+    a->norm_k = fg__gpu_vector(plan, op->weight2);
+    a->freqs = op->n_rot ? fg__gpu_vector(plan, op->bias) : 0;
+    a->positions = fg__gpu_word(plan, plan->positions_at);
+    a->slots = fg__gpu_word(plan, plan->slots_at[op->group]);
+    a->count = fg__gpu_word(plan, 0);
+    a->stride = fg__gpu_stride(plan, op->src);
+    a->n_rot = op->n_rot;
+    a->neox = op->rope_neox;
+    a->eps = op->eps;
+    a->scale = op->scale;
+}
+
+static void fg__gpu_step_attention(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
+    const fg_group *group = &plan->graph->groups[op->group];
+    fg_gpu_attention_args *a = &step->args.attention;
+    step->wide_kernel = fg__gpu_wide_of(plan, op);
+    step->set = fg__gpu_set_of(plan, op, false);
+    step->wide_set = step->wide_kernel < 0 ? -1 : fg__gpu_set_of(plan, op, true);
+    step->kernel = fg_gpu_kv_kernel((int)group->kv_type, op->head_dim);
+    a->kv = fg__gpu_kv_of(plan, op);
+    a->q = fg__gpu_slot(plan, op->src, op->src_col);
+    a->dst = fg__gpu_slot(plan, op->dst, op->dst_col);
+    a->table = fg__gpu_word(plan, plan->tables_at[op->group]);
+    a->partials = plan->partials.at;
+    a->q_stride = fg__gpu_stride(plan, op->src);
+    a->dst_stride = fg__gpu_stride(plan, op->dst);
+    a->table_stride = plan->graph->max_blocks_per_seq;
+    a->window = group->window;
+    a->scale = op->scale;
+    a->softcap = op->softcap;
+}
+
+static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
+    fg__gpu_pointer src = fg__gpu_slot(plan, op->src, op->src_col), src2 = fg__gpu_slot(plan, op->src2, op->src2_col);
+    fg__gpu_pointer dst = op->type == FG_OP_SAMPLE ? 0 : fg__gpu_slot(plan, op->dst, op->dst_col);
+    fg__gpu_pointer count = fg__gpu_word(plan, step->per_row ? 1 : 0);
+    int32_t stride = fg__gpu_stride(plan, op->src), stride2 = fg__gpu_stride(plan, op->src2), dst_stride = fg__gpu_stride(plan, op->dst);
+    if (op->type == FG_OP_NORM) {
+        fg_gpu_norm_args *a = &step->args.norm;
+        step->kernel = FG_GPU_KERNEL_norm;
+        a->src = src, a->src2 = src2, a->dst = dst, a->count = count;
+        a->weight = fg__gpu_vector(plan, op->weight);
+        a->bias = fg__gpu_vector(plan, op->bias);
+        a->n = op->n, a->src_stride = stride, a->src2_stride = stride2, a->dst_stride = dst_stride;
+        a->eps = op->eps;
+    } else if (op->type == FG_OP_ACT_MUL) {
+        fg_gpu_act_mul_args *a = &step->args.act_mul;
+        step->kernel = FG_GPU_KERNEL_act_mul;
+        a->src = src, a->src2 = src2, a->dst = dst, a->count = count;
+        a->n = op->n, a->src_stride = stride, a->src2_stride = stride2, a->dst_stride = dst_stride;
+        a->act = op->act;
+    } else if (op->type == FG_OP_GATHER_ROWS) {
+        fg_gpu_gather_args *a = &step->args.gather;
+        step->kernel = FG_GPU_KERNEL_gather;
+        a->src = src, a->dst = dst, a->count = count;
+        a->rows = fg__gpu_word(plan, plan->rows_at);
+        a->n = op->n, a->src_stride = stride, a->dst_stride = dst_stride;
+    } else {
+        fg_gpu_sample_args *a = &step->args.sample;
+        step->kernel = FG_GPU_KERNEL_sample;
+        a->src = src, a->count = count;
+        a->parts = plan->parts.at;
+        a->rows = plan->rows.at;
+        a->n = op->n, a->src_stride = stride;
+        a->pieces = fg_gpu_sample_pieces(op->n);
+    }
+}
+
+/* A vector must have been packed as one. */
+static fg_result fg__gpu_check_vectors(const fg__gpu_plan *plan, const fg_op *op) {
+    int vectors[3], i;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV ? op->weight : -1;
+    vectors[1] = op->weight2;
+    vectors[2] = op->bias;
+    for (i = 0; i < 3; i++)
+        if (vectors[i] >= 0 && !fg__gpu_weight_of(plan, vectors[i])->vector)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a matrix where a vector belongs", fg__op_name(op->type));
+    return FG_OK;
+}
+
+static fg_result fg__gpu_make_steps(fg__gpu_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg_result r;
+    int i;
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_op *op = &graph->ops[i];
+        fg__gpu_step *step = &plan->steps[i];
+        int slot = op->type == FG_OP_GATHER_ROWS || op->type == FG_OP_EMBED ? op->dst : op->src;
+        step->type = op->type;
+        step->per_row = graph->slots[slot].per_row;
+        if ((r = fg__gpu_check_vectors(plan, op)) != FG_OK) return r;
+        if (op->type == FG_OP_EMBED || op->type == FG_OP_GEMM) {
+            if ((r = fg__gpu_step_weight(plan, step, op)) != FG_OK) return r;
+        } else if (op->type == FG_OP_ROPE_KV) fg__gpu_step_rope(plan, step, op);
+        else if (op->type == FG_OP_ATTENTION) fg__gpu_step_attention(plan, step, op);
+        else fg__gpu_step_rest(plan, step, op);
+    }
+    return FG_OK;
+}
+
+/* ---- The batch block. ---- */
+
+/* Cuts the pieces of a set into turns: the partial sums of each begin at row 0. */
+static void fg__gpu_cut_turns(fg__gpu_set *set, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges, const fg_gpu_attn_counts *n) {
+    int32_t item = 0, merge = 0, first_row = 0, rows;
+    set->turns = 1;
+    set->first_item[0] = set->first_merge[0] = 0;
+    for (; merge < n->merges; merge++) {
+        rows = merges[merge].n_splits * merges[merge].n_tokens * set->heads;
+        while (items[item].partial < 0) item++;
+        if (merges[merge].partial + rows - first_row > set->turn_rows) {
+            first_row = merges[merge].partial;
+            set->first_item[set->turns] = item;
+            set->first_merge[set->turns++] = merge;
+        }
+        merges[merge].partial -= first_row;
+        for (rows = item + merges[merge].n_splits; item < rows; item++) items[item].partial -= first_row;
+    }
+    set->first_item[set->turns] = n->items;
+    set->first_merge[set->turns] = n->merges;
+}
+
+/* The power of two that holds n; 0 for none. */
+static int32_t fg__gpu_bucket(int32_t n) {
+    int32_t bucket = 1;
+    if (n == 0) return 0;
+    while (bucket < n) bucket *= 2;
+    return bucket;
+}
+
+static void fg__gpu_fill_set(fg__gpu_plan *plan, int index, int32_t *to, const fg_batch *batch, fg__gpu_key *key) {
+    fg__gpu_set *set = &plan->sets[index];
+    fg_gpu_attn_item *items = (fg_gpu_attn_item *)(void *)(to + set->items_at);
+    fg_gpu_attn_merge *merges = (fg_gpu_attn_merge *)(void *)(to + set->merges_at);
+    int32_t window = plan->graph->groups[set->group].window, most_items = 0, most_merges = 0, t;
+    fg_gpu_attn_counts n = {0, 0, 0};
+    fg_gpu_attn_add(batch->n_seqs, batch->cu_q, batch->kv_len, set->heads, window, set->rows, set->low, set->high, &n, items, merges);
+    fg__gpu_cut_turns(set, items, merges, &n);
+    for (t = 0; t < set->turns; t++) {
+        int32_t *counts = to + set->counts_at + 2 * t;
+        counts[0] = set->first_item[t + 1] - set->first_item[t];
+        counts[1] = set->first_merge[t + 1] - set->first_merge[t];
+        most_items = FG__MAX(most_items, counts[0]);
+        most_merges = FG__MAX(most_merges, counts[1]);
+    }
+    key->sets[index].turns = set->turns;
+    key->sets[index].items = fg__gpu_bucket(most_items);
+    key->sets[index].merges = fg__gpu_bucket(most_merges);
+}
+
+static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *batch, fg__gpu_key *key) {
+    size_t n = (size_t)batch->n_tokens * sizeof(int32_t);
+    int i;
+    memset(key, 0, sizeof(*key));
+    to[0] = batch->n_tokens;
+    to[1] = batch->n_rows;
+    memcpy(to + plan->tokens_at, batch->tokens, n);
+    memcpy(to + plan->positions_at, batch->positions, n);
+    if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
+    for (i = 0; i < plan->graph->n_groups; i++) {
+        memcpy(to + plan->slots_at[i], batch->slots[i], n);
+        memcpy(to + plan->tables_at[i], batch->tables[i], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
+    }
+    for (i = 0; i < plan->n_sets; i++) fg__gpu_fill_set(plan, i, to, batch, key);
+    key->tokens = FG__MIN(fg__gpu_bucket(batch->n_tokens), plan->graph->max_tokens);
+    key->rows = FG__MIN(fg__gpu_bucket(batch->n_rows), plan->graph->max_rows);
+}
+
+static fg_result fg__gpu_send_words(fg__gpu_plan *plan, const fg__gpu_batch *batch, int first, size_t n) {
+    fg__gpu_device *d = plan->device;
+    if (n == 0) return FG_OK;
+    return fg__gpu_check(d, d->api.copy_to_device(fg__gpu_word(plan, first), batch->at + first, n * 4, d->compute), "sending a batch");
+}
+
+/* What a pass needs of its batch block; the widest parts only as far as they are filled. */
+static fg_result fg__gpu_send_batch(fg__gpu_plan *plan, const fg__gpu_batch *to, const fg_batch *batch) {
+    fg_result r = fg__gpu_send_words(plan, to, 0, (size_t)plan->head_words);
+    int i;
+    for (i = 0; i < plan->graph->n_groups && r == FG_OK; i++)
+        r = fg__gpu_send_words(plan, to, plan->tables_at[i], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq);
+    for (i = 0; i < plan->n_sets && r == FG_OK; i++) {
+        const fg__gpu_set *set = &plan->sets[i];
+        r = fg__gpu_send_words(plan, to, set->items_at, (size_t)set->first_item[set->turns] * sizeof(fg_gpu_attn_item) / 4);
+        if (r == FG_OK) r = fg__gpu_send_words(plan, to, set->merges_at, (size_t)set->first_merge[set->turns] * sizeof(fg_gpu_attn_merge) / 4);
+    }
+    return r;
+}
+
+/* ---- Launches. ---- */
+
+/* Finding a kernel may wait for the device, which a capture does not allow: all are found first (`find_only`). */
+typedef struct fg__gpu_launcher {
+    fg__gpu_plan *plan;
+    const fg__gpu_key *key;
+    bool find_only;
+    int acts_slot, acts_col, acts_k; /* what is in `acts`; slot -1: nothing */
+} fg__gpu_launcher;
+
+static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function) {
+    static const char *const names[FG_GPU_KERNEL_COUNT] = {
+#define FG__GPU_NAME(name, kind) "fg_gpu_" #name,
+        FG_GPU_KERNELS(FG__GPU_NAME)
+#undef FG__GPU_NAME
+    };
+    int code = 0;
+    if (!d->functions[kernel]) code = d->api.module_function(&d->functions[kernel], d->module, names[kernel]);
+    if (code) d->functions[kernel] = NULL;
+    *function = d->functions[kernel];
+    return fg__gpu_check(d, code, names[kernel]);
+}
+
+static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
+    fg__gpu_device *d = l->plan->device;
+    fg_gpu_shape shape = fg_gpu_shape_of(kernel, args);
+    void *parameters[1], *function;
+    fg_result r = fg__gpu_function(d, kernel, &function);
+    if (r != FG_OK || l->find_only) return r;
+    parameters[0] = args;
+    return fg__gpu_check(d,
+                         d->api.launch(function, shape.grid_x, shape.grid_y, 1, shape.block, 1, 1, shape.shared_bytes, d->compute, parameters,
+                                       NULL),
+                         "launching a kernel");
+}
+
+/* A product; of many rows it reads half-float activations, which products of the same rows share. */
+static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
+    const fg__gpu_plan *plan = l->plan;
+    int which = fg_gpu_product_for(rows, plan->device->options.invariant);
+    fg_result r;
+    a->max_rows = rows;
+    if (which >= FG_GPU_GEMM16 && (l->acts_slot != step->src || l->acts_col != step->src_col || l->acts_k != a->k)) {
+        fg_gpu_acts_args acts;
+        memset(&acts, 0, sizeof(acts));
+        acts.src = a->src;
+        acts.acts = a->acts;
+        acts.scales = a->scales;
+        acts.count = a->count;
+        acts.k = a->k;
+        acts.src_stride = a->src_stride;
+        acts.acts_stride = a->acts_stride;
+        acts.max_rows = rows;
+        if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_acts, &acts)) != FG_OK) return r;
+        l->acts_slot = step->src;
+        l->acts_col = step->src_col;
+        l->acts_k = a->k;
+    }
+    return fg__gpu_launch(l, step->kernel + which, a);
+}
+
+/* The attention of one set of sequences. */
+static fg_result fg__gpu_launch_set(fg__gpu_launcher *l, int index, int kernel, fg_gpu_attention_args *a) {
+    const fg__gpu_plan *plan = l->plan;
+    const fg__gpu_set *set = &plan->sets[index];
+    int turn;
+    fg_result r = FG_OK;
+    a->max_items = l->key->sets[index].items;
+    a->max_merges = l->key->sets[index].merges;
+    if (!a->max_items) return FG_OK;
+    for (turn = 0; turn < l->key->sets[index].turns && r == FG_OK; turn++) {
+        a->count = fg__gpu_word(plan, set->counts_at + 2 * turn);
+        a->merge_count = fg__gpu_word(plan, set->counts_at + 2 * turn + 1);
+        a->items = fg__gpu_word(plan, set->items_at) + (uint64_t)set->first_item[turn] * sizeof(fg_gpu_attn_item);
+        a->merges = fg__gpu_word(plan, set->merges_at) + (uint64_t)set->first_merge[turn] * sizeof(fg_gpu_attn_merge);
+        r = fg__gpu_launch(l, kernel, a);
+        if (r == FG_OK && a->max_merges) r = fg__gpu_launch(l, FG_GPU_KERNEL_combine, a);
+    }
+    return r;
+}
+
+static fg_result fg__gpu_launch_attention(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_attention_args *a) {
+    fg_result r = fg__gpu_launch_set(l, step->set, step->kernel, a);
+    return r == FG_OK && step->wide_set >= 0 ? fg__gpu_launch_set(l, step->wide_set, step->wide_kernel, a) : r;
+}
+
+static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *step) {
+    fg__gpu_args args = step->args;
+    int rows = step->per_row ? l->key->rows : l->key->tokens;
+    fg_result r;
+    switch (step->type) {
+    case FG_OP_GEMM: return fg__gpu_launch_gemm(l, step, &args.gemm, rows);
+    case FG_OP_ATTENTION: return fg__gpu_launch_attention(l, step, &args.attention);
+    case FG_OP_EMBED: args.embed.max_rows = rows; break;
+    case FG_OP_NORM: args.norm.max_rows = rows; break;
+    case FG_OP_ROPE_KV: args.rope.max_rows = rows; break;
+    case FG_OP_ACT_MUL: args.act_mul.max_rows = rows; break;
+    case FG_OP_GATHER_ROWS: args.gather.max_rows = rows; break;
+    default:
+        args.sample.max_rows = rows;
+        if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_sample, &args)) != FG_OK) return r;
+        return fg__gpu_launch(l, FG_GPU_KERNEL_choose, &args);
+    }
+    return fg__gpu_launch(l, step->kernel, &args);
+}
+
+/* All kernels of a pass. */
+static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, bool find_only) {
+    const fg_graph *graph = plan->graph;
+    fg__gpu_launcher l;
+    fg_result r = FG_OK;
+    int i;
+    l.plan = plan;
+    l.key = key;
+    l.find_only = find_only;
+    l.acts_slot = -1;
+    l.acts_col = l.acts_k = 0;
+    for (i = 0; i < graph->n_ops && r == FG_OK; i++) {
+        const fg_op *op = &graph->ops[i];
+        if (plan->steps[i].per_row && key->rows == 0) continue;
+        r = fg__gpu_launch_step(&l, &plan->steps[i]);
+        /* what was written is no longer what `acts` has */
+        if ((op->type != FG_OP_SAMPLE && op->dst == l.acts_slot) || ((op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV) && op->src == l.acts_slot))
+            l.acts_slot = -1;
+    }
+    return r;
+}
+
+/* ---- Graphs. ---- */
+
+static void fg__gpu_graph_drop(fg__gpu_device *d, fg__gpu_graph *graph) {
+    if (graph->exec) (void)d->api.graph_exec_destroy(graph->exec);
+    graph->exec = NULL;
+    graph->used = 0;
+}
+
+/* The place of a key: its own, else an empty one, else that of the one not used for longest. */
+static fg__gpu_graph *fg__gpu_graph_find(fg__gpu_plan *plan, const fg__gpu_key *key) {
+    fg__gpu_graph *oldest = plan->graphs;
+    int i;
+    for (i = 0; i < FG__GPU_GRAPHS; i++) {
+        fg__gpu_graph *graph = &plan->graphs[i];
+        if (graph->used && memcmp(&graph->key, key, sizeof(*key)) == 0) return graph;
+        if (graph->used < oldest->used) oldest = graph;
+    }
+    return oldest;
+}
+
+/* Captures a pass of the key. What the driver does not capture is launched kernel by kernel from then on. */
+static fg_result fg__gpu_graph_make(fg__gpu_plan *plan, fg__gpu_graph *graph) {
+    fg__gpu_device *d = plan->device;
+    void *captured = NULL;
+    fg_result r = fg__gpu_check(d, d->api.capture_begin(d->compute, 2 /* others may do as they like */), "capturing a pass"), end;
+    if (r != FG_OK) return r;
+    r = fg__gpu_launch_all(plan, &graph->key, false);
+    end = fg__gpu_check(d, d->api.capture_end(d->compute, &captured), "capturing a pass");
+    if (r == FG_OK) r = end;
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.graph_instantiate(&graph->exec, captured, 0), "making a graph");
+    if (r != FG_OK) graph->exec = NULL;
+    if (captured) (void)d->api.graph_destroy(captured);
+    return r;
+}
+
+/* A pass that comes for the first time is launched as it is, which also loads its kernels; then a graph is made. One whose
+   attention runs in turns never has a graph: where they begin is different each time. */
+static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
+    fg__gpu_device *d = plan->device;
+    fg__gpu_graph *graph = fg__gpu_graph_find(plan, key);
+    bool again = graph->used && memcmp(&graph->key, key, sizeof(*key)) == 0;
+    fg_result r;
+    int i;
+    plan->n_passes++;
+    for (i = 0; i < plan->n_sets; i++)
+        if (key->sets[i].turns > 1) return fg__gpu_launch_all(plan, key, false);
+    if (!again) {
+        if (graph->exec) fg__gpu_settle(d); /* it may still run */
+        fg__gpu_graph_drop(d, graph);
+        graph->key = *key;
+        if ((r = fg__gpu_launch_all(plan, key, true)) != FG_OK) return r;
+    } else if (!graph->exec && !d->options.no_graphs) {
+        r = fg__gpu_graph_make(plan, graph);
+        if (r != FG_OK && (d->lost || r == FG_ERROR_OUT_OF_MEMORY)) return r;
+        if (r != FG_OK) {
+            fg__log(&d->env, FG_LOG_WARNING, "%s; kernels are launched one by one", fg_last_error());
+            d->options.no_graphs = true;
+        }
+    }
+    graph->used = plan->n_passes;
+    if (!graph->exec) return fg__gpu_launch_all(plan, key, false);
+    return fg__gpu_check(d, d->api.graph_launch(graph->exec, d->compute), "launching a graph");
+}
+
+/* ---- Preparing. ---- */
+
+static void fg__gpu_release_device(fg__gpu_plan *plan) {
+    fg__gpu_device *d = plan->device;
+    int i;
+    fg__gpu_settle(d);
+    for (i = 0; plan->graphs && i < FG__GPU_GRAPHS; i++) fg__gpu_graph_drop(d, &plan->graphs[i]);
+    for (i = 0; i < FG__GPU_BLOCKS; i++) {
+        fg__gpu_give_host(d, plan->batches[i].at);
+        if (plan->batches[i].event) (void)d->api.event_destroy(plan->batches[i].event);
+    }
+    if (plan->paired) (void)d->api.event_destroy(plan->paired);
+    fg__gpu_give_host(d, plan->host_pairs);
+    fg__gpu_give_host(d, plan->host_rows);
+    fg__gpu_give_host(d, plan->host_logits);
+    for (i = 0; i < FG_MAX_GROUPS; i++) fg__gpu_give(d, &plan->pools[i]);
+    fg__gpu_give(d, &plan->pairs);
+    fg__gpu_give(d, &plan->rows);
+    fg__gpu_give(d, &plan->parts);
+    fg__gpu_give(d, &plan->partials);
+    fg__gpu_give(d, &plan->scales);
+    fg__gpu_give(d, &plan->acts);
+    fg__gpu_give(d, &plan->batch);
+    fg__gpu_give(d, &plan->memory);
+}
+
+static void fg__gpu_release(fg_device *handle, fg_plan *plan_handle) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    if (fg__gpu_enter(d) == FG_OK) {
+        fg__gpu_release_device(plan);
+        fg__gpu_leave(d);
+    }
+    fg__free(&d->env, plan->graphs);
+    fg__free(&d->env, plan->slot_at);
+    fg__free(&d->env, plan->steps);
+    fg__free(&d->env, plan);
+}
+
+static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *memory) {
+    const fg_graph *graph = plan->graph;
+    fg__gpu_device *d = plan->device;
+    fg_memory counted;
+    fg_result r;
+    plan->slot_at = (size_t *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(size_t));
+    if (!plan->slot_at) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__gpu_check_graph(plan, measure)) != FG_OK) return r;
+    if ((r = fg__gpu_lay(plan)) != FG_OK) return r;
+    fg__gpu_count(plan, &counted);
+    if (memory) *memory = counted;
+    if (measure) return FG_OK;
+    plan->steps = (fg__gpu_step *)fg__calloc(&d->env, (size_t)graph->n_ops, sizeof(fg__gpu_step));
+    plan->graphs = (fg__gpu_graph *)fg__calloc(&d->env, FG__GPU_GRAPHS, sizeof(fg__gpu_graph));
+    if (!plan->steps || !plan->graphs) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    r = fg__gpu_take_plan(plan);
+    fg__gpu_leave(d);
+    return r == FG_OK ? fg__gpu_make_steps(plan) : r;
+}
+
+static fg_result fg__gpu_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)fg__calloc(&d->env, 1, sizeof(fg__gpu_plan));
+    fg_result r;
+    if (!plan) return FG_ERROR_OUT_OF_MEMORY;
+    plan->device = d;
+    plan->graph = graph;
+    plan->sample_op = -1;
+    r = fg__gpu_plan_fill(plan, !out, memory);
+    if (r == FG_OK && out) *out = (fg_plan *)(void *)plan;
+    else fg__gpu_release(handle, (fg_plan *)(void *)plan);
+    return r;
+}
+
+/* ================================================================================================
+   Passes
+   ================================================================================================ */
+
+/* The results of a pass to pinned memory. */
+static fg_result fg__gpu_ask_results(fg__gpu_plan *plan, const fg_batch *batch) {
+    fg__gpu_device *d = plan->device;
+    const fg_op *op;
+    size_t n = (size_t)batch->n_rows;
+    fg_result r;
+    if (plan->sample_op < 0 || n == 0) return FG_OK;
+    op = &plan->graph->ops[plan->sample_op];
+    r = fg__gpu_check(d, d->api.copy_to_host(plan->host_rows, plan->rows.at, n * sizeof(fg_row_result), d->compute), "asking for results");
+    if (r != FG_OK || !batch->want_logits) return r;
+    return fg__gpu_check(d,
+                         d->api.copy_to_host(plan->host_logits, fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float), d->compute),
+                         "asking for logits");
+}
+
+static fg_result fg__gpu_batch_wait(fg__gpu_device *d, fg__gpu_batch *batch) {
+    if (!batch->busy) return FG_OK;
+    batch->busy = false;
+    return fg__gpu_check(d, d->api.event_wait(batch->event), "waiting for the device");
+}
+
+static fg_result fg__gpu_pass(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_batch *batch) {
+    fg__gpu_device *d = plan->device;
+    fg__gpu_key key;
+    fg_result r;
+    if ((r = fg__gpu_batch_wait(d, to)) != FG_OK) return r;
+    fg__gpu_fill_batch(plan, to->at, batch, &key);
+    if (d->has_copied) r = fg__gpu_check(d, d->api.stream_wait_event(d->compute, d->copied, 0), "ordering a pass");
+    if (r == FG_OK) r = fg__gpu_send_batch(plan, to, batch);
+    if (r == FG_OK) r = fg__gpu_run(plan, &key);
+    if (r == FG_OK) r = fg__gpu_ask_results(plan, batch);
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(d->passed, d->compute), "ending a pass");
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(to->event, d->compute), "ending a pass");
+    return r;
+}
+
+static fg_result fg__gpu_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    fg__gpu_batch *to = &plan->batches[plan->n_passes % FG__GPU_BLOCKS];
+    fg_result r;
+    if (!fg__batch_check(plan->graph, batch))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    r = fg__gpu_pass(plan, to, batch);
+    plan->last = r == FG_OK ? to : NULL;
+    plan->want_logits = batch->want_logits;
+    to->busy = d->has_passed = r == FG_OK;
+    if (r != FG_OK) fg__gpu_settle(d); /* what was begun of it */
+    fg__gpu_leave(d);
+    return r;
+}
+
+static fg_result fg__gpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    fg_result r = FG_OK;
+    memset(output, 0, sizeof(*output));
+    if (plan->last) {
+        if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+        r = fg__gpu_batch_wait(d, plan->last);
+        plan->last = NULL;
+        fg__gpu_leave(d);
+    }
+    if (r != FG_OK || plan->sample_op < 0) return r;
+    output->rows = plan->host_rows;
+    if (plan->want_logits) output->logits = plan->host_logits;
+    return FG_OK;
+}
+
+/* Copies of one group, no more than FG__GPU_PAIRS, in their order. */
+static fg_result fg__gpu_copy_some(fg__gpu_plan *plan, int group, const fg_block_copy *copies, int n) {
+    fg__gpu_device *d = plan->device;
+    fg__gpu_launcher l;
+    fg_gpu_copy_args args;
+    fg_result r = FG_OK;
+    int i;
+    if (plan->pairs_busy) r = fg__gpu_check(d, d->api.event_wait(plan->paired), "waiting for copies");
+    plan->pairs_busy = false;
+    if (r != FG_OK) return r;
+    plan->host_pairs[0] = n;
+    for (i = 0; i < n; i++) {
+        plan->host_pairs[4 + 2 * i] = copies[i].from;
+        plan->host_pairs[5 + 2 * i] = copies[i].to;
+    }
+    memset(&l, 0, sizeof(l));
+    l.plan = plan;
+    memset(&args, 0, sizeof(args));
+    args.base = plan->pools[group].at;
+    args.count = plan->pairs.at;
+    args.pairs = plan->pairs.at + 4 * sizeof(int32_t);
+    args.block_bytes = plan->block_bytes[group];
+    r = fg__gpu_check(d, d->api.copy_to_device(plan->pairs.at, plan->host_pairs, (size_t)(4 + 2 * n) * sizeof(int32_t), d->compute),
+                      "sending copies");
+    if (r == FG_OK) r = fg__gpu_launch(&l, FG_GPU_KERNEL_copy, &args);
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(plan->paired, d->compute), "ending copies");
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(d->passed, d->compute), "ending copies");
+    plan->pairs_busy = r == FG_OK;
+    if (r == FG_OK) d->has_passed = true;
+    else fg__gpu_settle(d);
+    return r;
+}
+
+static fg_result fg__gpu_copy_blocks(fg_device *handle, fg_plan *plan_handle, const fg_block_copy *copies, int n) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    fg_result r;
+    int i, end;
+    for (i = 0; i < n; i++) {
+        int n_blocks = copies[i].group >= 0 && copies[i].group < plan->graph->n_groups ? plan->graph->groups[copies[i].group].n_blocks : 0;
+        if (copies[i].from < 0 || copies[i].from >= n_blocks || copies[i].to < 0 || copies[i].to >= n_blocks)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a copy names a KV block that does not exist");
+    }
+    if (n < 1) return FG_OK;
+    if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    if (d->has_copied) r = fg__gpu_check(d, d->api.stream_wait_event(d->compute, d->copied, 0), "ordering copies");
+    for (i = 0; i < n && r == FG_OK; i = end) {
+        for (end = i + 1; end < n && end - i < FG__GPU_PAIRS && copies[end].group == copies[i].group; end++) {}
+        r = fg__gpu_copy_some(plan, copies[i].group, copies + i, end - i);
+    }
+    fg__gpu_leave(d);
+    return r;
+}
+
+/* A block in host memory is as on the device: of each layer K, then V. */
+static fg_result fg__gpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                     size_t *block_bytes) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    const fg_group *g = &plan->graph->groups[group];
+    fg__gpu_blocks list;
+    fg_result r;
+    int i;
+    if (block_bytes) *block_bytes = plan->block_bytes[group];
+    if (!host || n < 1) return FG_OK;
+    for (i = 0; i < n; i++)
+        if (blocks[i] < 0 || blocks[i] >= g->n_blocks) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
+    list.base = plan->pools[group].at;
+    list.stride = list.bytes = plan->block_bytes[group];
+    list.numbers = blocks;
+    list.n = (size_t)n;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    r = out ? fg__gpu_fetch(d, &list, host) : fg__gpu_send(d, &list, host);
+    fg__gpu_leave(d);
+    return r;
+}
+
+/* The rate of reading, from copies within the device's memory. Rates of products are left unknown. */
+static fg_result fg__gpu_profile(fg_device *handle, fg_roofs *roofs) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    size_t bytes = FG__MIN((size_t)256 << 20, d->memory / 16 / FG__GPU_ALIGN * FG__GPU_ALIGN);
+    fg__gpu_range from, to;
+    fg_result r;
+    double start, best = 1e30;
+    int i;
+    memset(roofs, 0, sizeof(*roofs));
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    to.at = 0;
+    r = fg__gpu_take(d, bytes, &from);
+    if (r == FG_OK) r = fg__gpu_take(d, bytes, &to);
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.fill(from.at, 0, bytes, d->compute), "measuring");
+    for (i = 0; i < 4 && r == FG_OK; i++) {
+        r = fg__gpu_check(d, d->api.stream_wait(d->compute), "measuring");
+        start = fg__now();
+        if (r == FG_OK) r = fg__gpu_check(d, d->api.copy_on_device(to.at, from.at, bytes, d->compute), "measuring");
+        if (r == FG_OK) r = fg__gpu_check(d, d->api.stream_wait(d->compute), "measuring");
+        best = FG__MIN(best, fg__now() - start);
+    }
+    if (r == FG_OK && best > 0) roofs->read_bytes_per_s = 2.0 * (double)bytes / best;
+    fg__gpu_settle(d);
+    fg__gpu_give(d, &to);
+    fg__gpu_give(d, &from);
+    fg__gpu_leave(d);
+    return r;
+}
+
+#endif /* FASTGEN_IMPLEMENTATION */

@@ -1,0 +1,93 @@
+/* fg_hip.h: the HIP backend of fastgen.h, for AMD's GPUs.                             Public domain or MIT, as fastgen.h.
+
+   Include it after fastgen.h, in the file with FASTGEN_IMPLEMENTATION and wherever fg_backend_hip is named:
+
+       #define FASTGEN_IMPLEMENTATION
+       #include "fastgen.h"
+       #include "backends/hip/fg_hip.h"
+       ...
+       desc.backends[0] = fg_backend_hip();            // falls through to the next backend where there is no driver
+
+   The driver (libamdhip64.so of ROCm 5.3 or later, amdhip64.dll) is found at run time; no ROCm is needed to build. The code of a
+   device is picked by the name of its instruction set. fg_engine_desc.device takes a device's number or a part of its name;
+   without it the first device is taken. The environment variable FASTGEN_HIP_LIBRARY names another library to take for the
+   driver.
+
+   The kernels are those in backends/cuda/; fg_hip_kernels.h holds them compiled (./build.sh hip writes it). Without that file
+   the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
+
+   What the host does, the same for CUDA and HIP, is in fg_gpu_host.h. */
+
+#ifndef FG_HIP_H
+#define FG_HIP_H
+
+#include "../cuda/fg_gpu_host.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const fg_backend *fg_backend_hip(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FG_HIP_H */
+
+#if defined(FASTGEN_IMPLEMENTATION) && !defined(FG__HIP_IMPLEMENTED)
+#define FG__HIP_IMPLEMENTED
+
+#if defined(__has_include)
+#if __has_include("fg_hip_kernels.h")
+#include "fg_hip_kernels.h"
+#define FG__HIP_HAS_KERNELS
+#endif
+#endif
+#ifndef FG__HIP_HAS_KERNELS
+static const fg__gpu_image *const fg__hip_images = NULL;
+enum { FG__HIP_IMAGES = 0 };
+#endif
+
+/* In the order of fg__gpu_api; NULL: HIP has none. */
+static const char *const fg__hip_names[FG__GPU_FUNCTIONS] = {
+    "hipInit", "hipDriverGetVersion", "hipGetDeviceCount", "hipDeviceGet", "hipDeviceGetName", "hipDeviceGetAttribute", "hipDeviceTotalMem",
+    NULL, NULL, NULL, NULL, "hipGetDevice", "hipSetDevice", "hipGetDevicePropertiesR0600",
+    "hipMemGetInfo", "hipMalloc", "hipFree", "hipHostMalloc", "hipHostFree", "hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync",
+    "hipMemcpyDtoDAsync", "hipMemsetD8Async", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize", "hipStreamWaitEvent",
+    "hipEventCreateWithFlags", "hipEventDestroy", "hipEventRecord", "hipEventSynchronize", "hipModuleLoadData", "hipModuleUnload",
+    "hipModuleGetFunction", NULL, "hipModuleLaunchKernel", "hipStreamBeginCapture", "hipStreamEndCapture",
+    "hipGraphInstantiateWithFlags", "hipGraphLaunch", "hipGraphExecDestroy", "hipGraphDestroy",
+};
+
+/* Of hipDeviceAttribute_t: shared memory of a block, warp size, multiprocessors; the rest HIP tells by the name of the ISA. */
+static const int fg__hip_attributes[FG__GPU_ATTRIBUTES] = {74, 87, 63, -1, -1, -1};
+
+static const fg__gpu_driver fg__hip_driver = {
+    "hip", "HIP", "FASTGEN_HIP_LIBRARY",
+#if FG__WINDOWS
+    {"amdhip64_6.dll", "amdhip64.dll"},
+#else
+    {"libamdhip64.so", "libamdhip64.so.6"},
+#endif
+    fg__hip_names, fg__hip_attributes, 50300000, true,
+};
+
+static int fg__hip_probe(void) { return fg__gpu_probe(&fg__hip_driver); }
+
+static fg_result fg__hip_open(const fg_device_desc *desc, fg_device **device) {
+    return fg__gpu_open(&fg__hip_driver, fg__hip_images, FG__HIP_IMAGES, desc, device);
+}
+
+const fg_backend *fg_backend_hip(void) {
+    static const fg_backend backend = {
+        FG_BACKEND_ABI, sizeof(fg_backend), "hip",
+        fg__hip_probe, fg__hip_open, fg__gpu_close, fg__gpu_caps,
+        fg__gpu_alloc, fg__gpu_free, fg__gpu_write, fg__gpu_read,
+        fg__gpu_pack, fg__gpu_unpack, fg__gpu_prepare, fg__gpu_release,
+        fg__gpu_submit, fg__gpu_wait, fg__gpu_copy_blocks, fg__gpu_profile,
+        fg__gpu_swap_blocks,
+    };
+    return &backend;
+}
+
+#endif /* FASTGEN_IMPLEMENTATION */

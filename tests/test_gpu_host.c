@@ -1,0 +1,414 @@
+/* What the CUDA and HIP backends do on the host, over the stand-in driver of standin_gpu.c, which executes the kernels: memory,
+   copies, graphs, errors at every call, engines whose results are the CPU's. The op differentials are those of test_cpu.c. */
+
+static const char *const gpu_paths[] = {"cuda", "hip", "hip64"};
+enum { GPU_PATHS = 3 };
+
+#define GPU_NONE "no stand-in driver was built"
+
+static fg_device *gpu_open(const char *path, const fg_gpu_options *more) {
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg_gpu_options options = *(const fg_gpu_options *)cpu_gpu_options(path);
+    memset(&desc, 0, sizeof(desc));
+    if (more) {
+        options = *more;
+        options.image = gpu_standin_image;
+    }
+    desc.options = &options;
+    CHECKF(cpu_backend_of(path)->open(&desc, &device) == FG_OK, "%s: %s", path, fg_last_error());
+    return device;
+}
+
+static char *gpu_string(const char *text) {
+    char *copy = (char *)malloc(strlen(text) + 1);
+    return strcpy(copy, text);
+}
+
+/* More bytes than both stages hold, at an odd place. */
+static void gpu_check_transfer(const fg_backend *b, fg_device *device) {
+    size_t n = (9 << 20) + 12345, i;
+    uint8_t *bytes = (uint8_t *)malloc(n), *back = (uint8_t *)calloc(n, 1);
+    void *memory = b->alloc(device, n + 100);
+    uint64_t state = 3;
+    for (i = 0; i < n; i++) bytes[i] = (uint8_t)(i % 8 ? bytes[i - 1] * 5u + 1u : (unsigned)test_random(&state));
+    CHECK(memory && b->write(device, memory, 7, bytes, n) == FG_OK && b->read(device, memory, 7, back, n) == FG_OK);
+    CHECK(memcmp(bytes, back, n) == 0);
+    CHECK(b->write(device, memory, n, bytes, n) == FG_ERROR_INVALID_ARGUMENT);
+    CHECK(b->read(device, memory, 0, back, SIZE_MAX) == FG_ERROR_INVALID_ARGUMENT);
+    CHECK(b->write(device, memory, 0, bytes, 0) == FG_OK);
+    b->free(device, memory);
+    free(bytes);
+    free(back);
+}
+
+static void test_gpu_host_device(void) {
+    int p;
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    for (p = 0; p < GPU_PATHS; p++) {
+        const fg_backend *b = cpu_backend_of(gpu_paths[p]);
+        fg_device *device = gpu_open(gpu_paths[p], NULL), *other = NULL;
+        fg_device_desc desc;
+        fg_device_caps caps;
+        fg_roofs roofs;
+        CHECK(b->abi == FG_BACKEND_ABI && b->size == sizeof(fg_backend) && b->probe() >= 1);
+        if (!device) continue;
+        b->caps(device, &caps);
+        CHECKF(strstr(caps.name, p ? "HIP gfx" : "CUDA sm_") && caps.memory_bytes > 1 << 20, "%s", caps.name);
+        CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && !(caps.ops >> FG_OP_MOE_GEMM & 1));
+        gpu_check_transfer(b, device);
+        CHECK(b->profile(device, &roofs) == FG_OK && roofs.read_bytes_per_s > 1e6);
+        memset(&desc, 0, sizeof(desc));
+        desc.options = cpu_gpu_options(gpu_paths[p]);
+        desc.device = "no such device";
+        CHECK(b->open(&desc, &other) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "no such device"));
+        desc.device = "99";
+        CHECK(b->open(&desc, &other) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "99"));
+        desc.device = caps.name;
+        CHECK(b->open(&desc, &other) == FG_OK);
+        b->close(other);
+        b->close(device);
+    }
+    gpu_standin_check();
+}
+
+/* Drivers that are missing, none, or too old; devices that there is no code for; memory that others have. */
+static void test_gpu_host_drivers(void) {
+    static const char *const variables[] = {"FASTGEN_CUDA_LIBRARY", "FASTGEN_HIP_LIBRARY"};
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    standin_device standin;
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    memset(&desc, 0, sizeof(desc));
+    for (i = 0; i < 2; i++) {
+        const fg_backend *b = i ? fg_backend_hip() : fg_backend_cuda();
+        const char *label = i ? "HIP" : "CUDA";
+        char *library = gpu_string(getenv(variables[i]));
+        desc.options = cpu_gpu_options(gpu_paths[i]);
+        CHECK(setenv(variables[i], "/nonexistent/lib.so", 1) == 0 && b->probe() == 0);
+        CHECK(b->open(&desc, &device) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "/nonexistent/lib.so"));
+        CHECK(setenv(variables[i], "libm.so.6", 1) == 0 && b->probe() == 0);
+        CHECK(b->open(&desc, &device) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), i ? "hipInit" : "cuInit"));
+        CHECK(setenv(variables[i], library, 1) == 0 && b->probe() == 1);
+        gpu_standin.get_device(&standin);
+        standin.driver = 11020;
+        gpu_standin.set_device(&standin);
+        CHECK(b->probe() == 0);
+        CHECK(b->open(&desc, &device) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "11020") && strstr(fg_last_error(), label));
+        gpu_standin.set_device(&gpu_standin.device);
+        free(library);
+    }
+    for (i = 0; i < 2; i++) { /* room for less, and for more than is left to others */
+        const fg_backend *b = i ? fg_backend_hip() : fg_backend_cuda();
+        void *memory;
+        device = gpu_open(gpu_paths[i], NULL);
+        if (!device) continue;
+        memory = b->alloc(device, (size_t)900 << 20);
+        CHECK(memory != NULL);
+        CHECK(b->alloc(device, (size_t)200 << 20) == NULL && strstr(fg_last_error(), "no room"));
+        CHECK(b->alloc(device, (size_t)1 << 62) == NULL);
+        CHECK(b->alloc(device, SIZE_MAX) == NULL);
+        b->free(device, memory);
+        b->close(device);
+    }
+    gpu_standin_check();
+}
+
+static fg__gpu_device gpu_described(const fg__gpu_driver *driver, const char *isa, int major, int minor) {
+    fg__gpu_device d;
+    memset(&d, 0, sizeof(d));
+    d.loader.driver = driver;
+    snprintf(d.isa, sizeof(d.isa), "%s", isa);
+    d.attributes[FG__GPU_MAJOR] = major;
+    d.attributes[FG__GPU_MINOR] = minor;
+    return d;
+}
+
+/* The target of a list that a device gets; "" for none. */
+static const char *gpu_chosen(const fg__gpu_driver *driver, const char *isa, int major, int minor, const char *const *targets, int n) {
+    fg__gpu_device d = gpu_described(driver, isa, major, minor);
+    const char *best = "";
+    int i, score = 0;
+    for (i = 0; i < n; i++)
+        if (fg__gpu_suits(&d, targets[i]) > score) {
+            score = fg__gpu_suits(&d, targets[i]);
+            best = targets[i];
+        }
+    return best;
+}
+
+static void test_gpu_host_images(void) {
+    static const char *const nvidia[] = {"compute_75", "compute_80", "sm_75", "sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"};
+    static const char *const amd[] = {"gfx906", "gfx9-generic", "gfx90a", "gfx942", "gfx10-3-generic", "gfx1100", "gfx11-generic", "gfx12-generic"};
+    static const struct {
+        const char *isa;
+        int major, minor;
+        const char *expected;
+    } cases[] = {{"sm_75", 7, 5, "sm_75"},   {"sm_80", 8, 0, "sm_80"},    {"sm_89", 8, 9, "sm_86"},      {"sm_90", 9, 0, "sm_90a"},
+                 {"sm_100", 10, 0, "sm_100"}, {"sm_110", 11, 0, "compute_80"}, {"sm_121", 12, 1, "sm_120"}, {"sm_70", 7, 0, ""},
+                 {"gfx906", 0, 0, "gfx906"}, {"gfx900", 0, 0, "gfx9-generic"}, {"gfx90a", 0, 0, "gfx90a"}, {"gfx942", 0, 0, "gfx942"},
+                 {"gfx1030", 0, 0, "gfx10-3-generic"}, {"gfx1100", 0, 0, "gfx1100"}, {"gfx1151", 0, 0, "gfx11-generic"},
+                 {"gfx1201", 0, 0, "gfx12-generic"}, {"gfx803", 0, 0, ""}, {"gfx908", 0, 0, ""}};
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool hip = cases[i].isa[0] == 'g';
+        const char *got = gpu_chosen(hip ? &fg__hip_driver : &fg__cuda_driver, cases[i].isa, cases[i].major, cases[i].minor, hip ? amd : nvidia, 8);
+        CHECKF(strcmp(got, cases[i].expected) == 0, "%s gets '%s'", cases[i].isa, got);
+    }
+}
+
+/* Packed images: written by hand, cut off and damaged at every byte. */
+static void test_gpu_host_unpack(void) {
+    static const char packed[] = "\x43" "abcd" "\x04\x00\x00" "\xF0\x01" "0123456789ABCDEF";
+    static const char *const pieces[] = {packed};
+    uint8_t to[64];
+    fg__gpu_image image;
+    size_t i;
+    int byte;
+    memset(&image, 0, sizeof(image));
+    image.target = "test";
+    image.pieces = pieces;
+    image.packed_bytes = sizeof(packed) - 1;
+    image.bytes = 4 + 7 + 16;
+    CHECK(fg__gpu_unpack_image(&image, to) && memcmp(to, "abcdabcdabc0123456789ABCDEF", 27) == 0);
+    for (i = 0; i < sizeof(packed) - 1; i++) {
+        image.packed_bytes = i;
+        CHECK(!fg__gpu_unpack_image(&image, to));
+    }
+    image.packed_bytes = sizeof(packed) - 1;
+    for (i = 0; i < sizeof(packed) - 1; i++)
+        for (byte = 0; byte < 256; byte++) {
+            char damaged[sizeof(packed)];
+            const char *piece = damaged;
+            uint8_t *exact = (uint8_t *)malloc(image.bytes);
+            memcpy(damaged, packed, sizeof(packed));
+            damaged[i] = (char)byte;
+            image.pieces = &piece;
+            (void)fg__gpu_unpack_image(&image, exact); /* the sanitizers say whether it stays inside */
+            free(exact);
+        }
+}
+
+/* ---- Models. ---- */
+
+static void test_gpu_host_model(void) {
+    cpu_attn small = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 33, 1, 20, 5, 12}};
+    int p;
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    for (p = 0; p < GPU_PATHS; p++) gpu_check_model(gpu_paths[p], &small, p == 0 ? 4 : 8, 5e-3);
+    gpu_standin_check();
+}
+
+static void test_gpu_host_copy_blocks(void) {
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    cpu_check_copy_blocks("cuda");
+    cpu_check_copy_blocks("hip");
+    gpu_standin_check();
+}
+
+static void test_gpu_host_swap(void) {
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    gpu_check_swap("cuda");
+    gpu_check_swap("hip64");
+    gpu_standin_check();
+}
+
+/* The invariant of design section 6, as a mode: the same bits alone and in any batch, chunk, with prefixes from the cache, set
+   back and resumed. */
+static void test_gpu_host_engine(void) {
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    bits_gpu("cuda-invariant", "cuda-invariant", 2, 8);
+    bits_gpu("hip64-invariant", "hip64-invariant", 9, 6);
+    gpu_standin_check();
+}
+
+/* Greedy tokens of a request with the given options, and whether graphs were launched. */
+static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *options, int32_t *tokens, float *logprobs, int most) {
+    fg_engine_desc d = engine_desc(model, cpu_backend_of(path));
+    fg_engine *e;
+    fg_event event;
+    fg_request_desc request;
+    fg_request handle;
+    int32_t prompt[50];
+    bool busy = true;
+    int i, n = 0;
+    for (i = 0; i < 50; i++) prompt[i] = 5 + i * 13 % 200;
+    cpu_gpu_options(path);
+    d.backend_options = options;
+    d.token_budget = 20;
+    d.max_context = 128;
+    d.block_tokens = 16;
+    e = engine_new(&d);
+    memset(&request, 0, sizeof(request));
+    request.tokens = prompt;
+    request.n_tokens = 50;
+    request.max_tokens = most;
+    request.ignore_eos = request.logprobs = true;
+    CHECK(fg_submit(e, &request, &handle) == FG_OK);
+    while (busy) {
+        CHECK(fg_step(e, 0, &busy) == FG_OK);
+        while (fg_next_event(e, &event))
+            if (event.type == FG_EVENT_TOKEN && n < most) {
+                logprobs[n] = event.logprob;
+                tokens[n++] = event.token;
+            }
+    }
+    fg_engine_free(e);
+    return n;
+}
+
+/* With graphs and without, and with little memory for attention's partial sums: the same bits. */
+static void test_gpu_host_graphs(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_gpu_options options;
+    int32_t tokens[3][12];
+    float logprobs[3][12];
+    long calls[2];
+    standin_stats stats;
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    model_sample_open(&m, &spec);
+    for (i = 0; m.model && i < 2; i++) {
+        memset(&options, 0, sizeof(options));
+        options.image = gpu_standin_image;
+        options.no_graphs = i == 1;
+        gpu_standin.fail(-1, -1, 0);
+        CHECK(gpu_greedy(m.model, "cuda", &options, tokens[i], logprobs[i], 12) == 12);
+        gpu_standin.get_stats(&stats);
+        calls[i] = stats.calls;
+    }
+    CHECK(memcmp(tokens[0], tokens[1], sizeof(tokens[0])) == 0 && memcmp(logprobs[0], logprobs[1], sizeof(logprobs[0])) == 0);
+    CHECKF(calls[0] * 5 < calls[1] * 4, "%ld calls with graphs, %ld without", calls[0], calls[1]);
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
+/* Attention over several splits of a long context in one turn, and, with little memory for partial sums, in several: the same. */
+static void test_gpu_host_turns(void) {
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {1600, 0, 0, 0, 0, 0}};
+    size_t n = (size_t)cpu_attn_total(&c) * 32;
+    float *out[2];
+    int i, turns = 0;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    for (i = 0; i < 2; i++) {
+        cpu_rig *rig = cpu_attn_rig(&c, 256);
+        gpu_scratch_bytes = i == 1 ? 1 : 0;
+        out[i] = (float *)calloc(n, sizeof(float));
+        if (cpu_rig_open(rig, "cuda", 2) == FG_OK) {
+            int at;
+            for (at = 0; at < 1600; at += 200) {
+                cpu_batch_start(rig);
+                cpu_attn_add(&c, rig, 0, at, at + 200);
+                cpu_attn_take(rig, out[i]);
+                if (i == 1) turns = FG__MAX(turns, ((fg__gpu_plan *)(void *)rig->plan)->sets[1].turns);
+            }
+        }
+        cpu_rig_free(rig);
+    }
+    gpu_scratch_bytes = 0;
+    CHECKF(turns > 1, "%d turns", turns);
+    CHECK(memcmp(out[0], out[1], n * sizeof(float)) == 0);
+    for (i = 0; i < 2; i++) free(out[i]);
+    gpu_standin_check();
+}
+
+/* ---- Errors. ---- */
+
+/* Whether a call of this number fails, and what came of it. With `code` 2 memory runs out, with others the device is lost. */
+static void gpu_check_fault(fg_model *model, const char *path, long call, long launch, int code, bool *came) {
+    fg_gpu_options options;
+    standin_stats stats;
+    bool created;
+    fg_finish finish;
+    fg_result r;
+    memset(&options, 0, sizeof(options));
+    options.image = gpu_standin_image;
+    cpu_gpu_options(path);
+    gpu_standin.fail(call, launch, code);
+    r = gpu_try(model, cpu_backend_of(path), &options, &created, &finish);
+    gpu_standin.get_stats(&stats);
+    *came = launch >= 0 ? stats.launches > launch : stats.failed;
+    if (!*came) {
+        CHECKF(r == FG_OK && created && finish == FG_FINISH_LENGTH, "%s: without an error: %s", path, fg_last_error());
+    } else if (r == FG_OK) { /* the CPU did the work, or the call's result did not matter */
+        CHECKF(finish == FG_FINISH_LENGTH, "%s, call %ld, error %d: finish %d", path, call, code, (int)finish);
+    } else {
+        CHECKF(r == (code == 2 ? FG_ERROR_OUT_OF_MEMORY : FG_ERROR_DEVICE), "%s, call %ld, launch %ld, error %d: %s", path, call, launch, code,
+               fg_result_name(r));
+        CHECKF(!created || finish == FG_FINISH_ERROR, "%s, call %ld, error %d: finish %d", path, call, code, (int)finish);
+    }
+    gpu_standin.fail(-1, -1, 0);
+    gpu_standin.get_stats(&stats);
+    CHECKF(stats.live == 0 && stats.depth == 0, "%s, call %ld, error %d: %d objects are left", path, call, code, stats.live);
+}
+
+/* Every call fails in turn, then every kernel: a result each time, or the CPU instead; never a crash, a hang, a leak. */
+static void test_gpu_host_faults(void) {
+    static const int codes[] = {2, 719};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    standin_device device;
+    int p, c, i, failures;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    spec.n_layers = 1;
+    gpu_standin.get_device(&device);
+    device.idle = 1;
+    gpu_standin.set_device(&device);
+    model_sample_open(&m, &spec);
+    for (p = 0; m.model && p < 2; p++)
+        for (c = 0; c < 2; c++) {
+            bool came = true; /* every call on CUDA runs out of memory, others take turns */
+            for (i = 0, failures = test_failures; came && i < 3000 && test_failures == failures; i += p || c ? 5 : 1)
+                gpu_check_fault(m.model, gpu_paths[p], i, -1, codes[c], &came);
+            CHECKF(!came || test_failures > failures, "%s: call %d", gpu_paths[p], i);
+            CHECKF(i > 200, "%s: %d calls", gpu_paths[p], i);
+        }
+    for (i = 0, failures = test_failures; m.model && i < 30 && test_failures == failures; i += 4) {
+        bool came;
+        gpu_check_fault(m.model, "cuda", -1, i, 700, &came);
+        CHECK(came);
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
+/* Every allocation of ours fails in turn. */
+static void test_gpu_host_out_of_memory(void) {
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 0, 0, 0, 0, 0}};
+    cpu_rig *rig;
+    fg_result result = FG_ERROR_OUT_OF_MEMORY;
+    int i;
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    rig = cpu_model_rig(&c, FG_TYPE_Q8_0);
+    rig->backend = fg_backend_cuda();
+    rig->options = cpu_gpu_options("cuda");
+    for (i = 0; i < 500 && result != FG_OK; i++) {
+        cpu_faults faults;
+        faults.left = i;
+        faults.live = 0;
+        result = cpu_open_all(rig, &faults);
+        CHECKF(result == FG_OK || result == FG_ERROR_OUT_OF_MEMORY, "allocation %d: %s", i, fg_result_name(result));
+        cpu_rig_end_device(rig);
+        CHECKF(faults.live == 0, "allocation %d: %d leaked", i, faults.live);
+    }
+    CHECKF(result == FG_OK && i > 10, "%s after %d", fg_result_name(result), i);
+    cpu_rig_free(rig);
+    gpu_standin_check();
+}
+
+static void run_gpu_host_tests(void) {
+    RUN(test_gpu_host_device);
+    RUN(test_gpu_host_drivers);
+    RUN(test_gpu_host_images);
+    RUN(test_gpu_host_unpack);
+    RUN(test_gpu_host_model);
+    RUN(test_gpu_host_copy_blocks);
+    RUN(test_gpu_host_swap);
+    RUN(test_gpu_host_engine);
+    RUN(test_gpu_host_graphs);
+    RUN(test_gpu_host_turns);
+    RUN(test_gpu_host_faults);
+    RUN(test_gpu_host_out_of_memory);
+}
