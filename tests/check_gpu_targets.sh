@@ -41,6 +41,11 @@ compile_nvidia() {
     *) set -- "$@" -gencode="arch=compute_${target#sm_},code=$target" -Xptxas -v -cubin ;;
     esac
     "$nvcc" -std=c++17 -O3 --fmad=false "$@" -o "$out/$target.bin" backends/cuda/kernels.cu >"$out/$target.log" 2>&1 || return 1
+    case $target in compute_*)
+        grep '\.entry' "$out/$target.bin" >"$out/$target.txt"
+        return
+        ;;
+    esac
     awk '/Compiling entry function/ { split($0, part, "\047"); name = part[2]; sub(/^fg_gpu_/, "", name) }
          /bytes spill stores/ { for (i = 1; i <= NF; i++) if ($i == "spill") { spilled += $(i - 2); } }
          / Used [0-9]+ registers/ { for (i = 1; i < NF; i++) if ($i == "Used") print name, $(i + 1), spilled + 0; spilled = 0 }' \
