@@ -1,6 +1,6 @@
 /* The soak: random requests with all that requests can have, in engines with all that engines can be, cancelled, preempted
    and fed at random. At the end every block is free, and every output is, bit for bit, what the request writes alone.
-   FASTGEN_SOAK says how many requests (default 2000), FASTGEN_SOAK_SEED which; .ci/run takes 100000. */
+   FASTGEN_SOAK says how many requests (default 2000), FASTGEN_SOAK_SEED which; .ci/run takes 80000. */
 
 static int soak_requests(void) {
     const char *text = getenv("FASTGEN_SOAK");

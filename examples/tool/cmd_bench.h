@@ -6,6 +6,7 @@ enum { BENCH_MAX_BATCHES = 32 };
 typedef struct bench_run {
     double pp_tok_s, tok_s, read_gb_s;
     double idle_us, idle_share; /* of the device between passes that decode: mean gap, share of the time */
+    double roof_gb_s, roof_gop_s; /* measured beside it: reading memory; int8 or float products, as the weights need */
 } bench_run;
 
 typedef struct bench {
@@ -14,7 +15,6 @@ typedef struct bench {
     int batches[BENCH_MAX_BATCHES], n_batches;
     int n_prompt, n_decode;
     bench_run results[BENCH_MAX_BATCHES]; /* medians */
-    double roof_gb_s, roof_gop_s; /* measured: reading memory, and int8 or float products for these weights */
     double weight_bytes;          /* read by each decode pass */
     double ops_per_token;         /* two for each weight that a token meets, but for those of the output matrix */
     bool dots_are_int8;
@@ -184,42 +184,56 @@ static void bench_progress(bench *b, int batch) {
     if (!b->args->quiet) show_progress((double)b->done++ / b->total, what);
 }
 
-static fg_result bench_batch(bench *b, int index) {
-    int i, n = b->args->repetitions;
-    double *values = (double *)xrealloc(NULL, 5 * (size_t)n * sizeof(double));
-    bench_run run;
-    fg_result result = FG_OK;
-    for (i = 0; i < n && result == FG_OK; i++) {
-        bench_progress(b, b->batches[index]);
-        result = bench_once(b, b->batches[index], b->n_decode, &run);
-        values[i] = run.pp_tok_s;
-        values[n + i] = run.tok_s;
-        values[2 * n + i] = run.read_gb_s;
-        values[3 * n + i] = run.idle_us;
-        values[4 * n + i] = run.idle_share;
-    }
-    if (result == FG_OK) {
-        b->results[index].pp_tok_s = median(values, n);
-        b->results[index].tok_s = median(values + n, n);
-        b->results[index].read_gb_s = median(values + 2 * n, n);
-        b->results[index].idle_us = median(values + 3 * n, n);
-        b->results[index].idle_share = median(values + 4 * n, n);
+/* The prompt rate and the bandwidth are those of the smallest batch. */
+static const bench_run *smallest_batch(const bench *b) {
+    int i, best = 0;
+    for (i = 1; i < b->n_batches; i++)
+        if (b->batches[i] < b->batches[best]) best = i;
+    return &b->results[best];
+}
+
+/* What the machine gives right now; zeros where the backend cannot say. */
+static void bench_roofs(const bench *b, bench_run *run) {
+    fg_roofs roofs;
+    if (fg_measure_roofs(b->s.engine, &roofs) != FG_OK) return;
+    run->roof_gb_s = roofs.read_bytes_per_s / 1e9;
+    run->roof_gop_s = (b->dots_are_int8 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
+}
+
+/* Medians of the repetitions. A bench_run is a row of doubles. */
+static void bench_medians(const bench_run *runs, int n, bench_run *out) {
+    enum { FIELDS = sizeof(bench_run) / sizeof(double) };
+    double *values = (double *)xrealloc(NULL, (size_t)n * sizeof(double));
+    int i, field;
+    for (field = 0; field < FIELDS; field++) {
+        for (i = 0; i < n; i++) values[i] = ((const double *)(const void *)&runs[i])[field];
+        ((double *)(void *)out)[field] = median(values, n);
     }
     free(values);
+}
+
+/* The roofs are measured anew beside each repetition: what others leave of a shared machine changes by the second. */
+static fg_result bench_batch(bench *b, int index) {
+    int i, n = b->args->repetitions;
+    bench_run *runs = (bench_run *)xrealloc(NULL, (size_t)n * sizeof(bench_run));
+    fg_result result = FG_OK;
+    memset(runs, 0, (size_t)n * sizeof(bench_run));
+    for (i = 0; i < n && result == FG_OK; i++) {
+        bench_progress(b, b->batches[index]);
+        if (&b->results[index] == smallest_batch(b)) bench_roofs(b, &runs[i]);
+        result = bench_once(b, b->batches[index], b->n_decode, &runs[i]);
+    }
+    if (result == FG_OK) bench_medians(runs, n, &b->results[index]);
+    free(runs);
     return result;
 }
 
 static fg_result bench_all(bench *b) {
-    fg_roofs roofs;
     bench_run ignored;
     fg_result result;
     int i;
     b->total = 1 + b->n_batches * b->args->repetitions;
     bench_progress(b, 0);
-    if (fg_measure_roofs(b->s.engine, &roofs) == FG_OK) {
-        b->roof_gb_s = roofs.read_bytes_per_s / 1e9;
-        b->roof_gop_s = (b->dots_are_int8 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
-    }
     result = bench_once(b, 1, 4, &ignored);
     for (i = 0; i < b->n_batches && result == FG_OK; i++) result = bench_batch(b, i);
     clear_progress();
@@ -325,14 +339,6 @@ static int bench_plot(bench *b) {
     return result;
 }
 
-/* The prompt rate and the bandwidth are those of the smallest batch. */
-static const bench_run *smallest_batch(const bench *b) {
-    int i, best = 0;
-    for (i = 1; i < b->n_batches; i++)
-        if (b->batches[i] < b->batches[best]) best = i;
-    return &b->results[best];
-}
-
 static void print_bench_json(const bench *b, const fg_engine_desc *desc, const fg_device_caps *caps) {
     const bench_run *first = smallest_batch(b);
     const char *name = base_name(b->args->model);
@@ -350,7 +356,7 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
         str_printf(&out, "%s{\"batch\": %d, \"tok_s\": %.2f, \"idle_us\": %.1f, \"idle_share\": %.5f}", i ? ", " : "", b->batches[i],
                    b->results[i].tok_s, b->results[i].idle_us, b->results[i].idle_share);
     str_printf(&out, "], \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n",
-               first->read_gb_s, b->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, b->roof_gop_s);
+               first->read_gb_s, first->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, first->roof_gop_s);
     fwrite(out.data, 1, out.length, stdout);
     str_free(&out);
 }
@@ -368,12 +374,12 @@ static void print_bench_table(const bench *b, const fg_engine_desc *desc, const 
         printf("%5d %19.1f %17.1f %13.0f us, %.2f%%\n", b->batches[i], b->results[i].tok_s, b->results[i].tok_s / b->batches[i],
                b->results[i].idle_us, 100.0 * b->results[i].idle_share);
     printf("\ncomputes  %.0f Gop/s of products with weights in prompts", first->pp_tok_s * b->ops_per_token / 1e9);
-    if (b->roof_gop_s > 0.0)
-        printf("; %s products give %.0f (%.0f%%)", b->dots_are_int8 ? "int8" : "float", b->roof_gop_s,
-               100.0 * first->pp_tok_s * b->ops_per_token / 1e9 / b->roof_gop_s);
+    if (first->roof_gop_s > 0.0)
+        printf("; %s products give %.0f (%.0f%%)", b->dots_are_int8 ? "int8" : "float", first->roof_gop_s,
+               100.0 * first->pp_tok_s * b->ops_per_token / 1e9 / first->roof_gop_s);
     printf("\nreads     %.2f GB/s of weights and KV cache", first->read_gb_s);
-    if (b->roof_gb_s > 0.0)
-        printf("; the memory gives %.2f GB/s (%.0f%%)", b->roof_gb_s, 100.0 * first->read_gb_s / b->roof_gb_s);
+    if (first->roof_gb_s > 0.0)
+        printf("; the memory gives %.2f GB/s (%.0f%%)", first->roof_gb_s, 100.0 * first->read_gb_s / first->roof_gb_s);
     printf("\n");
 }
 
