@@ -20,6 +20,14 @@ static fg_device *gpu_open(const char *path, const fg_gpu_options *more) {
     return device;
 }
 
+static void gpu_set_variable(const char *name, const char *value) {
+#if FG__WINDOWS
+    (void)_putenv_s(name, value);
+#else
+    (void)setenv(name, value, 1);
+#endif
+}
+
 static char *gpu_string(const char *text) {
     char *copy = (char *)malloc(strlen(text) + 1);
     return strcpy(copy, text);
@@ -86,11 +94,14 @@ static void test_gpu_host_drivers(void) {
         const char *label = i ? "HIP" : "CUDA";
         char *library = gpu_string(getenv(variables[i]));
         desc.options = cpu_gpu_options(gpu_paths[i]);
-        CHECK(setenv(variables[i], "/nonexistent/lib.so", 1) == 0 && b->probe() == 0);
+        gpu_set_variable(variables[i], "/nonexistent/lib.so");
+        CHECK(b->probe() == 0);
         CHECK(b->open(&desc, &device) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), "/nonexistent/lib.so"));
-        CHECK(setenv(variables[i], "libm.so.6", 1) == 0 && b->probe() == 0);
+        gpu_set_variable(variables[i], "libm.so.6");
+        CHECK(b->probe() == 0);
         CHECK(b->open(&desc, &device) == FG_ERROR_NOT_FOUND && strstr(fg_last_error(), i ? "hipInit" : "cuInit"));
-        CHECK(setenv(variables[i], library, 1) == 0 && b->probe() == 1);
+        gpu_set_variable(variables[i], library);
+        CHECK(b->probe() == 1);
         gpu_standin.get_device(&standin);
         standin.driver = 11020;
         gpu_standin.set_device(&standin);
