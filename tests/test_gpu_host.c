@@ -213,8 +213,8 @@ static void test_gpu_host_model(void) {
 
 static void test_gpu_host_copy_blocks(void) {
     if (!gpu_standin_open()) SKIP(GPU_NONE);
-    cpu_check_copy_blocks("cuda");
-    cpu_check_copy_blocks("hip");
+    cpu_check_copy_blocks("cuda-invariant"); /* it compares one query with many, which have kernels of their own elsewhere */
+    cpu_check_copy_blocks("hip64-invariant");
     gpu_standin_check();
 }
 
