@@ -1005,8 +1005,9 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
 
 /* The kernel for many queries of an op; -1: there is none, or a request would feel how its prompt is cut. */
 static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
-    if (plan->device->options.invariant) return -1;
-    return fg_gpu_wide_kernel((int)plan->graph->groups[op->group].kv_type, op->head_dim);
+    fg_type type = plan->graph->groups[op->group].kv_type;
+    if (plan->device->options.invariant || type == FG_TYPE_F32) return -1; /* a cache of floats is for exact sums */
+    return fg_gpu_wide_kernel((int)type, op->head_dim);
 }
 
 /* The kind of attention of an op; a new one where it is the first of its kind. -1: there are too many. */
