@@ -8,6 +8,7 @@
 #     tests/check_gpu_targets.sh TARGET ...  all kernels for these (sm_80, gfx1100, ...)
 #     tests/check_gpu_targets.sh some TARGET ...  those of four weight types and one KV type for these
 #
+# The first three also compare the drivers' functions with the official headers, where these are installed (tests/test_gpu_abi.cpp).
 # The figures of each target go to BUILD/gpu/TARGET.txt: kernel, registers, bytes spilled.
 # NVCC, HIPCLANG: the compilers (default: nvcc; the first of clang, clang-19 and on that has AMD's targets). BUILD: default build.
 # The last line is "N passed, N failed".
@@ -94,6 +95,23 @@ check() {
     fi
 }
 
+# declarations MACRO HEADER COMPILER...: tests/test_gpu_abi.cpp, where the official header is.
+declarations() {
+    macro=$1 header=$2
+    shift 2
+    echo "#include <$header>" >"$out/header.cpp"
+    if ! "$@" -D__HIP_PLATFORM_AMD__ -E "$out/header.cpp" >/dev/null 2>&1; then
+        echo "$header: skipped, it is not installed"
+        skipped=$((skipped + 1))
+    elif "$@" -std=c++17 -D"$macro" -o "$out/abi_$macro" tests/test_gpu_abi.cpp -lm -lpthread && "$out/abi_$macro" >"$out/abi_$macro.log"; then
+        echo "$header: as we declare it"
+        passed=$((passed + 1))
+    else
+        cat "$out/abi_$macro.log" 2>/dev/null
+        failed=$((failed + 1))
+    fi
+}
+
 targets="$nvidia $amd"
 case ${1-} in
 '') ;;
@@ -118,5 +136,7 @@ for target in $targets; do
     *) check "$target" "$vendor" -DFG_ONLY_SOME ;;
     esac
 done
+case ${1-all} in nvidia | all) declarations WITH_CUDA cuda.h "${nvcc:-c++}" ${nvcc:+-cudart none} ;; esac
+case ${1-all} in amd | all) declarations WITH_HIP hip/hip_runtime_api.h "${CXX:-c++}" ;; esac
 [ $skipped = 0 ] && echo "$passed passed, $failed failed" || echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -33,7 +33,7 @@ typedef struct fg_gpu_options {
 #include "kernels.h"
 
 /* ================================================================================================
-   The driver: its functions, found at run time. tests/test_gpu_abi.c compares them with the official headers.
+   The driver: its functions, found at run time. tests/test_gpu_abi.cpp compares them with the official headers.
    Device pointers are 64 bits, handles are pointers, results and devices are int, in both.
    ================================================================================================ */
 

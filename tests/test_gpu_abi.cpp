@@ -1,0 +1,142 @@
+/* The drivers' functions as backends/cuda/fg_gpu_host.h declares them against the official headers: as many parameters, each of the
+   same size and kind, under the name that is looked up. It compiles or it does not; names are compared when it runs.
+
+       c++ -std=c++17 -DWITH_CUDA -I /usr/local/cuda/include tests/test_gpu_abi.cpp && ./a.out
+       c++ -std=c++17 -DWITH_HIP tests/test_gpu_abi.cpp && ./a.out        (Debian: libamdhip64-dev)
+
+   tests/check_gpu_targets.sh runs it where the headers are. */
+#define FASTGEN_IMPLEMENTATION
+#include "../fastgen.h"
+#include "../backends/cuda/fg_cuda.h"
+#include "../backends/hip/fg_hip.h"
+
+#include <stddef.h>
+#include <type_traits>
+
+static int failed;
+
+/* Handles and device memory are pointers to one driver and integers to the other; both are passed alike on 64 bits. */
+template <class A, class B> constexpr bool same_parameter = sizeof(A) == sizeof(B) && !std::is_floating_point_v<B> && !std::is_class_v<B>;
+
+template <class F, class G> struct same_function : std::false_type {};
+template <class R, class... A, class S, class... B> struct same_function<R (*)(A...), S (*)(B...)> {
+    template <class... P> struct list {};
+    static constexpr bool fits(list<>, list<>) { return true; }
+    template <class X, class... Xs, class Y, class... Ys> static constexpr bool fits(list<X, Xs...>, list<Y, Ys...>) {
+        if constexpr (sizeof...(Xs) != sizeof...(Ys)) return false;
+        else return same_parameter<X, Y> && fits(list<Xs...>(), list<Ys...>());
+    }
+    static constexpr bool value = sizeof(R) == sizeof(S) && sizeof...(A) == sizeof...(B) && fits(list<A...>(), list<B...>());
+};
+
+template <class Ours, class Theirs> static void check(size_t offset, const char *const *names, const char *name) {
+    static_assert(same_function<Ours, Theirs>::value, "a function of the driver is declared otherwise");
+    const char *found = names[offset / sizeof(fg__gpu_fn)];
+    if (found && strcmp(found, name) == 0) return;
+    printf("%s is looked up as %s\n", name, found ? found : "nothing");
+    failed++;
+}
+
+#if defined(WITH_CUDA)
+#include <cuda.h>
+static_assert(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK == 8 && CU_DEVICE_ATTRIBUTE_WARP_SIZE == 10 &&
+                  CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16 && CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 &&
+                  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76 && CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN == 97,
+              "attributes");
+static_assert((int)CUDA_ERROR_OUT_OF_MEMORY == FG__GPU_OUT_OF_MEMORY && (int)CUDA_ERROR_NO_BINARY_FOR_GPU == FG__GPU_NO_BINARY, "errors");
+static void check_all() {
+    const char *const *NAMES = fg__cuda_names;
+    check<decltype(fg__gpu_api::init), decltype(&cuInit)>(offsetof(fg__gpu_api, init), NAMES, "cuInit");
+    check<decltype(fg__gpu_api::driver_version), decltype(&cuDriverGetVersion)>(offsetof(fg__gpu_api, driver_version), NAMES, "cuDriverGetVersion");
+    check<decltype(fg__gpu_api::device_count), decltype(&cuDeviceGetCount)>(offsetof(fg__gpu_api, device_count), NAMES, "cuDeviceGetCount");
+    check<decltype(fg__gpu_api::device_get), decltype(&cuDeviceGet)>(offsetof(fg__gpu_api, device_get), NAMES, "cuDeviceGet");
+    check<decltype(fg__gpu_api::device_name), decltype(&cuDeviceGetName)>(offsetof(fg__gpu_api, device_name), NAMES, "cuDeviceGetName");
+    check<decltype(fg__gpu_api::device_attribute), decltype(&cuDeviceGetAttribute)>(offsetof(fg__gpu_api, device_attribute), NAMES, "cuDeviceGetAttribute");
+    check<decltype(fg__gpu_api::device_memory), decltype(&cuDeviceTotalMem_v2)>(offsetof(fg__gpu_api, device_memory), NAMES, "cuDeviceTotalMem_v2");
+    check<decltype(fg__gpu_api::context_retain), decltype(&cuDevicePrimaryCtxRetain)>(offsetof(fg__gpu_api, context_retain), NAMES, "cuDevicePrimaryCtxRetain");
+    check<decltype(fg__gpu_api::context_release), decltype(&cuDevicePrimaryCtxRelease_v2)>(offsetof(fg__gpu_api, context_release), NAMES, "cuDevicePrimaryCtxRelease_v2");
+    check<decltype(fg__gpu_api::context_push), decltype(&cuCtxPushCurrent_v2)>(offsetof(fg__gpu_api, context_push), NAMES, "cuCtxPushCurrent_v2");
+    check<decltype(fg__gpu_api::context_pop), decltype(&cuCtxPopCurrent_v2)>(offsetof(fg__gpu_api, context_pop), NAMES, "cuCtxPopCurrent_v2");
+    check<decltype(fg__gpu_api::memory_info), decltype(&cuMemGetInfo_v2)>(offsetof(fg__gpu_api, memory_info), NAMES, "cuMemGetInfo_v2");
+    check<decltype(fg__gpu_api::memory_alloc), decltype(&cuMemAlloc_v2)>(offsetof(fg__gpu_api, memory_alloc), NAMES, "cuMemAlloc_v2");
+    check<decltype(fg__gpu_api::memory_free), decltype(&cuMemFree_v2)>(offsetof(fg__gpu_api, memory_free), NAMES, "cuMemFree_v2");
+    check<decltype(fg__gpu_api::host_alloc), decltype(&cuMemHostAlloc)>(offsetof(fg__gpu_api, host_alloc), NAMES, "cuMemHostAlloc");
+    check<decltype(fg__gpu_api::host_free), decltype(&cuMemFreeHost)>(offsetof(fg__gpu_api, host_free), NAMES, "cuMemFreeHost");
+    check<decltype(fg__gpu_api::copy_to_device), decltype(&cuMemcpyHtoDAsync_v2)>(offsetof(fg__gpu_api, copy_to_device), NAMES, "cuMemcpyHtoDAsync_v2");
+    check<decltype(fg__gpu_api::copy_to_host), decltype(&cuMemcpyDtoHAsync_v2)>(offsetof(fg__gpu_api, copy_to_host), NAMES, "cuMemcpyDtoHAsync_v2");
+    check<decltype(fg__gpu_api::copy_on_device), decltype(&cuMemcpyDtoDAsync_v2)>(offsetof(fg__gpu_api, copy_on_device), NAMES, "cuMemcpyDtoDAsync_v2");
+    check<decltype(fg__gpu_api::fill), decltype(&cuMemsetD8Async)>(offsetof(fg__gpu_api, fill), NAMES, "cuMemsetD8Async");
+    check<decltype(fg__gpu_api::stream_create), decltype(&cuStreamCreate)>(offsetof(fg__gpu_api, stream_create), NAMES, "cuStreamCreate");
+    check<decltype(fg__gpu_api::stream_destroy), decltype(&cuStreamDestroy_v2)>(offsetof(fg__gpu_api, stream_destroy), NAMES, "cuStreamDestroy_v2");
+    check<decltype(fg__gpu_api::stream_wait), decltype(&cuStreamSynchronize)>(offsetof(fg__gpu_api, stream_wait), NAMES, "cuStreamSynchronize");
+    check<decltype(fg__gpu_api::stream_wait_event), decltype(&cuStreamWaitEvent)>(offsetof(fg__gpu_api, stream_wait_event), NAMES, "cuStreamWaitEvent");
+    check<decltype(fg__gpu_api::event_create), decltype(&cuEventCreate)>(offsetof(fg__gpu_api, event_create), NAMES, "cuEventCreate");
+    check<decltype(fg__gpu_api::event_destroy), decltype(&cuEventDestroy_v2)>(offsetof(fg__gpu_api, event_destroy), NAMES, "cuEventDestroy_v2");
+    check<decltype(fg__gpu_api::event_record), decltype(&cuEventRecord)>(offsetof(fg__gpu_api, event_record), NAMES, "cuEventRecord");
+    check<decltype(fg__gpu_api::event_wait), decltype(&cuEventSynchronize)>(offsetof(fg__gpu_api, event_wait), NAMES, "cuEventSynchronize");
+    check<decltype(fg__gpu_api::module_load), decltype(&cuModuleLoadData)>(offsetof(fg__gpu_api, module_load), NAMES, "cuModuleLoadData");
+    check<decltype(fg__gpu_api::module_unload), decltype(&cuModuleUnload)>(offsetof(fg__gpu_api, module_unload), NAMES, "cuModuleUnload");
+    check<decltype(fg__gpu_api::module_function), decltype(&cuModuleGetFunction)>(offsetof(fg__gpu_api, module_function), NAMES, "cuModuleGetFunction");
+    check<decltype(fg__gpu_api::function_attribute), decltype(&cuFuncSetAttribute)>(offsetof(fg__gpu_api, function_attribute), NAMES, "cuFuncSetAttribute");
+    check<decltype(fg__gpu_api::launch), decltype(&cuLaunchKernel)>(offsetof(fg__gpu_api, launch), NAMES, "cuLaunchKernel");
+    check<decltype(fg__gpu_api::capture_begin), decltype(&cuStreamBeginCapture_v2)>(offsetof(fg__gpu_api, capture_begin), NAMES, "cuStreamBeginCapture_v2");
+    check<decltype(fg__gpu_api::capture_end), decltype(&cuStreamEndCapture)>(offsetof(fg__gpu_api, capture_end), NAMES, "cuStreamEndCapture");
+    check<decltype(fg__gpu_api::graph_instantiate), decltype(&cuGraphInstantiateWithFlags)>(offsetof(fg__gpu_api, graph_instantiate), NAMES, "cuGraphInstantiateWithFlags");
+    check<decltype(fg__gpu_api::graph_launch), decltype(&cuGraphLaunch)>(offsetof(fg__gpu_api, graph_launch), NAMES, "cuGraphLaunch");
+    check<decltype(fg__gpu_api::graph_exec_destroy), decltype(&cuGraphExecDestroy)>(offsetof(fg__gpu_api, graph_exec_destroy), NAMES, "cuGraphExecDestroy");
+    check<decltype(fg__gpu_api::graph_destroy), decltype(&cuGraphDestroy)>(offsetof(fg__gpu_api, graph_destroy), NAMES, "cuGraphDestroy");
+}
+#elif defined(WITH_HIP)
+#define __HIP_PLATFORM_AMD__
+#define __HIP_DISABLE_CPP_FUNCTIONS__
+/* Headers before 6.0 have it under its old name, with the old struct. */
+#define hipGetDeviceProperties hipGetDevicePropertiesR0600
+#include <hip/hip_runtime_api.h>
+static_assert((int)hipErrorOutOfMemory == FG__GPU_OUT_OF_MEMORY && (int)hipErrorNoBinaryForGpu == FG__GPU_NO_BINARY, "errors");
+static void check_all() {
+    const char *const *NAMES = fg__hip_names;
+    check<decltype(fg__gpu_api::init), decltype(&hipInit)>(offsetof(fg__gpu_api, init), NAMES, "hipInit");
+    check<decltype(fg__gpu_api::driver_version), decltype(&hipDriverGetVersion)>(offsetof(fg__gpu_api, driver_version), NAMES, "hipDriverGetVersion");
+    check<decltype(fg__gpu_api::device_count), decltype(&hipGetDeviceCount)>(offsetof(fg__gpu_api, device_count), NAMES, "hipGetDeviceCount");
+    check<decltype(fg__gpu_api::device_get), decltype(&hipDeviceGet)>(offsetof(fg__gpu_api, device_get), NAMES, "hipDeviceGet");
+    check<decltype(fg__gpu_api::device_name), decltype(&hipDeviceGetName)>(offsetof(fg__gpu_api, device_name), NAMES, "hipDeviceGetName");
+    check<decltype(fg__gpu_api::device_attribute), decltype(&hipDeviceGetAttribute)>(offsetof(fg__gpu_api, device_attribute), NAMES, "hipDeviceGetAttribute");
+    check<decltype(fg__gpu_api::device_memory), decltype(&hipDeviceTotalMem)>(offsetof(fg__gpu_api, device_memory), NAMES, "hipDeviceTotalMem");
+    check<decltype(fg__gpu_api::get_device), decltype(&hipGetDevice)>(offsetof(fg__gpu_api, get_device), NAMES, "hipGetDevice");
+    check<decltype(fg__gpu_api::set_device), decltype(&hipSetDevice)>(offsetof(fg__gpu_api, set_device), NAMES, "hipSetDevice");
+    check<decltype(fg__gpu_api::device_properties), decltype(&hipGetDevicePropertiesR0600)>(offsetof(fg__gpu_api, device_properties), NAMES, "hipGetDevicePropertiesR0600");
+    check<decltype(fg__gpu_api::memory_info), decltype(&hipMemGetInfo)>(offsetof(fg__gpu_api, memory_info), NAMES, "hipMemGetInfo");
+    check<decltype(fg__gpu_api::memory_alloc), decltype(&hipMalloc)>(offsetof(fg__gpu_api, memory_alloc), NAMES, "hipMalloc");
+    check<decltype(fg__gpu_api::memory_free), decltype(&hipFree)>(offsetof(fg__gpu_api, memory_free), NAMES, "hipFree");
+    check<decltype(fg__gpu_api::host_alloc), decltype(&hipHostMalloc)>(offsetof(fg__gpu_api, host_alloc), NAMES, "hipHostMalloc");
+    check<decltype(fg__gpu_api::host_free), decltype(&hipHostFree)>(offsetof(fg__gpu_api, host_free), NAMES, "hipHostFree");
+    check<decltype(fg__gpu_api::copy_to_device), decltype(&hipMemcpyHtoDAsync)>(offsetof(fg__gpu_api, copy_to_device), NAMES, "hipMemcpyHtoDAsync");
+    check<decltype(fg__gpu_api::copy_to_host), decltype(&hipMemcpyDtoHAsync)>(offsetof(fg__gpu_api, copy_to_host), NAMES, "hipMemcpyDtoHAsync");
+    check<decltype(fg__gpu_api::copy_on_device), decltype(&hipMemcpyDtoDAsync)>(offsetof(fg__gpu_api, copy_on_device), NAMES, "hipMemcpyDtoDAsync");
+    check<decltype(fg__gpu_api::fill), decltype(&hipMemsetD8Async)>(offsetof(fg__gpu_api, fill), NAMES, "hipMemsetD8Async");
+    check<decltype(fg__gpu_api::stream_create), decltype(&hipStreamCreateWithFlags)>(offsetof(fg__gpu_api, stream_create), NAMES, "hipStreamCreateWithFlags");
+    check<decltype(fg__gpu_api::stream_destroy), decltype(&hipStreamDestroy)>(offsetof(fg__gpu_api, stream_destroy), NAMES, "hipStreamDestroy");
+    check<decltype(fg__gpu_api::stream_wait), decltype(&hipStreamSynchronize)>(offsetof(fg__gpu_api, stream_wait), NAMES, "hipStreamSynchronize");
+    check<decltype(fg__gpu_api::stream_wait_event), decltype(&hipStreamWaitEvent)>(offsetof(fg__gpu_api, stream_wait_event), NAMES, "hipStreamWaitEvent");
+    check<decltype(fg__gpu_api::event_create), decltype(&hipEventCreateWithFlags)>(offsetof(fg__gpu_api, event_create), NAMES, "hipEventCreateWithFlags");
+    check<decltype(fg__gpu_api::event_destroy), decltype(&hipEventDestroy)>(offsetof(fg__gpu_api, event_destroy), NAMES, "hipEventDestroy");
+    check<decltype(fg__gpu_api::event_record), decltype(&hipEventRecord)>(offsetof(fg__gpu_api, event_record), NAMES, "hipEventRecord");
+    check<decltype(fg__gpu_api::event_wait), decltype(&hipEventSynchronize)>(offsetof(fg__gpu_api, event_wait), NAMES, "hipEventSynchronize");
+    check<decltype(fg__gpu_api::module_load), decltype(&hipModuleLoadData)>(offsetof(fg__gpu_api, module_load), NAMES, "hipModuleLoadData");
+    check<decltype(fg__gpu_api::module_unload), decltype(&hipModuleUnload)>(offsetof(fg__gpu_api, module_unload), NAMES, "hipModuleUnload");
+    check<decltype(fg__gpu_api::module_function), decltype(&hipModuleGetFunction)>(offsetof(fg__gpu_api, module_function), NAMES, "hipModuleGetFunction");
+    check<decltype(fg__gpu_api::launch), decltype(&hipModuleLaunchKernel)>(offsetof(fg__gpu_api, launch), NAMES, "hipModuleLaunchKernel");
+    check<decltype(fg__gpu_api::capture_begin), decltype(&hipStreamBeginCapture)>(offsetof(fg__gpu_api, capture_begin), NAMES, "hipStreamBeginCapture");
+    check<decltype(fg__gpu_api::capture_end), decltype(&hipStreamEndCapture)>(offsetof(fg__gpu_api, capture_end), NAMES, "hipStreamEndCapture");
+    check<decltype(fg__gpu_api::graph_instantiate), decltype(&hipGraphInstantiateWithFlags)>(offsetof(fg__gpu_api, graph_instantiate), NAMES, "hipGraphInstantiateWithFlags");
+    check<decltype(fg__gpu_api::graph_launch), decltype(&hipGraphLaunch)>(offsetof(fg__gpu_api, graph_launch), NAMES, "hipGraphLaunch");
+    check<decltype(fg__gpu_api::graph_exec_destroy), decltype(&hipGraphExecDestroy)>(offsetof(fg__gpu_api, graph_exec_destroy), NAMES, "hipGraphExecDestroy");
+    check<decltype(fg__gpu_api::graph_destroy), decltype(&hipGraphDestroy)>(offsetof(fg__gpu_api, graph_destroy), NAMES, "hipGraphDestroy");
+}
+#endif
+
+int main() {
+    check_all();
+    printf(failed ? "0 passed, %d failed\n" : "1 passed, %d failed\n", failed);
+    return failed != 0;
+}
