@@ -115,8 +115,10 @@ static void hg_fiber_start(hg_thread *thread) {
     thread->sp = sp;
 }
 #elif defined(_WIN32)
+static void *hg_fiber; /* that runs: GetCurrentFiber of some headers does not compile without a warning */
 static void hg_switch(void **save, void *to) {
-    *save = GetCurrentFiber();
+    *save = hg_fiber;
+    hg_fiber = to;
     SwitchToFiber(to);
 }
 static void WINAPI hg_fiber_run(void *unused) {
@@ -124,7 +126,7 @@ static void WINAPI hg_fiber_run(void *unused) {
     hg_fiber_main();
 }
 static void hg_fiber_start(hg_thread *thread) {
-    if (!IsThreadAFiber()) ConvertThreadToFiber(NULL);
+    if (!IsThreadAFiber()) hg_fiber = ConvertThreadToFiber(NULL);
     if (thread->sp) DeleteFiber(thread->sp);
     thread->sp = CreateFiber(HG_STACK, hg_fiber_run, NULL);
 }

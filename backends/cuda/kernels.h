@@ -315,13 +315,13 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel < FG_GPU_KERNEL_rope_kv_F32) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
-        int which = kernel % FG_GPU_PER_WEIGHT, columns = 1 << (which - FG_GPU_GEMV1);
+        int which = kernel % FG_GPU_PER_WEIGHT;
         if (which == FG_GPU_EMBED) {
             const fg_gpu_embed_args *e = (const fg_gpu_embed_args *)args;
             return fg_gpu_shape_make(fg_gpu_ceil(e->n, 32 * FG_GPU_THREADS), e->max_rows, FG_GPU_THREADS);
         }
         if (which <= FG_GPU_GEMV8)
-            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, columns), FG_GPU_GEMV_THREADS);
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)), FG_GPU_GEMV_THREADS);
         if (which == FG_GPU_GEMM128)
             return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
