@@ -38,8 +38,8 @@ def as_floats(source, target):
     writer.close()
 
 
-def output_of(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def output_of(command, folder=None):
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise SystemExit("%s\n%s" % (" ".join(command), done.stdout[-2000:]))
     return done.stdout
@@ -48,10 +48,10 @@ def output_of(command):
 def llama_cpp(args, model, folder):
     floats, logits = os.path.join(folder, "f32.gguf"), os.path.join(folder, "logits")
     as_floats(model, floats)
-    common = [args.perplexity, "-c", str(args.context), "-b", str(args.context), "-t", str(os.cpu_count()), "-f", args.text,
-              "--kl-divergence-base", logits]
-    output_of(common + ["-m", floats, "-ctk", "f32", "-ctv", "f32"])
-    text = output_of(common + ["-m", model, "--kl-divergence"])
+    common = [os.path.abspath(args.perplexity), "-c", str(args.context), "-b", str(args.context), "-t", str(os.cpu_count()), "-f",
+              os.path.abspath(args.text), "--kl-divergence-base", logits]
+    output_of(common + ["-m", floats, "-ctk", "f32", "-ctv", "f32"], folder)  # it leaves a log file where it runs
+    text = output_of(common + ["-m", os.path.abspath(model), "--kl-divergence"], folder)
     return float(re.search(r"Mean\s+KLD:\s+([-0-9.e]+)", text).group(1))
 
 
