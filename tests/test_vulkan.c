@@ -314,21 +314,10 @@ static void test_vulkan_faults(void) {
 static void test_vulkan_out_of_memory(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 0, 0, 0, 0, 0}};
     cpu_rig *rig;
-    fg_result result = FG_ERROR_OUT_OF_MEMORY;
-    int i;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     rig = cpu_model_rig(&c, FG_TYPE_Q8_0);
     rig->backend = fg_backend_vulkan();
-    for (i = 0; i < 500 && result != FG_OK; i++) {
-        cpu_faults faults;
-        faults.left = i;
-        faults.live = 0;
-        result = cpu_open_all(rig, &faults);
-        CHECKF(result == FG_OK || result == FG_ERROR_OUT_OF_MEMORY, "allocation %d: %s", i, fg_result_name(result));
-        cpu_rig_end_device(rig);
-        CHECKF(faults.live == 0, "allocation %d: %d leaked", i, faults.live);
-    }
-    CHECKF(result == FG_OK && i > 10, "%s after %d", fg_result_name(result), i);
+    cpu_fail_allocations(rig, 10);
     cpu_rig_free(rig);
 }
 

@@ -574,6 +574,20 @@ FG_DEV void fgk_attn_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item
     }
 }
 
+/* The piece of attention that this workgroup works on. */
+FG_DEV fg_gpu_attn_item fgk_attn_item(const fg_gpu_attention_args *a) {
+    const fg_gpu_attn_item *from = (const fg_gpu_attn_item *)a->items + fgk_block_x();
+    fg_gpu_attn_item item;
+    item.seq = (int32_t)fgk_load_u32(&from->seq);
+    item.token = (int32_t)fgk_load_u32(&from->token);
+    item.n_tokens = (int32_t)fgk_load_u32(&from->n_tokens);
+    item.position = (int32_t)fgk_load_u32(&from->position);
+    item.start = (int32_t)fgk_load_u32(&from->start);
+    item.end = (int32_t)fgk_load_u32(&from->end);
+    item.partial = (int32_t)fgk_load_u32(&from->partial);
+    return item;
+}
+
 /* The scores of this lane's position for the group's queries, added up over one piece of the dimensions. */
 FG_DEV void fgk_attn_scores(const float *tile, const float *q, int d0, int piece, int dim, int m, float *scores) {
     int d, r;
@@ -595,17 +609,10 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
     int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
     int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim;
     int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, m, low, base, r, d, i, j;
-    const fg_gpu_attn_item *from = (const fg_gpu_attn_item *)a->items + fgk_block_x();
     fg_gpu_attn_item item;
     float most[4], sum[4], acc[4][16];
     if (fgk_block_x() >= fgk_count(a->count)) return;
-    item.seq = (int32_t)fgk_load_u32(&from->seq);
-    item.token = (int32_t)fgk_load_u32(&from->token);
-    item.n_tokens = (int32_t)fgk_load_u32(&from->n_tokens);
-    item.position = (int32_t)fgk_load_u32(&from->position);
-    item.start = (int32_t)fgk_load_u32(&from->start);
-    item.end = (int32_t)fgk_load_u32(&from->end);
-    item.partial = (int32_t)fgk_load_u32(&from->partial);
+    item = fgk_attn_item(a);
     m = item.n_tokens * heads;
     for (i = fgk_thread(); i < m * dim; i += FG_GPU_THREADS) {
         int row = i / dim, column = (kv_head * all_heads + head0 + row % heads) * n + i % dim;
@@ -726,18 +733,11 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
     int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WIDE_ROWS, n = a->kv.head_dim, me = fgk_thread();
     int heads = all_heads - head0 < FG_GPU_WIDE_ROWS ? all_heads - head0 : FG_GPU_WIDE_ROWS, m, low, base, i, j, s, c, kk;
     int my_row = me / 2, my_half = me % 2 * 16, position, warps = FG_GPU_THREADS / FG_WARP, q_row = dim + 8;
-    const fg_gpu_attn_item *from = (const fg_gpu_attn_item *)a->items + fgk_block_x();
     fg_gpu_attn_item item;
     fgk_sums acc[2][8];
     float most = FG_NEG_INF, sum = 0.0f;
     if (fgk_block_x() >= fgk_count(a->count)) return;
-    item.seq = (int32_t)fgk_load_u32(&from->seq);
-    item.token = (int32_t)fgk_load_u32(&from->token);
-    item.n_tokens = (int32_t)fgk_load_u32(&from->n_tokens);
-    item.position = (int32_t)fgk_load_u32(&from->position);
-    item.start = (int32_t)fgk_load_u32(&from->start);
-    item.end = (int32_t)fgk_load_u32(&from->end);
-    item.partial = (int32_t)fgk_load_u32(&from->partial);
+    item = fgk_attn_item(a);
     m = item.n_tokens * heads;
     position = my_row < m ? item.position + my_row / heads : -1; /* rows that there are not see nothing */
     for (i = me; i < FG_GPU_WIDE_ROWS * dim / 2; i += FG_GPU_THREADS) {
