@@ -11666,6 +11666,7 @@ typedef struct fg__sched {
     void *swap_user;
     fg__cost cost;
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
+    double drafting;         /* seconds that the draft model took before this pass: the next tokens wait for both */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
     int starved;             /* passes in a row in which the target left nothing for a prompt */
     bool busy;               /* passes are in progress: nobody is preempted, and nothing swapped in */
@@ -12231,7 +12232,7 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
     s->n_passes++;
     s->given = s->budget = budget;
-    s->seconds = fg__cost_pass(&s->cost);
+    s->seconds = fg__cost_pass(&s->cost) + s->drafting;
     s->limit = s->deadline;
     s->n_rows = 0;
     s->n_copies = 0;
@@ -19044,7 +19045,7 @@ typedef struct fg__draft {
     fg__kv kv;
     fg__flight flight;          /* the pass */
     fg__sequence **list;        /* [max_seqs] those who guess now */
-    double guess_seconds;       /* of a guess */
+    double guess_seconds;       /* of a guess, as of late */
     bool failed;
 } fg__draft;
 
@@ -20809,13 +20810,29 @@ static void fg__draft_compare(const fg__sequence *s, fg__drafted *d) {
     d->n = 0;
 }
 
+/* Whether another pass of the draft model, as long as those before, leaves the decodes their part of the target. */
+static bool fg__draft_has_time(const fg_engine *e, double seconds, int n_passes) {
+    const fg__cost *cost = &e->sched.cost;
+    double decode = fg__cost_pass(cost) + fg__cost_token(cost) * (double)e->sched.running.count;
+    double limit = FG__MIN(e->sched.target, e->sched.deadline);
+    return !n_passes || seconds + seconds / n_passes + decode <= limit;
+}
+
+/* What a guess takes, by passes that hardly do anything else: taking in a prompt is done once. */
+static void fg__draft_learn(fg__draft *d, double seconds) {
+    const fg_batch *batch = &d->flight.batch;
+    if (!batch->n_rows || batch->n_tokens > 2 * batch->n_rows) return;
+    d->guess_seconds += (seconds / batch->n_rows - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+}
+
 /* Lets the draft model guess for all samples that want it: first it takes in the tokens it lacks, long prompts a pass's worth at a
-   time, then it writes one token after another. `free`: the device has nothing else to do. */
+   time, then it writes one token after another, while there is time. `free`: the device has nothing else to do. */
 static void fg__draft_guess(fg_engine *e, bool free) {
     fg__draft *d = e->draft;
-    double begin = fg__engine_now(e), seconds;
+    double begin = fg__engine_now(e), seconds = 0;
     size_t i;
-    int n = 0, guesses = 0, count, most;
+    int n = 0, passes = 0, count, most;
+    e->sched.drafting = 0;
     for (i = 0; i < e->sched.running.count; i++) {
         fg__sequence *s = fg__sequence_of(e->sched.running.items[i]);
         s->seq.n_draft = 0;
@@ -20826,11 +20843,13 @@ static void fg__draft_guess(fg_engine *e, bool free) {
         d->list[n++] = s;
     }
     if (!n) return;
-    for (count = n; count > 0; guesses += d->flight.batch.n_rows) count = fg__draft_pass(e, count);
+    for (count = n; count > 0 && fg__draft_has_time(e, seconds, passes++); seconds = fg__engine_now(e) - begin) {
+        count = fg__draft_pass(e, count);
+        fg__draft_learn(d, fg__engine_now(e) - begin - seconds);
+    }
     for (i = 0; d->failed && i < e->sched.running.count; i++) e->sched.running.items[i]->n_draft = 0;
     e->device_end = fg__engine_now(e);
-    seconds = e->device_end - begin;
-    if (guesses > 0) d->guess_seconds += (seconds / guesses - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+    e->sched.drafting = seconds = e->device_end - begin;
     fg__mutex_lock(&e->lock);
     e->stats.draft_seconds += seconds;
     fg__mutex_unlock(&e->lock);
