@@ -40,6 +40,14 @@ PLACE(maintenance_3_properties, max_allocation, VkPhysicalDeviceMaintenance3Prop
 SIZE(memory_properties, VkPhysicalDeviceMemoryProperties2);
 PLACE(memory_properties, types, VkPhysicalDeviceMemoryProperties2, memoryProperties.memoryTypes);
 PLACE(memory_properties, heaps, VkPhysicalDeviceMemoryProperties2, memoryProperties.memoryHeaps);
+SIZE(features, VkPhysicalDeviceFeatures2);
+SIZE(half_features, VkPhysicalDeviceShaderFloat16Int8Features);
+PLACE(half_features, half, VkPhysicalDeviceShaderFloat16Int8Features, shaderFloat16);
+SIZE(storage_features, VkPhysicalDevice16BitStorageFeatures);
+PLACE(storage_features, storage, VkPhysicalDevice16BitStorageFeatures, storageBuffer16BitAccess);
+SIZE(dot_features, VkPhysicalDeviceShaderIntegerDotProductFeatures);
+SIZE(dot_properties, VkPhysicalDeviceShaderIntegerDotProductProperties);
+PLACE(dot_properties, packed_signed, VkPhysicalDeviceShaderIntegerDotProductProperties, integerDotProduct4x8BitPackedSignedAccelerated);
 SIZE(budget_properties, VkPhysicalDeviceMemoryBudgetPropertiesEXT);
 PLACE(budget_properties, usage, VkPhysicalDeviceMemoryBudgetPropertiesEXT, heapUsage);
 SIZE(queue_properties, VkQueueFamilyProperties);
@@ -115,6 +123,11 @@ NUMBER(MEMORY_PROPERTIES_2, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_
 NUMBER(SUBGROUP_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES);
 NUMBER(MAINTENANCE_3_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
 NUMBER(BUDGET_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT);
+NUMBER(FEATURES_2, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
+NUMBER(HALF_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES);
+NUMBER(STORAGE_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
+NUMBER(DOT_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES);
+NUMBER(DOT_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
 NUMBER(STORAGE_BUFFER, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER);
 NUMBER(COMPUTE_STAGE, VK_SHADER_STAGE_COMPUTE_BIT);
 NUMBER(COMPUTE_QUEUE, VK_QUEUE_COMPUTE_BIT);
