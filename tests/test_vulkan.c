@@ -133,6 +133,22 @@ static void gpu_check_swap(const char *path) {
     cpu_rig_free(rig);
 }
 
+/* A KV pool of which kernels see 4 KiB at once: every block, or few, in a piece of their own. */
+static void test_vulkan_kv_pieces(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
+    int i;
+    if (!cpu_vulkan_device(cpu_vulkan_number("vulkan-kv"))) SKIP("there is no Vulkan device");
+    for (i = 0; i < 4; i++) {
+        cpu_attn c = {types[i], 8, 2, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+        cpu_rig *rig = cpu_model_rig(&c, FG_TYPE_F32);
+        if (cpu_rig_open(rig, "vulkan-kv", 1) == FG_OK) CHECK(((fg__vk_plan *)(void *)rig->plan)->n_pieces[0] > 1);
+        cpu_rig_free(rig);
+        gpu_check_model("vulkan-kv", &c, CPU_TYPES, i == 3 ? 1e-3 : 1e-4); /* a sum's last bit may move a byte by one */
+    }
+    cpu_check_copy_blocks("vulkan-kv");
+    gpu_check_swap("vulkan-kv");
+}
+
 static void test_vulkan_swap(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     gpu_check_swap("vulkan");
@@ -471,6 +487,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_split);
     RUN(test_vulkan_copy_blocks);
     RUN(test_vulkan_swap);
+    RUN(test_vulkan_kv_pieces);
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
     RUN(test_vulkan_wrong_rungs);

@@ -1461,7 +1461,7 @@ typedef struct fg__vk_push {
     int32_t positions_at, seqs_at, rows_at;
 } fg__vk_push;
 
-enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8 };
+enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8, FG__VK_HAS_EARLIER = 16, FG__VK_HAS_LATER = 32 };
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
 
@@ -1485,7 +1485,7 @@ typedef struct fg__vk_prepared {
 } fg__vk_prepared;
 
 /* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results, then
-   rows as bytes and as halves. */
+   rows as bytes and as halves, then what attention keeps between pieces of a KV pool. */
 typedef struct fg__vk_use {
     int resource;
     bool writes;
@@ -1505,6 +1505,7 @@ typedef struct fg__vk_step {
     bool per_row;
 } fg__vk_step;
 
+/* Blocks of a layer that kernels see at once. */
 typedef struct fg__vk_layer {
     fg__vk_range k, v;
 } fg__vk_layer;
@@ -1518,10 +1519,12 @@ typedef struct fg__vk_plan {
     fg__vk_step *steps;
     int n_steps, max_steps, n_layers, sample_op;
     int layer_of[FG_MAX_GROUPS]; /* first of a group */
+    int n_pieces[FG_MAX_GROUPS], piece_blocks[FG_MAX_GROUPS], piece_of[FG_MAX_GROUPS]; /* of each layer; blocks; first in layers */
+    int n_kv;                    /* pieces of all layers */
     fg__vk_layer *layers;
     fg__vk_range memory, batch, rows, logits;
     fg__vk_prepared prepared[FG__VK_MODES];
-    size_t slots_bytes, batch_words;
+    size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
     int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
     void *commands[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with logits or not */
@@ -1632,7 +1635,13 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
             used += fg__round_up(rows * (size_t)(slot->parts[j].end - slot->parts[j].first) * sizeof(float), FG__VK_ALIGN);
         }
     }
-    plan->slots_bytes = fg__vk_lay_prepared(plan, used);
+    used = fg__vk_lay_prepared(plan, used);
+    plan->state_at = used;
+    for (i = 0; i < graph->n_ops; i++) {
+        size_t bytes = (size_t)graph->max_tokens * (size_t)graph->ops[i].n_head * 2 * sizeof(float);
+        if (graph->ops[i].type == FG_OP_ATTENTION && plan->n_pieces[graph->ops[i].group] > 1) plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
+    }
+    plan->slots_bytes = used + fg__round_up(plan->state_bytes, FG__VK_ALIGN);
 }
 
 /* ---- The batch block. ---- */
@@ -1673,7 +1682,7 @@ static void fg__vk_fill_batch(const fg__vk_plan *plan, const fg_batch *batch) {
     }
 }
 
-/* ---- The KV pool: K and V of each layer apart. ---- */
+/* ---- The KV pool: K and V of each layer apart, in pieces of as many blocks as kernels see at once. ---- */
 
 /* Words of one head of one token; see shaders/kv.glsl. */
 static int fg__vk_kv_stride(fg_type type, int head_dim) {
@@ -1695,9 +1704,10 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
         const fg_group *group = &graph->groups[i];
         if ((r = fg__graph_check_group(group, FG__VK_KV_TYPES, "Vulkan")) != FG_OK) return r;
         if (group->head_dim > 512) return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
-        if ((uint64_t)fg__vk_block_bytes(group) * (uint64_t)group->n_blocks > plan->device->max_range)
-            return fg__fail(FG_ERROR_UNSUPPORTED, "a layer's K cache of %d blocks is more than the device sees at once; use fewer kv_tokens",
-                            group->n_blocks);
+        plan->piece_blocks[i] = (int)FG__MIN((size_t)group->n_blocks, plan->device->max_range / fg__vk_block_bytes(group));
+        if (plan->piece_blocks[i] < 1)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of %d tokens is more than the device sees at once", group->block_tokens);
+        plan->n_pieces[i] = (group->n_blocks + plan->piece_blocks[i] - 1) / plan->piece_blocks[i];
         words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
     }
     if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
@@ -2046,10 +2056,16 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
-static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b) {
+/* Blocks of a layer from `piece * piece_blocks` on. */
+static fg__vk_layer *fg__vk_layer_piece(const fg__vk_plan *plan, int group, int layer, int piece) {
+    return &plan->layers[plan->piece_of[group] + layer * plan->n_pieces[group] + piece];
+}
+
+/* ROPE_KV and ATTENTION over one piece of the layer's blocks. */
+static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b, int piece) {
     const fg_op *op = &plan->graph->ops[step->op];
     const fg_group *group = &plan->graph->groups[op->group];
-    const fg__vk_layer *layer = &plan->layers[plan->layer_of[op->group] + op->group_layer];
+    const fg__vk_layer *layer = fg__vk_layer_piece(plan, op->group, op->group_layer, piece);
     int q = op->n_head * op->head_dim, kv = op->n_kv_head * op->head_dim;
     bool rope = op->type == FG_OP_ROPE_KV;
     fg__vk_push *p = &step->push;
@@ -2064,6 +2080,10 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     p->block_tokens = group->block_tokens;
     p->kv_stride = fg__vk_kv_stride(group->kv_type, group->head_dim);
     p->window = group->window;
+    p->row0 = piece * plan->piece_blocks[op->group];
+    p->rows = FG__MIN(plan->piece_blocks[op->group], group->n_blocks - p->row0);
+    if (piece > 0) p->has |= FG__VK_HAS_EARLIER;
+    if (piece + 1 < plan->n_pieces[op->group]) p->has |= FG__VK_HAS_LATER;
     p->positions_at = rope ? plan->rope_positions_at : plan->positions_at;
     b->at[6] = fg__vk_whole(&layer->k);
     b->at[7] = fg__vk_whole(&layer->v);
@@ -2074,6 +2094,11 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
                                                    (int)group->kv_type, op->head_dim, 0, 0));
     if (!rope) {
         fg__vk_bind_slot(plan, step, &b->at[3], op->dst, op->dst_col, q, true, &p->dst_col, &p->dst_stride);
+        if (plan->n_pieces[op->group] == 1) return;
+        b->at[4].buffer = plan->memory.chunk->buffer;
+        b->at[4].offset = plan->memory.offset + plan->state_at;
+        b->at[4].bytes = plan->state_bytes;
+        fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 1 + FG__VK_MODES, true);
         return;
     }
     fg__vk_bind_vector(plan, step, &b->at[1], op->weight, FG__VK_HAS_WEIGHT);
@@ -2096,6 +2121,20 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     }
 }
 
+static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg_result r = FG_OK;
+    int i;
+    for (i = 0; i < plan->n_pieces[op->group] && r == FG_OK; i++) {
+        fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
+        fg__vk_bindings b;
+        memset(&b, 0, sizeof(b));
+        fg__vk_plan_heads(plan, step, &b, i);
+        r = fg__vk_end_step(plan, step, &b);
+    }
+    return r;
+}
+
 static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     bool per_row = plan->graph->slots[op->type == FG_OP_GATHER_ROWS ? op->dst : op->src].per_row;
@@ -2105,10 +2144,6 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     int shader = -1;
     memset(&b, 0, sizeof(b));
     step->groups = (op->n + 127) / 128;
-    if (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION) {
-        fg__vk_plan_heads(plan, step, &b);
-        return fg__vk_end_step(plan, step, &b);
-    }
     fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n, op->type == FG_OP_NORM && op->src2 >= 0, &p->src_col, &p->src_stride);
     if (op->src2 >= 0) {
         fg__vk_bind_slot(plan, step, &b.at[4], op->src2, op->src2_col, op->n, false, &p->src2_col, &p->src2_stride);
@@ -2153,6 +2188,7 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         if ((r = fg__vk_check_vectors(plan, &graph->ops[i])) != FG_OK) return r;
         if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
+        else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) r = fg__vk_plan_pieces(plan, i);
         else r = fg__vk_plan_rest(plan, i);
         fg__vk_forget_rows(plan, &graph->ops[i]);
     }
@@ -2205,7 +2241,7 @@ static void fg__vk_record_logits(fg__vk_plan *plan, void *commands, int rows) {
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
 static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, int rows, bool logits) {
     fg__vk_device *d = plan->device;
-    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 1 + FG__VK_MODES;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 2 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
     uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg_result r;
@@ -2271,7 +2307,7 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     (void)d->api.DeviceWaitIdle(d->handle);
     if (plan->pool) d->api.DestroyDescriptorPool(d->handle, plan->pool, NULL);
     if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
-    for (i = 0; plan->layers && i < plan->n_layers; i++) {
+    for (i = 0; plan->layers && i < plan->n_kv; i++) {
         fg__vk_give(d, &plan->layers[i].v);
         fg__vk_give(d, &plan->layers[i].k);
     }
@@ -2319,9 +2355,10 @@ static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
         if (r != FG_OK) return r;
     }
     for (g = 0; g < graph->n_groups; g++)
-        for (i = 0; i < graph->groups[g].n_layers; i++) {
-            fg__vk_layer *layer = &plan->layers[plan->layer_of[g] + i];
-            size_t bytes = fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks;
+        for (i = 0; i < graph->groups[g].n_layers * plan->n_pieces[g]; i++) {
+            fg__vk_layer *layer = &plan->layers[plan->piece_of[g] + i];
+            int first = i % plan->n_pieces[g] * plan->piece_blocks[g], n = FG__MIN(plan->piece_blocks[g], graph->groups[g].n_blocks - first);
+            size_t bytes = fg__vk_block_bytes(&graph->groups[g]) * (size_t)n;
             if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->k)) != FG_OK) return r;
             if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->v)) != FG_OK) return r;
         }
@@ -2335,12 +2372,15 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
     for (g = 0; g < graph->n_groups; g++) {
         plan->layer_of[g] = plan->n_layers;
         plan->n_layers += graph->groups[g].n_layers;
+        plan->piece_of[g] = plan->n_kv;
+        plan->n_kv += graph->groups[g].n_layers * plan->n_pieces[g];
         memory->kv += 2 * fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].n_layers;
     }
     for (i = 0; i < graph->n_ops; i++) {
         bool pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED;
         plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
         if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
+        if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) plan->max_steps += plan->n_pieces[graph->ops[i].group];
     }
     memory->activations = plan->slots_bytes + plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result);
     if (plan->sample_op >= 0) memory->activations += (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float);
@@ -2360,7 +2400,7 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_count(plan, measure, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;
-    plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_layers, sizeof(fg__vk_layer));
+    plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_kv, sizeof(fg__vk_layer));
     plan->steps = (fg__vk_step *)fg__calloc(&d->env, (size_t)plan->max_steps, sizeof(fg__vk_step));
     if (!plan->layers || !plan->steps) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__vk_make_pools(plan)) != FG_OK) return r;
@@ -2412,21 +2452,27 @@ static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output 
     return FG_OK;
 }
 
+/* Where K (part 0) or V of a block of a layer is. */
+static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, int layer, int part, int block, size_t *offset) {
+    const fg__vk_layer *piece = fg__vk_layer_piece(plan, group, layer, block / plan->piece_blocks[group]);
+    *offset = (size_t)(block % plan->piece_blocks[group]) * fg__vk_block_bytes(&plan->graph->groups[group]);
+    return part ? &piece->v : &piece->k;
+}
+
 static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
     fg__vk_device *d = plan->device;
     const fg_group *group = &plan->graph->groups[copy->group];
-    size_t bytes = fg__vk_block_bytes(group);
-    int i, part;
-    for (i = 0; i < group->n_layers; i++)
-        for (part = 0; part < 2; part++) {
-            const fg__vk_layer *layer = &plan->layers[plan->layer_of[copy->group] + i];
-            const fg__vk_range *range = part ? &layer->v : &layer->k;
-            fg__vk_copy region;
-            region.from = range->offset + (size_t)copy->from * bytes;
-            region.to = range->offset + (size_t)copy->to * bytes;
-            region.bytes = bytes;
-            d->api.CmdCopyBuffer(d->commands, range->chunk->buffer, range->chunk->buffer, 1, &region);
-        }
+    int i;
+    for (i = 0; i < 2 * group->n_layers; i++) {
+        size_t from_at, to_at;
+        const fg__vk_range *from = fg__vk_block_at(plan, copy->group, i / 2, i % 2, copy->from, &from_at);
+        const fg__vk_range *to = fg__vk_block_at(plan, copy->group, i / 2, i % 2, copy->to, &to_at);
+        fg__vk_copy region;
+        region.from = from->offset + from_at;
+        region.to = to->offset + to_at;
+        region.bytes = fg__vk_block_bytes(group);
+        d->api.CmdCopyBuffer(d->commands, from->chunk->buffer, to->chunk->buffer, 1, &region);
+    }
 }
 
 static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, const fg_block_copy *copies, int n) {
@@ -2468,10 +2514,9 @@ static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int
         if (blocks[i] < 0 || blocks[i] >= g->n_blocks) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
     for (i = 0; i < n; i++)
         for (j = 0; j < 2 * g->n_layers && r == FG_OK; j++, at += bytes) {
-            fg__vk_layer *layer = &plan->layers[plan->layer_of[group] + j / 2];
-            fg__vk_range *range = j % 2 ? &layer->v : &layer->k;
-            size_t offset = (size_t)blocks[i] * bytes;
-            r = out ? fg__vk_read(handle, range, offset, at, bytes) : fg__vk_write(handle, range, offset, at, bytes);
+            size_t offset;
+            const fg__vk_range *range = fg__vk_block_at(plan, group, j / 2, j % 2, blocks[i], &offset);
+            r = out ? fg__vk_read(handle, range, offset, at, bytes) : fg__vk_write(handle, (void *)(size_t)range, offset, at, bytes);
         }
     return r;
 }
