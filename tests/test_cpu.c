@@ -153,13 +153,14 @@ typedef struct cpu_vulkan {
     bool tried;
 } cpu_vulkan;
 
-enum { CPU_VULKANS = 6 };
+enum { CPU_VULKANS = 7 };
 static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan", NULL, 0, 0, false},
     {"vulkan-split", NULL, 32768, 0, false},
     {"vulkan-kv", NULL, 4096, 0, false},
     {"vulkan-dot", NULL, 0, FG_VULKAN_DOT, false},
     {"vulkan-half", NULL, 0, FG_VULKAN_HALF, false},
+    {"vulkan-matrix", NULL, 0, FG_VULKAN_MATRIX, false},
     {"vulkan-push", NULL, 0, FG_VULKAN_PUSH, false},
 };
 
@@ -195,7 +196,7 @@ static void cpu_vulkan_close(void) {
 }
 
 /* A path is one of the CPU, or "vulkan" (the floor), "vulkan-split" and "vulkan-kv" (kernels that see little of a buffer at once),
-   "vulkan-dot",   "vulkan-half", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), or "cuda", "hip", "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of
+   "vulkan-dot",   "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), or "cuda", "hip", "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of
    standin_gpu.c. */
 static const fg_backend *cpu_backend_of(const char *path) {
     return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
@@ -653,7 +654,7 @@ static void test_cpu_exp(void) {
  * to BF16; CUDA and HIP round both sides to half floats where there are many rows. */
 static double cpu_gemm_limit(const char *path, fg_type type, int m) {
     if (strcmp(path, "vulkan-dot") == 0 && !fg__vk_is_float(type)) return 2e-3;
-    if (strcmp(path, "vulkan-half") == 0 && m > 8 && type != FG_TYPE_F32) return 1e-3;
+    if ((strcmp(path, "vulkan-half") == 0 || strcmp(path, "vulkan-matrix") == 0) && m > 8 && type != FG_TYPE_F32) return 1e-3;
     if (cpu_is_gpu(path)) return cpu_is_vulkan(path) || m <= 8 ? 1e-6 : 2e-3;
     if (strcmp(path, "scalar") == 0 || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
     return type == FG_TYPE_BF16 ? 4e-3 : 2e-3;

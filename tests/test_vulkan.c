@@ -66,13 +66,15 @@ static void test_vulkan_model(void) {
 
 /* What a device may have beyond the floor, one rung at a time: products of every type, and a model. */
 static void test_vulkan_rungs(void) {
-    static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-push"};
-    static const uint32_t bits[] = {FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_PUSH};
+    enum { DOT, HALF, MATRIX, PUSH, RUNGS };
+    static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push"};
+    static const uint32_t bits[] = {FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
     int p, i, s;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     CHECK(((fg__vk_device *)(void *)cpu_vulkan_device(0))->rungs == 0);
-    for (p = 0; p < 3; p++) {
+    for (p = 0; p < RUNGS; p++) {
+        bool halves = p == HALF || p == MATRIX; /* where rows are many */
         const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
         if (d->rungs == 0) {
             printf("%s: the device has no such thing\n", paths[p]);
@@ -81,19 +83,18 @@ static void test_vulkan_rungs(void) {
         CHECK(d->rungs == bits[p]);
         for (i = 0; i < CPU_TYPES; i++) {
             static const int shapes[][3] = {{256, 70, 1}, {512, 33, 7}, {256, 66, 37}};
-            if (p == 2 && i > 1) break;
-            for (s = i % 5 && p < 2 ? 1 : 0; s < 3; s++) {
-                if (p == 1 && s < 2) continue; /* passes of many rows only */
+            if (p == PUSH && i > 1) break;
+            for (s = halves ? 2 : i % 5 ? 1 : 0; s < 3; s++) {
                 double error = cpu_gemm_error(paths[p], 1, cpu_types[i], shapes[s][0], shapes[s][1], shapes[s][2], FG_ACT_SILU, s == 2);
                 double most = cpu_gemm_limit(paths[p], cpu_types[i], shapes[s][2]);
                 CHECKF(error < (s == 2 ? 2 : 1) * most, "%s %s m %d: error %g", paths[p], fg_type_name(cpu_types[i]), shapes[s][2], error);
             }
         }
-        for (i = 0; p == 1 && i < 3; i++) { /* widths that are no whole units */
+        for (i = 0; halves && i < 3; i++) { /* widths that are no whole units */
             double error = cpu_gemm_error(paths[p], 1, i == 2 ? FG_TYPE_BF16 : FG_TYPE_F16, 17 + 30 * i, 40, 9, FG_ACT_NONE, false);
             CHECKF(error < 1e-3, "k %d: error %g", 17 + 30 * i, error);
         }
-        gpu_check_model(paths[p], &c, 9, p == 0 ? 0.1 : p == 1 ? 2e-2 : 1e-4); /* roundings add up over its layers */
+        gpu_check_model(paths[p], &c, 9, p == DOT ? 0.1 : halves ? 2e-2 : 1e-4); /* roundings add up over its layers */
     }
 }
 
@@ -223,7 +224,7 @@ static int32_t FG__VK_CALL vulkan_wait(void *device, uint32_t n, const uint64_t 
     int32_t result = vulkan_real.WaitForFences(device, n, fences, all, time);
     return vulkan_fails("vkWaitForFences") ? vulkan_faults.result : result;
 }
-/* Makes signed dot products unsigned ones, and where there are half floats, additions subtractions. */
+/* Makes signed dot products unsigned ones, where there are half floats, additions subtractions, of products of matrices nothing. */
 static void vulkan_spoil(uint32_t *code, size_t n) {
     bool halves = false;
     size_t i;
@@ -231,6 +232,12 @@ static void vulkan_spoil(uint32_t *code, size_t n) {
         uint32_t op = code[i] & 0xFFFF;
         if (op == 17 && code[i + 1] == 9) halves = true; /* OpCapability Float16 */
         if ((vulkan_faults.wrong & FG_VULKAN_DOT) && op == 4450) code[i]++; /* OpSDotKHR, OpUDotKHR */
+        if ((vulkan_faults.wrong & FG_VULKAN_MATRIX) && op == 4459) { /* OpCooperativeMatrixMulAddKHR: OpCopyObject of what is added to */
+            size_t words = code[i] >> 16, j;
+            code[i] = 4 << 16 | 83;
+            code[i + 3] = code[i + 5];
+            for (j = 4; j < words; j++) code[i + j] = 1 << 16; /* OpNop */
+        }
         if ((vulkan_faults.wrong & FG_VULKAN_HALF) && halves && op == 129) code[i] += 2; /* OpFAdd, OpFSub */
     }
 }
@@ -405,9 +412,10 @@ static void vulkan_listen(fg_log_level level, const char *message, void *user) {
 
 /* A driver that does wrong what a rung needs: the rung is not used, the log says so, and the others are. */
 static void test_vulkan_wrong_rungs(void) {
-    static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_PUSH};
-    static const char *const names[] = {"", "integer dot products are not used", "half floats are not used", "push descriptors are not used"};
-    uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_PUSH, usual = 0;
+    static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
+    static const char *const names[] = {"", "integer dot products are not used", "half floats are not used", "cooperative matrices are not used",
+                                        "push descriptors are not used"};
+    uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, usual = 0;
     fg_vulkan_options options;
     fg_device_desc desc;
     int i;
@@ -420,7 +428,7 @@ static void test_vulkan_wrong_rungs(void) {
     memset(&desc, 0, sizeof(desc));
     desc.options = &options;
     desc.log = vulkan_listen;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 5; i++) {
         vulkan_said said;
         fg_device *device = NULL;
         uint32_t rungs;

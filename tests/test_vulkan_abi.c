@@ -48,6 +48,30 @@ PLACE(storage_features, storage, VkPhysicalDevice16BitStorageFeatures, storageBu
 SIZE(dot_features, VkPhysicalDeviceShaderIntegerDotProductFeatures);
 SIZE(dot_properties, VkPhysicalDeviceShaderIntegerDotProductProperties);
 PLACE(dot_properties, packed_signed, VkPhysicalDeviceShaderIntegerDotProductProperties, integerDotProduct4x8BitPackedSignedAccelerated);
+SIZE(model_features, VkPhysicalDeviceVulkanMemoryModelFeatures);
+PLACE(model_features, model, VkPhysicalDeviceVulkanMemoryModelFeatures, vulkanMemoryModel);
+SIZE(size_features, VkPhysicalDeviceSubgroupSizeControlFeatures);
+PLACE(size_features, control, VkPhysicalDeviceSubgroupSizeControlFeatures, subgroupSizeControl);
+PLACE(size_features, full, VkPhysicalDeviceSubgroupSizeControlFeatures, computeFullSubgroups);
+SIZE(size_properties, VkPhysicalDeviceSubgroupSizeControlProperties);
+PLACE(size_properties, min, VkPhysicalDeviceSubgroupSizeControlProperties, minSubgroupSize);
+PLACE(size_properties, most_subgroups, VkPhysicalDeviceSubgroupSizeControlProperties, maxComputeWorkgroupSubgroups);
+PLACE(size_properties, stages, VkPhysicalDeviceSubgroupSizeControlProperties, requiredSubgroupSizeStages);
+SIZE(size_info, VkPipelineShaderStageRequiredSubgroupSizeCreateInfo);
+#ifdef VK_KHR_cooperative_matrix /* not in Debian 12's header */
+SIZE(matrix_features, VkPhysicalDeviceCooperativeMatrixFeaturesKHR);
+PLACE(matrix_features, matrix, VkPhysicalDeviceCooperativeMatrixFeaturesKHR, cooperativeMatrix);
+SIZE(matrix_shape, VkCooperativeMatrixPropertiesKHR);
+PLACE(matrix_shape, m, VkCooperativeMatrixPropertiesKHR, MSize);
+PLACE(matrix_shape, a, VkCooperativeMatrixPropertiesKHR, AType);
+PLACE(matrix_shape, result, VkCooperativeMatrixPropertiesKHR, ResultType);
+PLACE(matrix_shape, scope, VkCooperativeMatrixPropertiesKHR, scope);
+NUMBER(MATRIX_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR);
+NUMBER(MATRIX_SHAPE, VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR);
+NUMBER(HALF_TYPE, VK_COMPONENT_TYPE_FLOAT16_KHR);
+NUMBER(FLOAT_TYPE, VK_COMPONENT_TYPE_FLOAT32_KHR);
+NUMBER(SUBGROUP_SCOPE, VK_SCOPE_SUBGROUP_KHR);
+#endif
 SIZE(budget_properties, VkPhysicalDeviceMemoryBudgetPropertiesEXT);
 PLACE(budget_properties, usage, VkPhysicalDeviceMemoryBudgetPropertiesEXT, heapUsage);
 SIZE(queue_properties, VkQueueFamilyProperties);
@@ -128,6 +152,11 @@ NUMBER(HALF_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEAT
 NUMBER(STORAGE_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
 NUMBER(DOT_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES);
 NUMBER(DOT_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES);
+NUMBER(MODEL_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES);
+NUMBER(SIZE_FEATURES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
+NUMBER(SIZE_PROPERTIES, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES);
+NUMBER(SIZE_INFO, VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO);
+NUMBER(FULL_SUBGROUPS, VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT);
 NUMBER(STORAGE_BUFFER, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER);
 NUMBER(COMPUTE_STAGE, VK_SHADER_STAGE_COMPUTE_BIT);
 NUMBER(COMPUTE_QUEUE, VK_QUEUE_COMPUTE_BIT);

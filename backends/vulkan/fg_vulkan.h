@@ -17,8 +17,8 @@
    are in shaders/; fg_vulkan_spirv.h holds them compiled (./build.sh vulkan writes it).
 
    What a device has beyond that floor makes products faster: integer dot products (quantised weights; activations are rounded
-   to bytes with a scale for each 32, as on the CPU) and half floats (passes of many rows; activations and weights are
-   rounded to halves, sums are floats). Each is used where the device says that it is no emulation and where a product at
+   to bytes with a scale for each 32, as on the CPU), half floats and cooperative matrices of them (passes of many rows;
+   activations and weights are rounded to halves, sums are floats), push descriptors. Each is used where the device says that it is no emulation and where a product at
    start-up agrees with the CPU's; else the next lower way does the work, and the log says so.
 
    Results differ in their last bits with the number of rows of a pass, since few rows and many run different kernels. */
@@ -36,9 +36,10 @@ typedef void (*fg_vulkan_fn)(void);
 
 /* What a device may have beyond the floor. */
 enum {
-    FG_VULKAN_DOT = 1,   /* VK_KHR_shader_integer_dot_product */
-    FG_VULKAN_HALF = 2,  /* 16-bit storage and arithmetic */
-    FG_VULKAN_PUSH = 8   /* VK_KHR_push_descriptor */
+    FG_VULKAN_DOT = 1,    /* VK_KHR_shader_integer_dot_product */
+    FG_VULKAN_HALF = 2,   /* 16-bit storage and arithmetic */
+    FG_VULKAN_MATRIX = 4, /* VK_KHR_cooperative_matrix, of halves with float sums, and VK_EXT_subgroup_size_control */
+    FG_VULKAN_PUSH = 8    /* VK_KHR_push_descriptor */
 };
 
 /* fg_engine_desc.backend_options for this backend; all zero is the default. */
@@ -62,6 +63,7 @@ typedef struct fg_vulkan_options {
 #if !FG__WINDOWS
 #include <dlfcn.h>
 #endif
+#include "fg_vulkan_matrix.h"
 #include "fg_vulkan_spirv.h"
 
 /* ================================================================================================
@@ -114,7 +116,13 @@ enum {
     FG__VK_HALF_FEATURES = 1000082000,
     FG__VK_STORAGE_FEATURES = 1000083000,
     FG__VK_DOT_FEATURES = 1000280000,
-    FG__VK_DOT_PROPERTIES = 1000280001
+    FG__VK_DOT_PROPERTIES = 1000280001,
+    FG__VK_MODEL_FEATURES = 1000211000,
+    FG__VK_SIZE_PROPERTIES = 1000225000,
+    FG__VK_SIZE_INFO = 1000225001,
+    FG__VK_SIZE_FEATURES = 1000225002,
+    FG__VK_MATRIX_FEATURES = 1000506000,
+    FG__VK_MATRIX_SHAPE = 1000506001
 };
 
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_COMPUTE_QUEUE = 2, FG__VK_SUBGROUP_ARITHMETIC = 4 };
@@ -212,6 +220,47 @@ typedef struct fg__vk_dot_properties {
     void *next;
     uint32_t before[4], packed_signed, after[25];
 } fg__vk_dot_properties;
+
+typedef struct fg__vk_model_features {
+    int32_t type;
+    void *next;
+    uint32_t model, device_scope, chains;
+} fg__vk_model_features;
+
+typedef struct fg__vk_size_features {
+    int32_t type;
+    void *next;
+    uint32_t control, full;
+} fg__vk_size_features;
+
+typedef struct fg__vk_size_properties {
+    int32_t type;
+    void *next;
+    uint32_t min, max, most_subgroups, stages;
+} fg__vk_size_properties;
+
+typedef struct fg__vk_size_info {
+    int32_t type;
+    void *next;
+    uint32_t size;
+} fg__vk_size_info;
+
+typedef struct fg__vk_matrix_features {
+    int32_t type;
+    void *next;
+    uint32_t matrix, robust;
+} fg__vk_matrix_features;
+
+typedef struct fg__vk_matrix_shape {
+    int32_t type;
+    void *next;
+    uint32_t m, n, k;
+    int32_t a, b, c, result;
+    uint32_t saturating;
+    int32_t scope;
+} fg__vk_matrix_shape;
+
+enum { FG__VK_HALF_TYPE = 0, FG__VK_FLOAT_TYPE = 1, FG__VK_SUBGROUP_SCOPE = 3, FG__VK_FULL_SUBGROUPS = 2 };
 
 typedef struct fg__vk_memory_properties {
     int32_t type;
@@ -566,6 +615,7 @@ typedef struct fg__vk_device {
     size_t max_range;
     int subgroup, memory_types[FG__VK_KINDS];
     uint32_t rungs; /* FG_VULKAN_...: in use */
+    fg__vk_matrix_shape shape;
     fg__vk_chunk *chunks;
     uint64_t set_layout, pipeline_layout, cache, command_pool, fence;
     void *commands; /* for copies */
@@ -764,11 +814,12 @@ static fg_result fg__vk_has_extension(fg__vk_device *d, const char *name, bool *
 
 static const struct {
     uint32_t bit;
-    const char *name, *extension;
+    const char *name, *extensions[2];
 } fg__vk_rungs[] = {
-    {FG_VULKAN_PUSH, "push descriptors", "VK_KHR_push_descriptor"},
-    {FG_VULKAN_DOT, "integer dot products", "VK_KHR_shader_integer_dot_product"},
-    {FG_VULKAN_HALF, "half floats", NULL},
+    {FG_VULKAN_PUSH, "push descriptors", {"VK_KHR_push_descriptor", NULL}},
+    {FG_VULKAN_DOT, "integer dot products", {"VK_KHR_shader_integer_dot_product", NULL}},
+    {FG_VULKAN_HALF, "half floats", {NULL, NULL}},
+    {FG_VULKAN_MATRIX, "cooperative matrices", {"VK_KHR_cooperative_matrix", "VK_EXT_subgroup_size_control"}},
 };
 
 /* The structures by which a device is asked for its features, and told which are wanted. */
@@ -776,6 +827,9 @@ typedef struct fg__vk_extras {
     fg__vk_half_features half;
     fg__vk_storage_features storage;
     fg__vk_dot_features dot;
+    fg__vk_model_features model;
+    fg__vk_size_features size;
+    fg__vk_matrix_features matrix;
 } fg__vk_extras;
 
 static void *fg__vk_link_extras(fg__vk_extras *extras, uint32_t rungs) {
@@ -783,8 +837,14 @@ static void *fg__vk_link_extras(fg__vk_extras *extras, uint32_t rungs) {
     extras->half.type = FG__VK_HALF_FEATURES;
     extras->half.next = &extras->storage;
     extras->storage.type = FG__VK_STORAGE_FEATURES;
-    if (rungs & FG_VULKAN_DOT) extras->storage.next = &extras->dot;
+    extras->storage.next = &extras->model;
+    extras->model.type = FG__VK_MODEL_FEATURES;
     extras->dot.type = FG__VK_DOT_FEATURES;
+    extras->size.type = FG__VK_SIZE_FEATURES;
+    extras->size.next = &extras->matrix;
+    extras->matrix.type = FG__VK_MATRIX_FEATURES;
+    if (rungs & FG_VULKAN_DOT) extras->model.next = &extras->dot;
+    if (rungs & FG_VULKAN_MATRIX) *(rungs & FG_VULKAN_DOT ? &extras->dot.next : &extras->model.next) = &extras->size;
     return &extras->half;
 }
 
@@ -801,23 +861,64 @@ static bool fg__vk_fast_dot(const fg__vk_device *d) {
     return dot.packed_signed != 0;
 }
 
+/* Finds matrices of halves with float sums that divide the kernel's tiles (64 x 32 x 32): the largest of at most 4096 products. */
+static bool fg__vk_find_shape(fg__vk_device *d) {
+    int32_t(FG__VK_CALL * get)(void *, uint32_t *, fg__vk_matrix_shape *);
+    fg_vulkan_fn function = fg__vk_find(&d->loader, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    fg__vk_matrix_shape shapes[64];
+    uint32_t n = 64, i, best = 0;
+    if (!function) return false;
+    memcpy(&get, &function, sizeof(get));
+    memset(shapes, 0, sizeof(shapes));
+    for (i = 0; i < n; i++) shapes[i].type = FG__VK_MATRIX_SHAPE;
+    if (get(d->physical, &n, shapes) < 0) return false;
+    for (i = 0; i < n && i < 64; i++) {
+        const fg__vk_matrix_shape *s = &shapes[i];
+        if (s->a != FG__VK_HALF_TYPE || s->b != FG__VK_HALF_TYPE || s->c != FG__VK_FLOAT_TYPE || s->result != FG__VK_FLOAT_TYPE ||
+            s->scope != FG__VK_SUBGROUP_SCOPE || s->m < 4 || s->n < 4 || s->k < 4 || 64 % s->m || 32 % s->n || 32 % s->k)
+            continue;
+        if (s->m * s->n * s->k <= best || s->m * s->n * s->k > 4096) continue;
+        best = s->m * s->n * s->k;
+        d->shape = *s;
+    }
+    return best > 0;
+}
+
+/* Whether kernels can be had whose subgroups are of the usual size, and full. */
+static bool fg__vk_fixed_size(const fg__vk_device *d) {
+    fg__vk_properties properties;
+    fg__vk_size_properties size;
+    memset(&properties, 0, sizeof(properties));
+    memset(&size, 0, sizeof(size));
+    properties.type = FG__VK_PROPERTIES_2;
+    properties.next = &size;
+    size.type = FG__VK_SIZE_PROPERTIES;
+    d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
+    return (size.stages & FG__VK_COMPUTE_STAGE) && (uint32_t)d->subgroup >= size.min && (uint32_t)d->subgroup <= size.max &&
+           d->subgroup <= 128 && 128 % d->subgroup == 0 && 128 / (uint32_t)d->subgroup <= size.most_subgroups;
+}
+
 /* Which rungs to try: those that the device has, and not as an emulation unless forced. */
 static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     fg__vk_features features;
     fg__vk_extras extras;
-    uint32_t has = FG_VULKAN_HALF, fast;
-    size_t i;
+    uint32_t has = 0, fast;
+    size_t i, j;
     for (i = 0; i < FG__COUNT(fg__vk_rungs); i++) {
-        bool found = false;
-        fg_result r = fg__vk_rungs[i].extension ? fg__vk_has_extension(d, fg__vk_rungs[i].extension, &found) : FG_OK;
-        if (r != FG_OK) return r;
+        bool found = true;
+        for (j = 0; j < 2 && found && fg__vk_rungs[i].extensions[j]; j++) {
+            fg_result r = fg__vk_has_extension(d, fg__vk_rungs[i].extensions[j], &found);
+            if (r != FG_OK) return r;
+        }
         if (found) has |= fg__vk_rungs[i].bit;
     }
     memset(&features, 0, sizeof(features));
     features.type = FG__VK_FEATURES_2;
     features.next = fg__vk_link_extras(&extras, has);
     d->loader.api.GetPhysicalDeviceFeatures2(d->physical, &features);
-    if (!extras.half.half || !extras.storage.storage) has &= ~(uint32_t)FG_VULKAN_HALF;
+    if (!extras.half.half || !extras.storage.storage) has &= ~(uint32_t)(FG_VULKAN_HALF | FG_VULKAN_MATRIX);
+    if (!extras.matrix.matrix || !extras.model.model || !extras.size.control || !extras.size.full) has &= ~(uint32_t)FG_VULKAN_MATRIX;
+    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_fixed_size(d))) has &= ~(uint32_t)FG_VULKAN_MATRIX;
     if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
     fast = d->properties.device_type == 4 ? 0 : has;
     if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
@@ -827,12 +928,12 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
 
 static fg_result fg__vk_make_device(fg__vk_device *d) {
     static const float priority = 1.0f;
-    const char *extensions[1 + FG__COUNT(fg__vk_rungs)];
+    const char *extensions[1 + 2 * FG__COUNT(fg__vk_rungs)];
     fg__vk_extras extras;
     fg__vk_queue_info queue;
     fg__vk_device_info info;
     fg_result r;
-    int i, n = (int)FG__COUNT(fg__vk_names);
+    int i, j, n = (int)FG__COUNT(fg__vk_names);
     d->family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
     if ((r = fg__vk_has_extension(d, "VK_EXT_memory_budget", &d->has_budget)) != FG_OK) return r;
     memset(&queue, 0, sizeof(queue));
@@ -847,9 +948,11 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
     info.extensions = extensions;
     if (d->has_budget) extensions[info.n_extensions++] = "VK_EXT_memory_budget";
     for (i = 0; i < (int)FG__COUNT(fg__vk_rungs); i++)
-        if ((d->rungs & fg__vk_rungs[i].bit) && fg__vk_rungs[i].extension) extensions[info.n_extensions++] = fg__vk_rungs[i].extension;
+        for (j = 0; j < 2 && (d->rungs & fg__vk_rungs[i].bit) && fg__vk_rungs[i].extensions[j]; j++)
+            extensions[info.n_extensions++] = fg__vk_rungs[i].extensions[j];
     info.next = fg__vk_link_extras(&extras, d->rungs);
-    extras.half.half = extras.storage.storage = (d->rungs & FG_VULKAN_HALF) != 0;
+    extras.half.half = extras.storage.storage = (d->rungs & (FG_VULKAN_HALF | FG_VULKAN_MATRIX)) != 0;
+    extras.model.model = extras.size.control = extras.size.full = extras.matrix.matrix = (d->rungs & FG_VULKAN_MATRIX) != 0;
     extras.dot.dot = (d->rungs & FG_VULKAN_DOT) != 0;
     d->api = d->loader.api;
     if ((r = fg__vk_check(d, d->api.CreateDevice(d->physical, &info, NULL, &d->handle), "vkCreateDevice")) != FG_OK) return r;
@@ -1586,11 +1689,18 @@ static size_t fg__vk_prepared_words(int mode, int k) {
     return mode == FG__VK_BYTES ? (size_t)k / 32 * 9 : ((size_t)k + 31) / 32 * 16 + 2;
 }
 
-/* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, FG_VULKAN_HALF, or 0. */
+/* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, _HALF, _MATRIX, or 0. */
 static uint32_t fg__vk_rung_of(const fg__vk_device *d, fg_type type, bool many) {
+    if (many && (d->rungs & FG_VULKAN_MATRIX) && type != FG_TYPE_F32) return FG_VULKAN_MATRIX;
     if ((d->rungs & FG_VULKAN_DOT) && !fg__vk_is_float(type)) return FG_VULKAN_DOT;
     if (many && (d->rungs & FG_VULKAN_HALF) && type != FG_TYPE_F32) return FG_VULKAN_HALF;
     return 0;
+}
+
+/* Whether products with weights of a type read rows as bytes, or as halves. */
+static bool fg__vk_reads(const fg__vk_device *d, fg_type type, int mode) {
+    uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
+    return mode == FG__VK_BYTES ? few == FG_VULKAN_DOT || many == FG_VULKAN_DOT : many == FG_VULKAN_HALF || many == FG_VULKAN_MATRIX;
 }
 
 /* Room for rows as bytes and as halves, as much as the largest product needs. */
@@ -1599,13 +1709,12 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
     int mode, i;
     for (mode = 0; mode < FG__VK_MODES; mode++) {
         fg__vk_prepared *p = &plan->prepared[mode];
-        uint32_t rung = mode == FG__VK_BYTES ? FG_VULKAN_DOT : FG_VULKAN_HALF;
         p->slot = -1;
         p->offset = used;
         for (i = 0; i < graph->n_ops; i++) {
             const fg_op *op = &graph->ops[i];
             size_t rows, bytes;
-            if (op->type != FG_OP_GEMM || fg__vk_rung_of(plan->device, graph->tensors[op->weight].type, true) != rung) continue;
+            if (op->type != FG_OP_GEMM || !fg__vk_reads(plan->device, graph->tensors[op->weight].type, mode)) continue;
             rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
             bytes = rows * fg__vk_prepared_words(mode, op->k) * 4;
             p->bytes = FG__MAX(p->bytes, bytes);
@@ -1752,6 +1861,7 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     fg__vk_spec_entry entries[4];
     fg__vk_spec_info spec;
     fg__vk_pipeline_info info;
+    fg__vk_size_info size;
     int i;
     for (i = 0; i < 4; i++) {
         entries[i].id = (uint32_t)i;
@@ -1770,6 +1880,13 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     info.stage.module = d->shaders[p->shader];
     info.stage.entry = "main";
     info.stage.spec = &spec;
+    memset(&size, 0, sizeof(size));
+    size.type = FG__VK_SIZE_INFO;
+    size.size = (uint32_t)d->subgroup;
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX) {
+        info.stage.next = &size;
+        info.stage.flags = FG__VK_FULL_SUBGROUPS;
+    }
     info.layout = d->pipeline_layout;
     info.base_index = -1;
     return d->api.CreateComputePipelines(d->handle, d->cache, 1, &info, NULL, &p->handle);
@@ -2016,11 +2133,14 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[
     fg_result r = FG_OK;
     if (many == FG_VULKAN_DOT) gemm = FG__VK_SHADER_GEMM_DOT;
     if (many == FG_VULKAN_HALF) gemm = FG__VK_SHADER_GEMM_HALF;
+    if (many == FG_VULKAN_MATRIX) gemm = FG__VK_SHADER_GEMM_MATRIX;
     pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
     pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
-    pipelines[2] = fg__vk_pipeline_find(d, gemm, (int)type, 0, 0, gemm == FG__VK_SHADER_GEMM && ragged_tile);
+    pipelines[2] = gemm == FG__VK_SHADER_GEMM_MATRIX
+                       ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
+                       : fg__vk_pipeline_find(d, gemm, (int)type, 0, 0, gemm == FG__VK_SHADER_GEMM && ragged_tile);
     if (few) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
-    if (r == FG_OK && many == FG_VULKAN_HALF) r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
+    if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES)) r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
     return r;
 }
 
