@@ -611,7 +611,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
    Activations live in slots: matrices of float, one row per token (or per output row), which the backend allocates.
    ================================================================================================ */
 
-#define FG_BACKEND_ABI 1
+#define FG_BACKEND_ABI 2
 #define FG_MAX_GROUPS 4
 
 /* X(name): the closed set of operations. T tokens of the pass, R rows that need logits, S sequences. */
@@ -626,7 +626,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
     X(MOE_GEMM)      /* GEMM with the experts of MOE_ROUTE */                                                    \
     X(STATE_SCAN)    /* recurrent layers: convolution and gated-delta or SSM scan */                             \
     X(GATHER_ROWS)   /* dst[R,n] = src[rows[r], n] */                                                            \
-    X(SAMPLE)        /* argmax, its value and log-sum-exp of each row of src[R,n] into fg_output.rows */         \
+    X(SAMPLE)        /* argmax, its value and log-sum-exp of each row of src[R,n]; what fg_batch.draws asks */   \
     X(COPY_BLOCKS)   /* copy on write between KV blocks, before the pass */                                      \
     X(ALLREDUCE)     /* sum over devices */
 
@@ -692,6 +692,13 @@ typedef struct fg_graph {
     int32_t n_vocab;
 } fg_graph;
 
+/* What is to be found in a row beside fg_row_result, so that the row itself can stay on the device. */
+typedef struct fg_row_draw {
+    int32_t candidates; /* not 0: the highest logits */
+    float temperature;  /* over 0: a token is drawn at it, by inversion in order of ids: the first whose weights up to it pass u */
+    float u;            /* in [0, 1) */
+} fg_row_draw;
+
 /* One pass. Tokens of a sequence are adjacent; sequence s owns tokens cu_q[s] to cu_q[s+1]-1, which are its last
    ones: kv_len[s] counts its tokens with those of this pass. Sequences with one token come first. */
 typedef struct fg_batch {
@@ -706,6 +713,7 @@ typedef struct fg_batch {
     const int32_t *feed;                        /* [n_tokens] in place of tokens[t] comes fg_output.rows[feed[t]].token of the pass
                                                    submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
                                                    caps.in_flight < 2 */
+    const fg_row_draw *draws;                   /* [n_rows]; NULL: nothing is asked, and always where caps.candidates is 0 */
 } fg_batch;
 
 typedef struct fg_row_result {
@@ -714,10 +722,28 @@ typedef struct fg_row_result {
     float log_sum_exp;   /* of the row */
 } fg_row_result;
 
+enum { FG_MAX_CANDIDATES = 128 };
+
+typedef struct fg_candidate {
+    int32_t token;
+    float logit;
+} fg_candidate;
+
+/* All tokens whose logits are above `floor`, which is the highest of those left out (-INFINITY: none is), in order of ids. Logits
+   that are NaN or -INFINITY are never among them. */
+typedef struct fg_row_candidates {
+    int32_t n;           /* 0 where they were not asked for */
+    float floor;
+    int32_t drawn;       /* the token drawn; -1: none was asked for, or the weights are not numbers */
+    float drawn_logit;
+    fg_candidate items[FG_MAX_CANDIDATES];
+} fg_row_candidates;
+
 /* Valid until the next submit of the plan; with caps.in_flight 2, until the one after that. */
 typedef struct fg_output {
     const fg_row_result *rows; /* [n_rows] */
     float *logits;             /* [n_rows * n_vocab], or NULL */
+    const fg_row_candidates *candidates; /* [n_rows] with fg_batch.draws, else NULL */
 } fg_output;
 
 typedef struct fg_block_copy {
@@ -747,6 +773,7 @@ struct fg_device_caps {
     uint32_t ops;           /* bit (1 << fg_op_type) of each op offered */
     int in_flight;          /* passes that may be submitted before the first of them is waited for; 0, 1: one. With 2, submit and
                                copy_blocks queue behind what was submitted, wait is for the oldest, and fg_batch.feed is heeded */
+    int candidates;         /* FG_MAX_CANDIDATES: fg_batch.draws is heeded, and there is read_logits; 0: neither */
 };
 
 typedef struct fg_device fg_device; /* the backend's own */
@@ -780,6 +807,8 @@ struct fg_backend {
        is set. May be NULL: the engine then neither swaps nor saves. */
     fg_result (*swap_blocks)(fg_device *device, fg_plan *plan, int group, const int32_t *blocks, int n, void *host, bool out,
                              size_t *block_bytes);
+    /* The logits [n_vocab] of a row of the pass that was waited for last, until the next submit. NULL where caps.candidates is 0. */
+    fg_result (*read_logits)(fg_device *device, fg_plan *plan, int row, float *logits);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -10671,6 +10700,10 @@ typedef struct fg__sample_input {
     uint64_t seed;              /* request's seed + sample index, mixed with the engine's seed */
     int position;               /* index of the token being sampled */
     const fg_row_result *row;   /* argmax and log_sum_exp of `logits` as the device found them; NULL: computed here */
+    const fg_row_candidates *candidates; /* of the row, where `logits` is NULL, or NULL */
+    bool use_drawn;             /* its token was drawn with this temperature, seed and position */
+    fg_result (*fetch)(void *user, const float **logits); /* brings the row where the candidates are not enough; */
+    void *fetch_user;                                     /*    needed with candidates */
     const int32_t *banned;      /* tokens that must not come now, as end tokens before min_tokens */
     int n_banned;
     int n_top;                  /* best alternatives wanted, at most FG_MAX_TOP_LOGPROBS */
@@ -11034,22 +11067,33 @@ static int32_t fg__draw_any(const float *x, int n, float max, float temperature,
     return last; /* the best token, should rounding carry u past the end */
 }
 
-static int32_t fg__draw(const fg_sampling *p, const float *x, int n, float max, double known_sum, double u,
-                        fg__sample_scratch *scratch) {
-    fg__candidate *c = scratch->candidates;
-    bool cut_typical = fg__is_fraction(p->typical_p), cut_top_p = fg__is_fraction(p->top_p);
-    double sum;
-    int count;
-    if (!(p->top_k > 0 && p->top_k < n) && !cut_typical && !cut_top_p && !(p->min_p > 0.0f))
-        return fg__draw_any(x, n, max, p->temperature, u);
-    count = fg__gather(p, x, n, max, known_sum, c, &sum);
-    if (cut_typical) {
+/* Whether no filter leaves anything out. */
+static bool fg__draws_any(const fg_sampling *p, int n_vocab) {
+    return !(p->top_k > 0 && p->top_k < n_vocab) && !fg__is_fraction(p->typical_p) && !fg__is_fraction(p->top_p) && !(p->min_p > 0.0f);
+}
+
+/* Filters, then draws. `partial`: the candidates may lack some of the lowest, and -1 says that these may matter. */
+static int32_t fg__draw_gathered(const fg_sampling *p, fg__candidate *c, int count, float max, double sum, double u, bool partial) {
+    if (fg__is_fraction(p->typical_p)) {
         count = fg__cut_typical(c, count, max, sum, p->typical_p);
         sum = fg__set_weights(c, count, max);
     }
-    if (cut_top_p) count = fg__cut_top_p(c, count, sum, p->top_p);
+    if (fg__is_fraction(p->top_p)) {
+        int kept = fg__cut_top_p(c, count, sum, p->top_p);
+        if (partial && kept == count) return -1;
+        count = kept;
+    }
     if (p->min_p > 0.0f) count = fg__cut_min_p(c, count, p->min_p);
     return fg__draw_candidate(c, count, p->temperature, u);
+}
+
+static int32_t fg__draw(const fg_sampling *p, const float *x, int n, float max, double known_sum, double u,
+                        fg__sample_scratch *scratch) {
+    double sum;
+    int count;
+    if (fg__draws_any(p, n)) return fg__draw_any(x, n, max, p->temperature, u);
+    count = fg__gather(p, x, n, max, known_sum, scratch->candidates, &sum);
+    return fg__draw_gathered(p, scratch->candidates, count, max, sum, u, false);
 }
 
 /* ---- penalties, bias, bans ---- */
@@ -11063,8 +11107,9 @@ static void fg__penalize(const fg_sampling *p, float *logit, uint32_t mark) {
     if (count) *logit -= p->presence_penalty + (float)count * p->frequency_penalty;
 }
 
-/* Repetition (Keskar et al., arXiv 1909.05858) looks at prompt and output, presence and frequency at the output. */
-static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in, float *x, uint32_t *marks) {
+/* Repetition (Keskar et al., arXiv 1909.05858) looks at prompt and output, presence and frequency at the output. Hands back
+   where in the history it begins to look. */
+static int fg__mark_history(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks) {
     int i, first = p->penalty_window > 0 ? FG__MAX(0, in->n_history - p->penalty_window) : 0;
     for (i = first; i < in->n_history; i++) {
         int32_t token = in->history[i];
@@ -11072,7 +11117,12 @@ static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in
         marks[token] |= FG__MARK_SEEN;
         if (i >= in->n_prompt) marks[token]++;
     }
-    for (i = first; i < in->n_history; i++) {
+    return first;
+}
+
+static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in, float *x, uint32_t *marks) {
+    int i;
+    for (i = fg__mark_history(p, in, marks); i < in->n_history; i++) {
         int32_t token = in->history[i];
         if (token < 0 || token >= in->n_vocab || !marks[token]) continue;
         fg__penalize(p, &x[token], marks[token]);
@@ -11133,10 +11183,9 @@ static float fg__logprob(float logit, double log_sum_exp) {
     return value <= 0.0 ? (float)value : value > 0.0 ? 0.0f : -INFINITY;
 }
 
-/* The n best tokens of the raw logits, best first. */
-static int fg__top_logprobs(const fg__sample_input *in, int n, double log_sum_exp, fg__candidate *c,
-                            fg_token_logprob *top) {
-    int count = fg__gather_best(in->logits, in->n_vocab, n, c), i, j;
+/* The best tokens of the raw logits, of which `count` are in c, best first. */
+static int fg__top_logprobs(fg__candidate *c, int count, double log_sum_exp, fg_token_logprob *top) {
+    int i, j;
     for (i = 1; i < count; i++) { /* insertion sort of at most FG_MAX_TOP_LOGPROBS; equals stay in order of id */
         fg__candidate item = c[i];
         for (j = i; j > 0 && c[j - 1].key > item.key; j--) c[j] = c[j - 1];
@@ -11147,6 +11196,145 @@ static int fg__top_logprobs(const fg__sample_input *in, int n, double log_sum_ex
         top[i].logprob = fg__logprob(c[i].logit, log_sum_exp);
     }
     return count;
+}
+
+/* ---- from candidates ---- */
+
+/* What the device found, as fg__gather has it. */
+static int fg__take_candidates(const fg_row_candidates *row, int n_vocab, fg__candidate *c) {
+    int i, n = FG__MIN(row->n, FG_MAX_CANDIDATES), count = 0;
+    for (i = 0; i < n; i++)
+        if (row->items[i].token >= 0 && row->items[i].token < n_vocab) fg__candidate_set(&c[count++], row->items[i].token, row->items[i].logit);
+    return count;
+}
+
+static fg__candidate *fg__find_candidate(fg__candidate *c, int n, int32_t id) {
+    int i;
+    for (i = 0; i < n; i++)
+        if (c[i].id == id) return &c[i];
+    return NULL;
+}
+
+/* Penalties, bias and bans. What they lower stays under `floor` where it is not among the candidates; -1: something is raised
+   that is not. Those that fall to the floor or under it are left out. */
+static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks, fg__candidate *c, int n) {
+    bool raises = p->presence_penalty < 0.0f || p->frequency_penalty < 0.0f || (fg__has_repetition_penalty(p) && p->repetition_penalty < 1.0f);
+    fg__candidate *one;
+    int i, kept = 0;
+    if (raises) return -1;
+    if (fg__has_penalties(p)) {
+        int first = fg__mark_history(p, in, marks);
+        for (i = 0; i < n; i++)
+            if (marks[c[i].id]) fg__penalize(p, &c[i].logit, marks[c[i].id]);
+        for (i = first; i < in->n_history; i++)
+            if (in->history[i] >= 0 && in->history[i] < in->n_vocab) marks[in->history[i]] = 0;
+    }
+    for (i = 0; i < p->n_logit_bias; i++) {
+        one = fg__find_candidate(c, n, p->logit_bias[i].token);
+        if (one) one->logit += p->logit_bias[i].bias;
+        else if (p->logit_bias[i].bias > 0.0f) return -1;
+    }
+    for (i = 0; i < in->n_banned; i++)
+        if ((one = fg__find_candidate(c, n, in->banned[i])) != NULL) one->logit = -INFINITY;
+    for (i = 0; i < n; i++) {
+        if (!(c[i].logit > in->candidates->floor)) continue;
+        c[kept] = c[i];
+        fg__candidate_set(&c[kept++], c[i].id, c[i].logit);
+    }
+    return kept;
+}
+
+/* As fg__gather, from n candidates that are all there is above `floor`; -1: the row may have more. */
+static int fg__gather_candidates(const fg_sampling *p, int n_vocab, float max, double known_sum, float floor, fg__candidate *c, int n,
+                                 double *sum, bool *partial) {
+    float limit;
+    int i, kept = 0;
+    bool all = floor == -INFINITY;
+    *partial = false;
+    *sum = 0.0;
+    if (p->top_k > 0 && p->top_k < n_vocab) {
+        if (n < p->top_k && !all) return -1;
+        if (n > p->top_k) n = fg__cut(c, n, (double)p->top_k);
+        *sum = fg__set_weights(c, n, max);
+        return n;
+    }
+    if (fg__is_fraction(p->typical_p)) return -1;
+    if (fg__is_fraction(p->top_p) && !(known_sum > 0.0)) return -1;
+    if (fg__is_fraction(p->top_p)) *sum = known_sum;
+    limit = fg__is_fraction(p->top_p) ? fg__top_p_limit(n_vocab, max, *sum, p->top_p) : max + logf(p->min_p);
+    *partial = !(limit > floor) && !all;
+    if (*partial && !fg__is_fraction(p->top_p)) return -1;
+    for (i = 0; i < n; i++)
+        if (c[i].logit >= limit) c[kept++] = c[i];
+    if (*sum > 0.0) fg__set_weights(c, kept, max);
+    return kept;
+}
+
+/* The token that fg__choose would take from the row; -1: only the row tells. */
+static int32_t fg__choose_candidate(const fg_sampling *p, const fg__sample_input *in, fg__sample_scratch *scratch) {
+    const fg_row_candidates *row = in->candidates;
+    fg__candidate *c = scratch->candidates;
+    bool changes = fg__has_penalties(p) || p->n_logit_bias > 0 || in->n_banned > 0, partial;
+    int n, i, best = 0;
+    double sum, known_sum;
+    float max;
+    if (!in->row || !(fabsf(in->row->logit) <= FLT_MAX)) return -1;
+    if (p->temperature > 0.0f && fg__draws_any(p, in->n_vocab))
+        return !changes && in->use_drawn && row->drawn < in->n_vocab ? row->drawn : -1;
+    n = fg__take_candidates(row, in->n_vocab, c);
+    if (changes) n = fg__change_candidates(p, in, scratch->marks, c, n);
+    if (n < 1) return -1;
+    for (i = 1; i < n; i++)
+        if (c[i].logit > c[best].logit) best = i;
+    max = c[best].logit;
+    if (max > FLT_MAX) return -1;
+    if (p->temperature <= 0.0f) return c[best].id;
+    known_sum = !changes && in->row->log_sum_exp >= max && in->row->log_sum_exp <= FLT_MAX ? exp((double)in->row->log_sum_exp - (double)max) : 0.0;
+    n = fg__gather_candidates(p, in->n_vocab, max, known_sum, row->floor, c, n, &sum, &partial);
+    if (n < 1) return -1;
+    return fg__draw_gathered(p, c, n, max, sum, fg__uniform(in->seed, in->position), partial);
+}
+
+/* Log-probabilities from candidates; false: only the row tells. */
+static bool fg__candidate_logprobs(const fg__sample_input *in, int n_top, fg__candidate *c, fg__sample_output *out) {
+    const fg_row_candidates *row = in->candidates;
+    const fg__candidate *chosen;
+    int n;
+    if (!(fabsf(in->row->log_sum_exp) <= FLT_MAX)) return false;
+    n = fg__take_candidates(row, in->n_vocab, c);
+    if (n < n_top && row->floor != -INFINITY) return false;
+    chosen = fg__find_candidate(c, n, out->token);
+    if (!chosen && out->token != row->drawn) return false;
+    out->logprob = fg__logprob(chosen ? chosen->logit : row->drawn_logit, in->row->log_sum_exp);
+    if (n_top <= 0) return true;
+    if (n > n_top) n = fg__cut(c, n, (double)n_top);
+    out->n_top = fg__top_logprobs(c, n, in->row->log_sum_exp, out->top);
+    return true;
+}
+
+/* False: the row is needed. */
+static bool fg__sample_candidates(const fg__sampler *s, const fg__sample_input *in, int n_top, fg__sample_scratch *scratch,
+                                  fg__sample_output *out) {
+    out->token = fg__choose_candidate(&s->p, in, scratch);
+    if (out->token < 0) return false;
+    return (!in->want_logprob && n_top <= 0) || fg__candidate_logprobs(in, n_top, scratch->candidates, out);
+}
+
+/* What a device that makes candidates is asked for, so that fg__choose_candidate has what it needs. False: it would need the row
+   in any case. */
+static bool fg__sampler_asks(const fg__sampler *s, int n_vocab, int n_top, fg_row_draw *ask) {
+    const fg_sampling *p = &s->p;
+    bool top_k = p->top_k > 0 && p->top_k < n_vocab, changes = fg__has_penalties(p) || p->n_logit_bias > 0;
+    memset(ask, 0, sizeof(*ask));
+    ask->candidates = 1;
+    if (p->presence_penalty < 0.0f || p->frequency_penalty < 0.0f || (fg__has_repetition_penalty(p) && p->repetition_penalty < 1.0f)) return false;
+    if (p->temperature <= 0.0f) return true;
+    if (top_k) return p->top_k <= FG_MAX_CANDIDATES;
+    if (fg__is_fraction(p->typical_p)) return false;
+    if (!fg__draws_any(p, n_vocab)) return !changes || !fg__is_fraction(p->top_p);
+    ask->candidates = n_top > 0;
+    ask->temperature = p->temperature;
+    return !changes;
 }
 
 /* Without logits: the device's argmax. */
@@ -11169,9 +11357,17 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
     memset(out, 0, sizeof(*out));
     if (in->n_vocab <= 0)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "nothing to sample from: n_vocab is %d", in->n_vocab);
-    if (!in->logits) return fg__sample_row(s, in, out);
-    result = fg__sample_scratch_reserve(env, scratch, in->n_vocab);
+    if (!in->logits && !in->candidates) return fg__sample_row(s, in, out);
+    result = fg__sample_scratch_reserve(env, scratch, FG__MAX(in->n_vocab, FG_MAX_CANDIDATES));
     if (result != FG_OK) return result;
+    if (!in->logits) {
+        fg__sample_input whole = *in;
+        if (fg__sample_candidates(s, in, n_top, scratch, out)) return FG_OK;
+        memset(out, 0, sizeof(*out));
+        whole.candidates = NULL;
+        if ((result = in->fetch(in->fetch_user, &whole.logits)) != FG_OK) return result;
+        return fg__sample(env, scratch, s, &whole, out);
+    }
     if (!fg__sampler_needs_logits(s) && !in->n_banned && in->row && in->row->token >= 0 && in->row->token < in->n_vocab)
         out->token = in->row->token;
     else
@@ -11179,7 +11375,8 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
     if (!in->want_logprob && n_top <= 0) return FG_OK;
     log_sum_exp = fg__log_sum_exp(in);
     out->logprob = fg__logprob(in->logits[out->token], log_sum_exp);
-    if (n_top > 0) out->n_top = fg__top_logprobs(in, n_top, log_sum_exp, scratch->candidates, out->top);
+    if (n_top > 0)
+        out->n_top = fg__top_logprobs(scratch->candidates, fg__gather_best(in->logits, in->n_vocab, n_top, scratch->candidates), log_sum_exp, out->top);
     return FG_OK;
 }
 
@@ -16535,7 +16732,7 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
-                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks};
+                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL};
     return &backend;
 }
 /* ================================================================================================
@@ -18795,7 +18992,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL,
     };
     return &backend;
 }
@@ -18939,6 +19136,7 @@ typedef struct fg__flight {
     fg_batch batch;
     int32_t *memory, *tokens, *positions, *cu_q, *kv_len, *rows, *feed, *tables[FG_MAX_GROUPS], *slots[FG_MAX_GROUPS];
     int32_t *entry_of;         /* [max_rows] */
+    fg_row_draw *draws;        /* [max_rows] */
     fg__pass_entry *entries;   /* [max_seqs] */
     int n_entries;
     fg_block_copy *copies;     /* before the pass */
@@ -19006,7 +19204,9 @@ struct fg_engine {
     uint64_t n_drafted, n_accepted, n_swaps;
     size_t swapped_bytes;     /* host memory in use */
     double swap_byte_seconds; /* what moving a byte takes */
-    float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
+    float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change, or one that was fetched */
+    bool candidates;          /* rows stay on the device, where these do */
+    bool shared_row;          /* the row in hand is that of another sample */
     int32_t *end_tokens;
     int n_end_tokens;
     /* under lock */
@@ -19938,6 +20138,33 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0 || r->beams;
 }
 
+/* The seed that a sample draws with. */
+static uint64_t fg__sequence_seed(const fg_engine *e, const fg__sequence *s) {
+    return s->request->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
+}
+
+/* What the device is asked for in the rows of a pass's entry, which begin at token `first` of the pass: candidates, where they may
+   be enough, or the rows. */
+static void fg__batch_draws(const fg_engine *e, fg__flight *f, const fg__pass_entry *entry) {
+    const fg__request *r = entry->sequence->request;
+    fg_row_draw ask;
+    bool asks = e->candidates && !r->desc.prompt_logprobs && !r->desc.on_logits &&
+                fg__sampler_asks(&r->sampler, e->graph.n_vocab, r->beams ? 2 : r->desc.top_logprobs, &ask);
+    int i;
+    if (!fg__request_wants_logits(r)) {
+        memset(f->draws + entry->row, 0, (size_t)entry->n_rows * sizeof(fg_row_draw));
+        return;
+    }
+    if (!asks) f->batch.want_logits = true;
+    for (i = entry->row; i < entry->row + entry->n_rows; i++) {
+        memset(&f->draws[i], 0, sizeof(f->draws[i]));
+        if (!asks) continue;
+        f->draws[i] = ask;
+        f->draws[i].u = (float)floor(fg__uniform(fg__sequence_seed(e, entry->sequence), f->positions[f->rows[i]] + 1) * 16777216.0) / 16777216.0f;
+        f->batch.draws = f->draws;
+    }
+}
+
 /* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last token and of the guesses behind it. */
 static void fg__batch_rows(fg__flight *f, const fg__seq *seq, int first_token) {
     int i;
@@ -20001,7 +20228,7 @@ static void fg__batch_entry(const fg_engine *e, fg__flight *f, fg__seq *seq, int
     for (i = entry->row; i < b->n_rows; i++) f->entry_of[i] = index;
     entry->n_rows = b->n_rows - entry->row;
     b->n_tokens += seq->n_scheduled;
-    b->want_logits = b->want_logits || fg__request_wants_logits(entry->sequence->request);
+    fg__batch_draws(e, f, entry);
     f->kv_tokens += fg__sched_kv(&e->sched, seq, seq->n_scheduled);
     f->kv_bytes += fg__batch_kv_bytes(e, seq);
     if (entry->n - entry->n_drafted == 1 && entry->from >= entry->sequence->request->n_prompt) f->n_decoding += entry->n;
@@ -20012,6 +20239,7 @@ static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
     int i;
     f->batch.n_tokens = f->batch.n_rows = 0;
     f->batch.want_logits = f->feeds = false;
+    f->batch.draws = NULL;
     f->kv_tokens = 0;
     f->kv_bytes = 0;
     f->n_decoding = 0;
@@ -20124,25 +20352,52 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     return !finish;
 }
 
+/* A row of the last pass that stayed on the device. */
+typedef struct fg__row_fetch {
+    fg_engine *engine;
+    int row;
+} fg__row_fetch;
+
+static fg_result fg__row_fetch_now(void *user, const float **logits) {
+    fg__row_fetch *f = (fg__row_fetch *)user;
+    fg_engine *e = f->engine;
+    *logits = e->hook_logits;
+    return e->backend->read_logits(e->device, e->plan, f->row, e->hook_logits);
+}
+
+/* Hands a row of a pass to the sampler. */
+static void fg__row_input(fg_engine *e, const fg_output *output, int row, fg__row_fetch *fetch, fg__sample_input *in) {
+    in->n_vocab = e->model->hp.n_vocab;
+    in->logits = output->logits ? output->logits + (size_t)row * (size_t)in->n_vocab : NULL;
+    in->row = &output->rows[row];
+    in->candidates = output->candidates && !output->logits ? &output->candidates[row] : NULL;
+    in->use_drawn = !e->shared_row;
+    in->fetch = fg__row_fetch_now;
+    in->fetch_user = fetch;
+    fetch->engine = e;
+    fetch->row = row;
+}
+
 /* Draws the token after the known ones of `s` from a row of a pass. */
 static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_output *out) {
     const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
+    fg__row_fetch fetch;
     fg__sample_input in;
     memset(&in, 0, sizeof(in));
+    fg__row_input(e, output, row, &fetch, &in);
     if (r->desc.on_logits) { /* in a copy: the samples of a request share their first row */
         logits = (float *)memcpy(e->hook_logits, logits, (size_t)n_vocab * sizeof(float));
         r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
     }
     in.logits = logits;
-    in.n_vocab = n_vocab;
     in.history = s->tokens;
     in.n_history = s->seq.n_tokens;
     in.n_prompt = r->n_known_prompt;
-    in.seed = r->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
+    in.seed = fg__sequence_seed(e, s);
     in.position = s->seq.n_tokens;
-    in.row = r->desc.on_logits ? NULL : &output->rows[row];
+    if (r->desc.on_logits) in.row = NULL;
     in.banned = r->banned;
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
@@ -20282,7 +20537,9 @@ static void fg__request_fork(fg_engine *e, fg__request *r, const fg_output *outp
         fg_result result;
         s->seq.no_match = s->seq.every_row = false;
         if (fg__sched_fork(&e->sched, &r->samples[0].seq, &s->seq)) {
+            e->shared_row = true;
             fg__sequence_sample(e, s, output, row);
+            e->shared_row = false;
             continue;
         }
         result = fg__sched_add(&e->sched, &s->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank); /* of the same rank */
@@ -20440,19 +20697,21 @@ static void fg__beam_select(fg_engine *e, fg__request *r) {
 static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab, i;
-    float *logits = output->logits + (size_t)row * (size_t)n_vocab;
+    fg__row_fetch fetch;
     fg__sample_input in;
     fg__sample_output out;
     fg__sampler greedy;
     fg_result result;
     memset(&in, 0, sizeof(in));
     memset(&greedy, 0, sizeof(greedy));
-    if (r->desc.on_logits) r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
-    in.logits = logits;
-    in.n_vocab = n_vocab;
+    fg__row_input(e, output, row, &fetch, &in);
+    if (r->desc.on_logits) {
+        float *logits = output->logits + (size_t)row * (size_t)n_vocab;
+        r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
+        in.row = NULL;
+    }
     in.history = s->tokens;
     in.n_history = in.n_prompt = s->seq.n_tokens;
-    in.row = r->desc.on_logits ? NULL : &output->rows[row];
     in.n_top = 2 * r->n;
     if (!r->sampled) {
         r->times.first_token = e->pass_end;
@@ -20808,7 +21067,7 @@ static bool fg__engine_launch(fg_engine *e, int32_t budget) {
     fg__sched_launched(&e->sched);
     fg__engine_board(e, f);
     e->n_launched++;
-    if (!e->native || !f->feeds || !before->batch.want_logits) fg__engine_send(e, f, before);
+    if (!e->native || !f->feeds || !(before->batch.want_logits || before->batch.draws)) fg__engine_send(e, f, before);
     f->scheduling = fg__engine_now(e) - f->begin;
     if (e->desc.trace) fg__trace_scheduled(e, f);
     return true;
@@ -21261,10 +21520,12 @@ static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, cons
 static fg_result fg__engine_make_batch(const fg_engine *e, const fg_graph *g, fg__flight *f) {
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
     size_t total = (3 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + 2 * (size_t)g->max_rows + (size_t)g->n_groups * table;
-    int32_t *at = (int32_t *)fg__calloc(&e->env, total, sizeof(int32_t));
+    size_t draws = (size_t)g->max_rows * sizeof(fg_row_draw) / sizeof(int32_t);
+    int32_t *at = (int32_t *)fg__calloc(&e->env, total + draws, sizeof(int32_t));
     int i;
     if (!at) return FG_ERROR_OUT_OF_MEMORY;
     f->memory = at;
+    f->draws = (fg_row_draw *)(void *)at, at += draws;
     f->batch.tokens = f->tokens = at, at += tokens;
     f->batch.positions = f->positions = at, at += tokens;
     f->feed = at, at += tokens;
@@ -21296,6 +21557,7 @@ static fg_result fg__engine_make_flights(fg_engine *e) {
     fg_result r;
     int i;
     e->native = e->caps.in_flight >= 2;
+    e->candidates = e->caps.candidates >= FG_MAX_CANDIDATES && (e->native || e->desc.async != FG_ASYNC_2); /* there rows are copied */
     for (i = 0; i < 2; i++)
         if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK) return r;
     e->sched.halves = e->desc.async == FG_ASYNC_2;
@@ -21389,6 +21651,7 @@ static void fg__engine_probe_batch(fg_engine *e, int32_t n) {
     f->batch.n_tokens = n;
     f->batch.n_seqs = f->batch.n_rows = 1;
     f->batch.want_logits = false;
+    f->batch.draws = NULL;
     f->cu_q[0] = 0;
     f->cu_q[1] = f->kv_len[0] = n;
     f->rows[0] = n - 1;
@@ -21470,7 +21733,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if ((r = fg__draft_make(e)) != FG_OK) return r;
     if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
-    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
+    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
     fg__engine_make_swap(e);
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
