@@ -114,7 +114,7 @@
    next, at last the CPU, without one. ./build.sh dist puts each with its kernels into one file.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
-   >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
+   >>backend >>split >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
 
 #ifndef FASTGEN_H
 #define FASTGEN_H
@@ -349,6 +349,10 @@ typedef struct fg_engine_desc {
     const char *device;      /* backend's device by name or index; NULL: its first */
     const char *cpu_path;    /* "avx512", "avx2", "neon", "scalar"; NULL: the best this CPU has */
     int n_threads;           /* CPU threads; 0: all cores */
+    int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
+                                cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
+    const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
+                                arXiv 2403.11421); NULL: where the layers are */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
@@ -714,6 +718,7 @@ typedef struct fg_batch {
                                                    submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
                                                    caps.in_flight < 2 */
     const fg_row_draw *draws;                   /* [n_rows]; NULL: nothing is asked, and always where caps.candidates is 0 */
+    int32_t first_op, n_ops;                    /* of the graph's ops, those to run; n_ops 0: all. Ranges of a pass come in order */
 } fg_batch;
 
 typedef struct fg_row_result {
@@ -809,6 +814,9 @@ struct fg_backend {
                              size_t *block_bytes);
     /* The logits [n_vocab] of a row of the pass that was waited for last, until the next submit. NULL where caps.candidates is 0. */
     fg_result (*read_logits)(fg_device *device, fg_plan *plan, int row, float *logits);
+    /* Copies the first n_rows of a slot, all columns, to host memory [n_rows][width] (out), or back, behind what was submitted. NULL:
+       the device cannot share a model with another (gpu_layers, kv_device), and fg_batch.first_op is not heeded. */
+    fg_result (*copy_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, float *host, bool out);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -13317,7 +13325,8 @@ static bool fg__batch_check(const fg_graph *graph, const fg_batch *batch) {
     int i, j;
     if (batch->n_tokens < 1 || batch->n_tokens > graph->max_tokens || batch->n_seqs < 1 ||
         batch->n_seqs > graph->max_seqs || batch->n_rows < 0 || batch->n_rows > graph->max_rows ||
-        batch->cu_q[0] != 0 || batch->cu_q[batch->n_seqs] != batch->n_tokens)
+        batch->cu_q[0] != 0 || batch->cu_q[batch->n_seqs] != batch->n_tokens || batch->n_ops < 0 || batch->first_op < 0 ||
+        batch->n_ops > graph->n_ops || batch->first_op > graph->n_ops - batch->n_ops)
         return false;
     for (i = 0; i < batch->n_seqs; i++) {
         int n = batch->cu_q[i + 1] - batch->cu_q[i];
@@ -15617,6 +15626,7 @@ typedef struct fg__cpu_plan {
     fg__cpu_stage *stages;
     fg__cpu_phase *phases;
     const fg__cpu_phase *phase; /* the one that runs */
+    int first_phase, end_phase; /* of the ops that the batch names */
     fg__cpu_slot *slots;
     fg__cpu_op *ops;
     fg__cpu_rope *ropes;
@@ -16545,8 +16555,8 @@ static int fg__cpu_pass_begin(void *user, int index) {
     fg__cpu_plan *plan = (fg__cpu_plan *)user;
     const fg__cpu_stage *stage;
     const fg_op *op;
-    if (index == plan->n_phases) return -1;
-    plan->phase = &plan->phases[index];
+    if (plan->first_phase + index == plan->end_phase) return -1;
+    plan->phase = &plan->phases[plan->first_phase + index];
     stage = &plan->stages[plan->phase->first];
     op = &plan->graph->ops[stage->first];
     switch (plan->phase->type) {
@@ -16588,6 +16598,18 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     }
 }
 
+/* The first phase of op `op`: the tables of sines belong to the first. -1: it is done together with the op before. */
+static int fg__cpu_phase_of(const fg__cpu_plan *plan, int op) {
+    int i;
+    if (op == 0) return 0;
+    if (op == plan->graph->n_ops) return plan->n_phases;
+    for (i = 0; i < plan->n_phases; i++) {
+        const fg__cpu_stage *stage = &plan->stages[plan->phases[i].first];
+        if (stage->type != FG__STAGE_ROPE && stage->first == op) return i;
+    }
+    return -1;
+}
+
 /* The pass runs here, on this thread and the pool's; wait only hands out the results. */
 static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
@@ -16601,6 +16623,12 @@ static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     if (!fg__batch_check(plan->graph, batch)) {
         plan->batch = NULL;
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    }
+    plan->first_phase = fg__cpu_phase_of(plan, batch->first_op);
+    plan->end_phase = fg__cpu_phase_of(plan, batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops);
+    if (plan->first_phase < 0 || plan->end_phase < plan->first_phase) {
+        plan->batch = NULL;
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the CPU backend does not part ops %d and on from those before", batch->first_op);
     }
     for (i = 0; i < plan->graph->n_groups; i++)
         if (plan->groups[i].n_head) fg__attn_plan(plan, i);
@@ -16617,6 +16645,18 @@ static fg_result fg__cpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output
     if (plan->sample_op < 0) return FG_OK;
     output->rows = plan->rows;
     if (plan->want_logits) output->logits = plan->slots[plan->graph->ops[plan->sample_op].src].data;
+    return FG_OK;
+}
+
+static fg_result fg__cpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
+    size_t width = (size_t)plan->graph->slots[slot].width;
+    int row;
+    (void)handle;
+    for (row = 0; row < n_rows; row++) {
+        float *own = fg__cpu_row(plan, slot, row), *other = host + (size_t)row * width;
+        memcpy(out ? other : own, out ? own : other, width * sizeof(float));
+    }
     return FG_OK;
 }
 
@@ -16732,7 +16772,8 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
-                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL};
+                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL,
+                                       fg__cpu_copy_slot};
     return &backend;
 }
 /* ================================================================================================
@@ -18992,9 +19033,513 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL,
     };
     return &backend;
+}
+
+/* ================================================================================================
+   >>split  a model on two devices
+
+   Looks like a backend and drives two: the one that was chosen (0) and the CPU (1). Each takes a graph with the ops that are its
+   own, the slots and cache groups these name, and the KV pool of its own layers; block tables serve both. A pass runs one range
+   of ops after another, and what a range reads that the other device wrote crosses over through host memory. Which device an op
+   is on:
+     gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
+     kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
+   ================================================================================================ */
+
+/* Ops in a row on one device. */
+typedef struct fg__split_range {
+    int device;
+    int32_t first, n;          /* in the device's own graph */
+    uint64_t brings[4];        /* bits of slots that come from the other device before it */
+} fg__split_range;
+
+enum { FG__SPLIT_SLOTS = 256 }; /* bits of fg__split_range.brings */
+
+typedef struct fg__split {
+    fg_backend table;          /* of the engine */
+    char name[64];
+    fg__env env;
+    const fg_backend *backends[2];
+    fg_device *devices[2];
+    /* the model, set before weights are packed */
+    const fg_op *ops;
+    int32_t n_ops;
+    const fg_tensor *tensors;
+    size_t n_tensors;
+    int32_t cpu_layers;        /* the first layers, on the CPU */
+    bool kv_on_cpu;
+} fg__split;
+
+typedef struct fg__split_weight {
+    fg_weight *on[2];
+} fg__split_weight;
+
+typedef struct fg__split_plan {
+    bool whole;                /* another model's (the draft's): all on device 0 */
+    const fg_graph *graph;
+    fg_graph graphs[2];
+    fg_op *ops[2];
+    fg_slot *slots[2];
+    fg_weight **weights[2];
+    fg_plan *plans[2];
+    int32_t groups[2][FG_MAX_GROUPS]; /* of the device's groups: which of the model's */
+    fg__split_range *ranges;
+    int32_t n_ranges;
+    int sampler;               /* the device with SAMPLE; -1: none */
+    float *crossing;           /* rows of a slot on their way */
+    fg_batch batches[2];       /* of the pass */
+    int waits;                 /* the device whose range was submitted last and not waited for; -1: none */
+} fg__split_plan;
+
+static int fg__split_device_of(const fg__split *s, int32_t index) {
+    const fg_op *op = &s->ops[index];
+    int32_t i;
+    if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
+    if (s->cpu_layers <= 0) return 0;
+    for (i = 0; i <= index; i++) /* at or after the first op of the first layer that is not on the CPU */
+        if (s->ops[i].layer >= s->cpu_layers) return 0;
+    return 1;
+}
+
+/* ---- the device ---- */
+
+static int fg__split_probe(void) { return 0; /* made by fg__split_make only */ }
+
+static fg_result fg__split_open(const fg_device_desc *desc, fg_device **device) {
+    (void)desc;
+    (void)device;
+    return fg__fail(FG_ERROR_UNSUPPORTED, "a split device is made by the engine");
+}
+
+static void fg__split_close(fg_device *handle) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__env env = s->env;
+    int d;
+    for (d = 1; d >= 0; d--)
+        if (s->devices[d]) s->backends[d]->close(s->devices[d]);
+    fg__free(&env, s);
+}
+
+static void fg__split_caps(fg_device *handle, fg_device_caps *caps) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    fg_device_caps cpu;
+    s->backends[0]->caps(s->devices[0], caps);
+    s->backends[1]->caps(s->devices[1], &cpu);
+    snprintf(caps->name + strlen(caps->name), sizeof(caps->name) - strlen(caps->name), " + %.60s", cpu.name);
+    caps->n_threads = cpu.n_threads;
+    caps->kv_types &= cpu.kv_types;
+    caps->weight_types &= cpu.weight_types;
+    caps->ops &= cpu.ops;
+    if (s->kv_on_cpu) caps->block_tokens = cpu.block_tokens;
+    caps->in_flight = 0;
+}
+
+static void *fg__split_alloc(fg_device *handle, size_t bytes) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->alloc(s->devices[0], bytes);
+}
+
+static void fg__split_free(fg_device *handle, void *memory) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    s->backends[0]->free(s->devices[0], memory);
+}
+
+static fg_result fg__split_write(fg_device *handle, void *memory, size_t offset, const void *data, size_t bytes) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->write(s->devices[0], memory, offset, data, bytes);
+}
+
+static fg_result fg__split_read(fg_device *handle, const void *memory, size_t offset, void *data, size_t bytes) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->read(s->devices[0], memory, offset, data, bytes);
+}
+
+static fg_result fg__split_profile(fg_device *handle, fg_roofs *roofs) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->profile(s->devices[0], roofs);
+}
+
+/* ---- weights: each on the devices whose ops read it ---- */
+
+static bool fg__split_reads(const fg_op *op, int32_t weight) {
+    return op->weight == weight || op->weight2 == weight || op->bias == weight;
+}
+
+/* Bits of devices. */
+static unsigned fg__split_devices_of(const fg__split *s, const fg_tensor *tensor) {
+    unsigned devices = 0;
+    int32_t i, index = -1;
+    size_t t;
+    for (t = 0; t < s->n_tensors; t++)
+        if (tensor == &s->tensors[t]) index = (int32_t)t;
+    for (i = 0; i < s->n_ops && index >= 0; i++)
+        if (fg__split_reads(&s->ops[i], index)) devices |= 1u << fg__split_device_of(s, i);
+    return devices ? devices : 1u;
+}
+
+static void fg__split_unpack(fg_device *handle, fg_weight *weight) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_weight *w = (fg__split_weight *)(void *)weight;
+    int d;
+    for (d = 0; d < 2; d++)
+        if (w->on[d]) s->backends[d]->unpack(s->devices[d], w->on[d]);
+    fg__free(&s->env, w);
+}
+
+static fg_result fg__split_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **weight, size_t *bytes) {
+    fg__split *s = (fg__split *)(void *)handle;
+    unsigned devices = fg__split_devices_of(s, tensor);
+    fg__split_weight *w = NULL;
+    size_t own, sum = 0;
+    fg_result r = FG_OK;
+    int d;
+    if (weight && !(w = (fg__split_weight *)fg__calloc(&s->env, 1, sizeof(fg__split_weight)))) return FG_ERROR_OUT_OF_MEMORY;
+    for (d = 0; d < 2 && r == FG_OK; d++) {
+        if (!(devices >> d & 1)) continue;
+        own = 0;
+        r = s->backends[d]->pack(s->devices[d], tensor, use, w ? &w->on[d] : NULL, &own);
+        sum += own;
+    }
+    if (r == FG_OK && weight) *weight = (fg_weight *)(void *)w;
+    if (r == FG_OK && bytes) *bytes = sum;
+    if (r != FG_OK && w) fg__split_unpack(handle, (fg_weight *)(void *)w);
+    return r;
+}
+
+/* ---- plans: the graph of each device ---- */
+
+/* The layer of an op in the cache group of its device: how many layers of the group before it are there, too. */
+static int32_t fg__split_group_layer(const fg__split *s, const fg_op *op, int device) {
+    int32_t i, n = 0;
+    for (i = 0; i < s->n_ops; i++)
+        n += s->ops[i].type == FG_OP_ATTENTION && s->ops[i].group == op->group && s->ops[i].group_layer < op->group_layer &&
+             fg__split_device_of(s, i) == device;
+    return n;
+}
+
+/* The cache groups that ops of a device name, with the layers they have there. */
+static void fg__split_groups(const fg__split *s, fg__split_plan *plan, int device) {
+    fg_graph *own = &plan->graphs[device];
+    int g;
+    own->n_groups = 0;
+    for (g = 0; g < plan->graph->n_groups; g++) {
+        int32_t layers = 0, i;
+        for (i = 0; i < s->n_ops; i++)
+            layers += s->ops[i].type == FG_OP_ATTENTION && s->ops[i].group == g && fg__split_device_of(s, i) == device;
+        if (!layers) continue;
+        own->groups[own->n_groups] = plan->graph->groups[g];
+        own->groups[own->n_groups].n_layers = layers;
+        plan->groups[device][own->n_groups++] = g;
+    }
+}
+
+static int32_t fg__split_group_of(const fg__split_plan *plan, int device, int32_t group) {
+    int32_t g;
+    for (g = 0; g < plan->graphs[device].n_groups; g++)
+        if (plan->groups[device][g] == group) return g;
+    return -1;
+}
+
+/* Whether an op reads, and whether it writes, a slot; a write of some columns only keeps the others. */
+static bool fg__split_op_reads(const fg_op *op, const fg_graph *graph, int32_t slot) {
+    if ((op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot) return true;
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot &&
+           (op->dst_col != 0 || (op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n) < graph->slots[slot].width);
+}
+
+static bool fg__split_op_writes(const fg_op *op, int32_t slot) {
+    if (op->type == FG_OP_ROPE_KV || (op->type == FG_OP_NORM && op->src2 >= 0)) {
+        if (op->src == slot) return true;
+    }
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+}
+
+/* Lays ops into the graphs of their devices, in ranges, and finds what crosses over before each. */
+static void fg__split_ranges(const fg__split *s, fg__split_plan *plan) {
+    uint8_t valid[FG__SPLIT_SLOTS]; /* bits of the devices that have what a slot holds */
+    int32_t i, slot;
+    memset(valid, 0, sizeof(valid));
+    for (i = 0; i < s->n_ops; i++) {
+        int d = fg__split_device_of(s, i);
+        fg_graph *own = &plan->graphs[d];
+        fg__split_range *range = plan->n_ranges ? &plan->ranges[plan->n_ranges - 1] : NULL;
+        fg_op *op = &plan->ops[d][own->n_ops];
+        if (!range || range->device != d) {
+            range = &plan->ranges[plan->n_ranges++];
+            range->device = d;
+            range->first = own->n_ops;
+        }
+        range->n++;
+        own->n_ops++;
+        *op = s->ops[i];
+        if (op->type == FG_OP_SAMPLE) plan->sampler = d;
+        if (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION) {
+            op->group_layer = fg__split_group_layer(s, &s->ops[i], d);
+            op->group = fg__split_group_of(plan, d, s->ops[i].group);
+        }
+        for (slot = 0; slot < plan->graph->n_slots; slot++) {
+            bool reads = fg__split_op_reads(&s->ops[i], plan->graph, slot), writes = fg__split_op_writes(&s->ops[i], slot);
+            if (reads && valid[slot] && !(valid[slot] >> d & 1)) {
+                range->brings[slot / 64] |= (uint64_t)1 << slot % 64;
+                valid[slot] |= (uint8_t)(1u << d);
+            }
+            if (writes) valid[slot] = (uint8_t)(1u << d);
+            if (reads || writes) plan->slots[d][slot].width = plan->graph->slots[slot].width; /* others take no room */
+        }
+    }
+}
+
+static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure) {
+    const fg_graph *graph = plan->graph;
+    size_t widest = 1;
+    int32_t i;
+    int d;
+    if (graph->n_slots > FG__SPLIT_SLOTS) return fg__fail(FG_ERROR_UNSUPPORTED, "a graph of %d slots cannot be split", graph->n_slots);
+    plan->ranges = (fg__split_range *)fg__calloc(&s->env, (size_t)graph->n_ops, sizeof(fg__split_range));
+    for (d = 0; d < 2; d++) {
+        plan->ops[d] = (fg_op *)fg__calloc(&s->env, (size_t)graph->n_ops, sizeof(fg_op));
+        plan->slots[d] = (fg_slot *)fg__calloc(&s->env, (size_t)graph->n_slots, sizeof(fg_slot));
+        plan->weights[d] = (fg_weight **)fg__calloc(&s->env, (size_t)graph->n_weights, sizeof(fg_weight *));
+        if (!plan->ops[d] || !plan->slots[d] || !plan->weights[d]) return FG_ERROR_OUT_OF_MEMORY;
+        plan->graphs[d] = *graph;
+        plan->graphs[d].ops = plan->ops[d];
+        plan->graphs[d].slots = plan->slots[d];
+        plan->graphs[d].weights = plan->weights[d];
+        plan->graphs[d].n_ops = 0;
+        memcpy(plan->slots[d], graph->slots, (size_t)graph->n_slots * sizeof(fg_slot));
+        for (i = 0; i < graph->n_slots; i++) plan->slots[d][i].width = 1;
+        for (i = 0; i < graph->n_weights && !measure; i++)
+            if (graph->weights[i]) plan->weights[d][i] = ((fg__split_weight *)(void *)graph->weights[i])->on[d];
+        fg__split_groups(s, plan, d);
+    }
+    if (!plan->ranges) return FG_ERROR_OUT_OF_MEMORY;
+    fg__split_ranges(s, plan);
+    for (i = 0; i < graph->n_slots; i++)
+        if (!graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width);
+    for (i = 0; i < graph->n_slots; i++)
+        if (graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
+    if (measure) return FG_OK;
+    plan->crossing = (float *)fg__malloc(&s->env, widest * (size_t)graph->max_tokens, sizeof(float));
+    return plan->crossing ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+}
+
+static void fg__split_release(fg_device *handle, fg_plan *plan_handle) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    int d;
+    for (d = 0; d < 2; d++) {
+        if (plan->plans[d]) s->backends[d]->release(s->devices[d], plan->plans[d]);
+        fg__free(&s->env, plan->ops[d]);
+        fg__free(&s->env, plan->slots[d]);
+        fg__free(&s->env, plan->weights[d]);
+    }
+    fg__free(&s->env, plan->ranges);
+    fg__free(&s->env, plan->crossing);
+    fg__free(&s->env, plan);
+}
+
+/* Another model's graph, with its weights as the first device knows them. */
+static fg_result fg__split_fill_whole(fg__split *s, fg__split_plan *plan, bool measure) {
+    const fg_graph *graph = plan->graph;
+    int32_t i;
+    plan->whole = true;
+    plan->sampler = 0;
+    plan->graphs[0] = *graph;
+    plan->weights[0] = (fg_weight **)fg__calloc(&s->env, (size_t)graph->n_weights, sizeof(fg_weight *));
+    if (!plan->weights[0]) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < graph->n_weights && !measure; i++)
+        if (graph->weights[i]) plan->weights[0][i] = ((fg__split_weight *)(void *)graph->weights[i])->on[0];
+    plan->graphs[0].weights = plan->weights[0];
+    for (i = 0; i < graph->n_groups; i++) plan->groups[0][i] = i;
+    return FG_OK;
+}
+
+static fg_result fg__split_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)fg__calloc(&s->env, 1, sizeof(fg__split_plan));
+    fg_memory own;
+    fg_result r;
+    int d;
+    if (!plan) return FG_ERROR_OUT_OF_MEMORY;
+    if (memory) memset(memory, 0, sizeof(*memory));
+    plan->graph = graph;
+    plan->sampler = plan->waits = -1;
+    r = graph->ops == s->ops ? fg__split_fill(s, plan, !out) : fg__split_fill_whole(s, plan, !out);
+    for (d = 0; d < (plan->whole ? 1 : 2) && r == FG_OK; d++) {
+        memset(&own, 0, sizeof(own));
+        r = s->backends[d]->prepare(s->devices[d], &plan->graphs[d], out ? &plan->plans[d] : NULL, &own);
+        if (r != FG_OK || !memory) continue;
+        memory->kv += own.kv;
+        memory->activations += own.activations;
+        memory->total += own.kv + own.activations;
+    }
+    if (r == FG_OK && out) *out = (fg_plan *)(void *)plan;
+    else fg__split_release(handle, (fg_plan *)(void *)plan);
+    return r;
+}
+
+/* ---- passes ---- */
+
+/* Waits for what runs on a device. */
+static fg_result fg__split_settle(fg__split *s, fg__split_plan *plan, fg_output *output) {
+    fg_output own;
+    int d = plan->waits;
+    plan->waits = -1;
+    return d < 0 ? FG_OK : s->backends[d]->wait(s->devices[d], plan->plans[d], output ? output : &own);
+}
+
+static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__split_range *range, const fg_batch *batch) {
+    int to = range->device, from = 1 - to, slot;
+    fg_result r = FG_OK;
+    for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
+        int rows = plan->graph->slots[slot].per_row ? batch->n_rows : batch->n_tokens;
+        if (!(range->brings[slot / 64] >> slot % 64 & 1) || rows < 1) continue;
+        r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from], slot, rows, plan->crossing, true);
+        if (r == FG_OK) r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to], slot, rows, plan->crossing, false);
+    }
+    return r;
+}
+
+/* The batch as a device knows it: with the tables of its own groups. */
+static void fg__split_batch(fg__split_plan *plan, int device, const fg_batch *batch) {
+    fg_batch *own = &plan->batches[device];
+    int32_t g;
+    *own = *batch;
+    for (g = 0; g < plan->graphs[device].n_groups; g++) {
+        own->tables[g] = batch->tables[plan->groups[device][g]];
+        own->slots[g] = batch->slots[plan->groups[device][g]];
+    }
+    if (device == plan->sampler) return;
+    own->want_logits = false;
+    own->draws = NULL;
+}
+
+/* Runs range after range; the last may still run when this returns. */
+static fg_result fg__split_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    fg_result r = FG_OK;
+    int32_t i;
+    if (!fg__batch_check(plan->graph, batch))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    if (plan->whole) {
+        plan->waits = 0;
+        return s->backends[0]->submit(s->devices[0], plan->plans[0], batch);
+    }
+    fg__split_batch(plan, 0, batch);
+    fg__split_batch(plan, 1, batch);
+    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) {
+        const fg__split_range *range = &plan->ranges[i];
+        int d = range->device;
+        if ((r = fg__split_settle(s, plan, NULL)) != FG_OK) break;
+        if ((r = fg__split_cross(s, plan, range, batch)) != FG_OK) break;
+        plan->batches[d].first_op = range->first;
+        plan->batches[d].n_ops = range->n;
+        r = s->backends[d]->submit(s->devices[d], plan->plans[d], &plan->batches[d]);
+        if (r == FG_OK) plan->waits = d;
+    }
+    return r;
+}
+
+static fg_result fg__split_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    fg_output own;
+    fg_result r;
+    int last = plan->waits;
+    memset(&own, 0, sizeof(own));
+    r = fg__split_settle(s, plan, &own);
+    if (r == FG_OK && plan->sampler >= 0 && plan->sampler != last)
+        r = s->backends[plan->sampler]->wait(s->devices[plan->sampler], plan->plans[plan->sampler], &own);
+    *output = own;
+    return r;
+}
+
+static fg_result fg__split_copy_blocks(fg_device *handle, fg_plan *plan_handle, const fg_block_copy *copies, int n) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    fg_block_copy some[64];
+    fg_result r = FG_OK;
+    int d, i, count;
+    for (d = 0; d < 2; d++) {
+        for (count = i = 0; i <= n && plan->plans[d] && r == FG_OK; i++) {
+            int32_t group = i < n ? fg__split_group_of(plan, d, copies[i].group) : -1;
+            if (count > 0 && (i == n || count == (int)FG__COUNT(some))) {
+                r = s->backends[d]->copy_blocks(s->devices[d], plan->plans[d], some, count);
+                count = 0;
+            }
+            if (group < 0 && i < n && (copies[i].group < 0 || copies[i].group >= plan->graph->n_groups))
+                return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no cache group %d", (int)copies[i].group);
+            if (group < 0) continue;
+            some[count] = copies[i];
+            some[count++].group = group;
+        }
+    }
+    return r;
+}
+
+/* A block in host memory: that of device 0, then that of the CPU. */
+static fg_result fg__split_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                       size_t *block_bytes) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    size_t bytes[2] = {0, 0};
+    char *at = (char *)host;
+    fg_result r = FG_OK;
+    int d, i;
+    for (d = 0; d < 2 && r == FG_OK; d++) {
+        int32_t own = plan->plans[d] ? fg__split_group_of(plan, d, group) : -1;
+        if (own < 0) continue;
+        if (!s->backends[d]->swap_blocks) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", s->backends[d]->name);
+        r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d], own, NULL, 0, NULL, true, &bytes[d]);
+    }
+    if (r == FG_OK && block_bytes) *block_bytes = bytes[0] + bytes[1];
+    for (i = 0; i < n && host && r == FG_OK; i++)
+        for (d = 0; d < 2 && r == FG_OK; at += bytes[d], d++)
+            if (bytes[d]) r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d], fg__split_group_of(plan, d, group), &blocks[i], 1, at, out, NULL);
+    return r;
+}
+
+static fg_result fg__split_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    if (plan->sampler < 0 || !s->backends[plan->sampler]->read_logits)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    return s->backends[plan->sampler]->read_logits(s->devices[plan->sampler], plan->plans[plan->sampler], row, logits);
+}
+
+/* Puts the CPU beside a device that is open, and takes that over: on errors it is closed. */
+static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, fg_device *device, const fg_device_desc *desc, fg__split **out) {
+    static const fg_backend table = {
+        FG_BACKEND_ABI, sizeof(fg_backend), "split",
+        fg__split_probe, fg__split_open, fg__split_close, fg__split_caps,
+        fg__split_alloc, fg__split_free, fg__split_write, fg__split_read,
+        fg__split_pack, fg__split_unpack, fg__split_prepare, fg__split_release,
+        fg__split_submit, fg__split_wait, fg__split_copy_blocks, fg__split_profile,
+        fg__split_swap_blocks, fg__split_read_logits, NULL,
+    };
+    fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
+    fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+    if (r == FG_OK && !backend->copy_slot) r = fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' cannot share a model with the CPU", backend->name);
+    if (r != FG_OK) {
+        backend->close(device);
+        fg__free(env, s);
+        return r;
+    }
+    s->env = *env;
+    s->table = table;
+    s->table.name = s->name;
+    snprintf(s->name, sizeof(s->name), "%.50s+cpu", backend->name);
+    s->backends[0] = backend;
+    s->devices[0] = device;
+    s->backends[1] = fg_backend_cpu();
+    r = s->backends[1]->open(desc, &s->devices[1]);
+    if (r == FG_OK) *out = s;
+    else fg__split_close((fg_device *)(void *)s);
+    return r;
 }
 
 /* ================================================================================================
@@ -19798,6 +20343,7 @@ static uint64_t fg__model_identity(const fg_engine *e) {
 /* All that the bytes of a block depend on. */
 static uint64_t fg__layout_identity(const fg_engine *e) {
     uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
+    if (e->backend->open == fg__split_open) h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 2 + (e->desc.kv_device != NULL));
     int g;
     for (g = 0; g < e->graph.n_groups; g++) {
         const fg_group *group = &e->graph.groups[g];
@@ -21298,6 +21844,37 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     return FG_OK;
 }
 
+/* Puts the CPU beside the device where some of the model is to be there. */
+static fg_result fg__engine_split(fg_engine *e) {
+    int32_t n_layers = e->model->hp.n_layers;
+    const fg_backend *backend = e->backend;
+    fg_device_desc d;
+    fg__split *s;
+    fg_result r;
+    if (e->desc.gpu_layers < 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "gpu_layers is %d", e->desc.gpu_layers);
+    if (e->desc.kv_device && strcmp(e->desc.kv_device, "cpu") != 0)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "kv_device is '%s', not 'cpu'", e->desc.kv_device);
+    if (backend == fg_backend_cpu() || (!e->desc.kv_device && (e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers))) return FG_OK;
+    memset(&d, 0, sizeof(d));
+    d.cpu_path = e->desc.cpu_path;
+    d.n_threads = e->desc.n_threads;
+    d.allocator = e->env.allocator;
+    d.log = e->desc.log;
+    d.log_user = e->desc.log_user;
+    e->backend = NULL; /* until the pair is made */
+    if ((r = fg__split_make(&e->env, backend, e->device, &d, &s)) != FG_OK) return r;
+    s->ops = e->builder.ops;
+    s->n_ops = (int32_t)e->builder.n_ops;
+    s->tensors = e->builder.tensors;
+    s->n_tensors = e->builder.n_tensors;
+    s->cpu_layers = e->desc.gpu_layers ? FG__MAX(n_layers - e->desc.gpu_layers, 0) : 0;
+    s->kv_on_cpu = e->desc.kv_device != NULL;
+    e->backend = &s->table;
+    e->device = (fg_device *)(void *)s;
+    e->backend->caps(e->device, &e->caps);
+    return FG_OK;
+}
+
 /* The first backend of the list that opens; the CPU is the last. */
 static fg_result fg__engine_open(fg_engine *e) {
     fg_result r;
@@ -21490,6 +22067,7 @@ static fg_result fg__engine_plan(fg_engine *e) {
     if ((r = fg__graph_build(&e->builder, &e->env, e->model)) != FG_OK) return r;
     e->weights = (fg_weight **)fg__calloc(&e->env, e->builder.n_tensors, sizeof(fg_weight *));
     if (!e->weights) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__engine_split(e)) != FG_OK) return r;
     if ((r = fg__engine_resolve(e)) != FG_OK) return r;
     fg__engine_make_graph(e);
     return fg__draft_plan(e);

@@ -893,7 +893,7 @@ enum {
     FG__GPU_SETS = 8,    /* kinds of attention: a cache group, a number of heads for each KV head, few queries or many */
     FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
     FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
-    FG__GPU_GRAPHS = 64,
+    FG__GPU_GRAPHS = 256, /* passes of a model shared with the CPU have one for each of its ranges of ops */
     FG__GPU_BLOCKS = 2,  /* batch blocks, filled in turn */
     FG__GPU_PAIRS = 512  /* copies of KV blocks that are launched at once */
 };
@@ -930,7 +930,7 @@ typedef struct fg__gpu_step {
 
 /* What a graph was made for: counts, rounded up to powers of two. */
 typedef struct fg__gpu_key {
-    int32_t tokens, rows, draws;
+    int32_t tokens, rows, draws, first, end; /* first, end: ops */
     struct {
         int32_t turns, items, merges;
     } sets[FG__GPU_SETS];
@@ -1382,6 +1382,8 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     key->tokens = FG__MIN(fg__gpu_bucket(batch->n_tokens), plan->graph->max_tokens);
     key->rows = FG__MIN(fg__gpu_bucket(batch->n_rows), plan->graph->max_rows);
     key->draws = batch->draws != NULL;
+    key->first = batch->first_op;
+    key->end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
 }
 
 static fg_result fg__gpu_send_words(fg__gpu_plan *plan, const fg__gpu_batch *batch, int first, size_t n) {
@@ -1541,7 +1543,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.find_only = find_only;
     l.acts_slot = -1;
     l.acts_col = l.acts_k = 0;
-    for (i = 0; i < graph->n_ops && r == FG_OK; i++) {
+    for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
@@ -1703,7 +1705,7 @@ static fg_result fg__gpu_ask_results(fg__gpu_plan *plan, const fg_batch *batch) 
     const fg_op *op;
     size_t n = (size_t)batch->n_rows;
     fg_result r;
-    if (plan->sample_op < 0 || n == 0) return FG_OK;
+    if (plan->sample_op < batch->first_op || n == 0 || (batch->n_ops && plan->sample_op >= batch->first_op + batch->n_ops)) return FG_OK;
     op = &plan->graph->ops[plan->sample_op];
     r = fg__gpu_check(d, d->api.copy_to_host(plan->host_rows, plan->rows.at, n * sizeof(fg_row_result), d->compute), "asking for results");
     if (r == FG_OK && batch->draws)
@@ -1780,6 +1782,13 @@ static fg_result fg__gpu_read_logits(fg_device *handle, fg_plan *plan_handle, in
     return fg__gpu_read(handle, &plan->memory,
                         plan->slot_at[op->src] + ((size_t)row * (size_t)plan->graph->slots[op->src].width + (size_t)op->src_col) * sizeof(float), logits,
                         (size_t)op->n * sizeof(float));
+}
+
+static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    size_t bytes = (size_t)n_rows * (size_t)plan->graph->slots[slot].width * sizeof(float);
+    return out ? fg__gpu_read(handle, &plan->memory, plan->slot_at[slot], host, bytes)
+               : fg__gpu_write(handle, &plan->memory, plan->slot_at[slot], host, bytes);
 }
 
 /* Copies of one group, no more than FG__GPU_PAIRS, in their order. */

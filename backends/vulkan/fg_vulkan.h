@@ -1393,6 +1393,12 @@ typedef struct fg__vk_layer {
 
 enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
 
+/* The commands of a range of ops. */
+typedef struct fg__vk_commands {
+    int first, end;
+    void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][4]; /* by tokens, rows, with logits (1) and draws (2) or not */
+} fg__vk_commands;
+
 typedef struct fg__vk_plan {
     fg__vk_device *device;
     const fg_graph *graph;
@@ -1405,7 +1411,10 @@ typedef struct fg__vk_plan {
     size_t slots_bytes, batch_words;
     int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
-    void *commands[FG__VK_BUCKETS][FG__VK_BUCKETS][4]; /* by tokens, rows, with logits (1) and draws (2) or not */
+    fg__vk_commands *commands; /* of each range that came */
+    size_t n_commands, commands_capacity;
+    float *part; /* of a slot, on its way; of part_bytes */
+    size_t part_bytes;
     bool want_logits, has_draws;
 } fg__vk_plan;
 
@@ -2006,7 +2015,7 @@ static void fg__vk_record_logits(fg__vk_plan *plan, void *commands, int rows) {
 
 /* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
-static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, int rows, bool logits, bool draws) {
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows, bool logits, bool draws) {
     fg__vk_device *d = plan->device;
     size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 3;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
@@ -2019,7 +2028,7 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, in
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
         for (i = 0; i < plan->n_steps; i++) {
             const fg__vk_step *step = &plan->steps[i];
-            if ((step->per_row && rows == 0) || (step->draws && !draws)) continue;
+            if (step->op < first || step->op >= end || (step->per_row && rows == 0) || (step->draws && !draws)) continue;
             if (fg__vk_must_wait(step, used)) {
                 fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
                 memset(used, 0, n_resources);
@@ -2027,7 +2036,7 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, in
             for (j = 0; j < step->n_uses; j++) used[step->uses[j].resource] |= step->uses[j].writes ? 2 : 1;
             fg__vk_record_step(plan, commands, step, step->per_row ? rows : tokens);
         }
-        if (logits && rows > 0) fg__vk_record_logits(plan, commands, rows);
+        if (logits && rows > 0 && plan->sample_op >= first && plan->sample_op < end) fg__vk_record_logits(plan, commands, rows);
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_HOST, FG__VK_HOST_READ);
         r = fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
     }
@@ -2043,13 +2052,30 @@ static int fg__vk_bucket(int n) {
     return bucket + 1;
 }
 
+/* Where the commands of a range of ops are kept; NULL: out of memory. */
+static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end) {
+    void *array = plan->commands;
+    size_t i;
+    for (i = 0; i < plan->n_commands; i++)
+        if (plan->commands[i].first == first && plan->commands[i].end == end) return &plan->commands[i];
+    if (!fg__reserve(&plan->device->env, &array, &plan->commands_capacity, plan->n_commands + 1, sizeof(fg__vk_commands))) return NULL;
+    plan->commands = (fg__vk_commands *)array;
+    memset(&plan->commands[plan->n_commands], 0, sizeof(fg__vk_commands));
+    plan->commands[plan->n_commands].first = first;
+    plan->commands[plan->n_commands].end = end;
+    return &plan->commands[plan->n_commands++];
+}
+
 static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, void **out) {
     fg__vk_device *d = plan->device;
     int t = fg__vk_bucket(batch->n_tokens), n = fg__vk_bucket(batch->n_rows);
-    void **place = &plan->commands[t][n][(batch->want_logits ? 1 : 0) + (batch->draws ? 2 : 0)];
+    int first = batch->first_op, end = batch->n_ops ? first + batch->n_ops : plan->graph->n_ops;
+    fg__vk_commands *range = fg__vk_range_of(plan, first, end);
     fg__vk_command_info info;
     fg_result r;
-    void *commands = NULL;
+    void *commands = NULL, **place;
+    if (!range) return FG_ERROR_OUT_OF_MEMORY;
+    place = &range->of[t][n][(batch->want_logits ? 1 : 0) + (batch->draws ? 2 : 0)];
     *out = *place;
     if (*out) return FG_OK;
     memset(&info, 0, sizeof(info));
@@ -2058,7 +2084,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     info.count = 1;
     if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK) return r;
     t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
-    r = fg__vk_record(plan, commands, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits, batch->draws != NULL);
+    r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
     return r;
 }
@@ -2083,6 +2109,8 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     fg__vk_give(d, &plan->tops);
     fg__vk_give(d, &plan->candidates);
     fg__vk_give(d, &plan->logits);
+    fg__free(&d->env, plan->commands);
+    fg__free(&d->env, plan->part);
     fg__free(&d->env, plan->layers);
     fg__free(&d->env, plan->slots);
     fg__free(&d->env, plan->steps);
@@ -2233,6 +2261,33 @@ static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int
                        (size_t)op->n * sizeof(float));
 }
 
+/* Each part of a slot lies apart. */
+static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    const fg__vk_slot *s = &plan->slots[slot];
+    size_t width = (size_t)plan->graph->slots[slot].width;
+    fg_result r = fg__vk_finish(d);
+    int i, row;
+    for (i = 0; i < s->n_parts && r == FG_OK; i++) {
+        size_t n = (size_t)(s->parts[i].end - s->parts[i].first), bytes = (size_t)n_rows * n * sizeof(float);
+        if (bytes > plan->part_bytes) {
+            fg__free(&d->env, plan->part);
+            plan->part_bytes = 0;
+            plan->part = (float *)fg__malloc(&d->env, bytes, 1);
+            if (!plan->part) return FG_ERROR_OUT_OF_MEMORY;
+            plan->part_bytes = bytes;
+        }
+        if (out) r = fg__vk_read(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
+        for (row = 0; row < n_rows && r == FG_OK; row++) {
+            float *own = plan->part + (size_t)row * n, *other = host + (size_t)row * width + s->parts[i].first;
+            memcpy(out ? other : own, out ? own : other, n * sizeof(float));
+        }
+        if (!out) r = fg__vk_write(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
+    }
+    return r;
+}
+
 static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
     fg__vk_device *d = plan->device;
     const fg_group *group = &plan->graph->groups[copy->group];
@@ -2331,7 +2386,7 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
         fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
-        fg__vk_swap_blocks, fg__vk_read_logits,
+        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot,
     };
     return &backend;
 }
