@@ -15639,6 +15639,7 @@ typedef struct fg__cpu_plan {
     fg__sample_part *parts; /* [max_rows][pieces] */
     int sample_op;          /* -1: none */
     bool want_logits;
+    bool borrows;           /* the KV pools are another plan's */
 } fg__cpu_plan;
 
 static const fg__cpu_weight *fg__cpu_weight_of(const fg__cpu_plan *plan, int index) {
@@ -15938,7 +15939,7 @@ static void fg__cpu_release(fg_device *handle, fg_plan *plan_handle) {
     fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
     int i;
     if (!plan) return;
-    for (i = 0; i < FG_MAX_GROUPS; i++) fg__pages_free(&device->env, &plan->groups[i].pool);
+    for (i = 0; i < FG_MAX_GROUPS && !plan->borrows; i++) fg__pages_free(&device->env, &plan->groups[i].pool);
     fg__pages_free(&device->env, &plan->memory);
     fg__free(&device->env, plan->stages);
     fg__free(&device->env, plan->phases);
@@ -16025,6 +16026,16 @@ static fg_result fg__cpu_prepare(fg_device *handle, const fg_graph *graph, fg_pl
     if (result == FG_OK && out) *out = (fg_plan *)plan;
     else fg__cpu_release(handle, (fg_plan *)plan);
     return result;
+}
+
+/* Gives a plan the KV pools of another of the same groups, which must outlive it, in place of its own. */
+static void fg__cpu_borrow_pools(fg__cpu_plan *plan, const fg__cpu_plan *from) {
+    int i;
+    for (i = 0; i < plan->graph->n_groups; i++) {
+        fg__pages_free(&plan->device->env, &plan->groups[i].pool);
+        plan->groups[i].pool = from->groups[i].pool;
+    }
+    plan->borrows = true;
 }
 
 /* ---- The pass: what is done in a stage. ---- */
@@ -19047,6 +19058,7 @@ const fg_backend *fg_backend_null(void) {
    is on:
      gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
      kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
+   With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0.
    ================================================================================================ */
 
 /* Ops in a row on one device. */
@@ -19084,14 +19096,24 @@ typedef struct fg__split_plan {
     fg_op *ops[2];
     fg_slot *slots[2];
     fg_weight **weights[2];
-    fg_plan *plans[2];
+    int n_halves;              /* that a pass may have */
+    fg_plan *plans[2][2];      /* by device and half */
+    fg_graph small;            /* what the CPU's second plan is prepared with: one KV block, before it borrows the first one's */
     int32_t groups[2][FG_MAX_GROUPS]; /* of the device's groups: which of the model's */
     fg__split_range *ranges;
     int32_t n_ranges;
     int sampler;               /* the device with SAMPLE; -1: none */
     float *crossing;           /* rows of a slot on their way */
-    fg_batch batches[2];       /* of the pass */
-    int waits;                 /* the device whose range was submitted last and not waited for; -1: none */
+    /* the pass */
+    fg_batch halves[2];        /* of the model's graph */
+    int used;                  /* halves that it has */
+    int32_t *cu_q, *rows;      /* of the second half */
+    fg_batch batches[2][2];    /* as the devices know them */
+    int waits[2];              /* of each half the device whose range was not waited for; -1: none */
+    fg_output outputs[2];
+    fg_row_result *merged_rows; /* of both halves */
+    fg_row_candidates *merged_candidates;
+    float *merged_logits;
 } fg__split_plan;
 
 static int fg__split_device_of(const fg__split *s, int32_t index) {
@@ -19321,23 +19343,67 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
         if (!graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width);
     for (i = 0; i < graph->n_slots; i++)
         if (graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
+    plan->n_halves = s->kv_on_cpu && graph->max_seqs > 1 ? 2 : 1;
     if (measure) return FG_OK;
     plan->crossing = (float *)fg__malloc(&s->env, widest * (size_t)graph->max_tokens, sizeof(float));
+    if (plan->n_halves > 1) {
+        size_t rows = (size_t)graph->max_rows;
+        plan->cu_q = (int32_t *)fg__malloc(&s->env, (size_t)graph->max_seqs + 1, sizeof(int32_t));
+        plan->rows = (int32_t *)fg__malloc(&s->env, rows, sizeof(int32_t));
+        plan->merged_rows = (fg_row_result *)fg__malloc(&s->env, rows, sizeof(fg_row_result));
+        plan->merged_candidates = (fg_row_candidates *)fg__malloc(&s->env, rows, sizeof(fg_row_candidates));
+        plan->merged_logits = (float *)fg__malloc(&s->env, rows * (size_t)graph->n_vocab, sizeof(float));
+        if (!plan->cu_q || !plan->rows || !plan->merged_rows || !plan->merged_candidates || !plan->merged_logits) return FG_ERROR_OUT_OF_MEMORY;
+    }
     return plan->crossing ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+}
+
+/* The plans of a device, or what they take. Of the CPU, which alone has a KV pool where there are two, the second one borrows it. */
+static fg_result fg__split_prepare_device(fg__split *s, fg__split_plan *plan, int device, bool measure, fg_memory *memory) {
+    fg_memory own;
+    fg_result r;
+    int h, g;
+    for (h = 0; h < plan->n_halves; h++) {
+        const fg_graph *graph = &plan->graphs[device];
+        memset(&own, 0, sizeof(own));
+        if (h && device == 1) {
+            plan->small = *graph;
+            for (g = 0; g < plan->small.n_groups; g++) plan->small.groups[g].n_blocks = 1;
+            graph = &plan->small;
+        }
+        r = s->backends[device]->prepare(s->devices[device], graph, measure ? NULL : &plan->plans[device][h], &own);
+        if (r != FG_OK) return r;
+        if (h && device == 1) {
+            own.kv = 0;
+            for (g = 0; g < plan->small.n_groups; g++) plan->small.groups[g].n_blocks = plan->graphs[1].groups[g].n_blocks;
+            if (!measure) fg__cpu_borrow_pools((fg__cpu_plan *)(void *)plan->plans[1][1], (fg__cpu_plan *)(void *)plan->plans[1][0]);
+        }
+        if (!memory) continue;
+        memory->kv += own.kv;
+        memory->activations += own.activations;
+        memory->total += own.kv + own.activations;
+    }
+    return FG_OK;
 }
 
 static void fg__split_release(fg_device *handle, fg_plan *plan_handle) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
-    int d;
+    int d, h;
     for (d = 0; d < 2; d++) {
-        if (plan->plans[d]) s->backends[d]->release(s->devices[d], plan->plans[d]);
+        for (h = 1; h >= 0; h--)
+            if (plan->plans[d][h]) s->backends[d]->release(s->devices[d], plan->plans[d][h]);
         fg__free(&s->env, plan->ops[d]);
         fg__free(&s->env, plan->slots[d]);
         fg__free(&s->env, plan->weights[d]);
     }
     fg__free(&s->env, plan->ranges);
     fg__free(&s->env, plan->crossing);
+    fg__free(&s->env, plan->cu_q);
+    fg__free(&s->env, plan->rows);
+    fg__free(&s->env, plan->merged_rows);
+    fg__free(&s->env, plan->merged_candidates);
+    fg__free(&s->env, plan->merged_logits);
     fg__free(&s->env, plan);
 }
 
@@ -19346,6 +19412,7 @@ static fg_result fg__split_fill_whole(fg__split *s, fg__split_plan *plan, bool m
     const fg_graph *graph = plan->graph;
     int32_t i;
     plan->whole = true;
+    plan->n_halves = 1;
     plan->sampler = 0;
     plan->graphs[0] = *graph;
     plan->weights[0] = (fg_weight **)fg__calloc(&s->env, (size_t)graph->n_weights, sizeof(fg_weight *));
@@ -19360,22 +19427,14 @@ static fg_result fg__split_fill_whole(fg__split *s, fg__split_plan *plan, bool m
 static fg_result fg__split_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)fg__calloc(&s->env, 1, sizeof(fg__split_plan));
-    fg_memory own;
     fg_result r;
     int d;
     if (!plan) return FG_ERROR_OUT_OF_MEMORY;
     if (memory) memset(memory, 0, sizeof(*memory));
     plan->graph = graph;
-    plan->sampler = plan->waits = -1;
+    plan->sampler = plan->waits[0] = plan->waits[1] = -1;
     r = graph->ops == s->ops ? fg__split_fill(s, plan, !out) : fg__split_fill_whole(s, plan, !out);
-    for (d = 0; d < (plan->whole ? 1 : 2) && r == FG_OK; d++) {
-        memset(&own, 0, sizeof(own));
-        r = s->backends[d]->prepare(s->devices[d], &plan->graphs[d], out ? &plan->plans[d] : NULL, &own);
-        if (r != FG_OK || !memory) continue;
-        memory->kv += own.kv;
-        memory->activations += own.activations;
-        memory->total += own.kv + own.activations;
-    }
+    for (d = 0; d < (plan->whole ? 1 : 2) && r == FG_OK; d++) r = fg__split_prepare_device(s, plan, d, !out, memory);
     if (r == FG_OK && out) *out = (fg_plan *)(void *)plan;
     else fg__split_release(handle, (fg_plan *)(void *)plan);
     return r;
@@ -19383,78 +19442,181 @@ static fg_result fg__split_prepare(fg_device *handle, const fg_graph *graph, fg_
 
 /* ---- passes ---- */
 
-/* Waits for what runs on a device. */
-static fg_result fg__split_settle(fg__split *s, fg__split_plan *plan, fg_output *output) {
+/* Waits for what runs of a half. */
+static fg_result fg__split_settle(fg__split *s, fg__split_plan *plan, int half) {
     fg_output own;
-    int d = plan->waits;
-    plan->waits = -1;
-    return d < 0 ? FG_OK : s->backends[d]->wait(s->devices[d], plan->plans[d], output ? output : &own);
+    fg_result r;
+    int d = plan->waits[half];
+    plan->waits[half] = -1;
+    if (d < 0) return FG_OK;
+    memset(&own, 0, sizeof(own));
+    r = s->backends[d]->wait(s->devices[d], plan->plans[d][half], &own);
+    if (d == plan->sampler) plan->outputs[half] = own;
+    return r;
 }
 
-static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__split_range *range, const fg_batch *batch) {
+static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__split_range *range, int half) {
     int to = range->device, from = 1 - to, slot;
     fg_result r = FG_OK;
     for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
-        int rows = plan->graph->slots[slot].per_row ? batch->n_rows : batch->n_tokens;
+        int rows = plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
         if (!(range->brings[slot / 64] >> slot % 64 & 1) || rows < 1) continue;
-        r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from], slot, rows, plan->crossing, true);
-        if (r == FG_OK) r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to], slot, rows, plan->crossing, false);
+        r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from][half], slot, rows, plan->crossing, true);
+        if (r == FG_OK) r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to][half], slot, rows, plan->crossing, false);
     }
     return r;
 }
 
-/* The batch as a device knows it: with the tables of its own groups. */
-static void fg__split_batch(fg__split_plan *plan, int device, const fg_batch *batch) {
-    fg_batch *own = &plan->batches[device];
+/* A half as the devices know it: with the tables of their own groups. */
+static void fg__split_batch(fg__split_plan *plan, int half) {
+    const fg_batch *batch = &plan->halves[half];
     int32_t g;
-    *own = *batch;
-    for (g = 0; g < plan->graphs[device].n_groups; g++) {
-        own->tables[g] = batch->tables[plan->groups[device][g]];
-        own->slots[g] = batch->slots[plan->groups[device][g]];
+    int d;
+    for (d = 0; d < 2; d++) {
+        fg_batch *own = &plan->batches[d][half];
+        *own = *batch;
+        for (g = 0; g < plan->graphs[d].n_groups; g++) {
+            own->tables[g] = batch->tables[plan->groups[d][g]];
+            own->slots[g] = batch->slots[plan->groups[d][g]];
+        }
+        if (d == plan->sampler) continue;
+        own->want_logits = false;
+        own->draws = NULL;
     }
-    if (device == plan->sampler) return;
-    own->want_logits = false;
-    own->draws = NULL;
 }
 
-/* Runs range after range; the last may still run when this returns. */
+/* How many of the sequences make the first half, so that the CPU reads about as much of the KV cache for either. */
+static int32_t fg__split_middle(const fg_batch *batch) {
+    double all = 0, sum = 0, one;
+    int32_t i;
+    for (i = 0; i < batch->n_seqs; i++) all += (double)batch->kv_len[i] * (batch->cu_q[i + 1] - batch->cu_q[i]);
+    for (i = 0; i + 1 < batch->n_seqs; i++, sum += one) {
+        one = (double)batch->kv_len[i] * (batch->cu_q[i + 1] - batch->cu_q[i]);
+        if (i > 0 && sum + one / 2 > all / 2) break;
+    }
+    return i;
+}
+
+/* Sequences up to `middle` are the first half, the others the second. */
+static void fg__split_halve(fg__split_plan *plan, const fg_batch *batch, int32_t middle) {
+    fg_batch *a = &plan->halves[0], *b = &plan->halves[1];
+    int32_t token = batch->cu_q[middle], row = 0, i;
+    *a = *b = *batch;
+    while (row < batch->n_rows && batch->rows[row] < token) row++;
+    a->n_seqs = middle;
+    a->n_tokens = token;
+    a->n_rows = row;
+    b->n_seqs -= middle;
+    b->n_tokens -= token;
+    b->n_rows -= row;
+    b->tokens += token;
+    b->positions += token;
+    b->kv_len += middle;
+    if (b->draws) b->draws += row;
+    for (i = 0; i <= b->n_seqs; i++) plan->cu_q[i] = batch->cu_q[middle + i] - token;
+    for (i = 0; i < b->n_rows; i++) plan->rows[i] = batch->rows[row + i] - token;
+    b->cu_q = plan->cu_q;
+    b->rows = plan->rows;
+    for (i = 0; i < plan->graph->n_groups; i++) {
+        b->tables[i] += (size_t)middle * (size_t)plan->graph->max_blocks_per_seq;
+        b->slots[i] += token;
+    }
+}
+
+/* Starts a range of a half, whose last one has ended. */
+static fg_result fg__split_start(fg__split *s, fg__split_plan *plan, int half, int32_t index) {
+    const fg__split_range *range = &plan->ranges[index];
+    int d = range->device;
+    fg_batch *batch = &plan->batches[d][half];
+    fg_result r;
+    batch->first_op = range->first;
+    batch->n_ops = range->n;
+    r = s->backends[d]->submit(s->devices[d], plan->plans[d][half], batch);
+    if (r == FG_OK) plan->waits[half] = d;
+    return r;
+}
+
+/* Range after range; the last may still run when this returns. */
+static fg_result fg__split_run(fg__split *s, fg__split_plan *plan) {
+    fg_result r = FG_OK;
+    int32_t i;
+    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) {
+        if ((r = fg__split_settle(s, plan, 0)) != FG_OK) break;
+        if ((r = fg__split_cross(s, plan, &plan->ranges[i], 0)) != FG_OK) break;
+        r = fg__split_start(s, plan, 0, i);
+    }
+    return r;
+}
+
+/* The first half is a range ahead of the second. Ranges take turns on the devices: what is done at once is on both. */
+static fg_result fg__split_run_halves(fg__split *s, fg__split_plan *plan) {
+    fg_result r = FG_OK, end;
+    int32_t i, n = plan->n_ranges;
+    for (i = -1; i < n && r == FG_OK; i++) {
+        int first = i >= 0 && plan->ranges[i].device == 0; /* that on device 0, which goes on by itself */
+        int h;
+        for (h = 0; h < 2 && r == FG_OK; h++)
+            if (i + 1 - h >= 0 && i + 1 - h < n) r = fg__split_cross(s, plan, &plan->ranges[i + 1 - h], h);
+        for (h = 0; h < 2 && r == FG_OK; h++) {
+            int half = h ? 1 - first : first;
+            if (i + 1 - half >= 0 && i + 1 - half < n) r = fg__split_start(s, plan, half, i + 1 - half);
+        }
+        for (h = 0; h < 2; h++) {
+            end = fg__split_settle(s, plan, h);
+            if (r == FG_OK) r = end;
+        }
+    }
+    return r;
+}
+
 static fg_result fg__split_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
-    fg_result r = FG_OK;
-    int32_t i;
+    int32_t middle;
+    int h;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    memset(plan->outputs, 0, sizeof(plan->outputs));
+    plan->used = 1;
+    plan->halves[0] = *batch;
     if (plan->whole) {
-        plan->waits = 0;
-        return s->backends[0]->submit(s->devices[0], plan->plans[0], batch);
+        fg_result r = s->backends[0]->submit(s->devices[0], plan->plans[0][0], batch);
+        plan->waits[0] = r == FG_OK ? 0 : -1;
+        return r;
     }
-    fg__split_batch(plan, 0, batch);
-    fg__split_batch(plan, 1, batch);
-    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) {
-        const fg__split_range *range = &plan->ranges[i];
-        int d = range->device;
-        if ((r = fg__split_settle(s, plan, NULL)) != FG_OK) break;
-        if ((r = fg__split_cross(s, plan, range, batch)) != FG_OK) break;
-        plan->batches[d].first_op = range->first;
-        plan->batches[d].n_ops = range->n;
-        r = s->backends[d]->submit(s->devices[d], plan->plans[d], &plan->batches[d]);
-        if (r == FG_OK) plan->waits = d;
+    middle = plan->n_halves > 1 && batch->n_seqs > 1 ? fg__split_middle(batch) : 0;
+    if (middle > 0) {
+        fg__split_halve(plan, batch, middle);
+        plan->used = 2;
     }
-    return r;
+    for (h = 0; h < plan->used; h++) fg__split_batch(plan, h);
+    return plan->used > 1 ? fg__split_run_halves(s, plan) : fg__split_run(s, plan);
+}
+
+/* The outputs of two halves as that of one pass. */
+static void fg__split_merge(const fg__split_plan *plan, fg_output *output) {
+    size_t row = 0, n_vocab = (size_t)plan->graph->n_vocab;
+    int h;
+    memset(output, 0, sizeof(*output));
+    output->rows = plan->merged_rows;
+    for (h = 0; h < 2; h++) {
+        const fg_output *own = &plan->outputs[h];
+        size_t n = (size_t)plan->halves[h].n_rows;
+        if (n && own->rows) memcpy(plan->merged_rows + row, own->rows, n * sizeof(fg_row_result));
+        if (n && own->candidates) memcpy(plan->merged_candidates + row, own->candidates, n * sizeof(fg_row_candidates));
+        if (n && own->logits) memcpy(plan->merged_logits + row * n_vocab, own->logits, n * n_vocab * sizeof(float));
+        if (own->candidates) output->candidates = plan->merged_candidates;
+        if (own->logits) output->logits = plan->merged_logits;
+        row += n;
+    }
 }
 
 static fg_result fg__split_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
-    fg_output own;
-    fg_result r;
-    int last = plan->waits;
-    memset(&own, 0, sizeof(own));
-    r = fg__split_settle(s, plan, &own);
-    if (r == FG_OK && plan->sampler >= 0 && plan->sampler != last)
-        r = s->backends[plan->sampler]->wait(s->devices[plan->sampler], plan->plans[plan->sampler], &own);
-    *output = own;
+    fg_result r = fg__split_settle(s, plan, 0);
+    if (plan->used > 1) fg__split_merge(plan, output);
+    else *output = plan->outputs[0];
     return r;
 }
 
@@ -19465,10 +19627,10 @@ static fg_result fg__split_copy_blocks(fg_device *handle, fg_plan *plan_handle, 
     fg_result r = FG_OK;
     int d, i, count;
     for (d = 0; d < 2; d++) {
-        for (count = i = 0; i <= n && plan->plans[d] && r == FG_OK; i++) {
+        for (count = i = 0; i <= n && plan->plans[d][0] && r == FG_OK; i++) {
             int32_t group = i < n ? fg__split_group_of(plan, d, copies[i].group) : -1;
             if (count > 0 && (i == n || count == (int)FG__COUNT(some))) {
-                r = s->backends[d]->copy_blocks(s->devices[d], plan->plans[d], some, count);
+                r = s->backends[d]->copy_blocks(s->devices[d], plan->plans[d][0], some, count);
                 count = 0;
             }
             if (group < 0 && i < n && (copies[i].group < 0 || copies[i].group >= plan->graph->n_groups))
@@ -19491,15 +19653,15 @@ static fg_result fg__split_swap_blocks(fg_device *handle, fg_plan *plan_handle, 
     fg_result r = FG_OK;
     int d, i;
     for (d = 0; d < 2 && r == FG_OK; d++) {
-        int32_t own = plan->plans[d] ? fg__split_group_of(plan, d, group) : -1;
+        int32_t own = plan->plans[d][0] ? fg__split_group_of(plan, d, group) : -1;
         if (own < 0) continue;
         if (!s->backends[d]->swap_blocks) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", s->backends[d]->name);
-        r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d], own, NULL, 0, NULL, true, &bytes[d]);
+        r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], own, NULL, 0, NULL, true, &bytes[d]);
     }
     if (r == FG_OK && block_bytes) *block_bytes = bytes[0] + bytes[1];
     for (i = 0; i < n && host && r == FG_OK; i++)
         for (d = 0; d < 2 && r == FG_OK; at += bytes[d], d++)
-            if (bytes[d]) r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d], fg__split_group_of(plan, d, group), &blocks[i], 1, at, out, NULL);
+            if (bytes[d]) r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], fg__split_group_of(plan, d, group), &blocks[i], 1, at, out, NULL);
     return r;
 }
 
@@ -19508,7 +19670,9 @@ static fg_result fg__split_read_logits(fg_device *handle, fg_plan *plan_handle, 
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
     if (plan->sampler < 0 || !s->backends[plan->sampler]->read_logits)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
-    return s->backends[plan->sampler]->read_logits(s->devices[plan->sampler], plan->plans[plan->sampler], row, logits);
+    if (plan->used > 1 && row >= plan->halves[0].n_rows)
+        return s->backends[plan->sampler]->read_logits(s->devices[plan->sampler], plan->plans[plan->sampler][1], row - plan->halves[0].n_rows, logits);
+    return s->backends[plan->sampler]->read_logits(s->devices[plan->sampler], plan->plans[plan->sampler][0], row, logits);
 }
 
 /* Puts the CPU beside a device that is open, and takes that over: on errors it is closed. */
