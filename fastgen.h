@@ -11871,6 +11871,7 @@ typedef struct fg__sched {
     void *swap_user;
     fg__cost cost;
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
+    double drafting;         /* seconds that the draft model took before this pass: the next tokens wait for both */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
     int starved;             /* passes in a row in which the target left nothing for a prompt */
     bool busy;               /* passes are in progress: nobody is preempted, and nothing swapped in */
@@ -12436,7 +12437,7 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
     s->n_passes++;
     s->given = s->budget = budget;
-    s->seconds = fg__cost_pass(&s->cost);
+    s->seconds = fg__cost_pass(&s->cost) + s->drafting;
     s->limit = s->deadline;
     s->n_rows = 0;
     s->n_copies = 0;
@@ -15248,12 +15249,15 @@ static void fg__pool_close(const fg__env *env, fg__pool *pool) {
     fg__free(env, pool->workers);
 }
 
-/* Run `index` of n items: each round of runs, one for each thread, is half of what is left, evenly cut. Long runs come
-   first, so that memory is read in order, short ones at the end, so that all threads end together. */
+/* How many of n items a run takes: each round of runs, one for each thread, is three quarters of what is left, evenly cut.
+   Long runs come first, so that memory is read in order, short ones at the end, so that all threads end together. */
+static int fg__run_size(int n, int n_threads) { return FG__MAX(1, (int)((int64_t)n * 3 / (4 * n_threads))); }
+
+/* Run `index` of n items. */
 static bool fg__run_of(int n, int n_threads, int index, int *from, int *to) {
     int size;
     for (*from = 0; *from < n; index -= n_threads, *from += size * n_threads) {
-        size = FG__MAX(1, (n - *from) / (2 * n_threads));
+        size = fg__run_size(n - *from, n_threads);
         if (index >= n_threads) continue;
         *from += index * size;
         *to = FG__MIN(*from + size, n);
@@ -15265,7 +15269,7 @@ static bool fg__run_of(int n, int n_threads, int index, int *from, int *to) {
 static int fg__run_count(int n, int n_threads) {
     int from = 0, count = 0;
     while (from < n) {
-        int size = FG__MAX(1, (n - from) / (2 * n_threads));
+        int size = fg__run_size(n - from, n_threads);
         int runs = FG__MIN(n_threads, (n - from + size - 1) / size);
         count += runs;
         from += runs * size;
@@ -15299,12 +15303,21 @@ static bool fg__pool_open(const fg__env *env, fg__pool *pool, int n_threads) {
 
 /* ---- The device. ---- */
 
+/* Weights lie one behind the other in slabs, so that hardly any of them ends in small pages. A slab goes with its last weight. */
+typedef struct fg__slab {
+    fg__pages pages;
+    size_t used, size;
+    int n_weights;
+} fg__slab;
+
 typedef struct fg__cpu_device {
     fg__env env;
     int path;
     fg__cpu_features features;
     fg__cpu_ops ops;
     fg__pool pool;
+    fg__slab *slab; /* that has room; NULL: none */
+    size_t slab_bytes; /* of all slabs so far */
 } fg__cpu_device;
 
 typedef struct fg__cpu_weight {
@@ -15313,7 +15326,8 @@ typedef struct fg__cpu_weight {
     size_t row_bytes;              /* in the tensor */
     const fg__gemm_kernel *kernel; /* NULL: the tensor is used as it is */
     size_t panel_bytes;
-    fg__pages pages; /* panels, or a vector of floats */
+    char *data; /* panels, or a vector of floats */
+    fg__slab *slab;
 } fg__cpu_weight;
 
 #define FG__CPU_OPS \
@@ -15498,7 +15512,43 @@ static void fg__pack_panel(void *user, int i, int thread) {
     (void)thread;
     w->kernel->pack(w->tensor.type, (const char *)w->tensor.data + (size_t)i * FG__PANEL * w->row_bytes, w->row_bytes,
                     (int)FG__MIN(FG__PANEL, w->n - (int64_t)i * FG__PANEL), w->k,
-                    w->pages.data + (size_t)i * w->panel_bytes);
+                    w->data + (size_t)i * w->panel_bytes);
+}
+
+#define FG__SLAB_BYTES ((size_t)64 << 20) /* of a slab, unless there is less in all or a weight is larger */
+
+static fg__slab *fg__slab_make(fg__cpu_device *device, size_t bytes) {
+    size_t size = FG__MAX(bytes, FG__MIN(FG__SLAB_BYTES, device->slab_bytes)), huge = (size_t)2 << 20;
+    fg__slab *slab = (fg__slab *)fg__calloc(&device->env, 1, sizeof(*slab));
+    if (!slab) return NULL;
+    if (size >= huge && size < SIZE_MAX / 2) size = fg__round_up(size, huge);
+    if (!fg__pages_alloc(&device->env, &slab->pages, size)) {
+        fg__free(&device->env, slab);
+        return NULL;
+    }
+    slab->size = size;
+    device->slab_bytes += size;
+    return slab;
+}
+
+static bool fg__slab_take(fg__cpu_device *device, fg__cpu_weight *weight, size_t bytes) {
+    fg__slab *slab = device->slab;
+    if (!slab || bytes > slab->size - slab->used) slab = fg__slab_make(device, bytes);
+    if (!slab) return false;
+    weight->slab = slab;
+    weight->data = slab->pages.data + slab->used;
+    slab->used += FG__MIN(fg__round_up(bytes, 64), slab->size - slab->used);
+    slab->n_weights++;
+    device->slab = slab;
+    return true;
+}
+
+static void fg__slab_give(fg__cpu_device *device, fg__slab *slab) {
+    if (!slab || --slab->n_weights) return;
+    if (device->slab == slab) device->slab = NULL;
+    device->slab_bytes -= slab->size;
+    fg__pages_free(&device->env, &slab->pages);
+    fg__free(&device->env, slab);
 }
 
 /* GEMM weights with a kernel are packed, vectors become floats, the rest is used where it is. */
@@ -15518,7 +15568,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
     weight = (fg__cpu_weight *)fg__malloc(&device->env, 1, sizeof(*weight));
     if (!weight) return FG_ERROR_OUT_OF_MEMORY;
     *weight = described;
-    if (size && !fg__pages_alloc(&device->env, &weight->pages, size)) {
+    if (size && !fg__slab_take(device, weight, size)) {
         fg__free(&device->env, weight);
         return FG_ERROR_OUT_OF_MEMORY;
     }
@@ -15526,7 +15576,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
     job.run = fg__pack_panel;
     job.user = weight;
     if (vector)
-        fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->pages.data, weight->k * weight->n);
+        fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->data, weight->k * weight->n);
     else if (weight->kernel) fg__pool_run(&device->pool, &job);
     *out = (fg_weight *)weight;
     return FG_OK;
@@ -15535,7 +15585,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
 static void fg__cpu_unpack(fg_device *handle, fg_weight *weight) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
     if (!weight) return;
-    fg__pages_free(&device->env, &((fg__cpu_weight *)weight)->pages);
+    fg__slab_give(device, ((fg__cpu_weight *)weight)->slab);
     fg__free(&device->env, weight);
 }
 
@@ -15649,7 +15699,7 @@ static const fg__cpu_weight *fg__cpu_weight_of(const fg__cpu_plan *plan, int ind
 /* A vector weight as floats; NULL for index -1, and for a matrix. */
 static const float *fg__cpu_vector(const fg__cpu_plan *plan, int index) {
     const fg__cpu_weight *weight = index < 0 ? NULL : fg__cpu_weight_of(plan, index);
-    return weight && !weight->kernel ? (const float *)(const void *)weight->pages.data : NULL;
+    return weight && !weight->kernel ? (const float *)(const void *)weight->data : NULL;
 }
 
 static float *fg__cpu_row(const fg__cpu_plan *plan, int slot, int row) {
@@ -16171,7 +16221,7 @@ static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int row, int
         fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
         return;
     }
-    weight->kernel->gemm(weight->tensor.type, weight->pages.data + (size_t)panel * weight->panel_bytes, op->k,
+    weight->kernel->gemm(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
                          plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m, sums,
                          FG__PANEL);
 }
@@ -16184,7 +16234,7 @@ static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, in
     bool plain = op->bias < 0 && op->src2 < 0 && op->act == FG_ACT_NONE && (panel + 1) * FG__PANEL <= op->n;
     int r, count;
     if (weight->kernel && plain) { /* straight to where the results belong */
-        weight->kernel->gemm(weight->tensor.type, weight->pages.data + (size_t)panel * weight->panel_bytes, op->k,
+        weight->kernel->gemm(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
                              plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m,
                              fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
                              plan->slots[op->dst].stride);
@@ -16197,19 +16247,31 @@ static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, in
     }
 }
 
-/* The same panel of two products, multiplied with each other by the ACT_MUL after them. */
-static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int row, int m,
-                           fg__cpu_scratch *scratch) {
+/* The same `count` panels of two products, multiplied with each other by the ACT_MUL after them, for m rows; count * m is at
+   most FG__ROWS. */
+static void fg__gemm_gated_tile(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int count, int row, int m,
+                                fg__cpu_scratch *scratch) {
     const fg_op *op = &plan->graph->ops[stage->gate];
     float *x = scratch->tile, *y = x + FG__ROWS * FG__PANEL;
-    int r, count, column = panel * FG__PANEL, n = FG__MIN(FG__PANEL, op->n - column);
-    for (r = 0; r < m; r += count) {
-        count = FG__MIN(FG__ROWS, m - r);
-        fg__gemm_sums(plan, stage->first, panel, row + r, count, scratch, x);
-        fg__gemm_sums(plan, stage->first + 1, panel, row + r, count, scratch, y);
-        plan->device->ops.act_mul(op->act, x, y, count * FG__PANEL, x);
-        plan->device->ops.finish(x, NULL, NULL, 0, count, n, fg__cpu_row(plan, op->dst, row + r) + op->dst_col + column,
-                                 plan->slots[op->dst].stride);
+    int p, each = m * FG__PANEL;
+    for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first, panel + p, row, m, scratch, x + p * each);
+    for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first + 1, panel + p, row, m, scratch, y + p * each);
+    plan->device->ops.act_mul(op->act, x, y, count * each, x);
+    for (p = 0; p < count; p++) {
+        int column = (panel + p) * FG__PANEL, n = FG__MIN(FG__PANEL, op->n - column);
+        plan->device->ops.finish(x + p * each, NULL, NULL, 0, m, n,
+                                 fg__cpu_row(plan, op->dst, row) + op->dst_col + column, plan->slots[op->dst].stride);
+    }
+}
+
+/* Few rows: as many panels of one product in a row as there is room for, since memory is best read in order. */
+static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int n_panels, int row, int m,
+                           fg__cpu_scratch *scratch) {
+    int end = panel + n_panels, count, r;
+    for (; panel < end; panel += count) {
+        count = FG__MIN(end - panel, FG__MAX(1, FG__ROWS / m));
+        for (r = 0; r < m; r += FG__ROWS)
+            fg__gemm_gated_tile(plan, stage, panel, count, row + r, FG__MIN(FG__ROWS, m - r), scratch);
     }
 }
 
@@ -16232,13 +16294,14 @@ static int fg__gemm_items(const fg__cpu_plan *plan, const fg__cpu_stage *stage, 
 }
 
 static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int piece, int thread) {
-    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op;
+    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op, count = 1;
     if (!fg__run_of(fg__gemm_items(plan, stage, n_rows), plan->device->pool.n_threads, piece, &i, &end)) return;
-    for (; i < end; i++) {
+    for (; i < end; i += count) {
         int row = i / stage->n_panels * rows, m = FG__MIN(rows, n_rows - row);
         panel = i % stage->n_panels;
         if (stage->gate >= 0) {
-            fg__gemm_gated(plan, stage, panel, row, m, &plan->scratch[thread]);
+            count = FG__MIN(end - i, stage->n_panels - panel);
+            fg__gemm_gated(plan, stage, panel, count, row, m, &plan->scratch[thread]);
             continue;
         }
         for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
@@ -16735,9 +16798,10 @@ static void fg__profile_run(void *user, int piece, int thread) {
     if (p->what == 3) *amount = p->device->ops.float_products(p->rounds);
 }
 
-/* Amount per second of the best of several runs. */
-static double fg__profile_best(fg__profile *p, int what, int runs) {
-    double best = 0.0;
+/* Amount per second: of all runs when memory is read, as a decode takes what the memory gives on average; of the best run of
+   products, as cores are slower only when others use them. */
+static double fg__profile_rate(fg__profile *p, int what, int runs) {
+    double best = 0.0, amount = 0.0, time = 0.0;
     fg__job job;
     int i, j;
     job.begin = fg__profile_begin;
@@ -16750,8 +16814,10 @@ static double fg__profile_best(fg__profile *p, int what, int runs) {
         seconds = fg__now() - start;
         for (j = 0; j < p->device->pool.n_threads; j++) total += p->amounts[16 * j];
         if (seconds > 0.0 && total / seconds > best) best = total / seconds;
+        amount += total;
+        time += seconds;
     }
-    return best;
+    return what > 1 ? best : time > 0.0 ? amount / time : 0.0;
 }
 
 static fg_result fg__cpu_profile(fg_device *handle, fg_roofs *roofs) {
@@ -16769,10 +16835,10 @@ static fg_result fg__cpu_profile(fg_device *handle, fg_roofs *roofs) {
     }
     p.data = pages.data;
     p.sinks = (uint64_t *)(void *)(p.amounts + 16 * n_threads);
-    (void)fg__profile_best(&p, 0, 1);
-    roofs->read_bytes_per_s = fg__profile_best(&p, 1, 6);
-    roofs->int8_ops_per_s = fg__profile_best(&p, 2, 5);
-    roofs->float_ops_per_s = fg__profile_best(&p, 3, 5);
+    (void)fg__profile_rate(&p, 0, 1);
+    roofs->read_bytes_per_s = fg__profile_rate(&p, 1, 6);
+    roofs->int8_ops_per_s = fg__profile_rate(&p, 2, 5);
+    roofs->float_ops_per_s = fg__profile_rate(&p, 3, 5);
     fg__free(&device->env, p.amounts);
     fg__pages_free(&device->env, &pages);
     return FG_OK;
@@ -17115,7 +17181,7 @@ static FG__ALWAYS_INLINE void fg__fetch_plan(fg__gemm_job *job, int bytes, int p
 static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     int i;
     if (job->left <= 0) return;
-    for (i = 0; i < job->each; i += 64) __builtin_prefetch(job->next + i);
+    for (i = 0; i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0); /* read once: not to push out the rest */
     job->next += job->each;
     job->left -= job->each;
 }
@@ -19886,7 +19952,7 @@ typedef struct fg__draft {
     fg__kv kv;
     fg__flight flight;          /* the pass */
     fg__sequence **list;        /* [max_seqs] those who guess now */
-    double guess_seconds;       /* of a guess */
+    double guess_seconds;       /* of a guess, as of late */
     bool failed;
 } fg__draft;
 
@@ -21713,13 +21779,29 @@ static void fg__draft_compare(const fg__sequence *s, fg__drafted *d) {
     d->n = 0;
 }
 
+/* Whether another pass of the draft model, as long as those before, leaves the decodes their part of the target. */
+static bool fg__draft_has_time(const fg_engine *e, double seconds, int n_passes) {
+    const fg__cost *cost = &e->sched.cost;
+    double decode = fg__cost_pass(cost) + fg__cost_token(cost) * (double)e->sched.running.count;
+    double limit = FG__MIN(e->sched.target, e->sched.deadline);
+    return !n_passes || seconds + seconds / n_passes + decode <= limit;
+}
+
+/* What a guess takes, by passes that hardly do anything else: taking in a prompt is done once. */
+static void fg__draft_learn(fg__draft *d, double seconds) {
+    const fg_batch *batch = &d->flight.batch;
+    if (!batch->n_rows || batch->n_tokens > 2 * batch->n_rows) return;
+    d->guess_seconds += (seconds / batch->n_rows - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+}
+
 /* Lets the draft model guess for all samples that want it: first it takes in the tokens it lacks, long prompts a pass's worth at a
-   time, then it writes one token after another. `free`: the device has nothing else to do. */
+   time, then it writes one token after another, while there is time. `free`: the device has nothing else to do. */
 static void fg__draft_guess(fg_engine *e, bool free) {
     fg__draft *d = e->draft;
-    double begin = fg__engine_now(e), seconds;
+    double begin = fg__engine_now(e), seconds = 0;
     size_t i;
-    int n = 0, guesses = 0, count, most;
+    int n = 0, passes = 0, count, most;
+    e->sched.drafting = 0;
     for (i = 0; i < e->sched.running.count; i++) {
         fg__sequence *s = fg__sequence_of(e->sched.running.items[i]);
         s->seq.n_draft = 0;
@@ -21730,11 +21812,13 @@ static void fg__draft_guess(fg_engine *e, bool free) {
         d->list[n++] = s;
     }
     if (!n) return;
-    for (count = n; count > 0; guesses += d->flight.batch.n_rows) count = fg__draft_pass(e, count);
+    for (count = n; count > 0 && fg__draft_has_time(e, seconds, passes++); seconds = fg__engine_now(e) - begin) {
+        count = fg__draft_pass(e, count);
+        fg__draft_learn(d, fg__engine_now(e) - begin - seconds);
+    }
     for (i = 0; d->failed && i < e->sched.running.count; i++) e->sched.running.items[i]->n_draft = 0;
     e->device_end = fg__engine_now(e);
-    seconds = e->device_end - begin;
-    if (guesses > 0) d->guess_seconds += (seconds / guesses - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+    e->sched.drafting = seconds = e->device_end - begin;
     fg__mutex_lock(&e->lock);
     e->stats.draft_seconds += seconds;
     fg__mutex_unlock(&e->lock);
