@@ -716,6 +716,7 @@ static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     memset(caps, 0, sizeof(*caps));
     snprintf(caps->name, sizeof(caps->name), "%.80s, %s %.24s", d->name, d->loader.driver->label, d->isa);
     caps->n_threads = 1;
+    caps->candidates = FG_MAX_CANDIDATES;
     caps->memory_bytes = d->memory;
     caps->block_tokens = 64;
     caps->token_budget = 512;
@@ -892,7 +893,7 @@ enum {
     FG__GPU_SETS = 8,    /* kinds of attention: a cache group, a number of heads for each KV head, few queries or many */
     FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
     FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
-    FG__GPU_GRAPHS = 64,
+    FG__GPU_GRAPHS = 256, /* passes of a model shared with the CPU have one for each of its ranges of ops */
     FG__GPU_BLOCKS = 2,  /* batch blocks, filled in turn */
     FG__GPU_PAIRS = 512  /* copies of KV blocks that are launched at once */
 };
@@ -916,6 +917,7 @@ typedef union fg__gpu_args {
     fg_gpu_act_mul_args act_mul;
     fg_gpu_gather_args gather;
     fg_gpu_sample_args sample;
+    fg_gpu_top_args top;
 } fg__gpu_args;
 
 typedef struct fg__gpu_step {
@@ -928,7 +930,7 @@ typedef struct fg__gpu_step {
 
 /* What a graph was made for: counts, rounded up to powers of two. */
 typedef struct fg__gpu_key {
-    int32_t tokens, rows;
+    int32_t tokens, rows, draws, first, end; /* first, end: ops */
     struct {
         int32_t turns, items, merges;
     } sets[FG__GPU_SETS];
@@ -953,19 +955,20 @@ typedef struct fg__gpu_plan {
     int n_sets, sample_op;
     fg__gpu_set sets[FG__GPU_SETS];
     size_t *slot_at;     /* bytes from `memory` */
-    size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes;
+    size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
     int acts_k, acts_rows;
-    int tokens_at, positions_at, rows_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    int tokens_at, positions_at, rows_at, draws_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
-    fg__gpu_range memory, batch, acts, scales, partials, parts, rows, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range memory, batch, acts, scales, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
     fg__gpu_batch batches[FG__GPU_BLOCKS];
     int32_t *host_pairs;
     void *paired;        /* event: the pairs may change */
     bool pairs_busy;
     fg_row_result *host_rows;
+    fg_row_candidates *host_candidates;
     float *host_logits;
     fg__gpu_batch *last; /* of the last submit; NULL: it was waited for */
-    bool want_logits;
+    bool want_logits, has_draws;
     uint64_t n_passes;
     fg__gpu_graph *graphs;
 } fg__gpu_plan;
@@ -1065,6 +1068,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     plan->tokens_at = at, at += graph->max_tokens;
     plan->positions_at = at, at += graph->max_tokens;
     plan->rows_at = at, at += graph->max_rows;
+    plan->draws_at = at, at += graph->max_rows * 3;
     for (i = 0; i < graph->n_groups; i++) plan->slots_at[i] = at, at += graph->max_tokens;
     plan->head_words = at;
     for (i = 0; i < graph->n_groups; i++) plan->tables_at[i] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
@@ -1081,8 +1085,11 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         const fg_group *g = &graph->groups[i];
         plan->block_bytes[i] = 2 * (size_t)g->n_layers * (size_t)fg_gpu_kv_block_bytes((int)g->kv_type, g->head_dim, g->n_kv_head, g->block_tokens);
     }
-    if (plan->sample_op >= 0)
-        plan->parts_bytes = (size_t)graph->max_rows * (size_t)fg_gpu_sample_pieces(graph->ops[plan->sample_op].n) * sizeof(fg_gpu_sample_part);
+    if (plan->sample_op >= 0) {
+        size_t pieces = (size_t)graph->max_rows * (size_t)fg_gpu_sample_pieces(graph->ops[plan->sample_op].n);
+        plan->parts_bytes = pieces * sizeof(fg_gpu_sample_part);
+        plan->tops_bytes = pieces * FG_GPU_TOP_WORDS * 4;
+    }
     return FG_OK;
 }
 
@@ -1095,8 +1102,8 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     int g;
     memset(memory, 0, sizeof(*memory));
     for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
-    memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->batch_words * 4 +
-                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * sizeof(fg_row_result);
+    memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->tops_bytes + plan->batch_words * 4 +
+                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
     memory->total = memory->kv + memory->activations;
 }
 
@@ -1114,6 +1121,8 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_take(d, plan->partials_bytes, &plan->partials)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, row_bytes, &plan->rows)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, plan->tops_bytes, &plan->tops)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &plan->pairs)) != FG_OK) return r;
     for (i = 0; i < graph->n_groups; i++)
         if ((r = fg__gpu_take(d, plan->block_bytes[i] * (size_t)graph->groups[i].n_blocks, &plan->pools[i])) != FG_OK) return r;
@@ -1127,6 +1136,8 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_check(d, d->api.event_create(&plan->paired, 2), "an event")) != FG_OK) return r;
     if ((r = fg__gpu_take_host(d, row_bytes, &at)) != FG_OK) return r;
     plan->host_rows = (fg_row_result *)at;
+    if ((r = fg__gpu_take_host(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &at)) != FG_OK) return r;
+    plan->host_candidates = (fg_row_candidates *)at;
     if ((r = fg__gpu_take_host(d, fg__gpu_logits_bytes(plan), &at)) != FG_OK) return r;
     plan->host_logits = (float *)at;
     return FG_OK;
@@ -1362,6 +1373,7 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     memcpy(to + plan->tokens_at, batch->tokens, n);
     memcpy(to + plan->positions_at, batch->positions, n);
     if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
+    if (batch->draws && batch->n_rows) memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
     for (i = 0; i < plan->graph->n_groups; i++) {
         memcpy(to + plan->slots_at[i], batch->slots[i], n);
         memcpy(to + plan->tables_at[i], batch->tables[i], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
@@ -1369,6 +1381,9 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     for (i = 0; i < plan->n_sets; i++) fg__gpu_fill_set(plan, i, to, batch, key);
     key->tokens = FG__MIN(fg__gpu_bucket(batch->n_tokens), plan->graph->max_tokens);
     key->rows = FG__MIN(fg__gpu_bucket(batch->n_rows), plan->graph->max_rows);
+    key->draws = batch->draws != NULL;
+    key->first = batch->first_op;
+    key->end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
 }
 
 static fg_result fg__gpu_send_words(fg__gpu_plan *plan, const fg__gpu_batch *batch, int first, size_t n) {
@@ -1477,10 +1492,31 @@ static fg_result fg__gpu_launch_attention(fg__gpu_launcher *l, const fg__gpu_ste
     return r == FG_OK && step->wide_set >= 0 ? fg__gpu_launch_set(l, step->wide_set, step->wide_kernel, a) : r;
 }
 
+/* Argmax and log-sum-exp; candidates and a draw where some row is asked for them. */
+static fg_result fg__gpu_launch_sample(fg__gpu_launcher *l, fg_gpu_sample_args *a) {
+    const fg__gpu_plan *plan = l->plan;
+    fg_gpu_top_args top;
+    fg_result r = fg__gpu_launch(l, FG_GPU_KERNEL_sample, a);
+    if (r == FG_OK) r = fg__gpu_launch(l, FG_GPU_KERNEL_choose, a);
+    if (r != FG_OK || !l->key->draws) return r;
+    memset(&top, 0, sizeof(top));
+    top.src = a->src;
+    top.rows = a->rows;
+    top.wants = fg__gpu_word(plan, plan->draws_at);
+    top.tops = plan->tops.at;
+    top.out = plan->candidates.at;
+    top.count = a->count;
+    top.n = a->n;
+    top.src_stride = a->src_stride;
+    top.pieces = a->pieces;
+    top.max_rows = a->max_rows;
+    r = fg__gpu_launch(l, FG_GPU_KERNEL_top, &top);
+    return r == FG_OK ? fg__gpu_launch(l, FG_GPU_KERNEL_pick, &top) : r;
+}
+
 static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *step) {
     fg__gpu_args args = step->args;
     int rows = step->per_row ? l->key->rows : l->key->tokens;
-    fg_result r;
     switch (step->type) {
     case FG_OP_GEMM: return fg__gpu_launch_gemm(l, step, &args.gemm, rows);
     case FG_OP_ATTENTION: return fg__gpu_launch_attention(l, step, &args.attention);
@@ -1491,8 +1527,7 @@ static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *st
     case FG_OP_GATHER_ROWS: args.gather.max_rows = rows; break;
     default:
         args.sample.max_rows = rows;
-        if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_sample, &args)) != FG_OK) return r;
-        return fg__gpu_launch(l, FG_GPU_KERNEL_choose, &args);
+        return fg__gpu_launch_sample(l, &args.sample);
     }
     return fg__gpu_launch(l, step->kernel, &args);
 }
@@ -1508,7 +1543,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.find_only = find_only;
     l.acts_slot = -1;
     l.acts_col = l.acts_k = 0;
-    for (i = 0; i < graph->n_ops && r == FG_OK; i++) {
+    for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
@@ -1597,9 +1632,12 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
     if (plan->paired) (void)d->api.event_destroy(plan->paired);
     fg__gpu_give_host(d, plan->host_pairs);
     fg__gpu_give_host(d, plan->host_rows);
+    fg__gpu_give_host(d, plan->host_candidates);
     fg__gpu_give_host(d, plan->host_logits);
     for (i = 0; i < FG_MAX_GROUPS; i++) fg__gpu_give(d, &plan->pools[i]);
     fg__gpu_give(d, &plan->pairs);
+    fg__gpu_give(d, &plan->candidates);
+    fg__gpu_give(d, &plan->tops);
     fg__gpu_give(d, &plan->rows);
     fg__gpu_give(d, &plan->parts);
     fg__gpu_give(d, &plan->partials);
@@ -1667,9 +1705,12 @@ static fg_result fg__gpu_ask_results(fg__gpu_plan *plan, const fg_batch *batch) 
     const fg_op *op;
     size_t n = (size_t)batch->n_rows;
     fg_result r;
-    if (plan->sample_op < 0 || n == 0) return FG_OK;
+    if (plan->sample_op < batch->first_op || n == 0 || (batch->n_ops && plan->sample_op >= batch->first_op + batch->n_ops)) return FG_OK;
     op = &plan->graph->ops[plan->sample_op];
     r = fg__gpu_check(d, d->api.copy_to_host(plan->host_rows, plan->rows.at, n * sizeof(fg_row_result), d->compute), "asking for results");
+    if (r == FG_OK && batch->draws)
+        r = fg__gpu_check(d, d->api.copy_to_host(plan->host_candidates, plan->candidates.at, n * sizeof(fg_row_candidates), d->compute),
+                          "asking for candidates");
     if (r != FG_OK || !batch->want_logits) return r;
     return fg__gpu_check(d,
                          d->api.copy_to_host(plan->host_logits, fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float), d->compute),
@@ -1709,6 +1750,7 @@ static fg_result fg__gpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     r = fg__gpu_pass(plan, to, batch);
     plan->last = r == FG_OK ? to : NULL;
     plan->want_logits = batch->want_logits;
+    plan->has_draws = batch->draws != NULL;
     to->busy = d->has_passed = r == FG_OK;
     if (r != FG_OK) fg__gpu_settle(d); /* what was begun of it */
     fg__gpu_leave(d);
@@ -1728,8 +1770,25 @@ static fg_result fg__gpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output
     }
     if (r != FG_OK || plan->sample_op < 0) return r;
     output->rows = plan->host_rows;
+    if (plan->has_draws) output->candidates = plan->host_candidates;
     if (plan->want_logits) output->logits = plan->host_logits;
     return FG_OK;
+}
+
+static fg_result fg__gpu_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    const fg_op *op = plan->sample_op < 0 ? NULL : &plan->graph->ops[plan->sample_op];
+    if (!op || row < 0 || row >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    return fg__gpu_read(handle, &plan->memory,
+                        plan->slot_at[op->src] + ((size_t)row * (size_t)plan->graph->slots[op->src].width + (size_t)op->src_col) * sizeof(float), logits,
+                        (size_t)op->n * sizeof(float));
+}
+
+static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    size_t bytes = (size_t)n_rows * (size_t)plan->graph->slots[slot].width * sizeof(float);
+    return out ? fg__gpu_read(handle, &plan->memory, plan->slot_at[slot], host, bytes)
+               : fg__gpu_write(handle, &plan->memory, plan->slot_at[slot], host, bytes);
 }
 
 /* Copies of one group, no more than FG__GPU_PAIRS, in their order. */

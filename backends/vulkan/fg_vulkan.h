@@ -1370,6 +1370,7 @@ static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
     const fg__vk_device *d = (const fg__vk_device *)handle;
     uint32_t version = d->properties.api_version;
     memset(caps, 0, sizeof(*caps));
+    caps->candidates = FG_MAX_CANDIDATES;
     snprintf(caps->name, sizeof(caps->name), "%.80s, Vulkan %u.%u, subgroups of %d", d->properties.name, (unsigned)(version >> 22 & 127),
              (unsigned)(version >> 12 & 1023), d->subgroup);
     caps->n_threads = 1;
@@ -1605,7 +1606,7 @@ typedef struct fg__vk_step {
     fg__vk_push push;
     fg__vk_use uses[FG__VK_MAX_USES];
     int n_uses, groups; /* workgroups across */
-    bool per_row;
+    bool per_row, draws; /* draws: only in passes with fg_batch.draws */
 } fg__vk_step;
 
 /* Blocks of a layer that kernels see at once. */
@@ -1614,6 +1615,12 @@ typedef struct fg__vk_layer {
 } fg__vk_layer;
 
 enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
+
+/* The commands of a range of ops. */
+typedef struct fg__vk_commands {
+    int first, end;
+    void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][4]; /* by tokens, rows, with logits (1) and draws (2) or not */
+} fg__vk_commands;
 
 typedef struct fg__vk_plan {
     fg__vk_device *device;
@@ -1625,13 +1632,16 @@ typedef struct fg__vk_plan {
     int n_pieces[FG_MAX_GROUPS], piece_blocks[FG_MAX_GROUPS], piece_of[FG_MAX_GROUPS]; /* of each layer; blocks; first in layers */
     int n_kv;                    /* pieces of all layers */
     fg__vk_layer *layers;
-    fg__vk_range memory, batch, rows, logits;
+    fg__vk_range memory, batch, rows, logits, tops, candidates;
     fg__vk_prepared prepared[FG__VK_MODES];
     size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
-    int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
-    void *commands[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with logits or not */
-    bool want_logits;
+    fg__vk_commands *commands; /* of each range that came */
+    size_t n_commands, commands_capacity;
+    float *part; /* of a slot, on its way; of part_bytes */
+    size_t part_bytes;
+    bool want_logits, has_draws;
 } fg__vk_plan;
 
 static const fg__vk_weight *fg__vk_weight_of(const fg__vk_plan *plan, int index) {
@@ -1763,6 +1773,7 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
     plan->positions_at = at, at += graph->max_tokens;
     plan->seqs_at = at, at += graph->max_tokens;
     plan->rows_at = at, at += graph->max_rows;
+    plan->draws_at = at, at += graph->max_rows * 3;
     for (g = 0; g < graph->n_groups; g++) {
         plan->slots_at[g] = at, at += graph->max_tokens;
         plan->tables_at[g] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
@@ -1784,6 +1795,7 @@ static void fg__vk_fill_batch(const fg__vk_plan *plan, const fg_batch *batch) {
             to[plan->seqs_at + t] = s;
         }
     if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
+    if (batch->draws && batch->n_rows) memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
     for (g = 0; g < plan->graph->n_groups; g++) {
         memcpy(to + plan->slots_at[g], batch->slots[g], n);
         memcpy(to + plan->tables_at[g], batch->tables[g],
@@ -2288,6 +2300,35 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     return fg__vk_end_step(plan, step, &b);
 }
 
+enum { FG__VK_TOP_PIECE = 4096 }; /* PIECE of shaders/top.glsl */
+
+static size_t fg__vk_tops_bytes(const fg__vk_plan *plan) {
+    size_t pieces = (size_t)(plan->graph->ops[plan->sample_op].n + FG__VK_TOP_PIECE - 1) / FG__VK_TOP_PIECE;
+    return (size_t)plan->graph->max_rows * pieces * sizeof(fg_row_candidates);
+}
+
+/* Candidates and a draw, after SAMPLE: of pieces of rows (first), then of rows. */
+static fg_result fg__vk_plan_draws(fg__vk_plan *plan, int index, bool first) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
+    int results = plan->graph->n_slots * FG__VK_PARTS + plan->n_layers;
+    fg__vk_bindings b;
+    memset(&b, 0, sizeof(b));
+    step->draws = true;
+    step->push.k = (op->n + FG__VK_TOP_PIECE - 1) / FG__VK_TOP_PIECE;
+    step->push.rows_at = plan->draws_at;
+    step->groups = first ? step->push.k : 1;
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n, false, &step->push.src_col, &step->push.src_stride);
+    b.at[3] = fg__vk_whole(first ? &plan->tops : &plan->candidates);
+    b.at[4] = fg__vk_whole(&plan->rows);
+    if (!first) b.at[5] = fg__vk_whole(&plan->tops);
+    fg__vk_uses(step, results, false);
+    fg__vk_uses(step, results + 2 + FG__VK_MODES, first);
+    if (!first) fg__vk_uses(step, results + 3 + FG__VK_MODES, true);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, first ? FG__VK_SHADER_TOP : FG__VK_SHADER_PICK, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
 /* A vector must have been packed as one. */
 static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) {
     int vectors[3], i;
@@ -2310,6 +2351,8 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
         else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) r = fg__vk_plan_pieces(plan, i);
         else r = fg__vk_plan_rest(plan, i);
+        if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, true);
+        if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, false);
         fg__vk_forget_rows(plan, &graph->ops[i]);
     }
     return r;
@@ -2359,9 +2402,9 @@ static void fg__vk_record_logits(fg__vk_plan *plan, void *commands, int rows) {
 
 /* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
-static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, int rows, bool logits) {
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows, bool logits, bool draws) {
     fg__vk_device *d = plan->device;
-    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 2 + FG__VK_MODES;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 4 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
     uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg_result r;
@@ -2373,7 +2416,7 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, in
         for (i = 0; i < plan->n_steps; i++) {
             const fg__vk_step *step = &plan->steps[i];
             int n = step->per_row ? rows : tokens;
-            if (n == 0 || n < step->least || n > step->most) continue;
+            if (step->op < first || step->op >= end || n == 0 || n < step->least || n > step->most || (step->draws && !draws)) continue;
             if (fg__vk_must_wait(step, used)) {
                 fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
                 memset(used, 0, n_resources);
@@ -2381,7 +2424,7 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, in
             for (j = 0; j < step->n_uses; j++) used[step->uses[j].resource] |= step->uses[j].writes ? 2 : 1;
             fg__vk_record_step(plan, commands, step, n);
         }
-        if (logits && rows > 0) fg__vk_record_logits(plan, commands, rows);
+        if (logits && rows > 0 && plan->sample_op >= first && plan->sample_op < end) fg__vk_record_logits(plan, commands, rows);
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_HOST, FG__VK_HOST_READ);
         r = fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
     }
@@ -2397,13 +2440,30 @@ static int fg__vk_bucket(int n) {
     return bucket + 1;
 }
 
+/* Where the commands of a range of ops are kept; NULL: out of memory. */
+static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end) {
+    void *array = plan->commands;
+    size_t i;
+    for (i = 0; i < plan->n_commands; i++)
+        if (plan->commands[i].first == first && plan->commands[i].end == end) return &plan->commands[i];
+    if (!fg__reserve(&plan->device->env, &array, &plan->commands_capacity, plan->n_commands + 1, sizeof(fg__vk_commands))) return NULL;
+    plan->commands = (fg__vk_commands *)array;
+    memset(&plan->commands[plan->n_commands], 0, sizeof(fg__vk_commands));
+    plan->commands[plan->n_commands].first = first;
+    plan->commands[plan->n_commands].end = end;
+    return &plan->commands[plan->n_commands++];
+}
+
 static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, void **out) {
     fg__vk_device *d = plan->device;
     int t = fg__vk_bucket(batch->n_tokens), n = fg__vk_bucket(batch->n_rows);
-    void **place = &plan->commands[t][n][batch->want_logits];
+    int first = batch->first_op, end = batch->n_ops ? first + batch->n_ops : plan->graph->n_ops;
+    fg__vk_commands *range = fg__vk_range_of(plan, first, end);
     fg__vk_command_info info;
     fg_result r;
-    void *commands = NULL;
+    void *commands = NULL, **place;
+    if (!range) return FG_ERROR_OUT_OF_MEMORY;
+    place = &range->of[t][n][(batch->want_logits ? 1 : 0) + (batch->draws ? 2 : 0)];
     *out = *place;
     if (*out) return FG_OK;
     memset(&info, 0, sizeof(info));
@@ -2412,7 +2472,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     info.count = 1;
     if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK) return r;
     t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
-    r = fg__vk_record(plan, commands, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits);
+    r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
     return r;
 }
@@ -2434,7 +2494,11 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     fg__vk_give(d, &plan->memory);
     fg__vk_give(d, &plan->batch);
     fg__vk_give(d, &plan->rows);
+    fg__vk_give(d, &plan->tops);
+    fg__vk_give(d, &plan->candidates);
     fg__vk_give(d, &plan->logits);
+    fg__free(&d->env, plan->commands);
+    fg__free(&d->env, plan->part);
     fg__free(&d->env, plan->layers);
     fg__free(&d->env, plan->slots);
     fg__free(&d->env, plan->steps);
@@ -2473,6 +2537,8 @@ static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
     if (plan->sample_op >= 0) {
         r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float), &plan->logits);
         if (r != FG_OK) return r;
+        if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_tops_bytes(plan), &plan->tops)) != FG_OK) return r;
+        if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
     }
     for (g = 0; g < graph->n_groups; g++)
         for (i = 0; i < graph->groups[g].n_layers * plan->n_pieces[g]; i++) {
@@ -2498,12 +2564,15 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
     }
     for (i = 0; i < graph->n_ops; i++) {
         bool pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED;
+        if (graph->ops[i].type == FG_OP_SAMPLE) plan->max_steps += 2;
         plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
         if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
         if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) plan->max_steps += plan->n_pieces[graph->ops[i].group];
     }
     memory->activations = plan->slots_bytes + plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result);
-    if (plan->sample_op >= 0) memory->activations += (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float);
+    if (plan->sample_op >= 0)
+        memory->activations += (size_t)graph->max_rows * ((size_t)graph->ops[plan->sample_op].n * sizeof(float) + sizeof(fg_row_candidates)) +
+                               fg__vk_tops_bytes(plan);
     memory->total = memory->kv + memory->activations;
 }
 
@@ -2558,6 +2627,7 @@ static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg
     if ((r = fg__vk_commands_of(plan, batch, &commands)) != FG_OK) return r;
     fg__vk_fill_batch(plan, batch);
     plan->want_logits = batch->want_logits;
+    plan->has_draws = batch->draws != NULL;
     return fg__vk_start(d, commands);
 }
 
@@ -2569,6 +2639,8 @@ static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output 
     if (r != FG_OK || plan->sample_op < 0) return r;
     output->rows = (const fg_row_result *)(const void *)(plan->rows.chunk->mapped + plan->rows.offset);
     if (plan->want_logits) output->logits = (float *)(void *)(plan->logits.chunk->mapped + plan->logits.offset);
+    if (plan->has_draws)
+        output->candidates = (const fg_row_candidates *)(const void *)(plan->candidates.chunk->mapped + plan->candidates.offset);
     return FG_OK;
 }
 
@@ -2577,6 +2649,43 @@ static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, i
     const fg__vk_layer *piece = fg__vk_layer_piece(plan, group, layer, block / plan->piece_blocks[group]);
     *offset = (size_t)(block % plan->piece_blocks[group]) * fg__vk_block_bytes(&plan->graph->groups[group]);
     return part ? &piece->v : &piece->k;
+}
+
+static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    const fg_op *op = plan->sample_op < 0 ? NULL : &plan->graph->ops[plan->sample_op];
+    const fg__vk_part *part;
+    if (!op || row < 0 || row >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    part = &plan->slots[op->src].parts[0];
+    return fg__vk_read(handle, &plan->memory, part->offset + (size_t)row * (size_t)(part->end - part->first) * sizeof(float), logits,
+                       (size_t)op->n * sizeof(float));
+}
+
+/* Each part of a slot lies apart. */
+static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    const fg__vk_slot *s = &plan->slots[slot];
+    size_t width = (size_t)plan->graph->slots[slot].width;
+    fg_result r = fg__vk_finish(d);
+    int i, row;
+    for (i = 0; i < s->n_parts && r == FG_OK; i++) {
+        size_t n = (size_t)(s->parts[i].end - s->parts[i].first), bytes = (size_t)n_rows * n * sizeof(float);
+        if (bytes > plan->part_bytes) {
+            fg__free(&d->env, plan->part);
+            plan->part_bytes = 0;
+            plan->part = (float *)fg__malloc(&d->env, bytes, 1);
+            if (!plan->part) return FG_ERROR_OUT_OF_MEMORY;
+            plan->part_bytes = bytes;
+        }
+        if (out) r = fg__vk_read(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
+        for (row = 0; row < n_rows && r == FG_OK; row++) {
+            float *own = plan->part + (size_t)row * n, *other = host + (size_t)row * width + s->parts[i].first;
+            memcpy(out ? other : own, out ? own : other, n * sizeof(float));
+        }
+        if (!out) r = fg__vk_write(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
+    }
+    return r;
 }
 
 static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
@@ -2892,7 +3001,7 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
         fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
-        fg__vk_swap_blocks,
+        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot,
     };
     return &backend;
 }
