@@ -996,13 +996,13 @@ static void test_gpu_attention(void) {
 /* In matrix fragments: up to 64 queries, over more than one workgroup. */
 static void test_gpu_attention_wide(void) {
     static const gk_attn cases[] = {
-        {FG_GPU_F32, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 40}, {33, 5, 47}},
+        {FG_GPU_BF16, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 40}, {33, 5, 47}},
         {FG_GPU_F16, 8, 2, 64, 32, 0, 0.0f, 3, {1, 1, 30}, {530, 1, 516}},
         {FG_GPU_Q8_0, 4, 1, 128, 32, 0, 0.0f, 2, {1, 26}, {70, 40}},
         {FG_GPU_BF16, 2, 2, 80, 4, 0, 30.0f, 2, {37, 1}, {40, 21}},
         {FG_GPU_F16, 66, 1, 36, 8, 0, 0.0f, 2, {1, 3}, {40, 12}}, /* more heads than a workgroup has rows */
         {FG_GPU_Q8_0, 2, 1, 36, 16, 20, 0.0f, 2, {40, 1}, {50, 19}},
-        {FG_GPU_F32, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
+        {FG_GPU_F16, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
     };
     size_t i;
     for (hg.width = 32; hg.width <= 64; hg.width += 32)

@@ -1006,7 +1006,7 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
 /* The kernel for many queries of an op; -1: there is none, or a request would feel how its prompt is cut. */
 static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
     fg_type type = plan->graph->groups[op->group].kv_type;
-    if (plan->device->options.invariant || type == FG_TYPE_F32) return -1; /* a cache of floats is for exact sums */
+    if (plan->device->options.invariant) return -1;
     return fg_gpu_wide_kernel((int)type, op->head_dim);
 }
 

@@ -197,7 +197,9 @@ typedef struct fg_gpu_copy_args {
     X(attention64_##T, attention)    \
     X(attention128_##T, attention)   \
     X(attention256_##T, attention)   \
-    X(attention512_##T, attention)   \
+    X(attention512_##T, attention)
+
+#define FG_GPU_WIDE_KERNELS(X, T) \
     X(wide64_##T, attention)         \
     X(wide128_##T, attention)
 
@@ -218,10 +220,13 @@ typedef struct fg_gpu_copy_args {
     FG_GPU_WEIGHT_KERNELS(X, IQ4_XS) \
     FG_GPU_WEIGHT_KERNELS(X, BF16)  \
     FG_GPU_WEIGHT_KERNELS(X, MXFP4) \
-    FG_GPU_KV_KERNELS(X, F32)       \
     FG_GPU_KV_KERNELS(X, F16)       \
+    FG_GPU_WIDE_KERNELS(X, F16)     \
     FG_GPU_KV_KERNELS(X, BF16)      \
+    FG_GPU_WIDE_KERNELS(X, BF16)    \
     FG_GPU_KV_KERNELS(X, Q8_0)      \
+    FG_GPU_WIDE_KERNELS(X, Q8_0)    \
+    FG_GPU_KV_KERNELS(X, F32)       \
     X(combine, attention)           \
     X(norm, norm)                   \
     X(acts, acts)                   \
@@ -265,10 +270,10 @@ FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
 
 /* rope_kv (head_dim 0) or attention of a KV type; -1: there is none. */
 FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
-    int index = kv_type == FG_GPU_F32 ? 0 : kv_type == FG_GPU_F16 ? 1 : kv_type == FG_GPU_BF16 ? 2 : kv_type == FG_GPU_Q8_0 ? 3 : -1;
+    int index = kv_type == FG_GPU_F16 ? 0 : kv_type == FG_GPU_BF16 ? 1 : kv_type == FG_GPU_Q8_0 ? 2 : kv_type == FG_GPU_F32 ? 3 : -1;
     int which = head_dim == 0 ? 0 : head_dim <= 64 ? 1 : head_dim <= 128 ? 2 : head_dim <= 256 ? 3 : 4;
     if (index < 0 || head_dim > FG_GPU_MAX_HEAD_DIM) return -1;
-    return FG_GPU_KERNEL_rope_kv_F32 + index * FG_GPU_PER_KV + which;
+    return FG_GPU_KERNEL_rope_kv_F16 + index * FG_GPU_PER_KV + which;
 }
 
 /* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. A pass that uses both
@@ -276,7 +281,7 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
    of the two differ: where they must not depend on the batch, use one of them alone. */
 FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
     int base = fg_gpu_kv_kernel(kv_type, 0);
-    if (base < 0 || head_dim > 128) return -1;
+    if (base < 0 || head_dim > 128 || kv_type == FG_GPU_F32) return -1; /* a cache of floats is for exact sums */
     return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
 }
 
@@ -313,7 +318,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 
 /* How kernel `kernel` is launched with these arguments. No dimension of the grid may be 0: launch nothing then. */
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
-    if (kernel < FG_GPU_KERNEL_rope_kv_F32) {
+    if (kernel < FG_GPU_KERNEL_rope_kv_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         int which = kernel % FG_GPU_PER_WEIGHT;
         if (which == FG_GPU_EMBED) {
@@ -327,14 +332,14 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
                                  FG_GPU_THREADS);
     }
-    if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV == 0) {
+    if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV == 0) {
         const fg_gpu_rope_kv_args *a = (const fg_gpu_rope_kv_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->kv.n_head + 2 * a->kv.n_kv_head, FG_GPU_THREADS / 32), a->max_rows, FG_GPU_THREADS);
     }
     if (kernel <= FG_GPU_KERNEL_combine) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
-        if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
+        if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
             heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
     }
