@@ -135,6 +135,7 @@ standin() {
         ;;
     esac
     export FASTGEN_CUDA_LIBRARY="$library" FASTGEN_HIP_LIBRARY="$library"
+    export FASTGEN_CUBLASLT_LIBRARY=none FASTGEN_HIPBLASLT_LIBRARY=none # but where a test is about them
 }
 
 # unit NAME [FLAG ...]: builds tests/test.c as build/NAME and runs it.
@@ -246,10 +247,11 @@ embed() {
     mv "$BUILD/fg_${name}_kernels.h" "backends/$name/fg_${name}_kernels.h"
 }
 
-# PTX takes the version of the language down to what drivers from CUDA 11.4 on know, where the code needs no more.
+# PTX takes the version of the language down to what drivers from CUDA 11.4 on know, where the code needs no more: of what is newer
+# there are only hints about loads. The assembler says whether that holds.
 ptx() {
     ${NVCC:-nvcc} $NVFLAGS -arch="$1" -ptx -o "$2.new" backends/cuda/kernels.cu
-    sed 's/^\.version .*/.version 7.4/' "$2.new" >"$2"
+    sed -e 's/^\.version .*/.version 7.4/' -e '/^[[:space:]]*\.pragma "used_bytes_mask /d' "$2.new" >"$2"
     rm "$2.new"
     "$(dirname "$(command -v "${NVCC:-nvcc}")")/ptxas" -arch="sm_${1#compute_}" -o /dev/null "$2"
 }
@@ -272,13 +274,19 @@ target_cuda() {
     embed cuda $images
 }
 
+# Generic targets need version 6 of code objects (ROCm 6.3 and on load it); the others have one that older drivers load too.
 target_hip() {
-    [ -n "${HIPCC-}" ] || HIPCC=$(first_of clang-19 clang-20 clang-21 clang amdclang)
+    [ -n "${HIPCC-}" ] || HIPCC=$(first_of clang-21 clang-20 clang-19 clang amdclang)
     mkdir -p "$BUILD"
     images=
     for target in ${HIP_TARGETS-gfx9-generic gfx906 gfx90a gfx9-4-generic gfx942 gfx10-1-generic gfx10-3-generic gfx11-generic gfx12-generic}; do
+        case $target in *-generic) version=6 ;; *) version=5 ;; esac
+        if [ -z "${HIP_TARGETS-}" ] && ! $HIPCC --target=amdgcn-amd-amdhsa -mcpu="$target" -x c -fsyntax-only /dev/null 2>/dev/null; then
+            echo "kernels for $target: left out, $HIPCC does not know it" >&2
+            continue
+        fi
         echo "kernels for $target" >&2
-        $HIPCC -x hip -O3 -std=c++17 -ffp-contract=off -nogpuinc -nogpulib --cuda-device-only --no-gpu-bundle-output -mcode-object-version=6 \
+        $HIPCC -x hip -O3 -std=c++17 -ffp-contract=off -nogpuinc -nogpulib --cuda-device-only --no-gpu-bundle-output -mcode-object-version=$version \
             --offload-arch="$target" -Wno-unused -o "$BUILD/kernels.$target" backends/cuda/kernels.cu
         images="$images $target=$BUILD/kernels.$target"
     done

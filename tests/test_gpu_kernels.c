@@ -543,6 +543,49 @@ static void test_gpu_acts(void) {
     hg_close();
 }
 
+/* bfloat16 activations; what is left to do after a product by a library. */
+static void test_gpu_finish(void) {
+    uint64_t state = 5;
+    int act, i, t;
+    for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+        fg_gpu_acts_args b;
+        fg_gpu_gemm_args a;
+        memset(&b, 0, sizeof(b));
+        memset(&a, 0, sizeof(a));
+        hg.width = 32 << (act & 1);
+        b.src = a.src = gk_normal(3 * 150, &state);
+        b.acts = gk_put(NULL, 3 * 192 * 2);
+        b.count = a.count = gk_int(2);
+        b.k = a.n = b.src_stride = a.src_stride = 150;
+        b.acts_stride = 192;
+        b.max_rows = a.max_rows = 3;
+        b.bfloat = 1;
+        gk_run(FG_GPU_KERNEL_acts, &b);
+        for (i = 0; i < 2 * 192; i++) {
+            uint16_t wanted = i % 192 < 150 ? fg__f32_to_bf16(gk_floats(a.src)[i / 192 * 150 + i % 192]) : 0;
+            CHECK(((uint16_t *)(uintptr_t)b.acts)[i] == wanted);
+        }
+        a.scales = act % 2 ? gk_normal(3, &state) : 0;
+        a.bias = act % 3 ? gk_normal(150, &state) : 0;
+        a.src2 = act % 2 ? 0 : gk_normal(3 * 160, &state);
+        a.src2_stride = 160;
+        a.dst = gk_put(NULL, 3 * 170 * sizeof(float));
+        a.dst_stride = 170;
+        a.act = act;
+        gk_run(FG_GPU_KERNEL_finish, &a);
+        for (t = 0; t < 2; t++) {
+            double wanted[150];
+            for (i = 0; i < 150; i++)
+                wanted[i] = cpu_act(act, (double)gk_floats(a.src)[t * 150 + i] * (a.scales ? (double)gk_floats(a.scales)[t] : 1) +
+                                             (a.bias ? (double)gk_floats(a.bias)[i] : 0)) + (a.src2 ? (double)gk_floats(a.src2)[t * 160 + i] : 0);
+            CHECKF(gk_error(gk_floats(a.dst) + t * 170, wanted, 150) < 1e-6, "activation %d", act);
+        }
+        CHECK(isnan(gk_floats(a.dst)[2 * 170]));
+        gk_end();
+    }
+    hg_close();
+}
+
 /* ---- norm, act_mul, gather, copy ---- */
 
 static void gk_check_norm(int n, bool residual, bool weight, bool bias) {
@@ -1019,6 +1062,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);
+    RUN(test_gpu_finish);
     RUN(test_gpu_norm);
     RUN(test_gpu_elements);
     RUN(test_gpu_copy);

@@ -248,6 +248,13 @@ FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
     uint32_t *out = (uint32_t *)((uint16_t *)a->acts + (int64_t)row * a->acts_stride);
     float most = 0.0f, factor;
     if (row >= fgk_count(a->count)) return;
+    if (a->bfloat) {
+        for (i = fgk_thread(); i < a->acts_stride / 2; i += FG_GPU_GEMV_THREADS) {
+            float x = 2 * i < a->k ? fgk_load(src + 2 * i) : 0.0f, y = 2 * i + 1 < a->k ? fgk_load(src + 2 * i + 1) : 0.0f;
+            fgk_store_u32(out + i, fgk_float_to_bfloat(x) | fgk_float_to_bfloat(y) << 16);
+        }
+        return;
+    }
     for (i = fgk_thread(); i < a->k; i += FG_GPU_GEMV_THREADS) most = fgk_max(fgk_abs(fgk_load(src + i)), most);
     most = fgk_block_max(most, parts);
     e = 140 - (int)(fgk_bits(most) >> 23);
@@ -333,6 +340,15 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
     r = lane / cols;
     c = lane % cols;
     if (r < 2 && row0 + r < a->n && col0 + c < count) fgk_finish(a, col0 + c, row0 + r, mine);
+}
+
+/* What is left to do after a product by a library: a thread per element. */
+FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
+    int row = fgk_block_y(), j = fgk_block_x() * FG_GPU_THREADS + fgk_thread();
+    float x;
+    if (row >= fgk_count(a->count) || j >= a->n) return;
+    x = fgk_load((const float *)a->src + (int64_t)row * a->src_stride + j);
+    fgk_finish(a, row, j, a->scales ? x * fgk_load((const float *)a->scales + row) : x);
 }
 
 /* For many rows: 64 rows of the weight by `cols` (16 or 64) rows of half-float activations, 64 of k at a time. The weight is
@@ -1084,6 +1100,7 @@ FG_WIDE_KERNELS_OF_KV(Q8_0)
 FG_KERNEL(combine, attention, FG_GPU_THREADS, fgk_combine(&args))
 FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
 FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
+FG_KERNEL(finish, gemm, FG_GPU_THREADS, fgk_finish_product(&args))
 FG_KERNEL(act_mul, act_mul, FG_GPU_THREADS, fgk_act_mul(&args))
 FG_KERNEL(gather, gather, FG_GPU_THREADS, fgk_gather(&args))
 FG_KERNEL(sample, sample, FG_GPU_GEMV_THREADS, fgk_sample(&args))

@@ -94,14 +94,16 @@ typedef struct fg_gpu_norm_args {
 } fg_gpu_norm_args;
 
 /* Half-float activations for the gemm kernels: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
-   overflows. Products of one src share them. */
+   overflows. With `bfloat` bfloat16, as they are. Products of one src share them. */
 typedef struct fg_gpu_acts_args {
     uint64_t src, acts, scales, count;
     int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: k rounded up to FG_GPU_ACTS_ALIGN */
+    int32_t bfloat;
 } fg_gpu_acts_args;
 
 /* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
-   bias, src2 may be 0; src2 may be dst. */
+   bias, src2 may be 0; src2 may be dst. `finish`: dst = act(src * scales + bias) + src2 with a product in src; scales may be 0, dst
+   may be src. */
 typedef struct fg_gpu_gemm_args {
     uint64_t weight, src, acts, scales, dst, src2, bias, count;
     fg_gpu_layout layout;
@@ -230,6 +232,7 @@ typedef struct fg_gpu_copy_args {
     X(combine, attention)           \
     X(norm, norm)                   \
     X(acts, acts)                   \
+    X(finish, gemm)                 \
     X(act_mul, act_mul)             \
     X(gather, gather)               \
     X(sample, sample)               \
@@ -345,6 +348,10 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     }
     if (kernel == FG_GPU_KERNEL_norm) return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
     if (kernel == FG_GPU_KERNEL_acts) return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+    if (kernel == FG_GPU_KERNEL_finish) {
+        const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+    }
     if (kernel == FG_GPU_KERNEL_act_mul) {
         const fg_gpu_act_mul_args *a = (const fg_gpu_act_mul_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);

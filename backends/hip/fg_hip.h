@@ -13,6 +13,9 @@
    without it the first device is taken. The environment variable FASTGEN_HIP_LIBRARY names another library to take for the
    driver.
 
+   Where hipBLASLt is installed, products of BF16 and F16 weights with more than 64 rows are its, unless fg_gpu_options says
+   otherwise; FASTGEN_HIPBLASLT_LIBRARY names another library, "none" for none.
+
    The kernels are those in backends/cuda/; fg_hip_kernels.h holds them compiled (./build.sh hip writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
 
