@@ -18,7 +18,7 @@ set -eu
 cd "$(dirname "$0")/.."
 out=${BUILD:-build}/gpu
 mkdir -p "$out"
-nvidia="sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120 compute_75"
+nvidia="sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120 compute_80"
 amd="gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1151 gfx1201"
 whole=gfx1100 # of which a plain run compiles every kernel
 passed=0 failed=0 skipped=0
@@ -134,13 +134,30 @@ declarations() {
     if ! "$@" -D__HIP_PLATFORM_AMD__ -E "$out/header.cpp" >/dev/null 2>&1; then
         echo "$header: skipped, it is not installed"
         skipped=$((skipped + 1))
-    elif "$@" -std=c++17 -D"$macro" -o "$out/abi_$macro" tests/test_gpu_abi.cpp -lm -lpthread && "$out/abi_$macro" >"$out/abi_$macro.log"; then
-        echo "$header: as we declare it"
+    elif "$@" -std=c++17 -D"$macro" -o "$out/abi_$macro" tests/test_gpu_abi.cpp -lm -lpthread && "$out/abi_$macro" "$out/kernels.source" >"$out/abi_$macro.log"; then
+        echo "$header: as we declare it; $(grep HIPRTC "$out/abi_$macro.log")"
         passed=$((passed + 1))
     else
         cat "$out/abi_$macro.log" 2>/dev/null
         failed=$((failed + 1))
     fi
+}
+
+# hiprtc: the kernels as one file, as HIPRTC gets them, beside the names of types that some of its versions bring.
+hiprtc() {
+    BUILD=${BUILD:-build} ./build.sh source >/dev/null
+    printf 'typedef unsigned long uint64_t;\ntypedef signed long int64_t;\ntypedef unsigned char uint8_t;\n' >"$out/other_types.h"
+    if [ -z "$hipclang" ]; then
+        skipped=$((skipped + 1))
+    elif "$hipclang" -x hip -std=c++17 -nogpuinc -nogpulib --offload-arch=gfx1030 --offload-device-only -fsyntax-only \
+        -include "$out/other_types.h" "${BUILD:-build}/kernels.source"; then
+        echo "the source for HIPRTC: compiles beside other types"
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
+    cp "${BUILD:-build}/kernels.source" "$out/kernels.source"
+    printf '\0' >>"$out/kernels.source"
 }
 
 targets="$nvidia $amd"
@@ -168,6 +185,10 @@ for target in $targets; do
     esac
 done
 case ${1-all} in nvidia | all) declarations WITH_CUDA cuda.h "${nvcc:-c++}" ${nvcc:+-cudart none} ;; esac
-case ${1-all} in amd | all) declarations WITH_HIP hip/hip_runtime_api.h "${CXX:-c++}" ;; esac
+case ${1-all} in amd | all)
+    hiprtc
+    declarations WITH_HIP hip/hip_runtime_api.h "${CXX:-c++}"
+    ;;
+esac
 [ $skipped = 0 ] && echo "$passed passed, $failed failed" || echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -101,9 +101,11 @@ static struct {
     int blas_objects;
     long blas_calls, products;
     standin_blas blas;
+    long rtc_calls, rtc_fail; /* see standin_rtc.h */
+    int rtc_programs;
     char text[4096];
     standin_device device;
-} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, NULL, 0, 0, 0, {-1, 0, 0}, "",
+} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, NULL, 0, 0, 0, {-1, 0, 0}, 0, -1, 0, "",
         {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0}};
 
 static __thread int si_depth, si_hip_device = 7; /* contexts pushed by this thread */
@@ -127,7 +129,7 @@ int standin_violations(const char **text) {
 }
 
 static int si_live(void) {
-    int n = si.modules + si.contexts + si.blas_objects;
+    int n = si.modules + si.contexts + si.blas_objects + si.rtc_programs;
     const si_memory *m;
     const si_event *e;
     const si_graph *g;
@@ -1012,7 +1014,8 @@ int hipGraphExecDestroy(void *exec) { return cuGraphExecDestroy(exec); }
 int hipGraphDestroy(void *graph) { return cuGraphDestroy(graph); }
 
 /* ================================================================================================
-   The functions of libcublasLt.so and libhipblaslt.so
+   The functions of libcublasLt.so, libhipblaslt.so and libhiprtc.so
    ================================================================================================ */
 
 #include "standin_blas.h"
+#include "standin_rtc.h"

@@ -38,6 +38,7 @@ int standin_violations(const char **text);
 void standin_get_stats(standin_stats *stats);
 void standin_fail(long call, long launch, int code); /* call or launch of this number gives `code`; -1: none */
 void standin_set_blas(const standin_blas *blas);
+void standin_fail_rtc(long call); /* call of HIPRTC of this number fails; -1: none */
 void standin_set_device(const standin_device *device);
 void standin_get_device(standin_device *device);
 

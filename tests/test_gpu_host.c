@@ -169,6 +169,69 @@ static void test_gpu_host_images(void) {
     }
 }
 
+/* An image that packs a short text as it is. */
+static fg__gpu_image gpu_text_image(const char *target, const char *text, char *packed, const char **piece) {
+    size_t n = strlen(text);
+    fg__gpu_image image;
+    packed[0] = (char)0xF0; /* 15 literals and more */
+    packed[1] = (char)(n - 15);
+    memcpy(packed + 2, text, n);
+    *piece = packed;
+    image.target = target;
+    image.pieces = piece;
+    image.packed_bytes = n + 2;
+    image.bytes = n;
+    return image;
+}
+
+static fg_result gpu_open_images(const fg__gpu_image *images, int n) {
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg_result r;
+    memset(&desc, 0, sizeof(desc));
+    r = fg__gpu_open(&fg__hip_driver, images, n, &desc, &device);
+    if (r == FG_OK) fg__gpu_close(device);
+    return r;
+}
+
+/* Devices that no code object suits: HIPRTC compiles the source, where it is there and likes it; every call of it fails in turn. */
+static void test_gpu_host_compile(void) {
+    static const char good[] = "kernels of the test", bad[] = "#error kernels of the test";
+    char packed[3][64];
+    const char *pieces[3];
+    fg__gpu_image images[3];
+    standin_device device;
+    int i, failed = 0;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_standin.get_device(&device);
+    strcpy(device.isa, "gfx1013");
+    gpu_standin.set_device(&device);
+    images[0] = gpu_text_image("gfx1100", "code for another device", packed[0], &pieces[0]);
+    images[1] = gpu_text_image("source", good, packed[1], &pieces[1]);
+    images[2] = gpu_text_image("source", bad, packed[2], &pieces[2]);
+    CHECK(gpu_open_images(images, 1) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "gfx1013"));
+    CHECK(gpu_open_images(images, 2) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "HIPRTC"));
+    gpu_set_variable("FASTGEN_HIPRTC_LIBRARY", getenv("FASTGEN_HIP_LIBRARY"));
+    CHECKF(gpu_open_images(images, 2) == FG_OK, "%s", fg_last_error());
+    CHECK(gpu_open_images(images + 2, 1) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "kernels of the test are wrong"));
+    for (i = 0; i < 20; i++) {
+        standin_stats stats;
+        gpu_standin.fail_rtc(i);
+        failed += gpu_open_images(images, 2) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "error 11") != NULL;
+        gpu_standin.get_stats(&stats);
+        CHECKF(stats.live == 0, "call %d: %d objects are left", i, stats.live);
+    }
+    CHECKF(failed == 4, "%d calls failed", failed); /* to create, to compile, the size, the code */
+    gpu_standin.fail_rtc(-1);
+    device.reject_binaries = 1;
+    gpu_standin.set_device(&device);
+    CHECK(gpu_open_images(images, 2) == FG_ERROR_DEVICE);
+    images[1].bytes++;
+    CHECK(gpu_open_images(images, 2) == FG_ERROR_DEVICE && strstr(fg_last_error(), "damaged"));
+    gpu_set_variable("FASTGEN_HIPRTC_LIBRARY", "none");
+    gpu_standin_check();
+}
+
 /* Packed images: written by hand, cut off and damaged at every byte. */
 static void test_gpu_host_unpack(void) {
     static const char packed[] = "\x43" "abcd" "\x04\x00\x00" "\xF0\x01" "0123456789ABCDEF";
@@ -497,6 +560,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_device);
     RUN(test_gpu_host_drivers);
     RUN(test_gpu_host_images);
+    RUN(test_gpu_host_compile);
     RUN(test_gpu_host_unpack);
     RUN(test_gpu_host_model);
     RUN(test_gpu_host_copy_blocks);

@@ -72,7 +72,7 @@ static const fg__gpu_driver fg__cuda_driver = {
 #else
     {"libcuda.so.1", "libcuda.so"},
 #endif
-    fg__cuda_names, fg__cuda_attributes, 11040, false,
+    fg__cuda_names, fg__cuda_attributes, 11040, false, NULL,
 };
 
 static int fg__cuda_probe(void) { return fg__gpu_probe(&fg__cuda_driver); }

@@ -108,6 +108,9 @@ typedef struct fg__gpu_api {
 
 #define FG__GPU_FUNCTIONS ((int)(sizeof(fg__gpu_api) / sizeof(fg__gpu_fn)))
 
+struct fg__gpu_device;
+struct fg__gpu_image;
+
 /* One of the two drivers. */
 typedef struct fg__gpu_driver {
     const char *name, *label, *variable; /* the variable of the environment with the library's name */
@@ -116,11 +119,12 @@ typedef struct fg__gpu_driver {
     const int *attributes;               /* numbers of FG__GPU_ATTRIBUTES; -1: has none */
     int least_version;                   /* of driver_version */
     bool is_hip;
+    fg_result (*compile)(struct fg__gpu_device *d, const struct fg__gpu_image *source); /* when no image suits; NULL: cannot */
 } fg__gpu_driver;
 
 /* Compiled kernels, packed (see fg__gpu_unpack_image) and cut into strings of a length that every compiler takes. */
 typedef struct fg__gpu_image {
-    const char *target;        /* "sm_80", "compute_75" (PTX), "gfx1100", "gfx11-generic" */
+    const char *target;        /* "sm_80", "compute_75" (PTX), "gfx1100", "gfx11-generic"; "source" */
     const char *const *pieces; /* FG__GPU_PIECE bytes each, but for the last */
     size_t packed_bytes, bytes;
 } fg__gpu_image;
@@ -663,6 +667,9 @@ static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *ima
             score = suits;
             best = i;
         }
+        if (best < 0 && d->loader.driver->compile)
+            for (i = 0; i < n; i++)
+                if (strcmp(images[i].target, "source") == 0) return d->loader.driver->compile(d, &images[i]);
         if (best < 0)
             return r != FG_OK ? r : fg__fail(FG_ERROR_UNSUPPORTED, "%s (%s) has no kernels among those built in", d->name, d->isa);
         r = fg__gpu_try_image(d, &images[best]);

@@ -14,6 +14,14 @@
 #define FG_GPU_KERNELS_H
 
 #if defined(__HIP__) && !defined(__CUDACC__)
+/* HIPRTC has some of these names, with other types behind them, in some versions. */
+#define uint8_t fgk_uint8
+#define uint16_t fgk_uint16
+#define int8_t fgk_int8
+#define int32_t fgk_int32
+#define uint32_t fgk_uint32
+#define int64_t fgk_int64
+#define uint64_t fgk_uint64
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef signed char int8_t;
