@@ -356,7 +356,7 @@ typedef struct fg_engine_desc {
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
-    int token_budget;        /* most tokens per pass; 0: 256 */
+    int token_budget;        /* most tokens per pass; 0: 256, and 512 with target_tbt_ms, which keeps passes short by itself */
     bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
     float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
                                 of the pass's time that is fitted while running. splitfuse only. 0: no target */
@@ -817,6 +817,9 @@ struct fg_backend {
     /* Copies the first n_rows of a slot, all columns, to host memory [n_rows][width] (out), or back, behind what was submitted. NULL:
        the device cannot share a model with another (gpu_layers, kv_device), and fg_batch.first_op is not heeded. */
     fg_result (*copy_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, float *host, bool out);
+    /* Calls work(user, i) for each i < n on the host threads that passes run on, and returns when all are done; not while a pass is
+       in progress. NULL: there are none. */
+    void (*run)(fg_device *device, int n, void (*work)(void *user, int i), void *user);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -11080,7 +11083,7 @@ static int32_t fg__draw_candidate(fg__candidate *c, int n, float temperature, do
 static int32_t fg__draw_any(const float *x, int n, float max, float temperature, double u) {
     float w[FG__EXP_BLOCK];
     double sum = 0.0;
-    int i, j, length, last = fg__find_logit(x, n, max);
+    int i, j, length = 0, last = -1;
     u *= fg__sum_exp(x, n, max, temperature);
     for (i = 0; i < n; i += FG__EXP_BLOCK, u -= sum) {
         length = FG__MIN(FG__EXP_BLOCK, n - i);
@@ -11093,7 +11096,7 @@ static int32_t fg__draw_any(const float *x, int n, float max, float temperature,
         u -= w[j];
         if (u < 0.0) break;
     }
-    return last; /* the best token, should rounding carry u past the end */
+    return last >= 0 ? last : fg__find_logit(x, n, max); /* should rounding carry u past the end: the best token */
 }
 
 /* Whether no filter leaves anything out. */
@@ -16865,13 +16868,39 @@ static fg_result fg__cpu_profile(fg_device *handle, fg_roofs *roofs) {
     return FG_OK;
 }
 
+typedef struct fg__cpu_work {
+    int n;
+    void (*work)(void *user, int i);
+    void *user;
+} fg__cpu_work;
+
+static int fg__cpu_work_begin(void *user, int phase) { return phase == 0 ? ((fg__cpu_work *)user)->n : -1; }
+
+static void fg__cpu_work_run(void *user, int piece, int thread) {
+    const fg__cpu_work *w = (const fg__cpu_work *)user;
+    (void)thread;
+    w->work(w->user, piece);
+}
+
+static void fg__cpu_run(fg_device *handle, int n, void (*work)(void *user, int i), void *user) {
+    fg__cpu_work w;
+    fg__job job;
+    w.n = n;
+    w.work = work;
+    w.user = user;
+    job.begin = fg__cpu_work_begin;
+    job.run = fg__cpu_work_run;
+    job.user = &w;
+    fg__pool_run(&((fg__cpu_device *)handle)->pool, &job);
+}
+
 const fg_backend *fg_backend_cpu(void) {
     static const fg_backend backend = {FG_BACKEND_ABI, sizeof(fg_backend),  "cpu",           fg__cpu_probe,
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
                                        fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL,
-                                       fg__cpu_copy_slot};
+                                       fg__cpu_copy_slot, fg__cpu_run};
     return &backend;
 }
 /* ================================================================================================
@@ -19131,7 +19160,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL, NULL,
     };
     return &backend;
 }
@@ -19770,7 +19799,7 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
         fg__split_alloc, fg__split_free, fg__split_write, fg__split_read,
         fg__split_pack, fg__split_unpack, fg__split_prepare, fg__split_release,
         fg__split_submit, fg__split_wait, fg__split_copy_blocks, fg__split_profile,
-        fg__split_swap_blocks, fg__split_read_logits, NULL,
+        fg__split_swap_blocks, fg__split_read_logits, NULL, NULL,
     };
     fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
     fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
@@ -19927,6 +19956,8 @@ typedef struct fg__pass_entry {
     fg__sample_output drawn;
 } fg__pass_entry;
 
+enum { FG__MAX_DRAWERS = 8 }; /* threads that draw tokens of one pass */
+
 /* A pass from its making until it has been delivered. */
 typedef struct fg__flight {
     fg_batch batch;
@@ -19990,7 +20021,7 @@ struct fg_engine {
     fg_plan *plan;
     fg__kv kv;
     fg__sched sched;
-    fg__sample_scratch scratch;
+    fg__sample_scratch scratches[FG__MAX_DRAWERS]; /* the first for what one thread samples */
     fg__flight flights[2];    /* by turns; in progress are those from n_landed to n_launched-1 */
     unsigned n_launched, n_landed;
     bool native;              /* the device has a queue of passes */
@@ -21176,7 +21207,8 @@ static void fg__row_input(fg_engine *e, const fg_output *output, int row, fg__ro
 }
 
 /* Draws the token after the known ones of `s` from a row of a pass. */
-static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_output *out) {
+static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_scratch *scratch,
+                                   fg__sample_output *out) {
     const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
@@ -21199,7 +21231,7 @@ static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
     in.want_logprob = r->desc.logprobs || r->keep;
-    return fg__sample(&e->env, &e->scratch, &r->sampler, &in, out);
+    return fg__sample(&e->env, scratch, &r->sampler, &in, out);
 }
 
 /* Takes in what was drawn. False: the sample has ended with it. */
@@ -21213,7 +21245,7 @@ static bool fg__sequence_take(fg_engine *e, fg__sequence *s, fg_result result, c
 /* Samples the next token of `s` from a row of the pass. False: the sample has ended with it. */
 static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__sample_output out;
-    fg_result result = fg__sequence_draw(e, s, output, row, &out);
+    fg_result result = fg__sequence_draw(e, s, output, row, &e->scratches[0], &out);
     return fg__sequence_take(e, s, result, &out);
 }
 
@@ -21313,7 +21345,7 @@ static bool fg__sequence_report(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_history = in.n_prompt = position;
     in.row = r->desc.on_logits ? NULL : &output->rows[row];
     in.n_top = r->desc.top_logprobs;
-    if (fg__sample(&e->env, &e->scratch, &greedy, &in, &out) != FG_OK) return false;
+    if (fg__sample(&e->env, &e->scratches[0], &greedy, &in, &out) != FG_OK) return false;
     if (!(node = fg__event_new(&e->env, NULL, 0, out.top, out.n_top))) return false;
     node->event.type = FG_EVENT_PROMPT;
     node->event.position = position;
@@ -21514,7 +21546,7 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
         r->times.first_token = e->pass_end;
         r->sampled = true;
     }
-    result = fg__sample(&e->env, &e->scratch, &greedy, &in, &out);
+    result = fg__sample(&e->env, &e->scratches[0], &greedy, &in, &out);
     if (result != FG_OK) r->beam_result = result; /* the other beams may be in this pass: the request ends when all have reported */
     s->beam->n_next = out.n_top;
     memcpy(s->beam->next, out.top, (size_t)out.n_top * sizeof(out.top[0]));
@@ -21568,15 +21600,45 @@ static unsigned fg__engine_in_flight(const fg_engine *e) { return e->n_launched 
 
 static fg__flight *fg__engine_flight(fg_engine *e, unsigned number) { return &e->flights[number & 1]; }
 
-/* Draws what follows the sequences of a pass, all plain, so that the next can begin; text and events come later. */
-static void fg__flight_draw(fg_engine *e, fg__flight *f) {
+/* Whether what follows a sequence of a pass can be drawn by itself, before anything else is done with the pass. */
+static bool fg__entry_draws(const fg__pass_entry *entry) {
+    const fg__sequence *s = entry->sequence;
+    const fg__request *r = s->request;
+    return !s->ended && fg__entry_is_last(entry) && r->n_max && !r->beams && !r->desc.on_logits && !s->seq.every_row && !entry->n_drafted &&
+           (r->n == 1 || r->forked);
+}
+
+typedef struct fg__draw_job {
+    fg_engine *engine;
+    fg__flight *flight;
+    int n;
+} fg__draw_job;
+
+/* Every n-th of the entries. */
+static void fg__flight_draw_some(void *user, int first) {
+    fg__draw_job *job = (fg__draw_job *)user;
+    fg_engine *e = job->engine;
     int i;
-    for (i = 0; i < f->n_entries && f->result == FG_OK; i++) {
-        fg__pass_entry *entry = &f->entries[i];
-        if (entry->sequence->ended || !fg__entry_is_last(entry) || !entry->sequence->request->n_max) continue;
-        entry->result = fg__sequence_draw(e, entry->sequence, &f->output, entry->row, &entry->drawn);
+    for (i = first; i < job->flight->n_entries; i += job->n) {
+        fg__pass_entry *entry = &job->flight->entries[i];
+        if (!fg__entry_draws(entry)) continue;
+        entry->result = fg__sequence_draw(e, entry->sequence, &job->flight->output, entry->row + entry->n_rows - 1, &e->scratches[first], &entry->drawn);
         entry->is_drawn = true;
     }
+}
+
+/* Draws what follows the sequences of a pass: where the next one waits for it, and where there are threads for it. Text and events
+   come later. */
+static void fg__flight_draw(fg_engine *e, fg__flight *f) {
+    fg__draw_job job;
+    int most = e->backend->run && f->output.logits ? FG__MIN(FG__MIN(FG__MAX_DRAWERS, e->caps.n_threads), f->n_entries) : 1;
+    if (f->result != FG_OK) return;
+    job.engine = e;
+    job.flight = f;
+    for (job.n = 1; job.n < most; job.n++)
+        if (fg__sample_scratch_reserve(&e->env, &e->scratches[job.n], e->graph.n_vocab) != FG_OK) break;
+    if (job.n > 1) e->backend->run(e->device, job.n, fg__flight_draw_some, &job);
+    else fg__flight_draw_some(&job, 0);
 }
 
 /* Puts what the pass before drew in place of the tokens that were not known. */
@@ -21762,7 +21824,7 @@ static fg_result fg__draft_draw(fg_engine *e, fg__sequence *s, const fg_output *
     in.row = &output->rows[row];
     in.banned = r->banned;
     in.n_banned = in.position - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
-    result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
+    result = fg__sample(&e->env, &e->scratches[0], &r->sampler, &in, &out);
     *token = out.token;
     return result;
 }
@@ -22003,6 +22065,7 @@ static void fg__engine_land(fg_engine *e) {
     e->pass_end = e->device_end = f->end;
     e->n_landed++;
     for (i = 0; i < f->n_entries; i++) fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
+    if (!fg__engine_in_flight(e) && !e->driver.running && f->output.logits && e->backend->run) fg__flight_draw(e, f);
     if (f->result == FG_OK) fg__engine_take_output(e, f);
     else fg__engine_fail_pass(e, f);
     fg__engine_leave(e, f);
@@ -22214,7 +22277,7 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     d->n_threads = e->caps.n_threads;
     d->device = e->caps.name;
     if (!d->max_seqs) d->max_seqs = 64;
-    if (!d->token_budget) d->token_budget = e->caps.token_budget;
+    if (!d->token_budget) d->token_budget = e->caps.token_budget * (d->target_tbt_ms > 0 ? 2 : 1);
     if (!d->block_tokens) d->block_tokens = e->caps.block_tokens;
     if (!d->priority_head_start) d->priority_head_start = 256;
     tokens = (size_t)FG__MAX(d->max_context ? d->max_context : e->model->hp.n_ctx_train, 8 * 2048);
@@ -22580,7 +22643,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if ((r = fg__draft_make(e)) != FG_OK) return r;
     if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
-    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
+    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratches[0], FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
     fg__engine_make_swap(e);
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
@@ -22678,6 +22741,7 @@ static void fg__engine_close_device(fg_engine *e) {
 
 void fg_engine_free(fg_engine *e) {
     fg__env env;
+    int i;
     if (!e) return;
     env = e->env;
     if (e->traced) fg__trace(e, "\n]\n");
@@ -22688,7 +22752,7 @@ void fg_engine_free(fg_engine *e) {
     if (e->sched.env) fg__sched_destroy(&e->sched);
     if (e->kv.env) fg__kv_destroy(&e->kv);
     if (e->builder.env) fg__graph_free(&e->builder);
-    fg__sample_scratch_free(&env, &e->scratch);
+    for (i = 0; i < FG__MAX_DRAWERS; i++) fg__sample_scratch_free(&env, &e->scratches[i]);
     fg__free(&env, e->weights);
     fg__free(&env, e->hook_logits);
     fg__free(&env, e->end_tokens);
