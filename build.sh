@@ -18,6 +18,7 @@ usage: ./build.sh [target ...]
   vulkan     backends/vulkan/fg_vulkan_spirv.h from shaders/ (needs glslangValidator), fg_vulkan_matrix.h (needs its version 13)
   cuda       backends/cuda/fg_cuda_kernels.h from backends/cuda/ (needs nvcc 12.8 or later)
   hip        backends/hip/fg_hip_kernels.h from the same kernels (needs clang 19 and lld)
+  source     build/kernels.source: the GPU kernels as one file, as HIPRTC gets them
   dist       dist/: what an app copies, fastgen.h and one header for each GPU backend, with kernels that were built
   clean      removes build/
 
@@ -136,6 +137,7 @@ standin() {
         ;;
     esac
     export FASTGEN_CUDA_LIBRARY="$library" FASTGEN_HIP_LIBRARY="$library"
+    export FASTGEN_CUBLASLT_LIBRARY=none FASTGEN_HIPBLASLT_LIBRARY=none FASTGEN_HIPRTC_LIBRARY=none # but where a test is about them
 }
 
 # unit NAME [FLAG ...]: builds tests/test.c as build/NAME and runs it.
@@ -263,16 +265,17 @@ target_vulkan() {
 
 # embed NAME TARGET=FILE...: the images as a header.
 embed() {
-    name=$1
+    backend=$1
     compile embed backends/cuda/embed.c -O1 -DFG_NO_SIMD
-    $RUN "$BUILD/embed$EXE" "$@" >"$BUILD/fg_${name}_kernels.h"
-    mv "$BUILD/fg_${name}_kernels.h" "backends/$name/fg_${name}_kernels.h"
+    $RUN "$BUILD/embed$EXE" "$@" >"$BUILD/fg_${backend}_kernels.h"
+    mv "$BUILD/fg_${backend}_kernels.h" "backends/$backend/fg_${backend}_kernels.h"
 }
 
-# PTX takes the version of the language down to what drivers from CUDA 11.4 on know, where the code needs no more.
+# PTX takes the version of the language down to what drivers from CUDA 11.4 on know, where the code needs no more: of what is newer
+# there are only hints about loads. The assembler says whether that holds.
 ptx() {
     ${NVCC:-nvcc} $NVFLAGS -arch="$1" -ptx -o "$2.new" backends/cuda/kernels.cu
-    sed 's/^\.version .*/.version 7.4/' "$2.new" >"$2"
+    sed -e 's/^\.version .*/.version 7.4/' -e '/^[[:space:]]*\.pragma "used_bytes_mask /d' "$2.new" >"$2"
     rm "$2.new"
     "$(dirname "$(command -v "${NVCC:-nvcc}")")/ptxas" -arch="sm_${1#compute_}" -o /dev/null "$2"
 }
@@ -282,7 +285,7 @@ NVFLAGS="-O3 -std=c++17 -fmad=false -Xcudafe --diag_suppress=177"
 target_cuda() {
     mkdir -p "$BUILD"
     images=
-    for target in ${CUDA_TARGETS-compute_75 compute_80 sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120}; do
+    for target in ${CUDA_TARGETS-compute_80 sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120}; do
         echo "kernels for $target" >&2
         case $target in
         compute_*) ptx "$target" "$BUILD/kernels.$target" ;;
@@ -295,18 +298,31 @@ target_cuda() {
     embed cuda $images
 }
 
+# The kernels' source as one file, for HIPRTC.
+target_source() {
+    mkdir -p "$BUILD"
+    one_header backends/cuda/kernels.cu >"$BUILD/kernels.source"
+}
+
+# Generic targets need version 6 of code objects (ROCm 6.3 and on load it); the others have one that older drivers load too.
 target_hip() {
-    [ -n "${HIPCC-}" ] || HIPCC=$(first_of clang-19 clang-20 clang-21 clang amdclang)
+    [ -n "${HIPCC-}" ] || HIPCC=$(first_of clang-21 clang-20 clang-19 clang amdclang)
     mkdir -p "$BUILD"
     images=
     for target in ${HIP_TARGETS-gfx9-generic gfx906 gfx90a gfx9-4-generic gfx942 gfx10-1-generic gfx10-3-generic gfx11-generic gfx12-generic}; do
+        case $target in *-generic) version=6 ;; *) version=5 ;; esac
+        if [ -z "${HIP_TARGETS-}" ] && ! $HIPCC --target=amdgcn-amd-amdhsa -nogpulib -mcpu="$target" -x c -fsyntax-only /dev/null 2>/dev/null; then
+            echo "kernels for $target: left out, $HIPCC does not know it" >&2
+            continue
+        fi
         echo "kernels for $target" >&2
-        $HIPCC -x hip -O3 -std=c++17 -ffp-contract=off -nogpuinc -nogpulib --cuda-device-only --no-gpu-bundle-output -mcode-object-version=6 \
+        $HIPCC -x hip -O3 -std=c++17 -ffp-contract=off -nogpuinc -nogpulib --cuda-device-only --no-gpu-bundle-output -mcode-object-version=$version \
             --offload-arch="$target" -Wno-unused -o "$BUILD/kernels.$target" backends/cuda/kernels.cu
         images="$images $target=$BUILD/kernels.$target"
     done
+    target_source
     # shellcheck disable=SC2086 # a list of files
-    embed hip $images
+    embed hip $images "source=$BUILD/kernels.source"
 }
 
 # one_header FILE: the file with the files of its own folder, and of backends/cuda, that it includes in their places.
@@ -356,7 +372,7 @@ target_clean() { rm -rf "$BUILD"; }
 [ $# -gt 0 ] || set -- tool
 for target in "$@"; do
     case $target in
-    tool | demo | test | examples | asan | tsan | fuzz | checks | vulkan | cuda | hip | dist | clean) "target_$target" ;;
+    tool | demo | test | examples | asan | tsan | fuzz | checks | vulkan | cuda | hip | source | dist | clean) "target_$target" ;;
     -h | --help | help) usage ;;
     *)
         echo "build.sh: no target '$target'; see ./build.sh --help" >&2

@@ -11,6 +11,8 @@ static struct {
     int (*violations)(const char **text);
     void (*get_stats)(standin_stats *stats);
     void (*fail)(long call, long launch, int code);
+    void (*set_blas)(const standin_blas *blas);
+    void (*fail_rtc)(long call);
     void (*set_device)(const standin_device *device);
     void (*get_device)(standin_device *device);
     standin_device device; /* as it is at first */
@@ -37,6 +39,7 @@ static bool gpu_standin_open(void) {
     if (!gpu_standin.library || !gpu_standin_symbol("standin_violations", &gpu_standin.violations)) return gpu_standin.library != NULL;
     gpu_standin_image = "stand-in";
     CHECK(gpu_standin_symbol("standin_get_stats", &gpu_standin.get_stats) && gpu_standin_symbol("standin_fail", &gpu_standin.fail) &&
+          gpu_standin_symbol("standin_set_blas", &gpu_standin.set_blas) && gpu_standin_symbol("standin_fail_rtc", &gpu_standin.fail_rtc) &&
           gpu_standin_symbol("standin_set_device", &gpu_standin.set_device) && gpu_standin_symbol("standin_get_device", &gpu_standin.get_device));
     gpu_standin.get_device(&gpu_standin.device);
     return true;

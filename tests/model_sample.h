@@ -39,14 +39,16 @@ static uint16_t model_half(float value) {
     return fg__f32_to_f16(value);
 }
 
-/* n random weights: floats, or the blocks of Q8_0 or Q4_K. */
+/* n random weights: floats of 32 or 16 bits, or the blocks of Q8_0 or Q4_K. */
 static void model_fill(fg_type type, unsigned char *to, int64_t n, float scale, float add, uint64_t *state) {
-    int64_t bytes = fg_type_bytes(type, n), block = type == FG_TYPE_Q4_K ? 144 : type == FG_TYPE_Q8_0 ? 34 : 4, i;
+    int64_t bytes = fg_type_bytes(type, n), block = type == FG_TYPE_Q4_K ? 144 : type == FG_TYPE_Q8_0 ? 34 : fg_type_bytes(type, 1), i;
     uint16_t half = model_half(scale / 100);
     for (i = 0; i < bytes; i++) to[i] = (unsigned char)test_random(state);
     for (i = 0; i < bytes; i += block) {
         float x = ((float)(test_random(state) >> 40) * (1.0f / 8388608.0f) - 1.0f) * scale + add;
+        uint16_t short_x = type == FG_TYPE_BF16 ? fg__f32_to_bf16(x) : model_half(x);
         if (type == FG_TYPE_F32) memcpy(to + i, &x, 4);
+        else if (type == FG_TYPE_F16 || type == FG_TYPE_BF16) memcpy(to + i, &short_x, 2);
         else memcpy(to + i, &half, 2);
         if (type == FG_TYPE_Q4_K) half = model_half(scale / 1000), memcpy(to + i, &half, 2), memcpy(to + i + 2, &half, 2);
     }

@@ -55,7 +55,7 @@ typedef struct si_event {
     uint64_t recorded, done;
 } si_event;
 
-enum { SI_COPY, SI_FILL, SI_LAUNCH, SI_RECORD, SI_WAIT, SI_GRAPH };
+enum { SI_COPY, SI_FILL, SI_LAUNCH, SI_RECORD, SI_WAIT, SI_GRAPH, SI_MATMUL };
 enum { SI_ON_DEVICE, SI_TO_DEVICE, SI_FROM_DEVICE };
 
 typedef struct si_command {
@@ -97,9 +97,15 @@ static struct {
     long calls, launches, fail_at, fail_launch;
     int fail_code, lost, violations;
     uint64_t random;
+    void *blas_list; /* see standin_blas.h */
+    int blas_objects;
+    long blas_calls, products;
+    standin_blas blas;
+    long rtc_calls, rtc_fail; /* see standin_rtc.h */
+    int rtc_programs;
     char text[4096];
     standin_device device;
-} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, "",
+} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, NULL, 0, 0, 0, {-1, 0, 0}, 0, -1, 0, "",
         {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0}};
 
 static __thread int si_depth, si_hip_device = 7; /* contexts pushed by this thread */
@@ -123,7 +129,7 @@ int standin_violations(const char **text) {
 }
 
 static int si_live(void) {
-    int n = si.modules + si.contexts;
+    int n = si.modules + si.contexts + si.blas_objects + si.rtc_programs;
     const si_memory *m;
     const si_event *e;
     const si_graph *g;
@@ -141,6 +147,8 @@ void standin_get_stats(standin_stats *stats) {
     stats->launches = si.launches;
     stats->live = si_live();
     stats->depth = si_depth;
+    stats->products = si.products;
+    stats->blas_calls = si.blas_calls;
     stats->bytes_used = si.bytes_used;
     stats->failed = si.fail_at >= 0 && si.calls > si.fail_at;
 }
@@ -156,6 +164,12 @@ void standin_fail(long call, long launch, int code) {
 
 void standin_set_device(const standin_device *device) { si.device = *device; }
 void standin_get_device(standin_device *device) { *device = si.device; }
+
+/* As standin_fail does for the driver. */
+void standin_set_blas(const standin_blas *blas) {
+    si.blas = *blas;
+    si.blas_calls = si.products = 0;
+}
 
 /* ---- Calls. ---- */
 
@@ -355,6 +369,8 @@ static int si_enqueue(si_stream *s, const si_command *c) {
     return good ? 0 : SI_OUT_OF_MEMORY;
 }
 
+static int si_blas_run(const void *args);
+
 static int si_execute(const si_command *c) {
     size_t i;
     int code;
@@ -369,6 +385,7 @@ static int si_execute(const si_command *c) {
         if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0])) return 0;
         si_violation("kernel %s: %s", c->kernel->name, hg_error());
         return SI_ILLEGAL_ADDRESS;
+    case SI_MATMUL: return si_blas_run(c->args);
     case SI_RECORD: c->event->done = c->ticket; return 0;
     case SI_GRAPH:
         for (i = 0; i < c->graph->n; i++)
@@ -616,9 +633,10 @@ static int si_graph_instantiate(si_graph **out, const si_graph *g) {
     for (i = 0; i < g->n; i++) {
         si_command c = g->commands[i];
         if (c.args) {
-            c.args = (unsigned char *)malloc(c.kernel->args_bytes + 1);
+            size_t bytes = c.kernel ? c.kernel->args_bytes : c.bytes;
+            c.args = (unsigned char *)malloc(bytes + 1);
             if (!c.args) return SI_OUT_OF_MEMORY;
-            memcpy(c.args, g->commands[i].args, c.kernel->args_bytes);
+            memcpy(c.args, g->commands[i].args, bytes);
         }
         if (!si_push(&(*out)->commands, &(*out)->n, &(*out)->capacity, &c)) return SI_OUT_OF_MEMORY;
     }
@@ -994,3 +1012,10 @@ int hipGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long fl
 int hipGraphLaunch(void *exec, void *stream) { return cuGraphLaunch(exec, stream); }
 int hipGraphExecDestroy(void *exec) { return cuGraphExecDestroy(exec); }
 int hipGraphDestroy(void *graph) { return cuGraphDestroy(graph); }
+
+/* ================================================================================================
+   The functions of libcublasLt.so, libhipblaslt.so and libhiprtc.so
+   ================================================================================================ */
+
+#include "standin_blas.h"
+#include "standin_rtc.h"

@@ -25,11 +25,20 @@ typedef struct standin_stats {
     int depth;                   /* contexts that this thread has pushed */
     size_t bytes_used;
     bool failed;                 /* the call that was to fail has come */
+    long products, blas_calls;   /* of cuBLASLt or hipBLASLt, since standin_set_blas */
 } standin_stats;
+
+typedef struct standin_blas {
+    long fail_at;   /* the call of this number fails; -1: none */
+    int wrong;      /* 1: results are wrong */
+    int no_capture; /* 1: products during a capture fail, and break it */
+} standin_blas;
 
 int standin_violations(const char **text);
 void standin_get_stats(standin_stats *stats);
 void standin_fail(long call, long launch, int code); /* call or launch of this number gives `code`; -1: none */
+void standin_set_blas(const standin_blas *blas);
+void standin_fail_rtc(long call); /* call of HIPRTC of this number fails; -1: none */
 void standin_set_device(const standin_device *device);
 void standin_get_device(standin_device *device);
 

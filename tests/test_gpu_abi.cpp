@@ -4,7 +4,8 @@
        c++ -std=c++17 -DWITH_CUDA -I /usr/local/cuda/include tests/test_gpu_abi.cpp && ./a.out
        c++ -std=c++17 -DWITH_HIP tests/test_gpu_abi.cpp && ./a.out        (Debian: libamdhip64-dev)
 
-   tests/check_gpu_targets.sh runs it where the headers are. */
+   tests/check_gpu_targets.sh runs it where the headers are. With the one-file source of the kernels as an argument it also compiles that
+   by HIPRTC, where FASTGEN_HIPRTC_LIBRARY or libhiprtc.so is one. */
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
 #include "../backends/cuda/fg_cuda.h"
@@ -87,14 +88,29 @@ static void check_all() {
     check<decltype(fg__gpu_api::graph_destroy), decltype(&cuGraphDestroy)>(offsetof(fg__gpu_api, graph_destroy), NAMES, "cuGraphDestroy");
 }
 #elif defined(WITH_HIP)
+#ifndef __HIP_PLATFORM_AMD__
 #define __HIP_PLATFORM_AMD__
+#endif
 #define __HIP_DISABLE_CPP_FUNCTIONS__
 /* Headers before 6.0 have it under its old name, with the old struct. */
 #define hipGetDeviceProperties hipGetDevicePropertiesR0600
 #include <hip/hip_runtime_api.h>
+#include <hip/hiprtc.h>
+static void check_compiler() {
+    const char *const *NAMES = fg__hip_rtc_names;
+    const size_t from = offsetof(fg__hip_rtc, create);
+    check<decltype(fg__hip_rtc::create), decltype(&hiprtcCreateProgram)>(offsetof(fg__hip_rtc, create) - from, NAMES, "hiprtcCreateProgram");
+    check<decltype(fg__hip_rtc::compile), decltype(&hiprtcCompileProgram)>(offsetof(fg__hip_rtc, compile) - from, NAMES, "hiprtcCompileProgram");
+    check<decltype(fg__hip_rtc::log_bytes), decltype(&hiprtcGetProgramLogSize)>(offsetof(fg__hip_rtc, log_bytes) - from, NAMES, "hiprtcGetProgramLogSize");
+    check<decltype(fg__hip_rtc::log), decltype(&hiprtcGetProgramLog)>(offsetof(fg__hip_rtc, log) - from, NAMES, "hiprtcGetProgramLog");
+    check<decltype(fg__hip_rtc::code_bytes), decltype(&hiprtcGetCodeSize)>(offsetof(fg__hip_rtc, code_bytes) - from, NAMES, "hiprtcGetCodeSize");
+    check<decltype(fg__hip_rtc::code), decltype(&hiprtcGetCode)>(offsetof(fg__hip_rtc, code) - from, NAMES, "hiprtcGetCode");
+    check<decltype(fg__hip_rtc::destroy), decltype(&hiprtcDestroyProgram)>(offsetof(fg__hip_rtc, destroy) - from, NAMES, "hiprtcDestroyProgram");
+}
 static_assert((int)hipErrorOutOfMemory == FG__GPU_OUT_OF_MEMORY && (int)hipErrorNoBinaryForGpu == FG__GPU_NO_BINARY, "errors");
 static void check_all() {
     const char *const *NAMES = fg__hip_names;
+    check_compiler();
     check<decltype(fg__gpu_api::init), decltype(&hipInit)>(offsetof(fg__gpu_api, init), NAMES, "hipInit");
     check<decltype(fg__gpu_api::driver_version), decltype(&hipDriverGetVersion)>(offsetof(fg__gpu_api, driver_version), NAMES, "hipDriverGetVersion");
     check<decltype(fg__gpu_api::device_count), decltype(&hipGetDeviceCount)>(offsetof(fg__gpu_api, device_count), NAMES, "hipGetDeviceCount");
@@ -135,8 +151,34 @@ static void check_all() {
 }
 #endif
 
-int main() {
+/* The kernels' source, one file, by a real HIPRTC, which needs no card; four types of weights, one of KV. */
+static void compile_by_hiprtc(const char *path) {
+#if defined(WITH_HIP)
+    const char *options[] = {"-O3", "-std=c++17", "-ffp-contract=off", "--offload-arch=gfx1030", "-DFG_ONLY_SOME"};
+    static fg__gpu_device d;
+    fg__hip_rtc rtc;
+    fg__file file;
+    void *program = NULL;
+    size_t bytes = 0;
+    memset(&file, 0, sizeof(file));
+    if (fg__hip_rtc_find(&d, &rtc) != FG_OK) {
+        printf("HIPRTC: skipped, it is not installed\n");
+        return;
+    }
+    if (fg__file_open(&file, path) != FG_OK || rtc.create(&program, (const char *)file.data, "fastgen.hip", 0, NULL, NULL) ||
+        rtc.compile(program, 5, options) || rtc.code_bytes(program, &bytes) || bytes < 10000)
+        failed++;
+    printf("HIPRTC: code of %lu bytes\n", (unsigned long)bytes);
+    if (program) (void)rtc.destroy(&program);
+    fg__file_close(&file);
+#else
+    (void)path;
+#endif
+}
+
+int main(int argc, char **argv) {
     check_all();
+    if (argc > 1) compile_by_hiprtc(argv[1]);
     printf(failed ? "0 passed, %d failed\n" : "1 passed, %d failed\n", failed);
     return failed != 0;
 }

@@ -169,6 +169,69 @@ static void test_gpu_host_images(void) {
     }
 }
 
+/* An image that packs a short text as it is. */
+static fg__gpu_image gpu_text_image(const char *target, const char *text, char *packed, const char **piece) {
+    size_t n = strlen(text);
+    fg__gpu_image image;
+    packed[0] = (char)0xF0; /* 15 literals and more */
+    packed[1] = (char)(n - 15);
+    memcpy(packed + 2, text, n);
+    *piece = packed;
+    image.target = target;
+    image.pieces = piece;
+    image.packed_bytes = n + 2;
+    image.bytes = n;
+    return image;
+}
+
+static fg_result gpu_open_images(const fg__gpu_image *images, int n) {
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg_result r;
+    memset(&desc, 0, sizeof(desc));
+    r = fg__gpu_open(&fg__hip_driver, images, n, &desc, &device);
+    if (r == FG_OK) fg__gpu_close(device);
+    return r;
+}
+
+/* Devices that no code object suits: HIPRTC compiles the source, where it is there and likes it; every call of it fails in turn. */
+static void test_gpu_host_compile(void) {
+    static const char good[] = "kernels of the test", bad[] = "#error kernels of the test";
+    char packed[3][64];
+    const char *pieces[3];
+    fg__gpu_image images[3];
+    standin_device device;
+    int i, failed = 0;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_standin.get_device(&device);
+    strcpy(device.isa, "gfx1013");
+    gpu_standin.set_device(&device);
+    images[0] = gpu_text_image("gfx1100", "code for another device", packed[0], &pieces[0]);
+    images[1] = gpu_text_image("source", good, packed[1], &pieces[1]);
+    images[2] = gpu_text_image("source", bad, packed[2], &pieces[2]);
+    CHECK(gpu_open_images(images, 1) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "gfx1013"));
+    CHECK(gpu_open_images(images, 2) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "HIPRTC"));
+    gpu_set_variable("FASTGEN_HIPRTC_LIBRARY", getenv("FASTGEN_HIP_LIBRARY"));
+    CHECKF(gpu_open_images(images, 2) == FG_OK, "%s", fg_last_error());
+    CHECK(gpu_open_images(images + 2, 1) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "kernels of the test are wrong"));
+    for (i = 0; i < 20; i++) {
+        standin_stats stats;
+        gpu_standin.fail_rtc(i);
+        failed += gpu_open_images(images, 2) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "error 11") != NULL;
+        gpu_standin.get_stats(&stats);
+        CHECKF(stats.live == 0, "call %d: %d objects are left", i, stats.live);
+    }
+    CHECKF(failed == 4, "%d calls failed", failed); /* to create, to compile, the size, the code */
+    gpu_standin.fail_rtc(-1);
+    device.reject_binaries = 1;
+    gpu_standin.set_device(&device);
+    CHECK(gpu_open_images(images, 2) == FG_ERROR_DEVICE);
+    images[1].bytes++;
+    CHECK(gpu_open_images(images, 2) == FG_ERROR_DEVICE && strstr(fg_last_error(), "damaged"));
+    gpu_set_variable("FASTGEN_HIPRTC_LIBRARY", "none");
+    gpu_standin_check();
+}
+
 /* Packed images: written by hand, cut off and damaged at every byte. */
 static void test_gpu_host_unpack(void) {
     static const char packed[] = "\x43" "abcd" "\x04\x00\x00" "\xF0\x01" "0123456789ABCDEF";
@@ -234,26 +297,27 @@ static void test_gpu_host_engine(void) {
     gpu_standin_check();
 }
 
-/* Greedy tokens of a request with the given options, and whether graphs were launched. */
-static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *options, int32_t *tokens, float *logprobs, int most) {
+/* Greedy tokens of a request with a prompt of n_prompt tokens, with the given options. */
+static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *options, int n_prompt, int budget, int32_t *tokens,
+                      float *logprobs, int most) {
     fg_engine_desc d = engine_desc(model, cpu_backend_of(path));
     fg_engine *e;
     fg_event event;
     fg_request_desc request;
     fg_request handle;
-    int32_t prompt[50];
+    int32_t prompt[240];
     bool busy = true;
     int i, n = 0;
-    for (i = 0; i < 50; i++) prompt[i] = 5 + i * 13 % 200;
+    for (i = 0; i < n_prompt; i++) prompt[i] = 5 + i * 13 % 200;
     cpu_gpu_options(path);
     d.backend_options = options;
-    d.token_budget = 20;
-    d.max_context = 128;
+    d.token_budget = budget;
+    d.max_context = 256;
     d.block_tokens = 16;
     e = engine_new(&d);
     memset(&request, 0, sizeof(request));
     request.tokens = prompt;
-    request.n_tokens = 50;
+    request.n_tokens = n_prompt;
     request.max_tokens = most;
     request.ignore_eos = request.logprobs = true;
     CHECK(fg_submit(e, &request, &handle) == FG_OK);
@@ -286,7 +350,7 @@ static void test_gpu_host_graphs(void) {
         options.image = gpu_standin_image;
         options.no_graphs = i == 1;
         gpu_standin.fail(-1, -1, 0);
-        CHECK(gpu_greedy(m.model, "cuda", &options, tokens[i], logprobs[i], 12) == 12);
+        CHECK(gpu_greedy(m.model, "cuda", &options, 50, 20, tokens[i], logprobs[i], 12) == 12);
         gpu_standin.get_stats(&stats);
         calls[i] = stats.calls;
     }
@@ -322,6 +386,100 @@ static void test_gpu_host_turns(void) {
     CHECKF(turns > 1, "%d turns", turns);
     CHECK(memcmp(out[0], out[1], n * sizeof(float)) == 0);
     for (i = 0; i < 2; i++) free(out[i]);
+    gpu_standin_check();
+}
+
+/* ---- Products by a library. ---- */
+
+/* Whether the stand-in driver is also cuBLASLt and hipBLASLt. */
+static void gpu_use_blas(bool use) {
+    gpu_set_variable("FASTGEN_CUBLASLT_LIBRARY", use ? getenv("FASTGEN_CUDA_LIBRARY") : "none");
+    gpu_set_variable("FASTGEN_HIPBLASLT_LIBRARY", use ? getenv("FASTGEN_HIP_LIBRARY") : "none");
+}
+
+typedef struct gpu_answer {
+    int32_t tokens[4];
+    float logprobs[4];
+    long products, calls; /* of the library */
+} gpu_answer;
+
+/* A prompt in three passes of 80 tokens: kernel by kernel, captured, and as a graph. */
+static gpu_answer gpu_blas_answer(fg_model *model, const char *path, const standin_blas *blas) {
+    fg_gpu_options options;
+    gpu_answer a;
+    standin_stats stats;
+    memset(&options, 0, sizeof(options));
+    memset(&a, 0, sizeof(a));
+    options.image = gpu_standin_image;
+    gpu_use_blas(blas != NULL);
+    if (blas) gpu_standin.set_blas(blas);
+    CHECK(gpu_greedy(model, path, &options, 240, 80, a.tokens, a.logprobs, 4) == 4);
+    gpu_standin.get_stats(&stats);
+    a.products = stats.products;
+    a.calls = stats.blas_calls;
+    gpu_use_blas(false);
+    return a;
+}
+
+static bool gpu_answers_are(const gpu_answer *a, const gpu_answer *b, float most) {
+    int i;
+    for (i = 0; i < 4; i++)
+        if (a->tokens[i] != b->tokens[i] || !(fabsf(a->logprobs[i] - b->logprobs[i]) <= most)) return false;
+    return true;
+}
+
+static void gpu_check_blas(const char *path, fg_type type) {
+    static const standin_blas good = {-1, 0, 0}, wrong = {-1, 1, 0}, no_capture = {-1, 0, 1};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    gpu_answer own, with;
+    spec.type = type;
+    model_sample_open(&m, &spec);
+    if (!m.model) return;
+    own = gpu_blas_answer(m.model, path, NULL);
+    with = gpu_blas_answer(m.model, path, &good);
+    /* two of the check, then those of three passes; passes of one token have none */
+    CHECKF(with.products == 2 + 3 * 2 * 7, "%s: %ld products", path, with.products);
+    CHECKF(gpu_answers_are(&own, &with, type == FG_TYPE_F16 ? 2e-3f : 2e-2f), "%s, type %d: another answer by the library", path, (int)type);
+    with = gpu_blas_answer(m.model, path, &wrong);
+    CHECKF(with.products == 1 && gpu_answers_are(&own, &with, 0), "%s: a library that is wrong was used", path);
+    with = gpu_blas_answer(m.model, path, &no_capture);
+    CHECKF(with.products == 2 + 2 * 7 && gpu_answers_are(&own, &with, 2e-2f), "%s: without capture", path);
+    model_sample_close(&m);
+}
+
+static void test_gpu_host_blas(void) {
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_check_blas("cuda", FG_TYPE_BF16);
+    gpu_check_blas("hip", FG_TYPE_F16);
+    gpu_check_blas("hip64", FG_TYPE_BF16);
+    gpu_standin_check();
+}
+
+/* Every call of the library fails in turn: the answer comes all the same. */
+static void test_gpu_host_blas_faults(void) {
+    standin_blas blas = {0, 0, 0};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    standin_device device;
+    standin_stats stats;
+    gpu_answer a;
+    bool came;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    spec.n_layers = 1;
+    spec.type = FG_TYPE_F16;
+    gpu_standin.get_device(&device);
+    device.idle = 1;
+    gpu_standin.set_device(&device);
+    model_sample_open(&m, &spec);
+    for (came = true; came && blas.fail_at < 1000; blas.fail_at += blas.fail_at < 30 ? 1 : 7) {
+        a = gpu_blas_answer(m.model, blas.fail_at % 2 ? "hip" : "cuda", &blas);
+        gpu_standin.get_stats(&stats);
+        CHECKF(stats.live == 0, "call %ld: %d objects are left", blas.fail_at, stats.live);
+        came = a.calls > blas.fail_at;
+    }
+    CHECKF(!came && blas.fail_at > 60, "%ld calls", blas.fail_at);
+    model_sample_close(&m);
     gpu_standin_check();
 }
 
@@ -402,6 +560,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_device);
     RUN(test_gpu_host_drivers);
     RUN(test_gpu_host_images);
+    RUN(test_gpu_host_compile);
     RUN(test_gpu_host_unpack);
     RUN(test_gpu_host_model);
     RUN(test_gpu_host_copy_blocks);
@@ -409,6 +568,8 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_engine);
     RUN(test_gpu_host_graphs);
     RUN(test_gpu_host_turns);
+    RUN(test_gpu_host_blas);
+    RUN(test_gpu_host_blas_faults);
     RUN(test_gpu_host_faults);
     RUN(test_gpu_host_out_of_memory);
 }

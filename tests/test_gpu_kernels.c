@@ -543,6 +543,49 @@ static void test_gpu_acts(void) {
     hg_close();
 }
 
+/* bfloat16 activations; what is left to do after a product by a library. */
+static void test_gpu_finish(void) {
+    uint64_t state = 5;
+    int act, i, t;
+    for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+        fg_gpu_acts_args b;
+        fg_gpu_gemm_args a;
+        memset(&b, 0, sizeof(b));
+        memset(&a, 0, sizeof(a));
+        hg.width = 32 << (act & 1);
+        b.src = a.src = gk_normal(3 * 150, &state);
+        b.acts = gk_put(NULL, 3 * 192 * 2);
+        b.count = a.count = gk_int(2);
+        b.k = a.n = b.src_stride = a.src_stride = 150;
+        b.acts_stride = 192;
+        b.max_rows = a.max_rows = 3;
+        b.bfloat = 1;
+        gk_run(FG_GPU_KERNEL_acts, &b);
+        for (i = 0; i < 2 * 192; i++) {
+            uint16_t wanted = i % 192 < 150 ? fg__f32_to_bf16(gk_floats(a.src)[i / 192 * 150 + i % 192]) : 0;
+            CHECK(((uint16_t *)(uintptr_t)b.acts)[i] == wanted);
+        }
+        a.scales = act % 2 ? gk_normal(3, &state) : 0;
+        a.bias = act % 3 ? gk_normal(150, &state) : 0;
+        a.src2 = act % 2 ? 0 : gk_normal(3 * 160, &state);
+        a.src2_stride = 160;
+        a.dst = gk_put(NULL, 3 * 170 * sizeof(float));
+        a.dst_stride = 170;
+        a.act = act;
+        gk_run(FG_GPU_KERNEL_finish, &a);
+        for (t = 0; t < 2; t++) {
+            double wanted[150];
+            for (i = 0; i < 150; i++)
+                wanted[i] = cpu_act(act, (double)gk_floats(a.src)[t * 150 + i] * (a.scales ? (double)gk_floats(a.scales)[t] : 1) +
+                                             (a.bias ? (double)gk_floats(a.bias)[i] : 0)) + (a.src2 ? (double)gk_floats(a.src2)[t * 160 + i] : 0);
+            CHECKF(gk_error(gk_floats(a.dst) + t * 170, wanted, 150) < 1e-6, "activation %d", act);
+        }
+        CHECK(isnan(gk_floats(a.dst)[2 * 170]));
+        gk_end();
+    }
+    hg_close();
+}
+
 /* ---- norm, act_mul, gather, copy ---- */
 
 static void gk_check_norm(int n, bool residual, bool weight, bool bias) {
@@ -996,13 +1039,13 @@ static void test_gpu_attention(void) {
 /* In matrix fragments: up to 64 queries, over more than one workgroup. */
 static void test_gpu_attention_wide(void) {
     static const gk_attn cases[] = {
-        {FG_GPU_F32, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 40}, {33, 5, 47}},
+        {FG_GPU_BF16, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 40}, {33, 5, 47}},
         {FG_GPU_F16, 8, 2, 64, 32, 0, 0.0f, 3, {1, 1, 30}, {530, 1, 516}},
         {FG_GPU_Q8_0, 4, 1, 128, 32, 0, 0.0f, 2, {1, 26}, {70, 40}},
         {FG_GPU_BF16, 2, 2, 80, 4, 0, 30.0f, 2, {37, 1}, {40, 21}},
         {FG_GPU_F16, 66, 1, 36, 8, 0, 0.0f, 2, {1, 3}, {40, 12}}, /* more heads than a workgroup has rows */
         {FG_GPU_Q8_0, 2, 1, 36, 16, 20, 0.0f, 2, {40, 1}, {50, 19}},
-        {FG_GPU_F32, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
+        {FG_GPU_F16, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
     };
     size_t i;
     for (hg.width = 32; hg.width <= 64; hg.width += 32)
@@ -1019,6 +1062,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);
+    RUN(test_gpu_finish);
     RUN(test_gpu_norm);
     RUN(test_gpu_elements);
     RUN(test_gpu_copy);

@@ -12,6 +12,9 @@
    must have compute capability 7.5 or later. fg_engine_desc.device takes a device's number or a part of its name; without it
    the first device is taken. The environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver.
 
+   Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, unless fg_gpu_options says
+   otherwise; FASTGEN_CUBLASLT_LIBRARY names another library, "none" for none.
+
    The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
 
@@ -69,7 +72,7 @@ static const fg__gpu_driver fg__cuda_driver = {
 #else
     {"libcuda.so.1", "libcuda.so"},
 #endif
-    fg__cuda_names, fg__cuda_attributes, 11040, false,
+    fg__cuda_names, fg__cuda_attributes, 11040, false, NULL,
 };
 
 static int fg__cuda_probe(void) { return fg__gpu_probe(&fg__cuda_driver); }

@@ -14,6 +14,7 @@ extern "C" {
 typedef struct fg_gpu_options {
     const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
     bool no_graphs;       /* kernels are launched one by one, not as graphs */
+    bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
     size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
@@ -107,6 +108,9 @@ typedef struct fg__gpu_api {
 
 #define FG__GPU_FUNCTIONS ((int)(sizeof(fg__gpu_api) / sizeof(fg__gpu_fn)))
 
+struct fg__gpu_device;
+struct fg__gpu_image;
+
 /* One of the two drivers. */
 typedef struct fg__gpu_driver {
     const char *name, *label, *variable; /* the variable of the environment with the library's name */
@@ -115,11 +119,12 @@ typedef struct fg__gpu_driver {
     const int *attributes;               /* numbers of FG__GPU_ATTRIBUTES; -1: has none */
     int least_version;                   /* of driver_version */
     bool is_hip;
+    fg_result (*compile)(struct fg__gpu_device *d, const struct fg__gpu_image *source); /* when no image suits; NULL: cannot */
 } fg__gpu_driver;
 
 /* Compiled kernels, packed (see fg__gpu_unpack_image) and cut into strings of a length that every compiler takes. */
 typedef struct fg__gpu_image {
-    const char *target;        /* "sm_80", "compute_75" (PTX), "gfx1100", "gfx11-generic" */
+    const char *target;        /* "sm_80", "compute_75" (PTX), "gfx1100", "gfx11-generic"; "source" */
     const char *const *pieces; /* FG__GPU_PIECE bytes each, but for the last */
     size_t packed_bytes, bytes;
 } fg__gpu_image;
@@ -151,12 +156,16 @@ static void *fg__gpu_library(const char *name) {
 #endif
 }
 
-static void fg__gpu_loader_close(fg__gpu_loader *loader) {
+static void fg__gpu_library_close(void *library) {
 #if FG__WINDOWS
-    if (loader->library) FreeLibrary((HMODULE)loader->library);
+    if (library) FreeLibrary((HMODULE)library);
 #else
-    if (loader->library) dlclose(loader->library);
+    if (library) dlclose(library);
 #endif
+}
+
+static void fg__gpu_loader_close(fg__gpu_loader *loader) {
+    fg__gpu_library_close(loader->library);
     memset(loader, 0, sizeof(*loader));
 }
 
@@ -224,6 +233,40 @@ typedef struct fg__gpu_stage {
     bool busy;
 } fg__gpu_stage;
 
+/* cuBLASLt or hipBLASLt, see fg_gpu_blas.h. Objects are pointers, results and enumerations int, in both. */
+typedef struct fg__gpu_blas_api {
+    int(FG__GPU_CALL *create)(void **handle);
+    int(FG__GPU_CALL *destroy)(void *handle);
+    int(FG__GPU_CALL *desc_create)(void **desc, int compute, int scale);
+    int(FG__GPU_CALL *desc_destroy)(void *desc);
+    int(FG__GPU_CALL *desc_set)(void *desc, int attribute, const void *value, size_t bytes);
+    int(FG__GPU_CALL *layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t stride);
+    int(FG__GPU_CALL *layout_destroy)(void *layout);
+    int(FG__GPU_CALL *preference_create)(void **preference);
+    int(FG__GPU_CALL *preference_destroy)(void *preference);
+    int(FG__GPU_CALL *preference_set)(void *preference, int attribute, const void *value, size_t bytes);
+    int(FG__GPU_CALL *heuristic)(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int most, void *results,
+                                 int *found);
+    int(FG__GPU_CALL *matmul)(void *handle, void *desc, const void *alpha, fg__gpu_pointer a, void *a_layout, fg__gpu_pointer b, void *b_layout,
+                              const void *beta, fg__gpu_pointer c, void *c_layout, fg__gpu_pointer d, void *d_layout, const void *algorithm,
+                              fg__gpu_pointer workspace, size_t workspace_bytes, void *stream);
+} fg__gpu_blas_api;
+
+typedef struct fg__gpu_blas_kind {
+    const char *label, *variable;
+    const char *libraries[3];
+    const char *const *names; /* of the functions */
+    int compute, transpose_a, transposed;
+} fg__gpu_blas_kind;
+
+typedef struct fg__gpu_blas {
+    const fg__gpu_blas_kind *kind;
+    fg__gpu_blas_api api;
+    void *library, *handle;
+    fg__gpu_range workspace;
+    bool tried, ready;
+} fg__gpu_blas;
+
 typedef struct fg__gpu_device {
     fg__env env;
     fg__gpu_loader loader;
@@ -240,6 +283,7 @@ typedef struct fg__gpu_device {
     fg__gpu_stage stages[FG__GPU_STAGES];
     void *module;
     void *functions[FG_GPU_KERNEL_COUNT];
+    fg__gpu_blas blas;
     struct fg__gpu_weight *weights;
 } fg__gpu_device;
 
@@ -469,6 +513,8 @@ static fg_result fg__gpu_read(fg_device *handle, const void *memory, size_t offs
     return r;
 }
 
+#include "fg_gpu_blas.h"
+
 /* ---- Opening. ---- */
 
 /* The name of an AMD device's instruction set. The structure of properties differs between versions, and the name is its one
@@ -621,6 +667,9 @@ static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *ima
             score = suits;
             best = i;
         }
+        if (best < 0 && d->loader.driver->compile)
+            for (i = 0; i < n; i++)
+                if (strcmp(images[i].target, "source") == 0) return d->loader.driver->compile(d, &images[i]);
         if (best < 0)
             return r != FG_OK ? r : fg__fail(FG_ERROR_UNSUPPORTED, "%s (%s) has no kernels among those built in", d->name, d->isa);
         r = fg__gpu_try_image(d, &images[best]);
@@ -637,6 +686,7 @@ static void fg__gpu_close(fg_device *handle) {
     if (d->is_open && fg__gpu_enter(d) == FG_OK) {
         if (d->copies) (void)d->api.stream_wait(d->copies);
         if (d->compute) (void)d->api.stream_wait(d->compute);
+        fg__gpu_blas_close(d);
         for (i = 0; i < FG__GPU_STAGES; i++) {
             fg__gpu_give_host(d, d->stages[i].at);
             if (d->stages[i].event) (void)d->api.event_destroy(d->stages[i].event);
@@ -924,6 +974,7 @@ typedef struct fg__gpu_step {
     int type, kernel; /* fg_op_type; the first of the op's, where there are several */
     int set, wide_set, wide_kernel; /* ATTENTION; -1: none for many queries */
     int src, src_col;      /* GEMM */
+    int blas_type;         /* GEMM; FG__GPU_BLAS_F16, FG__GPU_BLAS_BF16; 0: not for a library */
     bool per_row;
     fg__gpu_args args;
 } fg__gpu_step;
@@ -956,10 +1007,11 @@ typedef struct fg__gpu_plan {
     fg__gpu_set sets[FG__GPU_SETS];
     size_t *slot_at;     /* bytes from `memory` */
     size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
+    size_t products_bytes, workspace_bytes; /* for products by a library; 0: there are none */
     int acts_k, acts_rows;
     int tokens_at, positions_at, rows_at, draws_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
-    fg__gpu_range memory, batch, acts, scales, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range memory, batch, acts, scales, products, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
     fg__gpu_batch batches[FG__GPU_BLOCKS];
     int32_t *host_pairs;
     void *paired;        /* event: the pairs may change */
@@ -1009,7 +1061,7 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
 /* The kernel for many queries of an op; -1: there is none, or a request would feel how its prompt is cut. */
 static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
     fg_type type = plan->graph->groups[op->group].kv_type;
-    if (plan->device->options.invariant || type == FG_TYPE_F32) return -1; /* a cache of floats is for exact sums */
+    if (plan->device->options.invariant) return -1;
     return fg_gpu_wide_kernel((int)type, op->head_dim);
 }
 
@@ -1060,8 +1112,13 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
             (fg__gpu_set_of(plan, op, false) < 0 || (fg__gpu_wide_of(plan, op) >= 0 && fg__gpu_set_of(plan, op, true) < 0)))
             return fg__fail(FG_ERROR_UNSUPPORTED, "the model has more kinds of attention than GPU backends have room for");
         if (op->type != FG_OP_GEMM) continue;
+        rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
         plan->acts_k = FG__MAX(plan->acts_k, op->k);
-        plan->acts_rows = FG__MAX(plan->acts_rows, graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
+        plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
+        if (rows >= FG__GPU_BLAS_FROM && plan->device->blas.ready) {
+            plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
+            if (op->src2 >= 0 && op->src2 == op->dst) plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
+        }
     }
     plan->acts_bytes = fg__round_up((size_t)plan->acts_k, FG_GPU_ACTS_ALIGN) * fg__round_up((size_t)plan->acts_rows, FG_GPU_ACTS_ALIGN) * 2;
     for (i = 0; i < plan->n_sets; i++) plan->sets[i].counts_at = at, at += 2 * FG__GPU_TURNS;
@@ -1103,7 +1160,8 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     memset(memory, 0, sizeof(*memory));
     for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
     memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->tops_bytes + plan->batch_words * 4 +
-                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
+                          plan->products_bytes + plan->workspace_bytes + (size_t)plan->acts_rows * sizeof(float) +
+                          (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
     memory->total = memory->kv + memory->activations;
 }
 
@@ -1118,6 +1176,7 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_take(d, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->acts_bytes, &plan->acts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, (size_t)plan->acts_rows * sizeof(float), &plan->scales)) != FG_OK) return r;
+    if (plan->products_bytes && (r = fg__gpu_take(d, plan->products_bytes, &plan->products)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->partials_bytes, &plan->partials)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, row_bytes, &plan->rows)) != FG_OK) return r;
@@ -1172,6 +1231,7 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
         fg_gpu_gemm_args *a = &step->args.gemm;
         step->src = op->src;
         step->src_col = op->src_col;
+        step->blas_type = w->type == FG_TYPE_F16 ? FG__GPU_BLAS_F16 : w->type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : 0;
         a->weight = w->range.at;
         a->src = fg__gpu_slot(plan, op->src, op->src_col);
         a->acts = plan->acts.at;
@@ -1413,7 +1473,7 @@ typedef struct fg__gpu_launcher {
     fg__gpu_plan *plan;
     const fg__gpu_key *key;
     bool find_only;
-    int acts_slot, acts_col, acts_k; /* what is in `acts`; slot -1: nothing */
+    int acts_slot, acts_col, acts_k, acts_type; /* what is in `acts`; slot -1: nothing */
 } fg__gpu_launcher;
 
 static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function) {
@@ -1442,28 +1502,67 @@ static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
                          "launching a kernel");
 }
 
-/* A product; of many rows it reads half-float activations, which products of the same rows share. */
+/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library. */
+static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, int type) {
+    fg_gpu_acts_args acts;
+    fg_result r;
+    if (l->acts_slot == step->src && l->acts_col == step->src_col && l->acts_k == a->k && l->acts_type == type) return FG_OK;
+    memset(&acts, 0, sizeof(acts));
+    acts.src = a->src;
+    acts.acts = a->acts;
+    acts.scales = a->scales;
+    acts.count = a->count;
+    acts.k = a->k;
+    acts.src_stride = a->src_stride;
+    acts.acts_stride = a->acts_stride;
+    acts.max_rows = a->max_rows;
+    acts.bfloat = type == FG__GPU_BLAS_BF16;
+    if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_acts, &acts)) != FG_OK) return r;
+    l->acts_slot = step->src;
+    l->acts_col = step->src_col;
+    l->acts_k = a->k;
+    l->acts_type = type;
+    return FG_OK;
+}
+
+/* A product by the library, then what is added to it. What the library refuses is done by our kernels, now and from then on: *done
+   is false then. */
+static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, bool *done) {
+    fg__gpu_plan *plan = l->plan;
+    fg__gpu_device *d = plan->device;
+    bool in_place = !a->src2 || a->src2 != a->dst;
+    fg_gpu_gemm_args rest = *a;
+    fg__gpu_blas_product p;
+    fg_result r = fg__gpu_launch_acts(l, step, a, step->blas_type);
+    int code;
+    if (r != FG_OK) return r;
+    rest.src = in_place ? a->dst : plan->products.at;
+    rest.src_stride = in_place ? a->dst_stride : a->n;
+    if (step->blas_type == FG__GPU_BLAS_BF16) rest.scales = 0;
+    p.type = step->blas_type;
+    p.n = a->n, p.k = a->k, p.rows = a->max_rows;
+    p.weight = a->weight, p.acts = a->acts, p.out = rest.src;
+    p.weight_stride = a->layout.stride / 2, p.acts_stride = a->acts_stride, p.out_stride = rest.src_stride;
+    if (!l->find_only && (code = fg__gpu_blas_multiply(d, &p)) != 0) {
+        fg__log(&d->env, FG_LOG_WARNING, "%s gives error %d; large products are done without it", d->blas.kind->label, code);
+        d->blas.ready = *done = false;
+        return FG_OK;
+    }
+    return rest.scales || a->bias || a->act || a->src2 ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : FG_OK;
+}
+
+/* A product; of many rows it reads half-float activations. */
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
-    const fg__gpu_plan *plan = l->plan;
-    int which = fg_gpu_product_for(rows, plan->device->options.invariant);
+    const fg__gpu_device *d = l->plan->device;
+    int which = fg_gpu_product_for(rows, d->options.invariant);
+    bool done = true;
     fg_result r;
     a->max_rows = rows;
-    if (which >= FG_GPU_GEMM16 && (l->acts_slot != step->src || l->acts_col != step->src_col || l->acts_k != a->k)) {
-        fg_gpu_acts_args acts;
-        memset(&acts, 0, sizeof(acts));
-        acts.src = a->src;
-        acts.acts = a->acts;
-        acts.scales = a->scales;
-        acts.count = a->count;
-        acts.k = a->k;
-        acts.src_stride = a->src_stride;
-        acts.acts_stride = a->acts_stride;
-        acts.max_rows = rows;
-        if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_acts, &acts)) != FG_OK) return r;
-        l->acts_slot = step->src;
-        l->acts_col = step->src_col;
-        l->acts_k = a->k;
+    if (rows >= FG__GPU_BLAS_FROM && step->blas_type && d->blas.ready && l->plan->workspace_bytes) {
+        r = fg__gpu_launch_blas(l, step, a, &done);
+        if (r != FG_OK || (done && !l->find_only)) return r;
     }
+    if (which >= FG_GPU_GEMM16 && (r = fg__gpu_launch_acts(l, step, a, FG__GPU_BLAS_F16)) != FG_OK) return r;
     return fg__gpu_launch(l, step->kernel + which, a);
 }
 
@@ -1542,7 +1641,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.key = key;
     l.find_only = find_only;
     l.acts_slot = -1;
-    l.acts_col = l.acts_k = 0;
+    l.acts_col = l.acts_k = l.acts_type = 0;
     for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
@@ -1606,9 +1705,10 @@ static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
         graph->key = *key;
         if ((r = fg__gpu_launch_all(plan, key, true)) != FG_OK) return r;
     } else if (!graph->exec && !d->options.no_graphs) {
+        bool by_library = d->blas.ready;
         r = fg__gpu_graph_make(plan, graph);
         if (r != FG_OK && (d->lost || r == FG_ERROR_OUT_OF_MEMORY)) return r;
-        if (r != FG_OK) {
+        if (r != FG_OK && by_library == d->blas.ready) { /* else the library broke the capture; the next has none */
             fg__log(&d->env, FG_LOG_WARNING, "%s; kernels are launched one by one", fg_last_error());
             d->options.no_graphs = true;
         }
@@ -1641,6 +1741,7 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
     fg__gpu_give(d, &plan->rows);
     fg__gpu_give(d, &plan->parts);
     fg__gpu_give(d, &plan->partials);
+    fg__gpu_give(d, &plan->products);
     fg__gpu_give(d, &plan->scales);
     fg__gpu_give(d, &plan->acts);
     fg__gpu_give(d, &plan->batch);
@@ -1668,7 +1769,11 @@ static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *
     plan->slot_at = (size_t *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(size_t));
     if (!plan->slot_at) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__gpu_check_graph(plan, measure)) != FG_OK) return r;
-    if ((r = fg__gpu_lay(plan)) != FG_OK) return r;
+    if (graph->max_tokens >= FG__GPU_BLAS_FROM && (r = fg__gpu_enter(d)) == FG_OK) {
+        fg__gpu_blas_open(d);
+        fg__gpu_leave(d);
+    }
+    if (r != FG_OK || (r = fg__gpu_lay(plan)) != FG_OK) return r;
     fg__gpu_count(plan, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;

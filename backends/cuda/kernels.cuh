@@ -248,6 +248,13 @@ FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
     uint32_t *out = (uint32_t *)((uint16_t *)a->acts + (int64_t)row * a->acts_stride);
     float most = 0.0f, factor;
     if (row >= fgk_count(a->count)) return;
+    if (a->bfloat) {
+        for (i = fgk_thread(); i < a->acts_stride / 2; i += FG_GPU_GEMV_THREADS) {
+            float x = 2 * i < a->k ? fgk_load(src + 2 * i) : 0.0f, y = 2 * i + 1 < a->k ? fgk_load(src + 2 * i + 1) : 0.0f;
+            fgk_store_u32(out + i, fgk_float_to_bfloat(x) | fgk_float_to_bfloat(y) << 16);
+        }
+        return;
+    }
     for (i = fgk_thread(); i < a->k; i += FG_GPU_GEMV_THREADS) most = fgk_max(fgk_abs(fgk_load(src + i)), most);
     most = fgk_block_max(most, parts);
     e = 140 - (int)(fgk_bits(most) >> 23);
@@ -271,15 +278,28 @@ FG_DEV void fgk_finish(const fg_gpu_gemm_args *a, int row, int j, float x) {
     fgk_store((float *)a->dst + (int64_t)row * a->dst_stride + j, x);
 }
 
+/* Products of a workgroup, [cols][FG_FINISH_ROW] floats in shared memory, to dst: adjacent threads have adjacent elements. Not
+   unrolled, so that there is code for the activations once. */
+enum { FG_FINISH_ROWS = 64, FG_FINISH_ROW = FG_FINISH_ROWS + 4 };
+
+FG_DEV void fgk_finish_tile(const fg_gpu_gemm_args *a, const float *tile, int n0, int col0, int cols, int count, int threads) {
+    int i;
+    FG_ROLLED for (i = fgk_thread(); i < FG_FINISH_ROWS * cols; i += threads) {
+        int j = n0 + i % FG_FINISH_ROWS, t = col0 + i / FG_FINISH_ROWS;
+        if (j < a->n && t < count)
+            fgk_finish(a, t, j, fgk_get(tile + i / FG_FINISH_ROWS * FG_FINISH_ROW + i % FG_FINISH_ROWS) * fgk_load((const float *)a->scales + t));
+    }
+}
+
 /* For few rows: a group takes two rows of the weight and `cols` rows of src, its lanes divide k: 1024 of it at a time, of which
    src goes through shared memory (4 words of padding after each 32, against conflicts). */
 enum { FG_GEMV_K = 1024, FG_GEMV_PAD = 1152 };
 
 FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
-    int count = fgk_count(a->count), col0 = fgk_block_y() * cols, lane = fgk_lane(), units = (a->k + 31) / 32, k0, i, g, r, c, j;
+    int count = fgk_count(a->count), col0 = fgk_block_y() * cols, lane = fgk_lane(), units = (a->k + 31) / 32, k0, i, g, r, c;
     int row0 = fgk_block_x() * FG_GPU_GEMV_ROWS + fgk_group() * 2;
     const char *rows[2];
-    float acc[2][8];
+    float acc[2][8], mine = 0.0f;
     if (col0 >= count) return;
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = row0 + r < a->n ? row0 + r : a->n - 1;
@@ -315,9 +335,20 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
     FG_UNROLL for (r = 0; r < 2; r++)
         FG_UNROLL for (c = 0; c < cols; c++) {
             float sum = fgk_group_sum(acc[r][c]);
-            j = r * cols + c;
-            if (lane == j && row0 + r < a->n && col0 + c < count) fgk_finish(a, col0 + c, row0 + r, sum);
+            if (lane == r * cols + c) mine = sum;
         }
+    r = lane / cols;
+    c = lane % cols;
+    if (r < 2 && row0 + r < a->n && col0 + c < count) fgk_finish(a, col0 + c, row0 + r, mine);
+}
+
+/* What is left to do after a product by a library: a thread per element. */
+FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
+    int row = fgk_block_y(), j = fgk_block_x() * FG_GPU_THREADS + fgk_thread();
+    float x;
+    if (row >= fgk_count(a->count) || j >= a->n) return;
+    x = fgk_load((const float *)a->src + (int64_t)row * a->src_stride + j);
+    fgk_finish(a, row, j, a->scales ? x * fgk_load((const float *)a->scales + row) : x);
 }
 
 /* For many rows: 64 rows of the weight by `cols` (16 or 64) rows of half-float activations, 64 of k at a time. The weight is
@@ -352,6 +383,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
     int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() * cols, me = fgk_thread();
     int warp = me / FG_WARP, units = (a->k + 31) / 32, k0, s, c, i, kk, buffer = 0, row = n0 + me / 2;
     const char *from = (const char *)a->weight + (int64_t)(row < a->n ? row : a->n - 1) * a->layout.stride;
+    float *out = (float *)(void *)w_tiles; /* at the end */
     fgk_unit unit;
     fgk_sums sums[2][4]; /* a warp has every fourth (of 64 lanes: second) strip of 16 rows of the weight */
     if (col0 >= count) return;
@@ -385,22 +417,23 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
     }
     FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
         FG_UNROLL for (c = 0; c < cols / 16; c++)
-            FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
-                int j = n0 + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 + fgk_sum_row(i), t = col0 + c * 16 + fgk_sum_col(i);
-                if (j < a->n && t < count) fgk_finish(a, t, j, sums[s][c].x[i] * fgk_load((const float *)a->scales + t));
-            }
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++)
+                fgk_put(out + (c * 16 + fgk_sum_col(i)) * FG_FINISH_ROW + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 + fgk_sum_row(i), sums[s][c].x[i]);
+    fgk_barrier();
+    fgk_finish_tile(a, out, n0, col0, cols, count, FG_GPU_THREADS);
 }
 
 /* For very many rows: 128 rows of the weight by 128 of activations, 64 of k at a time; a warp has 64 rows of the weight and 32 (of
    64 lanes: 64) of activations, which is what the reads of fragments from shared memory ask for. What comes next is loaded into
    registers while the tiles are multiplied. Sums are taken in the order of fgk_gemm. */
-FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, uint16_t *x, int type) {
+FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
     int warp = me / FG_WARP, units = (a->k + 31) / 32, strip = warp % 2 * 64, cols = FG_WARP, first = warp / 2 * cols, k0, s, c, i, kk;
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
     const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
     const uint16_t *acts = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 2 * 32;
-    uint16_t *to_w = w + me / 2 * FG_GEMM_PAD + me % 2 * 32, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
+    uint16_t *x = w + FG_GPU_BIG_ROWS * FG_GEMM_PAD, *to_w = w + me / 2 * FG_GEMM_PAD + me % 2 * 32, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
+    float *out = (float *)(void *)w; /* at the end */
     fgk_unit unit;
     fgk_u4 next[4];
     fgk_sums sums[4][4];
@@ -429,12 +462,16 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, uint16_t *x, i
             }
         }
     }
-    FG_UNROLL for (s = 0; s < 4; s++)
-        FG_UNROLL for (c = 0; c < cols / 16; c++)
-            FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
-                int j = n0 + strip + s * 16 + fgk_sum_row(i), t = col0 + first + c * 16 + fgk_sum_col(i);
-                if (j < a->n && t < count) fgk_finish(a, t, j, sums[s][c].x[i] * fgk_load((const float *)a->scales + t));
-            }
+    FG_ROLLED for (k0 = 0; k0 < FG_GPU_BIG_ROWS; k0 += FG_FINISH_ROWS) { /* half of the rows of the weight at a time */
+        fgk_barrier();
+        if (strip == k0)
+            FG_UNROLL for (s = 0; s < 4; s++)
+                FG_UNROLL for (c = 0; c < cols / 16; c++)
+                    FG_UNROLL for (i = 0; i < FG_SUMS; i++)
+                        fgk_put(out + (first + c * 16 + fgk_sum_col(i)) * FG_FINISH_ROW + s * 16 + fgk_sum_row(i), sums[s][c].x[i]);
+        fgk_barrier();
+        fgk_finish_tile(a, out, n0 + k0, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
+    }
 }
 
 /* ---- The KV cache. ---- */
@@ -628,7 +665,7 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
     FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
         float scores[4], before[4];
         FG_UNROLL for (r = 0; r < 4; r++) scores[r] = 0.0f;
-        FG_UNROLL for (d = 0; d < dim; d += piece) {
+        FG_ROLLED for (d = 0; d < dim; d += piece) {
             fgk_barrier();
             fgk_attn_tile(a, &item, a->kv.k, kv_head, base, d, tile, type, piece);
             fgk_barrier();
@@ -701,9 +738,7 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     offset = p & (a->kv.block_tokens - 1);
     row = fgk_kv_row(&a->kv, cache, type, block, offset, head);
     if (type == FG_GPU_F16) return fgk_load_u4(row + 2 * d);
-    if (type == FG_GPU_F32) {
-        FG_UNROLL for (j = 0; j < 8; j++) x[j] = d + j < n ? fgk_load((const float *)row + d + j) : 0.0f;
-    } else if (type == FG_GPU_BF16) {
+    if (type == FG_GPU_BF16) {
         v = fgk_load_u4(row + 2 * d);
         FG_UNROLL for (j = 0; j < 8; j++) {
             uint32_t word = j < 2 ? v.x : j < 4 ? v.y : j < 6 ? v.z : v.w;
@@ -1186,8 +1221,8 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_GEMV_KERNEL(T, 8, FG_TWO_AT_ONCE)                                                          \
     FG_GEMM_KERNEL(T, 16)                                                         \
     FG_GEMM_KERNEL(T, 64)                                                         \
-    FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
-              FG_SHARED(uint16_t, x, FG_GPU_BIG_ROWS *FG_GEMM_PAD); fgk_gemm_big(&args, w, x, FG_GPU_##T))
+    FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
+              fgk_gemm_big(&args, w, FG_GPU_##T))
 
 #define FG_KERNELS_OF_KV(T)                                                                             \
     FG_KERNEL(rope_kv_##T, rope_kv, FG_GPU_THREADS, FG_SHARED(float, x, 4 * FG_GPU_MAX_HEAD_DIM);       \
@@ -1195,9 +1230,8 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_ATTENTION_KERNEL(T, 64, 64)                                                                      \
     FG_ATTENTION_KERNEL(T, 128, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 256, 128)                                                                    \
-    FG_ATTENTION_KERNEL(T, 512, 64)                                                                     \
-    FG_WIDE_KERNEL(T, 64)                                                                               \
-    FG_WIDE_KERNEL(T, 128)
+    FG_ATTENTION_KERNEL(T, 512, 64)
+#define FG_WIDE_KERNELS_OF_KV(T) FG_WIDE_KERNEL(T, 64) FG_WIDE_KERNEL(T, 128)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
 FG_KERNELS_OF_WEIGHT(BF16)
@@ -1205,6 +1239,7 @@ FG_KERNELS_OF_WEIGHT(Q8_0)
 FG_KERNELS_OF_WEIGHT(Q4_K)
 FG_KERNELS_OF_WEIGHT(Q6_K)
 FG_KERNELS_OF_KV(F16)
+FG_WIDE_KERNELS_OF_KV(F16)
 #ifndef FG_ONLY_SOME
 FG_KERNELS_OF_WEIGHT(F32)
 FG_KERNELS_OF_WEIGHT(F16)
@@ -1220,11 +1255,14 @@ FG_KERNELS_OF_WEIGHT(IQ4_XS)
 FG_KERNELS_OF_WEIGHT(MXFP4)
 FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
+FG_WIDE_KERNELS_OF_KV(BF16)
 FG_KERNELS_OF_KV(Q8_0)
+FG_WIDE_KERNELS_OF_KV(Q8_0)
 #endif
 FG_KERNEL(combine, attention, FG_GPU_THREADS, fgk_combine(&args))
 FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
 FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
+FG_KERNEL(finish, gemm, FG_GPU_THREADS, fgk_finish_product(&args))
 FG_KERNEL(act_mul, act_mul, FG_GPU_THREADS, fgk_act_mul(&args))
 FG_KERNEL(gather, gather, FG_GPU_THREADS, fgk_gather(&args))
 FG_KERNEL(sample, sample, FG_GPU_GEMV_THREADS, fgk_sample(&args))

@@ -14,6 +14,14 @@
 #define FG_GPU_KERNELS_H
 
 #if defined(__HIP__) && !defined(__CUDACC__)
+/* HIPRTC has some of these names, with other types behind them, in some versions. */
+#define uint8_t fgk_uint8
+#define uint16_t fgk_uint16
+#define int8_t fgk_int8
+#define int32_t fgk_int32
+#define uint32_t fgk_uint32
+#define int64_t fgk_int64
+#define uint64_t fgk_uint64
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef signed char int8_t;
@@ -96,14 +104,16 @@ typedef struct fg_gpu_norm_args {
 } fg_gpu_norm_args;
 
 /* Half-float activations for the gemm kernels: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
-   overflows. Products of one src share them. */
+   overflows. With `bfloat` bfloat16, as they are. Products of one src share them. */
 typedef struct fg_gpu_acts_args {
     uint64_t src, acts, scales, count;
     int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: k rounded up to FG_GPU_ACTS_ALIGN */
+    int32_t bfloat;
 } fg_gpu_acts_args;
 
 /* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
-   bias, src2 may be 0; src2 may be dst. */
+   bias, src2 may be 0; src2 may be dst. `finish`: dst = act(src * scales + bias) + src2 with a product in src; scales may be 0, dst
+   may be src. */
 typedef struct fg_gpu_gemm_args {
     uint64_t weight, src, acts, scales, dst, src2, bias, count;
     fg_gpu_layout layout;
@@ -207,7 +217,9 @@ typedef struct fg_gpu_copy_args {
     X(attention64_##T, attention)    \
     X(attention128_##T, attention)   \
     X(attention256_##T, attention)   \
-    X(attention512_##T, attention)   \
+    X(attention512_##T, attention)
+
+#define FG_GPU_WIDE_KERNELS(X, T) \
     X(wide64_##T, attention)         \
     X(wide128_##T, attention)
 
@@ -228,13 +240,17 @@ typedef struct fg_gpu_copy_args {
     FG_GPU_WEIGHT_KERNELS(X, IQ4_XS) \
     FG_GPU_WEIGHT_KERNELS(X, BF16)  \
     FG_GPU_WEIGHT_KERNELS(X, MXFP4) \
-    FG_GPU_KV_KERNELS(X, F32)       \
     FG_GPU_KV_KERNELS(X, F16)       \
+    FG_GPU_WIDE_KERNELS(X, F16)     \
     FG_GPU_KV_KERNELS(X, BF16)      \
+    FG_GPU_WIDE_KERNELS(X, BF16)    \
     FG_GPU_KV_KERNELS(X, Q8_0)      \
+    FG_GPU_WIDE_KERNELS(X, Q8_0)    \
+    FG_GPU_KV_KERNELS(X, F32)       \
     X(combine, attention)           \
     X(norm, norm)                   \
     X(acts, acts)                   \
+    X(finish, gemm)                 \
     X(act_mul, act_mul)             \
     X(gather, gather)               \
     X(sample, sample)               \
@@ -277,10 +293,10 @@ FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
 
 /* rope_kv (head_dim 0) or attention of a KV type; -1: there is none. */
 FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
-    int index = kv_type == FG_GPU_F32 ? 0 : kv_type == FG_GPU_F16 ? 1 : kv_type == FG_GPU_BF16 ? 2 : kv_type == FG_GPU_Q8_0 ? 3 : -1;
+    int index = kv_type == FG_GPU_F16 ? 0 : kv_type == FG_GPU_BF16 ? 1 : kv_type == FG_GPU_Q8_0 ? 2 : kv_type == FG_GPU_F32 ? 3 : -1;
     int which = head_dim == 0 ? 0 : head_dim <= 64 ? 1 : head_dim <= 128 ? 2 : head_dim <= 256 ? 3 : 4;
     if (index < 0 || head_dim > FG_GPU_MAX_HEAD_DIM) return -1;
-    return FG_GPU_KERNEL_rope_kv_F32 + index * FG_GPU_PER_KV + which;
+    return FG_GPU_KERNEL_rope_kv_F16 + index * FG_GPU_PER_KV + which;
 }
 
 /* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. A pass that uses both
@@ -288,7 +304,7 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
    of the two differ: where they must not depend on the batch, use one of them alone. */
 FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
     int base = fg_gpu_kv_kernel(kv_type, 0);
-    if (base < 0 || head_dim > 128) return -1;
+    if (base < 0 || head_dim > 128 || kv_type == FG_GPU_F32) return -1; /* a cache of floats is for exact sums */
     return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
 }
 
@@ -325,7 +341,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 
 /* How kernel `kernel` is launched with these arguments. No dimension of the grid may be 0: launch nothing then. */
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
-    if (kernel < FG_GPU_KERNEL_rope_kv_F32) {
+    if (kernel < FG_GPU_KERNEL_rope_kv_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         int which = kernel % FG_GPU_PER_WEIGHT;
         if (which == FG_GPU_EMBED) {
@@ -339,19 +355,23 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
                                  FG_GPU_THREADS);
     }
-    if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV == 0) {
+    if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV == 0) {
         const fg_gpu_rope_kv_args *a = (const fg_gpu_rope_kv_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->kv.n_head + 2 * a->kv.n_kv_head, FG_GPU_THREADS / 32), a->max_rows, FG_GPU_THREADS);
     }
     if (kernel <= FG_GPU_KERNEL_combine) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
-        if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F32) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
+        if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
             heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_norm) return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
     if (kernel == FG_GPU_KERNEL_acts) return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+    if (kernel == FG_GPU_KERNEL_finish) {
+        const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+    }
     if (kernel == FG_GPU_KERNEL_act_mul) {
         const fg_gpu_act_mul_args *a = (const fg_gpu_act_mul_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);

@@ -9,9 +9,13 @@
        desc.backends[0] = fg_backend_hip();            // falls through to the next backend where there is no driver
 
    The driver (libamdhip64.so of ROCm 5.3 or later, amdhip64.dll) is found at run time; no ROCm is needed to build. The code of a
-   device is picked by the name of its instruction set. fg_engine_desc.device takes a device's number or a part of its name;
+   device is picked by the name of its instruction set; where none suits, HIPRTC (libhiprtc.so, if installed) compiles the kernels
+   when the device is opened. fg_engine_desc.device takes a device's number or a part of its name;
    without it the first device is taken. The environment variable FASTGEN_HIP_LIBRARY names another library to take for the
    driver.
+
+   Where hipBLASLt is installed, products of BF16 and F16 weights with more than 64 rows are its, unless fg_gpu_options says
+   otherwise; FASTGEN_HIPBLASLT_LIBRARY names another library, "none" for none. FASTGEN_HIPRTC_LIBRARY does that for HIPRTC.
 
    The kernels are those in backends/cuda/; fg_hip_kernels.h holds them compiled (./build.sh hip writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
@@ -48,6 +52,8 @@ static const fg__gpu_image *const fg__hip_images = NULL;
 enum { FG__HIP_IMAGES = 0 };
 #endif
 
+#include "fg_hip_rtc.h"
+
 /* In the order of fg__gpu_api; NULL: HIP has none. */
 static const char *const fg__hip_names[FG__GPU_FUNCTIONS] = {
     "hipInit", "hipDriverGetVersion", "hipGetDeviceCount", "hipDeviceGet", "hipDeviceGetName", "hipDeviceGetAttribute", "hipDeviceTotalMem",
@@ -69,7 +75,7 @@ static const fg__gpu_driver fg__hip_driver = {
 #else
     {"libamdhip64.so", "libamdhip64.so.6"},
 #endif
-    fg__hip_names, fg__hip_attributes, 50300000, true,
+    fg__hip_names, fg__hip_attributes, 50300000, true, fg__hip_compile,
 };
 
 static int fg__hip_probe(void) { return fg__gpu_probe(&fg__hip_driver); }

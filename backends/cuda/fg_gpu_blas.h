@@ -1,0 +1,181 @@
+/* fg_gpu_blas.h: large products of BF16 and F16 weights by cuBLASLt or hipBLASLt, where one is installed.
+
+   Included by fg_gpu_host.h. The two libraries have the same functions under other names, found at run time. A product of known
+   numbers is compared when one is opened; what does not agree, or fails later, gives way to our own kernels. */
+
+#ifndef FG_GPU_BLAS_H
+#define FG_GPU_BLAS_H
+
+enum {
+    FG__GPU_BLAS_FROM = 65,               /* rows of activations from which on products go there */
+    FG__GPU_BLAS_WORKSPACE = 32 << 20,    /* what NVIDIA recommends for Hopper */
+    FG__GPU_BLAS_F32 = 0, FG__GPU_BLAS_F16 = 2, FG__GPU_BLAS_BF16 = 14 /* cudaDataType, hipDataType */
+};
+
+static const char *const fg__gpu_cublaslt_names[] = {
+    "cublasLtCreate", "cublasLtDestroy", "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", "cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute", "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul",
+};
+
+static const char *const fg__gpu_hipblaslt_names[] = {
+    "hipblasLtCreate", "hipblasLtDestroy", "hipblasLtMatmulDescCreate", "hipblasLtMatmulDescDestroy", "hipblasLtMatmulDescSetAttribute",
+    "hipblasLtMatrixLayoutCreate", "hipblasLtMatrixLayoutDestroy", "hipblasLtMatmulPreferenceCreate", "hipblasLtMatmulPreferenceDestroy",
+    "hipblasLtMatmulPreferenceSetAttribute", "hipblasLtMatmulAlgoGetHeuristic", "hipblasLtMatmul",
+};
+
+/* What of the two differs beside the names. */
+static const fg__gpu_blas_kind fg__gpu_cublaslt = {
+    "cuBLASLt", "FASTGEN_CUBLASLT_LIBRARY",
+#if FG__WINDOWS
+    {"cublasLt64_13.dll", "cublasLt64_12.dll", "cublasLt64_11.dll"},
+#else
+    {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"},
+#endif
+    fg__gpu_cublaslt_names, 68 /* CUBLAS_COMPUTE_32F */, 3 /* CUBLASLT_MATMUL_DESC_TRANSA */, 1 /* CUBLAS_OP_T */,
+};
+
+static const fg__gpu_blas_kind fg__gpu_hipblaslt = {
+    "hipBLASLt", "FASTGEN_HIPBLASLT_LIBRARY",
+#if FG__WINDOWS
+    {"libhipblaslt.dll", "hipblaslt.dll", NULL},
+#else
+    {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"},
+#endif
+    fg__gpu_hipblaslt_names, 2 /* HIPBLAS_COMPUTE_32F */, 0 /* HIPBLASLT_MATMUL_DESC_TRANSA */, 112 /* HIPBLAS_OP_T */,
+};
+
+/* out[rows, n] = acts[rows, k] . weight[n, k]^T, as floats; type: FG__GPU_BLAS_F16 or BF16 of both. Strides in elements. */
+typedef struct fg__gpu_blas_product {
+    int type;
+    int32_t n, k, rows;
+    fg__gpu_pointer weight, acts, out;
+    int32_t weight_stride, acts_stride, out_stride;
+} fg__gpu_blas_product;
+
+/* What a call of the library needs; the pointers are NULL or must be destroyed. */
+typedef struct fg__gpu_blas_call {
+    void *desc, *weight, *acts, *out, *preference;
+    uint64_t found[64]; /* the result of the search begins with the algorithm; 96 bytes, or fewer */
+} fg__gpu_blas_call;
+
+static void fg__gpu_blas_end(const fg__gpu_blas *blas, fg__gpu_blas_call *call) {
+    if (call->preference) (void)blas->api.preference_destroy(call->preference);
+    if (call->out) (void)blas->api.layout_destroy(call->out);
+    if (call->acts) (void)blas->api.layout_destroy(call->acts);
+    if (call->weight) (void)blas->api.layout_destroy(call->weight);
+    if (call->desc) (void)blas->api.desc_destroy(call->desc);
+}
+
+/* The libraries count rows and columns as Fortran does: our rows are their columns. */
+static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_product *p, fg__gpu_blas_call *call) {
+    const fg__gpu_blas_api *api = &blas->api;
+    int32_t transposed = blas->kind->transposed, found = 0;
+    uint64_t workspace = FG__GPU_BLAS_WORKSPACE;
+    int code = api->desc_create(&call->desc, blas->kind->compute, FG__GPU_BLAS_F32);
+    if (!code) code = api->desc_set(call->desc, blas->kind->transpose_a, &transposed, sizeof(transposed));
+    if (!code) code = api->layout_create(&call->weight, p->type, (uint64_t)p->k, (uint64_t)p->n, p->weight_stride);
+    if (!code) code = api->layout_create(&call->acts, p->type, (uint64_t)p->k, (uint64_t)p->rows, p->acts_stride);
+    if (!code) code = api->layout_create(&call->out, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->out_stride);
+    if (!code) code = api->preference_create(&call->preference);
+    if (!code) code = api->preference_set(call->preference, 1 /* most bytes of workspace */, &workspace, sizeof(workspace));
+    if (!code)
+        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->out, call->out, call->preference, 1, call->found, &found);
+    return code ? code : found < 1;
+}
+
+/* 0, or the library's error. */
+static int fg__gpu_blas_multiply(fg__gpu_device *d, const fg__gpu_blas_product *p) {
+    static const float one = 1.0f, zero = 0.0f;
+    fg__gpu_blas *blas = &d->blas;
+    fg__gpu_blas_call call;
+    int code;
+    memset(&call, 0, sizeof(call));
+    code = fg__gpu_blas_describe(blas, p, &call);
+    if (!code)
+        code = blas->api.matmul(blas->handle, call.desc, &one, p->weight, call.weight, p->acts, call.acts, &zero, p->out, call.out, p->out,
+                                call.out, call.found, blas->workspace.at, FG__GPU_BLAS_WORKSPACE, d->compute);
+    fg__gpu_blas_end(blas, &call);
+    return code;
+}
+
+/* ---- Opening. ---- */
+
+static void fg__gpu_blas_close(fg__gpu_device *d) {
+    fg__gpu_blas *blas = &d->blas;
+    if (blas->handle) (void)blas->api.destroy(blas->handle);
+    fg__gpu_give(d, &blas->workspace);
+    fg__gpu_library_close(blas->library);
+    blas->handle = blas->library = NULL;
+    blas->ready = false;
+}
+
+static bool fg__gpu_blas_find(fg__gpu_blas *blas) {
+    const char *own = getenv(blas->kind->variable);
+    int i;
+    if (own && *own) blas->library = fg__gpu_library(own);
+    for (i = 0; i < 3 && !(own && *own) && !blas->library; i++)
+        if (blas->kind->libraries[i]) blas->library = fg__gpu_library(blas->kind->libraries[i]);
+    for (i = 0; blas->library && i < (int)FG__COUNT(fg__gpu_cublaslt_names); i++) {
+        fg__gpu_fn function = fg__gpu_symbol(blas->library, blas->kind->names[i]);
+        if (!function) return false;
+        memcpy((char *)&blas->api + (size_t)i * sizeof(function), &function, sizeof(function));
+    }
+    return blas->library != NULL;
+}
+
+enum { FG__GPU_TRY_N = 96, FG__GPU_TRY_K = 64, FG__GPU_TRY_ROWS = 80 };
+
+/* Small whole numbers, whose products have no rounding. */
+static int fg__gpu_try_number(int seed, int row, int column) { return (row * 7 + column * 5 + seed + row * column % 11) % 7 - 3; }
+
+static uint16_t fg__gpu_try_bits(int type, int value) {
+    return type == FG__GPU_BLAS_F16 ? fg__f32_to_f16((float)value) : fg__f32_to_bf16((float)value);
+}
+
+/* A product of known numbers is what it must be. All is on the stream of passes, through the first stage. */
+static bool fg__gpu_blas_agrees(fg__gpu_device *d, int type, fg__gpu_pointer at) {
+    const size_t weights = FG__GPU_TRY_N * FG__GPU_TRY_K, acts = FG__GPU_TRY_ROWS * FG__GPU_TRY_K, out = FG__GPU_TRY_N * FG__GPU_TRY_ROWS;
+    uint16_t *halves = (uint16_t *)(void *)d->stages[0].at;
+    const float *got = (const float *)(const void *)d->stages[0].at;
+    fg__gpu_blas_product p;
+    int i, j, k, wanted;
+    for (i = 0; i < FG__GPU_TRY_N + FG__GPU_TRY_ROWS; i++)
+        for (k = 0; k < FG__GPU_TRY_K; k++) halves[i * FG__GPU_TRY_K + k] = fg__gpu_try_bits(type, fg__gpu_try_number(type, i, k));
+    p.type = type;
+    p.n = FG__GPU_TRY_N, p.k = FG__GPU_TRY_K, p.rows = FG__GPU_TRY_ROWS;
+    p.weight = at, p.acts = at + weights * 2, p.out = at + (weights + acts) * 2;
+    p.weight_stride = p.acts_stride = FG__GPU_TRY_K;
+    p.out_stride = FG__GPU_TRY_N;
+    if (d->api.copy_to_device(at, halves, (weights + acts) * 2, d->compute) || fg__gpu_blas_multiply(d, &p) || d->api.stream_wait(d->compute) ||
+        d->api.copy_to_host(d->stages[0].at, p.out, out * sizeof(float), d->compute) || d->api.stream_wait(d->compute))
+        return false;
+    for (i = 0; i < FG__GPU_TRY_ROWS; i++)
+        for (j = 0; j < FG__GPU_TRY_N; j++) {
+            for (wanted = 0, k = 0; k < FG__GPU_TRY_K; k++)
+                wanted += fg__gpu_try_number(type, FG__GPU_TRY_N + i, k) * fg__gpu_try_number(type, j, k);
+            if (got[i * FG__GPU_TRY_N + j] != (float)wanted) return false;
+        }
+    return true;
+}
+
+/* Opens the library on first use; without it, or where it does not agree, our own kernels do all. The device was entered. */
+static void fg__gpu_blas_open(fg__gpu_device *d) {
+    fg__gpu_blas *blas = &d->blas;
+    fg__gpu_range room;
+    if (blas->tried || d->options.no_blas || d->options.invariant) return;
+    blas->tried = true;
+    blas->kind = d->loader.driver->is_hip ? &fg__gpu_hipblaslt : &fg__gpu_cublaslt;
+    room.at = 0;
+    blas->ready = fg__gpu_blas_find(blas) && !blas->api.create(&blas->handle) && fg__gpu_take(d, FG__GPU_BLAS_WORKSPACE, &blas->workspace) == FG_OK &&
+                  fg__gpu_take(d, 1 << 20, &room) == FG_OK && fg__gpu_copies_wait(d) == FG_OK &&
+                  fg__gpu_blas_agrees(d, FG__GPU_BLAS_F16, room.at) && fg__gpu_blas_agrees(d, FG__GPU_BLAS_BF16, room.at);
+    if (blas->library && !blas->ready) {
+        fg__log(&d->env, FG_LOG_WARNING, "%s is there but does not work; large products are done without it", blas->kind->label);
+        fg__gpu_settle(d);
+    } else if (blas->ready) fg__log(&d->env, FG_LOG_INFO, "large products by %s", blas->kind->label);
+    fg__gpu_give(d, &room);
+    if (!blas->ready) fg__gpu_blas_close(d);
+}
+
+#endif /* FG_GPU_BLAS_H */
