@@ -157,7 +157,7 @@ enum { CPU_VULKANS = 7 };
 static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan", NULL, 0, 0, false},
     {"vulkan-split", NULL, 32768, 0, false},
-    {"vulkan-kv", NULL, 4096, 0, false},
+    {"vulkan-kv", NULL, 8192, 0, false},
     {"vulkan-dot", NULL, 0, FG_VULKAN_DOT, false},
     {"vulkan-half", NULL, 0, FG_VULKAN_HALF, false},
     {"vulkan-matrix", NULL, 0, FG_VULKAN_MATRIX, false},

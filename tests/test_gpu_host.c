@@ -270,7 +270,7 @@ static void test_gpu_host_model(void) {
     cpu_attn small = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 33, 1, 20, 5, 12}};
     int p;
     if (!gpu_standin_open()) SKIP(GPU_NONE);
-    for (p = 0; p < GPU_PATHS; p++) gpu_check_model(gpu_paths[p], &small, p == 0 ? 4 : 8, 5e-3);
+    for (p = 0; p < GPU_PATHS; p++) gpu_check_model(gpu_paths[p], &small, 0, p == 0 ? 4 : 8, 5e-3);
     gpu_standin_check();
 }
 

@@ -9,6 +9,7 @@ stories=../shared/models/stories260K.gguf
 vocabulary=../shared/tokenizers/ggml-vocab-llama-spm.gguf
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
+export XDG_CACHE_HOME="$dir/cache"
 passed=0
 failed=0
 skipped=0
@@ -79,6 +80,12 @@ on_vulkan() {
     tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --backend vulkan && same
 }
 check "generate: --backend vulkan" on_vulkan
+kept_kernels() {
+    grep -q "no vulkan driver" "$dir/err" && return 0
+    [ -s "$XDG_CACHE_HOME/fastgen/vulkan.bin" ] && rm -r "$XDG_CACHE_HOME" &&
+        tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --backend vulkan --no-kernel-cache && same && [ ! -e "$XDG_CACHE_HOME/fastgen" ]
+}
+case $TOOL in *.exe*) ;; *) check "generate: compiled Vulkan kernels are kept" kept_kernels ;; esac
 no_driver() {
     VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --backend vulkan &&
         same && err_matches "no vulkan driver"

@@ -1290,30 +1290,44 @@ static fg_result fg__vk_make_cache(fg__vk_device *d) {
     return r;
 }
 
-/* Writes the cache beside its place and then moves it there; failing is no error, only a slower start next time. */
+/* Writes a file beside its place under a name of this device's own, then moves it there. */
+static bool fg__vk_write_file(fg__vk_device *d, const char *path, const void *data, size_t bytes) {
+    fg__text beside;
+    FILE *file = NULL;
+    bool good = false;
+    memset(&beside, 0, sizeof(beside));
+    beside.env = &d->env;
+    fg__text_printf(&beside, "%s.%08x", path, (unsigned)((size_t)d ^ (size_t)(fg__now() * 1e6)));
+    if (!beside.failed) {
+#if FG__WINDOWS
+        wchar_t from[1024], to[1024];
+        if (!MultiByteToWideChar(CP_UTF8, 0, beside.data, -1, from, 1024) || !MultiByteToWideChar(CP_UTF8, 0, path, -1, to, 1024)) from[0] = 0;
+        file = from[0] ? _wfopen(from, L"wb") : NULL;
+        good = file && fwrite(data, 1, bytes, file) == bytes;
+        if (file && fclose(file) != 0) good = false;
+        good = good && MoveFileExW(from, to, MOVEFILE_REPLACE_EXISTING);
+        if (file && !good) DeleteFileW(from);
+#else
+        file = fopen(beside.data, "wb");
+        good = file && fwrite(data, 1, bytes, file) == bytes;
+        if (file && fclose(file) != 0) good = false;
+        good = good && rename(beside.data, path) == 0;
+        if (file && !good) remove(beside.data);
+#endif
+    }
+    fg__text_free(&beside);
+    return good;
+}
+
+/* Keeps the cache; failing is no error, only a slower start next time. */
 static void fg__vk_save_cache(fg__vk_device *d) {
     size_t bytes = 0;
     void *data;
-    fg__text path;
-    FILE *file;
-    bool good;
     if (!d->options.cache_path || d->lost) return;
     if (d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, NULL) < 0 || bytes == 0) return;
     data = fg__malloc(&d->env, bytes, 1);
-    memset(&path, 0, sizeof(path));
-    path.env = &d->env;
-    fg__text_printf(&path, "%s.new", d->options.cache_path);
-    if (data && !path.failed && d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, data) == 0) {
-        file = fopen(path.data, "wb");
-        good = file && fwrite(data, 1, bytes, file) == bytes;
-        if (file && fclose(file) != 0) good = false;
-#if FG__WINDOWS
-        if (good) remove(d->options.cache_path); /* rename does not replace there */
-#endif
-        if (good) good = rename(path.data, d->options.cache_path) == 0;
-        if (!good) fg__log(&d->env, FG_LOG_WARNING, "compiled kernels could not be kept in %s", d->options.cache_path);
-    }
-    fg__text_free(&path);
+    if (data && d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, data) == 0 && !fg__vk_write_file(d, d->options.cache_path, data, bytes))
+        fg__log(&d->env, FG_LOG_WARNING, "compiled kernels could not be kept in %s", d->options.cache_path);
     fg__free(&d->env, data);
 }
 

@@ -29,7 +29,7 @@ typedef struct tool_args {
     /* the model and the engine */
     const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *kv_device, *trace, *preemption, *async;
     int threads, gpu_layers, context, token_budget, max_seqs, block_tokens, kv_tokens;
-    bool no_prefix_cache, no_even_split, saturate;
+    bool no_kernel_cache, no_prefix_cache, no_even_split, saturate;
     double target_tbt;
     /* what to write */
     text_list prompts, stops, biases;
@@ -164,6 +164,8 @@ static const option options[] = {
     {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, cuda, hip, vulkan, or null (computes nothing)"},
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
+    {"--no-kernel-cache", NULL, NULL, OPT_FLAG, FIELD(no_kernel_cache), 0, 0, CMD_ENGINE,
+     "keep no compiled Vulkan kernels in the user's cache folder"},
     {"--gpu-layers", NULL, "N", OPT_INT, FIELD(gpu_layers), 1, 4096, CMD_ENGINE,
      "the last N layers and the output on the backend's device, the others on the CPU (all)"},
     {"--kv-device", NULL, "NAME", OPT_TEXT, FIELD(kv_device), 0, 0, CMD_ENGINE,

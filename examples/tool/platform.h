@@ -69,6 +69,18 @@ static FILE *open_for_writing(const char *path) {
     return _wfopen(wide, L"wb");
 }
 
+/* "<folder of the user's caches>\\fastgen\\<name>", whose folder is made; false: there is none. */
+static bool user_cache_file(char *to, size_t size, const char *name) {
+    const wchar_t *base = _wgetenv(L"LOCALAPPDATA");
+    wchar_t folder[1024];
+    char narrow[1024];
+    if (!base || !*base || wcslen(base) > 900) return false;
+    swprintf(folder, 1024, L"%ls\\fastgen", base);
+    if (!CreateDirectoryW(folder, NULL) && GetLastError() != ERROR_ALREADY_EXISTS) return false;
+    if (!WideCharToMultiByte(CP_UTF8, 0, folder, -1, narrow, sizeof(narrow), NULL, NULL)) return false;
+    return (size_t)snprintf(to, size, "%s\\%s", narrow, name) < size;
+}
+
 #else
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -79,6 +91,7 @@ static FILE *open_for_writing(const char *path) {
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -121,6 +134,21 @@ static void platform_start(int *argc, char ***argv) {
 
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
 static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
+
+/* "<folder of the user's caches>/fastgen/<name>" by the XDG base directory specification, whose folder is made; false: there
+   is none. */
+static bool user_cache_file(char *to, size_t size, const char *name) {
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool xdg = base && *base == '/';
+    int n = xdg ? snprintf(to, size, "%s", base) : home && *home == '/' ? snprintf(to, size, "%s/.cache", home) : -1;
+    size_t used = (size_t)n;
+    if (n < 0 || used >= size) return false;
+    if (mkdir(to, 0700) != 0 && errno != EEXIST) return false;
+    n = snprintf(to + used, size - used, "/fastgen");
+    if ((size_t)n >= size - used || (mkdir(to, 0700) != 0 && errno != EEXIST)) return false;
+    used += (size_t)n;
+    return (size_t)snprintf(to + used, size - used, "/%s", name) < size - used;
+}
 #endif
 
 /* Ctrl-C: the first sets the flag, so that a generation or a view ends in order; the second ends the program. */

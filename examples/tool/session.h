@@ -87,6 +87,18 @@ static int find_kv_type(const tool_args *args, fg_type *type) {
     return args->kv_type ? usage_error(args, "no KV type '%s'", args->kv_type) : 0;
 }
 
+/* Options of the Vulkan backend: compiled kernels are kept in the user's cache folder, in a file for each --device. */
+static const void *vulkan_options(const tool_args *args) {
+    static fg_vulkan_options options;
+    static char path[1024];
+    char name[80], *at;
+    snprintf(name, sizeof(name), "vulkan%s%.40s.bin", args->device ? "-" : "", args->device ? args->device : "");
+    for (at = name; *at; at++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.", *at)) *at = '_';
+    if (!args->no_kernel_cache && user_cache_file(path, sizeof(path), name)) options.cache_path = path;
+    return &options;
+}
+
 static int find_backend(const tool_args *args, const fg_backend **backend) {
     *backend = strcmp(args->backend, "cpu") == 0 ? fg_backend_cpu()
              : strcmp(args->backend, "cuda") == 0 ? fg_backend_cuda()
@@ -115,6 +127,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->cpu_path = args->cpu_path;
     desc->n_threads = args->threads;
     desc->gpu_layers = args->gpu_layers;
+    if (desc->backends[0] == fg_backend_vulkan()) desc->backend_options = vulkan_options(args);
     desc->kv_device = args->kv_device;
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
