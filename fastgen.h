@@ -26,6 +26,8 @@
      while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
+   - Puts a model on two devices where it is too large for one: its last layers on a GPU, the others on the CPU (gpu_layers), or
+     products on the GPU, attention and the KV cache on the CPU (kv_device).
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
@@ -106,7 +108,10 @@
    fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
    the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
-   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
+   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes. One
+   that is far from the host's memory says caps.candidates: then rows of logits stay on the device, but for the highest of each,
+   or a token drawn there, and read_logits brings the few that sampling needs whole. With copy_slot and fg_batch.first_op, which
+   runs a part of the list, it can share a model with the CPU (>>split).
 
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
@@ -19184,7 +19189,7 @@ typedef struct fg__split {
     int32_t n_ops;
     const fg_tensor *tensors;
     size_t n_tensors;
-    int32_t cpu_layers;        /* the first layers, on the CPU */
+    int32_t n_cpu_ops;         /* the embedding and the first layers, on the CPU */
     bool kv_on_cpu;
 } fg__split;
 
@@ -19221,12 +19226,8 @@ typedef struct fg__split_plan {
 
 static int fg__split_device_of(const fg__split *s, int32_t index) {
     const fg_op *op = &s->ops[index];
-    int32_t i;
     if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
-    if (s->cpu_layers <= 0) return 0;
-    for (i = 0; i <= index; i++) /* at or after the first op of the first layer that is not on the CPU */
-        if (s->ops[i].layer >= s->cpu_layers) return 0;
-    return 1;
+    return index < s->n_cpu_ops;
 }
 
 /* ---- the device ---- */
@@ -22153,8 +22154,10 @@ static fg_result fg__engine_split(fg_engine *e) {
     s->n_ops = (int32_t)e->builder.n_ops;
     s->tensors = e->builder.tensors;
     s->n_tensors = e->builder.n_tensors;
-    s->cpu_layers = e->desc.gpu_layers ? FG__MAX(n_layers - e->desc.gpu_layers, 0) : 0;
+    if (e->desc.gpu_layers && e->desc.gpu_layers < n_layers)
+        while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = e->desc.kv_device != NULL;
+    if (s->kv_on_cpu) e->desc.kv_device = "cpu"; /* which lives as long as the engine */
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;
     e->backend->caps(e->device, &e->caps);

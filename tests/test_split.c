@@ -286,6 +286,39 @@ static void test_split_level(void) {
     CHECKF(n[1] < n[0] * 5 / 3, "%d passes, %d without a level", n[1], n[0]);
 }
 
+/* The GPU fails at every so manyth call: a result, or the CPU instead, and nothing is left. */
+static void test_split_gpu_faults(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    standin_stats stats;
+    int kv, i;
+    bool failed = true;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    model_sample_open(&m, &spec);
+    for (kv = 0; kv < 2 && m.model; kv++) {
+        split_set(1, kv ? "cpu" : NULL, false);
+        for (failed = true, i = kv; failed && i < 3000; i += i < 300 ? 11 : 23) {
+            fg_finish finish;
+            bool created;
+            fg_result r;
+            const void *options = cpu_gpu_options("cuda");
+            gpu_standin.fail(i, -1, i % 2 ? 2 : 719);
+            r = gpu_try(m.model, fg_backend_cuda(), options, &created, &finish);
+            gpu_standin.get_stats(&stats);
+            failed = stats.failed != 0;
+            CHECKF(failed || (r == FG_OK && finish == FG_FINISH_LENGTH), "call %d: %s", i, fg_last_error());
+            CHECKF(r == FG_OK || r == (i % 2 ? FG_ERROR_OUT_OF_MEMORY : FG_ERROR_DEVICE), "call %d: %s", i, fg_result_name(r));
+            gpu_standin.fail(-1, -1, 0);
+            gpu_standin.get_stats(&stats);
+            CHECKF(stats.live == 0 && stats.depth == 0, "call %d: %d objects are left", i, stats.live);
+        }
+        CHECKF(i > 100 && !failed, "%d calls", i);
+        split_end();
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
 static void run_split_tests(void) {
     RUN(test_split_level);
     RUN(test_split_layers);
@@ -294,4 +327,5 @@ static void run_split_tests(void) {
     RUN(test_split_memory);
     RUN(test_split_out_of_memory);
     RUN(test_split_gpu);
+    RUN(test_split_gpu_faults);
 }
