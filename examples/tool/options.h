@@ -38,6 +38,7 @@ typedef struct tool_args {
     bool ignore_eos;
     uint64_t seed;
     bool seed_given;
+    double bench_temperature;
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     int top_k, penalty_window;
     /* single commands */
@@ -83,6 +84,8 @@ static const option options[] = {
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
     {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
+    {"--temp", "--temperature", "X", OPT_REAL, FIELD(bench_temperature), 0, 1000, CMD_BENCH,
+     "draw tokens at this temperature, from the whole vocabulary (0: greedy)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw the curves, as SVG"},
     {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},
