@@ -26,6 +26,8 @@
      while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
+   - Puts a model on two devices where it is too large for one: its last layers on a GPU, the others on the CPU (gpu_layers), or
+     products on the GPU, attention and the KV cache on the CPU (kv_device).
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
@@ -106,7 +108,10 @@
    fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
    the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
-   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
+   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes. One
+   that is far from the host's memory says caps.candidates: then rows of logits stay on the device, but for the highest of each,
+   or a token drawn there, and read_logits brings the few that sampling needs whole. With copy_slot and fg_batch.first_op, which
+   runs a part of the list, it can share a model with the CPU (>>split).
 
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
@@ -367,6 +372,8 @@ typedef struct fg_engine_desc {
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
+    int kv_level;            /* requests begin so that the KV tokens of all that run stay under this, were each to take its max_tokens:
+                                the load of attention keeps level (FastDecode). 0: no limit */
     fg_preemption preemption; /* what becomes of a request that is set back when memory is short */
     size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
@@ -11848,6 +11855,7 @@ typedef struct fg__seq {
     uint64_t serial;        /* breaks ties: order of arrival */
     const int32_t *tokens;  /* prompt and what was generated so far */
     int32_t n_tokens;       /* known tokens */
+    int32_t n_expected;     /* tokens that it may come to have */
     int32_t n_ahead;        /* tokens behind these that passes in progress will make known: 0 or 1 */
     int32_t n_computed;     /* of these, whose KV is in the pool, or will be after the passes in progress */
     int32_t n_cached;       /* of these, taken from the prefix cache when last admitted */
@@ -11894,6 +11902,8 @@ typedef struct fg__sched {
     bool (*swap)(void *user, fg__seq *seq, bool out); /* moves the sequence's blocks out or in; may be NULL. False: it did not */
     void *swap_user;
     fg__cost cost;
+    int64_t level;           /* KV tokens that all together may come to have at any time; 0: no limit */
+    double owed;             /* KV tokens times passes that those who began will take, less what passes since gave */
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
     double drafting;         /* seconds that the draft model took before this pass: the next tokens wait for both */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
@@ -12009,6 +12019,7 @@ static fg_result fg__sched_init(fg__sched *s, const fg__env *env, fg__kv *kv, co
     s->policy = desc->policy;
     s->even_split = !desc->no_even_split;
     s->next_serial = 1; /* 0: a sequence that was never added */
+    s->level = desc->kv_level;
     s->max_seqs = desc->max_seqs;
     s->max_rows = max_rows;
     s->max_tokens = max_tokens;
@@ -12244,8 +12255,36 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     seq->n_swapped = 0;
 }
 
+static int32_t fg__seq_to_go(const fg__seq *seq) { return FG__MAX(seq->n_expected - seq->n_tokens, 0); }
+
+/* KV tokens of the running ones and `seq`, were each to get as long as it may, `passes` passes from now. */
+static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t passes) {
+    int64_t sum = seq->n_tokens + passes;
+    size_t i;
+    for (i = 0; i < s->running.count; i++)
+        if (fg__seq_to_go(s->running.items[i]) >= passes) sum += s->running.items[i]->n_tokens + passes;
+    return sum;
+}
+
+/* Whether `seq` may begin now (after the load control of FastDecode, arXiv 2403.11421, but for sequences that come one by one):
+   the load stays under the level while it is there, which is highest whenever one of them ends; and of those who wait together
+   each begins when passes have given what the one before will take, so that they do not all grow old together. */
+static bool fg__sched_keeps_level(const fg__sched *s, const fg__seq *seq) {
+    int32_t mine = fg__seq_to_go(seq);
+    size_t i;
+    if (!s->level || !s->running.count) return true;
+    if (s->owed >= (double)s->level) return false;
+    if (fg__sched_load(s, seq, mine) > s->level) return false;
+    for (i = 0; i < s->running.count; i++) {
+        int32_t passes = fg__seq_to_go(s->running.items[i]);
+        if (passes < mine && fg__sched_load(s, seq, passes) > s->level) return false;
+    }
+    return true;
+}
+
 /* Moves one of the waiting to the running if it fits; false when not. */
 static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
+    if (!fg__sched_keeps_level(s, seq)) return false;
     if (s->busy && seq->n_swapped) {
         s->pressed = true;
         return false;
@@ -12263,6 +12302,7 @@ static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
         s->prefix_hits += (uint64_t)seq->n_cached;
     }
     if (seq->n_swapped) fg__sched_swap_in(s, seq);
+    s->owed += (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq));
     seq->n_computed = seq->n_cached;
     fg__seq_list_remove(&s->waiting, seq);
     seq->running = true;
@@ -12356,6 +12396,7 @@ static void fg__sched_short(fg__sched *s) {
     for (room /= 2; room > 0 && s->n_rows + 1 < s->max_rows; room -= seq->n_scheduled) {
         int32_t n;
         seq = fg__sched_shortest(s, first, fg__sched_welcome(s), most);
+        if (seq && !seq->running && s->level && seq != s->waiting.items[0]) return; /* the first waits for less load: nobody adds to it */
         if (!seq || (!seq->running && !fg__sched_admit(s, seq))) return;
         n = FG__MIN(FG__MIN(fg__seq_left(seq), room), fg__sched_until(s, seq, s->limit));
         if (seq->every_row) n = FG__MIN(n, s->max_rows - 1 - s->n_rows);
@@ -12459,6 +12500,7 @@ static void fg__sched_order(fg__sched *s) {
 /* Makes the next pass of at most `budget` tokens: s->pass, s->copies. False when there is nothing to do. */
 static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
+    s->owed = FG__MAX(s->owed - (double)s->level, 0);
     s->n_passes++;
     s->given = s->budget = budget;
     s->seconds = fg__cost_pass(&s->cost) + s->drafting;
@@ -19197,7 +19239,7 @@ typedef struct fg__split {
     int32_t n_ops;
     const fg_tensor *tensors;
     size_t n_tensors;
-    int32_t cpu_layers;        /* the first layers, on the CPU */
+    int32_t n_cpu_ops;         /* the embedding and the first layers, on the CPU */
     bool kv_on_cpu;
 } fg__split;
 
@@ -19234,12 +19276,8 @@ typedef struct fg__split_plan {
 
 static int fg__split_device_of(const fg__split *s, int32_t index) {
     const fg_op *op = &s->ops[index];
-    int32_t i;
     if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
-    if (s->cpu_layers <= 0) return 0;
-    for (i = 0; i <= index; i++) /* at or after the first op of the first layer that is not on the CPU */
-        if (s->ops[i].layer >= s->cpu_layers) return 0;
-    return 1;
+    return index < s->n_cpu_ops;
 }
 
 /* ---- the device ---- */
@@ -20403,6 +20441,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     if (!s->tokens || !s->end) return false;
     memcpy(s->tokens, prompt, (size_t)r->n_prompt * sizeof(int32_t));
     s->seq.tokens = s->tokens;
+    s->seq.n_expected = r->n_prompt + r->n_max;
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
     if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
@@ -22199,8 +22238,10 @@ static fg_result fg__engine_split(fg_engine *e) {
     s->n_ops = (int32_t)e->builder.n_ops;
     s->tensors = e->builder.tensors;
     s->n_tensors = e->builder.n_tensors;
-    s->cpu_layers = e->desc.gpu_layers ? FG__MAX(n_layers - e->desc.gpu_layers, 0) : 0;
+    if (e->desc.gpu_layers && e->desc.gpu_layers < n_layers)
+        while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = e->desc.kv_device != NULL;
+    if (s->kv_on_cpu) e->desc.kv_device = "cpu"; /* which lives as long as the engine */
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;
     e->backend->caps(e->device, &e->caps);
@@ -22235,7 +22276,7 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     const fg_engine_desc *d = &e->desc;
     int dim = e->model->hp.head_dim;
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
-        d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
+        d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->kv_level < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
     if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
