@@ -167,10 +167,13 @@ static bool job_same(const job *j, const job *alone) {
 
 /* ---- random jobs over the null backend */
 
+static const void *engine_options; /* of the backend, while a test sets them */
+
 static fg_engine_desc engine_desc(fg_model *model, const fg_backend *backend) {
     fg_engine_desc d;
     memset(&d, 0, sizeof(d));
     d.model = model;
+    d.backend_options = engine_options;
     d.backends[0] = backend;
     d.n_threads = 1;
     return d;
