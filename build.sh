@@ -15,7 +15,7 @@ usage: ./build.sh [target ...]
   tsan       the tests of threads and of models under the thread sanitizer
   fuzz       build/fuzz_*: libFuzzer targets (needs clang)
   checks     build/logits and build/chat, which tests/check_logits.py and check_chat.py drive
-  vulkan     backends/vulkan/fg_vulkan_spirv.h from shaders/ (needs glslangValidator)
+  vulkan     backends/vulkan/fg_vulkan_spirv.h from shaders/ (needs glslangValidator), fg_vulkan_matrix.h (needs its version 13)
   cuda       backends/cuda/fg_cuda_kernels.h from backends/cuda/ (needs nvcc 12.8 or later)
   hip        backends/hip/fg_hip_kernels.h from the same kernels (needs clang 19 and lld)
   source     build/kernels.source: the GPU kernels as one file, as HIPRTC gets them
@@ -27,6 +27,7 @@ environment:
   CFLAGS   more compiler flags, after -O2 -std=c99 -Wall -Wextra -Wpedantic
   BUILD    where results go (default: build)
   RUN      a program to run results with, such as qemu-aarch64 or wine
+  GLSLANG, GLSLANG_MATRIX   the compilers of shaders, and of those with cooperative matrices (default: glslangValidator)
   NVCC, HIPCC          the compilers of kernels (default: nvcc; clang)
   CUDA_TARGETS         such as "sm_80 sm_90a compute_80" (PTX) (default: all that fg_cuda.h knows)
   HIP_TARGETS          such as "gfx942 gfx11-generic"
@@ -215,19 +216,41 @@ spirv_array() {
     echo "};"
 }
 
-# SPIRV: where the result goes, for CI to compare.
+# shader COMPILER NAME: build/NAME.spv.
+shader() {
+    # shellcheck disable=SC2086 # the compiler may be several words
+    $1 -V --target-env vulkan1.2 -g0 -o "$BUILD/$2.spv" "shaders/$2.comp" >"$BUILD/$2.log" || { cat "$BUILD/$2.log"; exit 1; }
+}
+
+# Cooperative matrices need a newer compiler than others; what it gave before stays where there is none.
+vulkan_matrix() {
+    compiler=${GLSLANG_MATRIX-$GLSLANG}
+    version=$($compiler --version | sed -n 's/^Glslang Version: [0-9]*:\([0-9]*\).*/\1/p')
+    if [ "${version:-0}" -lt 13 ]; then
+        echo "$compiler is of version ${version:-unknown} and knows no cooperative matrices (13 does): backends/vulkan/fg_vulkan_matrix.h stays as it is" >&2
+        return 0
+    fi
+    shader "$compiler" gemm_matrix
+    {
+        echo "/* shaders/gemm_matrix.comp, compiled by glslang $version; written by ./build.sh vulkan. */"
+        spirv_array gemm_matrix
+    } >"${SPIRV_MATRIX-backends/vulkan/fg_vulkan_matrix.h}"
+}
+
+# SPIRV, SPIRV_MATRIX: where the results go, for CI to compare.
 target_vulkan() {
-    glslang=$(first_of glslangValidator glslang)
+    [ -n "${GLSLANG-}" ] || GLSLANG=$(first_of glslangValidator glslang)
     mkdir -p "$BUILD"
     names=
     for source in shaders/*.comp; do
         name=$(basename "$source" .comp)
         names="$names $name"
-        "$glslang" -V --target-env vulkan1.2 -g0 -o "$BUILD/$name.spv" "$source" >"$BUILD/$name.log" || { cat "$BUILD/$name.log"; exit 1; }
+        [ "$name" = gemm_matrix ] || shader "$GLSLANG" "$name"
     done
+    vulkan_matrix
     {
         echo "/* The shaders in shaders/, compiled; written by ./build.sh vulkan. */"
-        for name in $names; do spirv_array "$name"; done
+        for name in $names; do [ "$name" = gemm_matrix ] || spirv_array "$name"; done
         echo "enum {"
         for name in $names; do echo "    FG__VK_SHADER_$(echo "$name" | tr 'a-z' 'A-Z'),"; done
         echo "    FG__VK_SHADERS"

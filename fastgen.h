@@ -114,7 +114,7 @@
    next, at last the CPU, without one. ./build.sh dist puts each with its kernels into one file.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
-   >>backend >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
+   >>backend >>split >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
 
 #ifndef FASTGEN_H
 #define FASTGEN_H
@@ -349,6 +349,10 @@ typedef struct fg_engine_desc {
     const char *device;      /* backend's device by name or index; NULL: its first */
     const char *cpu_path;    /* "avx512", "avx2", "neon", "scalar"; NULL: the best this CPU has */
     int n_threads;           /* CPU threads; 0: all cores */
+    int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
+                                cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
+    const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
+                                arXiv 2403.11421); NULL: where the layers are */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
@@ -611,7 +615,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
    Activations live in slots: matrices of float, one row per token (or per output row), which the backend allocates.
    ================================================================================================ */
 
-#define FG_BACKEND_ABI 1
+#define FG_BACKEND_ABI 2
 #define FG_MAX_GROUPS 4
 
 /* X(name): the closed set of operations. T tokens of the pass, R rows that need logits, S sequences. */
@@ -626,7 +630,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
     X(MOE_GEMM)      /* GEMM with the experts of MOE_ROUTE */                                                    \
     X(STATE_SCAN)    /* recurrent layers: convolution and gated-delta or SSM scan */                             \
     X(GATHER_ROWS)   /* dst[R,n] = src[rows[r], n] */                                                            \
-    X(SAMPLE)        /* argmax, its value and log-sum-exp of each row of src[R,n] into fg_output.rows */         \
+    X(SAMPLE)        /* argmax, its value and log-sum-exp of each row of src[R,n]; what fg_batch.draws asks */   \
     X(COPY_BLOCKS)   /* copy on write between KV blocks, before the pass */                                      \
     X(ALLREDUCE)     /* sum over devices */
 
@@ -692,6 +696,13 @@ typedef struct fg_graph {
     int32_t n_vocab;
 } fg_graph;
 
+/* What is to be found in a row beside fg_row_result, so that the row itself can stay on the device. */
+typedef struct fg_row_draw {
+    int32_t candidates; /* not 0: the highest logits */
+    float temperature;  /* over 0: a token is drawn at it, by inversion in order of ids: the first whose weights up to it pass u */
+    float u;            /* in [0, 1) */
+} fg_row_draw;
+
 /* One pass. Tokens of a sequence are adjacent; sequence s owns tokens cu_q[s] to cu_q[s+1]-1, which are its last
    ones: kv_len[s] counts its tokens with those of this pass. Sequences with one token come first. */
 typedef struct fg_batch {
@@ -706,6 +717,8 @@ typedef struct fg_batch {
     const int32_t *feed;                        /* [n_tokens] in place of tokens[t] comes fg_output.rows[feed[t]].token of the pass
                                                    submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
                                                    caps.in_flight < 2 */
+    const fg_row_draw *draws;                   /* [n_rows]; NULL: nothing is asked, and always where caps.candidates is 0 */
+    int32_t first_op, n_ops;                    /* of the graph's ops, those to run; n_ops 0: all. Ranges of a pass come in order */
 } fg_batch;
 
 typedef struct fg_row_result {
@@ -714,10 +727,28 @@ typedef struct fg_row_result {
     float log_sum_exp;   /* of the row */
 } fg_row_result;
 
+enum { FG_MAX_CANDIDATES = 128 };
+
+typedef struct fg_candidate {
+    int32_t token;
+    float logit;
+} fg_candidate;
+
+/* All tokens whose logits are above `floor`, which is the highest of those left out (-INFINITY: none is), in order of ids. Logits
+   that are NaN or -INFINITY are never among them. */
+typedef struct fg_row_candidates {
+    int32_t n;           /* 0 where they were not asked for */
+    float floor;
+    int32_t drawn;       /* the token drawn; -1: none was asked for, or the weights are not numbers */
+    float drawn_logit;
+    fg_candidate items[FG_MAX_CANDIDATES];
+} fg_row_candidates;
+
 /* Valid until the next submit of the plan; with caps.in_flight 2, until the one after that. */
 typedef struct fg_output {
     const fg_row_result *rows; /* [n_rows] */
     float *logits;             /* [n_rows * n_vocab], or NULL */
+    const fg_row_candidates *candidates; /* [n_rows] with fg_batch.draws, else NULL */
 } fg_output;
 
 typedef struct fg_block_copy {
@@ -747,6 +778,7 @@ struct fg_device_caps {
     uint32_t ops;           /* bit (1 << fg_op_type) of each op offered */
     int in_flight;          /* passes that may be submitted before the first of them is waited for; 0, 1: one. With 2, submit and
                                copy_blocks queue behind what was submitted, wait is for the oldest, and fg_batch.feed is heeded */
+    int candidates;         /* FG_MAX_CANDIDATES: fg_batch.draws is heeded, and there is read_logits; 0: neither */
 };
 
 typedef struct fg_device fg_device; /* the backend's own */
@@ -780,6 +812,11 @@ struct fg_backend {
        is set. May be NULL: the engine then neither swaps nor saves. */
     fg_result (*swap_blocks)(fg_device *device, fg_plan *plan, int group, const int32_t *blocks, int n, void *host, bool out,
                              size_t *block_bytes);
+    /* The logits [n_vocab] of a row of the pass that was waited for last, until the next submit. NULL where caps.candidates is 0. */
+    fg_result (*read_logits)(fg_device *device, fg_plan *plan, int row, float *logits);
+    /* Copies the first n_rows of a slot, all columns, to host memory [n_rows][width] (out), or back, behind what was submitted. NULL:
+       the device cannot share a model with another (gpu_layers, kv_device), and fg_batch.first_op is not heeded. */
+    fg_result (*copy_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, float *host, bool out);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -10671,6 +10708,10 @@ typedef struct fg__sample_input {
     uint64_t seed;              /* request's seed + sample index, mixed with the engine's seed */
     int position;               /* index of the token being sampled */
     const fg_row_result *row;   /* argmax and log_sum_exp of `logits` as the device found them; NULL: computed here */
+    const fg_row_candidates *candidates; /* of the row, where `logits` is NULL, or NULL */
+    bool use_drawn;             /* its token was drawn with this temperature, seed and position */
+    fg_result (*fetch)(void *user, const float **logits); /* brings the row where the candidates are not enough; */
+    void *fetch_user;                                     /*    needed with candidates */
     const int32_t *banned;      /* tokens that must not come now, as end tokens before min_tokens */
     int n_banned;
     int n_top;                  /* best alternatives wanted, at most FG_MAX_TOP_LOGPROBS */
@@ -10796,9 +10837,23 @@ static inline float fg__exp_negative(float x) {
 
 #define FG__EXP_BLOCK 64
 
+#if FG__X86
+/* The same with registers twice as wide; without FMA, so that the results are the same. */
+__attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, float max, float temperature, float *FG__RESTRICT out) {
+    int i;
+    for (i = 0; i < FG__EXP_BLOCK; i++) out[i] = fg__exp_negative((x[i] - max) / temperature);
+}
+#endif
+
 /* out[i] = exp((x[i] - max) / temperature) of one block. Hot: its constant length lets compilers vectorise at -O2. */
 static void fg__exp_all(const float *x, float max, float temperature, float *FG__RESTRICT out) {
     int i;
+#if FG__X86
+    if (__builtin_cpu_supports("avx2")) {
+        fg__exp_all_avx2(x, max, temperature, out);
+        return;
+    }
+#endif
     for (i = 0; i < FG__EXP_BLOCK; i++) out[i] = fg__exp_negative((x[i] - max) / temperature);
 }
 
@@ -10839,6 +10894,13 @@ static float fg__max_logit(const float *x, int n) {
     for (; i < n; i++) m[0] = x[i] > m[0] ? x[i] : m[0];
     for (j = 1; j < 4; j++) m[0] = m[j] > m[0] ? m[j] : m[0];
     return m[0];
+}
+
+/* The same where x may be the row that the device looked through. */
+static float fg__row_max(const fg__sample_input *in, const float *x) {
+    const fg_row_result *row = x == in->logits ? in->row : NULL;
+    if (row && row->token >= 0 && row->token < in->n_vocab && x[row->token] == row->logit) return row->logit;
+    return fg__max_logit(x, in->n_vocab);
 }
 
 /* The lowest id whose logit is `value`. */
@@ -11034,22 +11096,33 @@ static int32_t fg__draw_any(const float *x, int n, float max, float temperature,
     return last; /* the best token, should rounding carry u past the end */
 }
 
-static int32_t fg__draw(const fg_sampling *p, const float *x, int n, float max, double known_sum, double u,
-                        fg__sample_scratch *scratch) {
-    fg__candidate *c = scratch->candidates;
-    bool cut_typical = fg__is_fraction(p->typical_p), cut_top_p = fg__is_fraction(p->top_p);
-    double sum;
-    int count;
-    if (!(p->top_k > 0 && p->top_k < n) && !cut_typical && !cut_top_p && !(p->min_p > 0.0f))
-        return fg__draw_any(x, n, max, p->temperature, u);
-    count = fg__gather(p, x, n, max, known_sum, c, &sum);
-    if (cut_typical) {
+/* Whether no filter leaves anything out. */
+static bool fg__draws_any(const fg_sampling *p, int n_vocab) {
+    return !(p->top_k > 0 && p->top_k < n_vocab) && !fg__is_fraction(p->typical_p) && !fg__is_fraction(p->top_p) && !(p->min_p > 0.0f);
+}
+
+/* Filters, then draws. `partial`: the candidates may lack some of the lowest, and -1 says that these may matter. */
+static int32_t fg__draw_gathered(const fg_sampling *p, fg__candidate *c, int count, float max, double sum, double u, bool partial) {
+    if (fg__is_fraction(p->typical_p)) {
         count = fg__cut_typical(c, count, max, sum, p->typical_p);
         sum = fg__set_weights(c, count, max);
     }
-    if (cut_top_p) count = fg__cut_top_p(c, count, sum, p->top_p);
+    if (fg__is_fraction(p->top_p)) {
+        int kept = fg__cut_top_p(c, count, sum, p->top_p);
+        if (partial && kept == count) return -1;
+        count = kept;
+    }
     if (p->min_p > 0.0f) count = fg__cut_min_p(c, count, p->min_p);
     return fg__draw_candidate(c, count, p->temperature, u);
+}
+
+static int32_t fg__draw(const fg_sampling *p, const float *x, int n, float max, double known_sum, double u,
+                        fg__sample_scratch *scratch) {
+    double sum;
+    int count;
+    if (fg__draws_any(p, n)) return fg__draw_any(x, n, max, p->temperature, u);
+    count = fg__gather(p, x, n, max, known_sum, scratch->candidates, &sum);
+    return fg__draw_gathered(p, scratch->candidates, count, max, sum, u, false);
 }
 
 /* ---- penalties, bias, bans ---- */
@@ -11063,8 +11136,9 @@ static void fg__penalize(const fg_sampling *p, float *logit, uint32_t mark) {
     if (count) *logit -= p->presence_penalty + (float)count * p->frequency_penalty;
 }
 
-/* Repetition (Keskar et al., arXiv 1909.05858) looks at prompt and output, presence and frequency at the output. */
-static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in, float *x, uint32_t *marks) {
+/* Repetition (Keskar et al., arXiv 1909.05858) looks at prompt and output, presence and frequency at the output. Hands back
+   where in the history it begins to look. */
+static int fg__mark_history(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks) {
     int i, first = p->penalty_window > 0 ? FG__MAX(0, in->n_history - p->penalty_window) : 0;
     for (i = first; i < in->n_history; i++) {
         int32_t token = in->history[i];
@@ -11072,7 +11146,12 @@ static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in
         marks[token] |= FG__MARK_SEEN;
         if (i >= in->n_prompt) marks[token]++;
     }
-    for (i = first; i < in->n_history; i++) {
+    return first;
+}
+
+static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in, float *x, uint32_t *marks) {
+    int i;
+    for (i = fg__mark_history(p, in, marks); i < in->n_history; i++) {
         int32_t token = in->history[i];
         if (token < 0 || token >= in->n_vocab || !marks[token]) continue;
         fg__penalize(p, &x[token], marks[token]);
@@ -11102,7 +11181,7 @@ static const float *fg__bounded_logits(const float *x, int n, float *copy) {
 
 static int32_t fg__choose(const fg_sampling *p, const fg__sample_input *in, fg__sample_scratch *scratch) {
     const float *x = fg__changed_logits(p, in, scratch);
-    float max = fg__max_logit(x, in->n_vocab);
+    float max = fg__row_max(in, x);
     double known_sum = 0.0;
     if (max == -INFINITY) { /* all banned, or not numbers: the model's own choice, or token 0 */
         x = in->logits;
@@ -11133,10 +11212,9 @@ static float fg__logprob(float logit, double log_sum_exp) {
     return value <= 0.0 ? (float)value : value > 0.0 ? 0.0f : -INFINITY;
 }
 
-/* The n best tokens of the raw logits, best first. */
-static int fg__top_logprobs(const fg__sample_input *in, int n, double log_sum_exp, fg__candidate *c,
-                            fg_token_logprob *top) {
-    int count = fg__gather_best(in->logits, in->n_vocab, n, c), i, j;
+/* The best tokens of the raw logits, of which `count` are in c, best first. */
+static int fg__top_logprobs(fg__candidate *c, int count, double log_sum_exp, fg_token_logprob *top) {
+    int i, j;
     for (i = 1; i < count; i++) { /* insertion sort of at most FG_MAX_TOP_LOGPROBS; equals stay in order of id */
         fg__candidate item = c[i];
         for (j = i; j > 0 && c[j - 1].key > item.key; j--) c[j] = c[j - 1];
@@ -11147,6 +11225,145 @@ static int fg__top_logprobs(const fg__sample_input *in, int n, double log_sum_ex
         top[i].logprob = fg__logprob(c[i].logit, log_sum_exp);
     }
     return count;
+}
+
+/* ---- from candidates ---- */
+
+/* What the device found, as fg__gather has it. */
+static int fg__take_candidates(const fg_row_candidates *row, int n_vocab, fg__candidate *c) {
+    int i, n = FG__MIN(row->n, FG_MAX_CANDIDATES), count = 0;
+    for (i = 0; i < n; i++)
+        if (row->items[i].token >= 0 && row->items[i].token < n_vocab) fg__candidate_set(&c[count++], row->items[i].token, row->items[i].logit);
+    return count;
+}
+
+static fg__candidate *fg__find_candidate(fg__candidate *c, int n, int32_t id) {
+    int i;
+    for (i = 0; i < n; i++)
+        if (c[i].id == id) return &c[i];
+    return NULL;
+}
+
+/* Penalties, bias and bans. What they lower stays under `floor` where it is not among the candidates; -1: something is raised
+   that is not. Those that fall to the floor or under it are left out. */
+static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks, fg__candidate *c, int n) {
+    bool raises = p->presence_penalty < 0.0f || p->frequency_penalty < 0.0f || (fg__has_repetition_penalty(p) && p->repetition_penalty < 1.0f);
+    fg__candidate *one;
+    int i, kept = 0;
+    if (raises) return -1;
+    if (fg__has_penalties(p)) {
+        int first = fg__mark_history(p, in, marks);
+        for (i = 0; i < n; i++)
+            if (marks[c[i].id]) fg__penalize(p, &c[i].logit, marks[c[i].id]);
+        for (i = first; i < in->n_history; i++)
+            if (in->history[i] >= 0 && in->history[i] < in->n_vocab) marks[in->history[i]] = 0;
+    }
+    for (i = 0; i < p->n_logit_bias; i++) {
+        one = fg__find_candidate(c, n, p->logit_bias[i].token);
+        if (one) one->logit += p->logit_bias[i].bias;
+        else if (p->logit_bias[i].bias > 0.0f) return -1;
+    }
+    for (i = 0; i < in->n_banned; i++)
+        if ((one = fg__find_candidate(c, n, in->banned[i])) != NULL) one->logit = -INFINITY;
+    for (i = 0; i < n; i++) {
+        if (!(c[i].logit > in->candidates->floor)) continue;
+        c[kept] = c[i];
+        fg__candidate_set(&c[kept++], c[i].id, c[i].logit);
+    }
+    return kept;
+}
+
+/* As fg__gather, from n candidates that are all there is above `floor`; -1: the row may have more. */
+static int fg__gather_candidates(const fg_sampling *p, int n_vocab, float max, double known_sum, float floor, fg__candidate *c, int n,
+                                 double *sum, bool *partial) {
+    float limit;
+    int i, kept = 0;
+    bool all = floor == -INFINITY;
+    *partial = false;
+    *sum = 0.0;
+    if (p->top_k > 0 && p->top_k < n_vocab) {
+        if (n < p->top_k && !all) return -1;
+        if (n > p->top_k) n = fg__cut(c, n, (double)p->top_k);
+        *sum = fg__set_weights(c, n, max);
+        return n;
+    }
+    if (fg__is_fraction(p->typical_p)) return -1;
+    if (fg__is_fraction(p->top_p) && !(known_sum > 0.0)) return -1;
+    if (fg__is_fraction(p->top_p)) *sum = known_sum;
+    limit = fg__is_fraction(p->top_p) ? fg__top_p_limit(n_vocab, max, *sum, p->top_p) : max + logf(p->min_p);
+    *partial = !(limit > floor) && !all;
+    if (*partial && !fg__is_fraction(p->top_p)) return -1;
+    for (i = 0; i < n; i++)
+        if (c[i].logit >= limit) c[kept++] = c[i];
+    if (*sum > 0.0) fg__set_weights(c, kept, max);
+    return kept;
+}
+
+/* The token that fg__choose would take from the row; -1: only the row tells. */
+static int32_t fg__choose_candidate(const fg_sampling *p, const fg__sample_input *in, fg__sample_scratch *scratch) {
+    const fg_row_candidates *row = in->candidates;
+    fg__candidate *c = scratch->candidates;
+    bool changes = fg__has_penalties(p) || p->n_logit_bias > 0 || in->n_banned > 0, partial;
+    int n, i, best = 0;
+    double sum, known_sum;
+    float max;
+    if (!in->row || !(fabsf(in->row->logit) <= FLT_MAX)) return -1;
+    if (p->temperature > 0.0f && fg__draws_any(p, in->n_vocab))
+        return !changes && in->use_drawn && row->drawn < in->n_vocab ? row->drawn : -1;
+    n = fg__take_candidates(row, in->n_vocab, c);
+    if (changes) n = fg__change_candidates(p, in, scratch->marks, c, n);
+    if (n < 1) return -1;
+    for (i = 1; i < n; i++)
+        if (c[i].logit > c[best].logit) best = i;
+    max = c[best].logit;
+    if (max > FLT_MAX) return -1;
+    if (p->temperature <= 0.0f) return c[best].id;
+    known_sum = !changes && in->row->log_sum_exp >= max && in->row->log_sum_exp <= FLT_MAX ? exp((double)in->row->log_sum_exp - (double)max) : 0.0;
+    n = fg__gather_candidates(p, in->n_vocab, max, known_sum, row->floor, c, n, &sum, &partial);
+    if (n < 1) return -1;
+    return fg__draw_gathered(p, c, n, max, sum, fg__uniform(in->seed, in->position), partial);
+}
+
+/* Log-probabilities from candidates; false: only the row tells. */
+static bool fg__candidate_logprobs(const fg__sample_input *in, int n_top, fg__candidate *c, fg__sample_output *out) {
+    const fg_row_candidates *row = in->candidates;
+    const fg__candidate *chosen;
+    int n;
+    if (!(fabsf(in->row->log_sum_exp) <= FLT_MAX)) return false;
+    n = fg__take_candidates(row, in->n_vocab, c);
+    if (n < n_top && row->floor != -INFINITY) return false;
+    chosen = fg__find_candidate(c, n, out->token);
+    if (!chosen && out->token != row->drawn) return false;
+    out->logprob = fg__logprob(chosen ? chosen->logit : row->drawn_logit, in->row->log_sum_exp);
+    if (n_top <= 0) return true;
+    if (n > n_top) n = fg__cut(c, n, (double)n_top);
+    out->n_top = fg__top_logprobs(c, n, in->row->log_sum_exp, out->top);
+    return true;
+}
+
+/* False: the row is needed. */
+static bool fg__sample_candidates(const fg__sampler *s, const fg__sample_input *in, int n_top, fg__sample_scratch *scratch,
+                                  fg__sample_output *out) {
+    out->token = fg__choose_candidate(&s->p, in, scratch);
+    if (out->token < 0) return false;
+    return (!in->want_logprob && n_top <= 0) || fg__candidate_logprobs(in, n_top, scratch->candidates, out);
+}
+
+/* What a device that makes candidates is asked for, so that fg__choose_candidate has what it needs. False: it would need the row
+   in any case. */
+static bool fg__sampler_asks(const fg__sampler *s, int n_vocab, int n_top, fg_row_draw *ask) {
+    const fg_sampling *p = &s->p;
+    bool top_k = p->top_k > 0 && p->top_k < n_vocab, changes = fg__has_penalties(p) || p->n_logit_bias > 0;
+    memset(ask, 0, sizeof(*ask));
+    ask->candidates = 1;
+    if (p->presence_penalty < 0.0f || p->frequency_penalty < 0.0f || (fg__has_repetition_penalty(p) && p->repetition_penalty < 1.0f)) return false;
+    if (p->temperature <= 0.0f) return true;
+    if (top_k) return p->top_k <= FG_MAX_CANDIDATES;
+    if (fg__is_fraction(p->typical_p)) return false;
+    if (!fg__draws_any(p, n_vocab)) return !changes || !fg__is_fraction(p->top_p);
+    ask->candidates = n_top > 0;
+    ask->temperature = p->temperature;
+    return !changes;
 }
 
 /* Without logits: the device's argmax. */
@@ -11169,9 +11386,17 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
     memset(out, 0, sizeof(*out));
     if (in->n_vocab <= 0)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "nothing to sample from: n_vocab is %d", in->n_vocab);
-    if (!in->logits) return fg__sample_row(s, in, out);
-    result = fg__sample_scratch_reserve(env, scratch, in->n_vocab);
+    if (!in->logits && !in->candidates) return fg__sample_row(s, in, out);
+    result = fg__sample_scratch_reserve(env, scratch, FG__MAX(in->n_vocab, FG_MAX_CANDIDATES));
     if (result != FG_OK) return result;
+    if (!in->logits) {
+        fg__sample_input whole = *in;
+        if (fg__sample_candidates(s, in, n_top, scratch, out)) return FG_OK;
+        memset(out, 0, sizeof(*out));
+        whole.candidates = NULL;
+        if ((result = in->fetch(in->fetch_user, &whole.logits)) != FG_OK) return result;
+        return fg__sample(env, scratch, s, &whole, out);
+    }
     if (!fg__sampler_needs_logits(s) && !in->n_banned && in->row && in->row->token >= 0 && in->row->token < in->n_vocab)
         out->token = in->row->token;
     else
@@ -11179,7 +11404,8 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
     if (!in->want_logprob && n_top <= 0) return FG_OK;
     log_sum_exp = fg__log_sum_exp(in);
     out->logprob = fg__logprob(in->logits[out->token], log_sum_exp);
-    if (n_top > 0) out->n_top = fg__top_logprobs(in, n_top, log_sum_exp, scratch->candidates, out->top);
+    if (n_top > 0)
+        out->n_top = fg__top_logprobs(scratch->candidates, fg__gather_best(in->logits, in->n_vocab, n_top, scratch->candidates), log_sum_exp, out->top);
     return FG_OK;
 }
 
@@ -11666,6 +11892,7 @@ typedef struct fg__sched {
     void *swap_user;
     fg__cost cost;
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
+    double drafting;         /* seconds that the draft model took before this pass: the next tokens wait for both */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
     int starved;             /* passes in a row in which the target left nothing for a prompt */
     bool busy;               /* passes are in progress: nobody is preempted, and nothing swapped in */
@@ -12231,7 +12458,7 @@ static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
     s->n_passes++;
     s->given = s->budget = budget;
-    s->seconds = fg__cost_pass(&s->cost);
+    s->seconds = fg__cost_pass(&s->cost) + s->drafting;
     s->limit = s->deadline;
     s->n_rows = 0;
     s->n_copies = 0;
@@ -13120,7 +13347,8 @@ static bool fg__batch_check(const fg_graph *graph, const fg_batch *batch) {
     int i, j;
     if (batch->n_tokens < 1 || batch->n_tokens > graph->max_tokens || batch->n_seqs < 1 ||
         batch->n_seqs > graph->max_seqs || batch->n_rows < 0 || batch->n_rows > graph->max_rows ||
-        batch->cu_q[0] != 0 || batch->cu_q[batch->n_seqs] != batch->n_tokens)
+        batch->cu_q[0] != 0 || batch->cu_q[batch->n_seqs] != batch->n_tokens || batch->n_ops < 0 || batch->first_op < 0 ||
+        batch->n_ops > graph->n_ops || batch->first_op > graph->n_ops - batch->n_ops)
         return false;
     for (i = 0; i < batch->n_seqs; i++) {
         int n = batch->cu_q[i + 1] - batch->cu_q[i];
@@ -15042,12 +15270,15 @@ static void fg__pool_close(const fg__env *env, fg__pool *pool) {
     fg__free(env, pool->workers);
 }
 
-/* Run `index` of n items: each round of runs, one for each thread, is half of what is left, evenly cut. Long runs come
-   first, so that memory is read in order, short ones at the end, so that all threads end together. */
+/* How many of n items a run takes: each round of runs, one for each thread, is three quarters of what is left, evenly cut.
+   Long runs come first, so that memory is read in order, short ones at the end, so that all threads end together. */
+static int fg__run_size(int n, int n_threads) { return FG__MAX(1, (int)((int64_t)n * 3 / (4 * n_threads))); }
+
+/* Run `index` of n items. */
 static bool fg__run_of(int n, int n_threads, int index, int *from, int *to) {
     int size;
     for (*from = 0; *from < n; index -= n_threads, *from += size * n_threads) {
-        size = FG__MAX(1, (n - *from) / (2 * n_threads));
+        size = fg__run_size(n - *from, n_threads);
         if (index >= n_threads) continue;
         *from += index * size;
         *to = FG__MIN(*from + size, n);
@@ -15059,7 +15290,7 @@ static bool fg__run_of(int n, int n_threads, int index, int *from, int *to) {
 static int fg__run_count(int n, int n_threads) {
     int from = 0, count = 0;
     while (from < n) {
-        int size = FG__MAX(1, (n - from) / (2 * n_threads));
+        int size = fg__run_size(n - from, n_threads);
         int runs = FG__MIN(n_threads, (n - from + size - 1) / size);
         count += runs;
         from += runs * size;
@@ -15093,12 +15324,21 @@ static bool fg__pool_open(const fg__env *env, fg__pool *pool, int n_threads) {
 
 /* ---- The device. ---- */
 
+/* Weights lie one behind the other in slabs, so that hardly any of them ends in small pages. A slab goes with its last weight. */
+typedef struct fg__slab {
+    fg__pages pages;
+    size_t used, size;
+    int n_weights;
+} fg__slab;
+
 typedef struct fg__cpu_device {
     fg__env env;
     int path;
     fg__cpu_features features;
     fg__cpu_ops ops;
     fg__pool pool;
+    fg__slab *slab; /* that has room; NULL: none */
+    size_t slab_bytes; /* of all slabs so far */
 } fg__cpu_device;
 
 typedef struct fg__cpu_weight {
@@ -15107,7 +15347,8 @@ typedef struct fg__cpu_weight {
     size_t row_bytes;              /* in the tensor */
     const fg__gemm_kernel *kernel; /* NULL: the tensor is used as it is */
     size_t panel_bytes;
-    fg__pages pages; /* panels, or a vector of floats */
+    char *data; /* panels, or a vector of floats */
+    fg__slab *slab;
 } fg__cpu_weight;
 
 #define FG__CPU_OPS \
@@ -15292,7 +15533,43 @@ static void fg__pack_panel(void *user, int i, int thread) {
     (void)thread;
     w->kernel->pack(w->tensor.type, (const char *)w->tensor.data + (size_t)i * FG__PANEL * w->row_bytes, w->row_bytes,
                     (int)FG__MIN(FG__PANEL, w->n - (int64_t)i * FG__PANEL), w->k,
-                    w->pages.data + (size_t)i * w->panel_bytes);
+                    w->data + (size_t)i * w->panel_bytes);
+}
+
+#define FG__SLAB_BYTES ((size_t)64 << 20) /* of a slab, unless there is less in all or a weight is larger */
+
+static fg__slab *fg__slab_make(fg__cpu_device *device, size_t bytes) {
+    size_t size = FG__MAX(bytes, FG__MIN(FG__SLAB_BYTES, device->slab_bytes)), huge = (size_t)2 << 20;
+    fg__slab *slab = (fg__slab *)fg__calloc(&device->env, 1, sizeof(*slab));
+    if (!slab) return NULL;
+    if (size >= huge && size < SIZE_MAX / 2) size = fg__round_up(size, huge);
+    if (!fg__pages_alloc(&device->env, &slab->pages, size)) {
+        fg__free(&device->env, slab);
+        return NULL;
+    }
+    slab->size = size;
+    device->slab_bytes += size;
+    return slab;
+}
+
+static bool fg__slab_take(fg__cpu_device *device, fg__cpu_weight *weight, size_t bytes) {
+    fg__slab *slab = device->slab;
+    if (!slab || bytes > slab->size - slab->used) slab = fg__slab_make(device, bytes);
+    if (!slab) return false;
+    weight->slab = slab;
+    weight->data = slab->pages.data + slab->used;
+    slab->used += FG__MIN(fg__round_up(bytes, 64), slab->size - slab->used);
+    slab->n_weights++;
+    device->slab = slab;
+    return true;
+}
+
+static void fg__slab_give(fg__cpu_device *device, fg__slab *slab) {
+    if (!slab || --slab->n_weights) return;
+    if (device->slab == slab) device->slab = NULL;
+    device->slab_bytes -= slab->size;
+    fg__pages_free(&device->env, &slab->pages);
+    fg__free(&device->env, slab);
 }
 
 /* GEMM weights with a kernel are packed, vectors become floats, the rest is used where it is. */
@@ -15312,7 +15589,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
     weight = (fg__cpu_weight *)fg__malloc(&device->env, 1, sizeof(*weight));
     if (!weight) return FG_ERROR_OUT_OF_MEMORY;
     *weight = described;
-    if (size && !fg__pages_alloc(&device->env, &weight->pages, size)) {
+    if (size && !fg__slab_take(device, weight, size)) {
         fg__free(&device->env, weight);
         return FG_ERROR_OUT_OF_MEMORY;
     }
@@ -15320,7 +15597,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
     job.run = fg__pack_panel;
     job.user = weight;
     if (vector)
-        fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->pages.data, weight->k * weight->n);
+        fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->data, weight->k * weight->n);
     else if (weight->kernel) fg__pool_run(&device->pool, &job);
     *out = (fg_weight *)weight;
     return FG_OK;
@@ -15329,7 +15606,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
 static void fg__cpu_unpack(fg_device *handle, fg_weight *weight) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
     if (!weight) return;
-    fg__pages_free(&device->env, &((fg__cpu_weight *)weight)->pages);
+    fg__slab_give(device, ((fg__cpu_weight *)weight)->slab);
     fg__free(&device->env, weight);
 }
 
@@ -15420,6 +15697,7 @@ typedef struct fg__cpu_plan {
     fg__cpu_stage *stages;
     fg__cpu_phase *phases;
     const fg__cpu_phase *phase; /* the one that runs */
+    int first_phase, end_phase; /* of the ops that the batch names */
     fg__cpu_slot *slots;
     fg__cpu_op *ops;
     fg__cpu_rope *ropes;
@@ -15432,6 +15710,7 @@ typedef struct fg__cpu_plan {
     fg__sample_part *parts; /* [max_rows][pieces] */
     int sample_op;          /* -1: none */
     bool want_logits;
+    bool borrows;           /* the KV pools are another plan's */
 } fg__cpu_plan;
 
 static const fg__cpu_weight *fg__cpu_weight_of(const fg__cpu_plan *plan, int index) {
@@ -15441,7 +15720,7 @@ static const fg__cpu_weight *fg__cpu_weight_of(const fg__cpu_plan *plan, int ind
 /* A vector weight as floats; NULL for index -1, and for a matrix. */
 static const float *fg__cpu_vector(const fg__cpu_plan *plan, int index) {
     const fg__cpu_weight *weight = index < 0 ? NULL : fg__cpu_weight_of(plan, index);
-    return weight && !weight->kernel ? (const float *)(const void *)weight->pages.data : NULL;
+    return weight && !weight->kernel ? (const float *)(const void *)weight->data : NULL;
 }
 
 static float *fg__cpu_row(const fg__cpu_plan *plan, int slot, int row) {
@@ -15731,7 +16010,7 @@ static void fg__cpu_release(fg_device *handle, fg_plan *plan_handle) {
     fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
     int i;
     if (!plan) return;
-    for (i = 0; i < FG_MAX_GROUPS; i++) fg__pages_free(&device->env, &plan->groups[i].pool);
+    for (i = 0; i < FG_MAX_GROUPS && !plan->borrows; i++) fg__pages_free(&device->env, &plan->groups[i].pool);
     fg__pages_free(&device->env, &plan->memory);
     fg__free(&device->env, plan->stages);
     fg__free(&device->env, plan->phases);
@@ -15818,6 +16097,16 @@ static fg_result fg__cpu_prepare(fg_device *handle, const fg_graph *graph, fg_pl
     if (result == FG_OK && out) *out = (fg_plan *)plan;
     else fg__cpu_release(handle, (fg_plan *)plan);
     return result;
+}
+
+/* Gives a plan the KV pools of another of the same groups, which must outlive it, in place of its own. */
+static void fg__cpu_borrow_pools(fg__cpu_plan *plan, const fg__cpu_plan *from) {
+    int i;
+    for (i = 0; i < plan->graph->n_groups; i++) {
+        fg__pages_free(&plan->device->env, &plan->groups[i].pool);
+        plan->groups[i].pool = from->groups[i].pool;
+    }
+    plan->borrows = true;
 }
 
 /* ---- The pass: what is done in a stage. ---- */
@@ -15953,7 +16242,7 @@ static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int row, int
         fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
         return;
     }
-    weight->kernel->gemm(weight->tensor.type, weight->pages.data + (size_t)panel * weight->panel_bytes, op->k,
+    weight->kernel->gemm(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
                          plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m, sums,
                          FG__PANEL);
 }
@@ -15966,7 +16255,7 @@ static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, in
     bool plain = op->bias < 0 && op->src2 < 0 && op->act == FG_ACT_NONE && (panel + 1) * FG__PANEL <= op->n;
     int r, count;
     if (weight->kernel && plain) { /* straight to where the results belong */
-        weight->kernel->gemm(weight->tensor.type, weight->pages.data + (size_t)panel * weight->panel_bytes, op->k,
+        weight->kernel->gemm(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
                              plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m,
                              fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
                              plan->slots[op->dst].stride);
@@ -15979,19 +16268,31 @@ static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, in
     }
 }
 
-/* The same panel of two products, multiplied with each other by the ACT_MUL after them. */
-static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int row, int m,
-                           fg__cpu_scratch *scratch) {
+/* The same `count` panels of two products, multiplied with each other by the ACT_MUL after them, for m rows; count * m is at
+   most FG__ROWS. */
+static void fg__gemm_gated_tile(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int count, int row, int m,
+                                fg__cpu_scratch *scratch) {
     const fg_op *op = &plan->graph->ops[stage->gate];
     float *x = scratch->tile, *y = x + FG__ROWS * FG__PANEL;
-    int r, count, column = panel * FG__PANEL, n = FG__MIN(FG__PANEL, op->n - column);
-    for (r = 0; r < m; r += count) {
-        count = FG__MIN(FG__ROWS, m - r);
-        fg__gemm_sums(plan, stage->first, panel, row + r, count, scratch, x);
-        fg__gemm_sums(plan, stage->first + 1, panel, row + r, count, scratch, y);
-        plan->device->ops.act_mul(op->act, x, y, count * FG__PANEL, x);
-        plan->device->ops.finish(x, NULL, NULL, 0, count, n, fg__cpu_row(plan, op->dst, row + r) + op->dst_col + column,
-                                 plan->slots[op->dst].stride);
+    int p, each = m * FG__PANEL;
+    for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first, panel + p, row, m, scratch, x + p * each);
+    for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first + 1, panel + p, row, m, scratch, y + p * each);
+    plan->device->ops.act_mul(op->act, x, y, count * each, x);
+    for (p = 0; p < count; p++) {
+        int column = (panel + p) * FG__PANEL, n = FG__MIN(FG__PANEL, op->n - column);
+        plan->device->ops.finish(x + p * each, NULL, NULL, 0, m, n,
+                                 fg__cpu_row(plan, op->dst, row) + op->dst_col + column, plan->slots[op->dst].stride);
+    }
+}
+
+/* Few rows: as many panels of one product in a row as there is room for, since memory is best read in order. */
+static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int n_panels, int row, int m,
+                           fg__cpu_scratch *scratch) {
+    int end = panel + n_panels, count, r;
+    for (; panel < end; panel += count) {
+        count = FG__MIN(end - panel, FG__MAX(1, FG__ROWS / m));
+        for (r = 0; r < m; r += FG__ROWS)
+            fg__gemm_gated_tile(plan, stage, panel, count, row + r, FG__MIN(FG__ROWS, m - r), scratch);
     }
 }
 
@@ -16014,13 +16315,14 @@ static int fg__gemm_items(const fg__cpu_plan *plan, const fg__cpu_stage *stage, 
 }
 
 static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int piece, int thread) {
-    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op;
+    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op, count = 1;
     if (!fg__run_of(fg__gemm_items(plan, stage, n_rows), plan->device->pool.n_threads, piece, &i, &end)) return;
-    for (; i < end; i++) {
+    for (; i < end; i += count) {
         int row = i / stage->n_panels * rows, m = FG__MIN(rows, n_rows - row);
         panel = i % stage->n_panels;
         if (stage->gate >= 0) {
-            fg__gemm_gated(plan, stage, panel, row, m, &plan->scratch[thread]);
+            count = FG__MIN(end - i, stage->n_panels - panel);
+            fg__gemm_gated(plan, stage, panel, count, row, m, &plan->scratch[thread]);
             continue;
         }
         for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
@@ -16348,8 +16650,8 @@ static int fg__cpu_pass_begin(void *user, int index) {
     fg__cpu_plan *plan = (fg__cpu_plan *)user;
     const fg__cpu_stage *stage;
     const fg_op *op;
-    if (index == plan->n_phases) return -1;
-    plan->phase = &plan->phases[index];
+    if (plan->first_phase + index == plan->end_phase) return -1;
+    plan->phase = &plan->phases[plan->first_phase + index];
     stage = &plan->stages[plan->phase->first];
     op = &plan->graph->ops[stage->first];
     switch (plan->phase->type) {
@@ -16391,6 +16693,18 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     }
 }
 
+/* The first phase of op `op`: the tables of sines belong to the first. -1: it is done together with the op before. */
+static int fg__cpu_phase_of(const fg__cpu_plan *plan, int op) {
+    int i;
+    if (op == 0) return 0;
+    if (op == plan->graph->n_ops) return plan->n_phases;
+    for (i = 0; i < plan->n_phases; i++) {
+        const fg__cpu_stage *stage = &plan->stages[plan->phases[i].first];
+        if (stage->type != FG__STAGE_ROPE && stage->first == op) return i;
+    }
+    return -1;
+}
+
 /* The pass runs here, on this thread and the pool's; wait only hands out the results. */
 static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
@@ -16404,6 +16718,12 @@ static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     if (!fg__batch_check(plan->graph, batch)) {
         plan->batch = NULL;
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    }
+    plan->first_phase = fg__cpu_phase_of(plan, batch->first_op);
+    plan->end_phase = fg__cpu_phase_of(plan, batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops);
+    if (plan->first_phase < 0 || plan->end_phase < plan->first_phase) {
+        plan->batch = NULL;
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the CPU backend does not part ops %d and on from those before", batch->first_op);
     }
     for (i = 0; i < plan->graph->n_groups; i++)
         if (plan->groups[i].n_head) fg__attn_plan(plan, i);
@@ -16420,6 +16740,18 @@ static fg_result fg__cpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output
     if (plan->sample_op < 0) return FG_OK;
     output->rows = plan->rows;
     if (plan->want_logits) output->logits = plan->slots[plan->graph->ops[plan->sample_op].src].data;
+    return FG_OK;
+}
+
+static fg_result fg__cpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
+    size_t width = (size_t)plan->graph->slots[slot].width;
+    int row;
+    (void)handle;
+    for (row = 0; row < n_rows; row++) {
+        float *own = fg__cpu_row(plan, slot, row), *other = host + (size_t)row * width;
+        memcpy(out ? other : own, out ? own : other, width * sizeof(float));
+    }
     return FG_OK;
 }
 
@@ -16487,9 +16819,10 @@ static void fg__profile_run(void *user, int piece, int thread) {
     if (p->what == 3) *amount = p->device->ops.float_products(p->rounds);
 }
 
-/* Amount per second of the best of several runs. */
-static double fg__profile_best(fg__profile *p, int what, int runs) {
-    double best = 0.0;
+/* Amount per second: of all runs when memory is read, as a decode takes what the memory gives on average; of the best run of
+   products, as cores are slower only when others use them. */
+static double fg__profile_rate(fg__profile *p, int what, int runs) {
+    double best = 0.0, amount = 0.0, time = 0.0;
     fg__job job;
     int i, j;
     job.begin = fg__profile_begin;
@@ -16502,8 +16835,10 @@ static double fg__profile_best(fg__profile *p, int what, int runs) {
         seconds = fg__now() - start;
         for (j = 0; j < p->device->pool.n_threads; j++) total += p->amounts[16 * j];
         if (seconds > 0.0 && total / seconds > best) best = total / seconds;
+        amount += total;
+        time += seconds;
     }
-    return best;
+    return what > 1 ? best : time > 0.0 ? amount / time : 0.0;
 }
 
 static fg_result fg__cpu_profile(fg_device *handle, fg_roofs *roofs) {
@@ -16521,10 +16856,10 @@ static fg_result fg__cpu_profile(fg_device *handle, fg_roofs *roofs) {
     }
     p.data = pages.data;
     p.sinks = (uint64_t *)(void *)(p.amounts + 16 * n_threads);
-    (void)fg__profile_best(&p, 0, 1);
-    roofs->read_bytes_per_s = fg__profile_best(&p, 1, 6);
-    roofs->int8_ops_per_s = fg__profile_best(&p, 2, 5);
-    roofs->float_ops_per_s = fg__profile_best(&p, 3, 5);
+    (void)fg__profile_rate(&p, 0, 1);
+    roofs->read_bytes_per_s = fg__profile_rate(&p, 1, 6);
+    roofs->int8_ops_per_s = fg__profile_rate(&p, 2, 5);
+    roofs->float_ops_per_s = fg__profile_rate(&p, 3, 5);
     fg__free(&device->env, p.amounts);
     fg__pages_free(&device->env, &pages);
     return FG_OK;
@@ -16535,7 +16870,8 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
-                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks};
+                                       fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL,
+                                       fg__cpu_copy_slot};
     return &backend;
 }
 /* ================================================================================================
@@ -16866,7 +17202,7 @@ static FG__ALWAYS_INLINE void fg__fetch_plan(fg__gemm_job *job, int bytes, int p
 static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     int i;
     if (job->left <= 0) return;
-    for (i = 0; i < job->each; i += 64) __builtin_prefetch(job->next + i);
+    for (i = 0; i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0); /* read once: not to push out the rest */
     job->next += job->each;
     job->left -= job->each;
 }
@@ -18795,9 +19131,666 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL,
     };
     return &backend;
+}
+
+/* ================================================================================================
+   >>split  a model on two devices
+
+   Looks like a backend and drives two: the one that was chosen (0) and the CPU (1). Each takes a graph with the ops that are its
+   own, the slots and cache groups these name, and the KV pool of its own layers; block tables serve both. A pass runs one range
+   of ops after another, and what a range reads that the other device wrote crosses over through host memory. Which device an op
+   is on:
+     gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
+     kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
+   With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0.
+   ================================================================================================ */
+
+/* Ops in a row on one device. */
+typedef struct fg__split_range {
+    int device;
+    int32_t first, n;          /* in the device's own graph */
+    uint64_t brings[4];        /* bits of slots that come from the other device before it */
+} fg__split_range;
+
+enum { FG__SPLIT_SLOTS = 256 }; /* bits of fg__split_range.brings */
+
+typedef struct fg__split {
+    fg_backend table;          /* of the engine */
+    char name[64];
+    fg__env env;
+    const fg_backend *backends[2];
+    fg_device *devices[2];
+    /* the model, set before weights are packed */
+    const fg_op *ops;
+    int32_t n_ops;
+    const fg_tensor *tensors;
+    size_t n_tensors;
+    int32_t cpu_layers;        /* the first layers, on the CPU */
+    bool kv_on_cpu;
+} fg__split;
+
+typedef struct fg__split_weight {
+    fg_weight *on[2];
+} fg__split_weight;
+
+typedef struct fg__split_plan {
+    bool whole;                /* another model's (the draft's): all on device 0 */
+    const fg_graph *graph;
+    fg_graph graphs[2];
+    fg_op *ops[2];
+    fg_slot *slots[2];
+    fg_weight **weights[2];
+    int n_halves;              /* that a pass may have */
+    fg_plan *plans[2][2];      /* by device and half */
+    fg_graph small;            /* what the CPU's second plan is prepared with: one KV block, before it borrows the first one's */
+    int32_t groups[2][FG_MAX_GROUPS]; /* of the device's groups: which of the model's */
+    fg__split_range *ranges;
+    int32_t n_ranges;
+    int sampler;               /* the device with SAMPLE; -1: none */
+    float *crossing;           /* rows of a slot on their way */
+    /* the pass */
+    fg_batch halves[2];        /* of the model's graph */
+    int used;                  /* halves that it has */
+    int32_t *cu_q, *rows;      /* of the second half */
+    fg_batch batches[2][2];    /* as the devices know them */
+    int waits[2];              /* of each half the device whose range was not waited for; -1: none */
+    fg_output outputs[2];
+    fg_row_result *merged_rows; /* of both halves */
+    fg_row_candidates *merged_candidates;
+    float *merged_logits;
+} fg__split_plan;
+
+static int fg__split_device_of(const fg__split *s, int32_t index) {
+    const fg_op *op = &s->ops[index];
+    int32_t i;
+    if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
+    if (s->cpu_layers <= 0) return 0;
+    for (i = 0; i <= index; i++) /* at or after the first op of the first layer that is not on the CPU */
+        if (s->ops[i].layer >= s->cpu_layers) return 0;
+    return 1;
+}
+
+/* ---- the device ---- */
+
+static int fg__split_probe(void) { return 0; /* made by fg__split_make only */ }
+
+static fg_result fg__split_open(const fg_device_desc *desc, fg_device **device) {
+    (void)desc;
+    (void)device;
+    return fg__fail(FG_ERROR_UNSUPPORTED, "a split device is made by the engine");
+}
+
+static void fg__split_close(fg_device *handle) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__env env = s->env;
+    int d;
+    for (d = 1; d >= 0; d--)
+        if (s->devices[d]) s->backends[d]->close(s->devices[d]);
+    fg__free(&env, s);
+}
+
+static void fg__split_caps(fg_device *handle, fg_device_caps *caps) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    fg_device_caps cpu;
+    s->backends[0]->caps(s->devices[0], caps);
+    s->backends[1]->caps(s->devices[1], &cpu);
+    snprintf(caps->name + strlen(caps->name), sizeof(caps->name) - strlen(caps->name), " + %.60s", cpu.name);
+    caps->n_threads = cpu.n_threads;
+    caps->kv_types &= cpu.kv_types;
+    caps->weight_types &= cpu.weight_types;
+    caps->ops &= cpu.ops;
+    if (s->kv_on_cpu) caps->block_tokens = cpu.block_tokens;
+    caps->in_flight = 0;
+}
+
+static void *fg__split_alloc(fg_device *handle, size_t bytes) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->alloc(s->devices[0], bytes);
+}
+
+static void fg__split_free(fg_device *handle, void *memory) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    s->backends[0]->free(s->devices[0], memory);
+}
+
+static fg_result fg__split_write(fg_device *handle, void *memory, size_t offset, const void *data, size_t bytes) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->write(s->devices[0], memory, offset, data, bytes);
+}
+
+static fg_result fg__split_read(fg_device *handle, const void *memory, size_t offset, void *data, size_t bytes) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->read(s->devices[0], memory, offset, data, bytes);
+}
+
+static fg_result fg__split_profile(fg_device *handle, fg_roofs *roofs) {
+    const fg__split *s = (const fg__split *)(const void *)handle;
+    return s->backends[0]->profile(s->devices[0], roofs);
+}
+
+/* ---- weights: each on the devices whose ops read it ---- */
+
+static bool fg__split_reads(const fg_op *op, int32_t weight) {
+    return op->weight == weight || op->weight2 == weight || op->bias == weight;
+}
+
+/* Bits of devices. */
+static unsigned fg__split_devices_of(const fg__split *s, const fg_tensor *tensor) {
+    unsigned devices = 0;
+    int32_t i, index = -1;
+    size_t t;
+    for (t = 0; t < s->n_tensors; t++)
+        if (tensor == &s->tensors[t]) index = (int32_t)t;
+    for (i = 0; i < s->n_ops && index >= 0; i++)
+        if (fg__split_reads(&s->ops[i], index)) devices |= 1u << fg__split_device_of(s, i);
+    return devices ? devices : 1u;
+}
+
+static void fg__split_unpack(fg_device *handle, fg_weight *weight) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_weight *w = (fg__split_weight *)(void *)weight;
+    int d;
+    for (d = 0; d < 2; d++)
+        if (w->on[d]) s->backends[d]->unpack(s->devices[d], w->on[d]);
+    fg__free(&s->env, w);
+}
+
+static fg_result fg__split_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **weight, size_t *bytes) {
+    fg__split *s = (fg__split *)(void *)handle;
+    unsigned devices = fg__split_devices_of(s, tensor);
+    fg__split_weight *w = NULL;
+    size_t own, sum = 0;
+    fg_result r = FG_OK;
+    int d;
+    if (weight && !(w = (fg__split_weight *)fg__calloc(&s->env, 1, sizeof(fg__split_weight)))) return FG_ERROR_OUT_OF_MEMORY;
+    for (d = 0; d < 2 && r == FG_OK; d++) {
+        if (!(devices >> d & 1)) continue;
+        own = 0;
+        r = s->backends[d]->pack(s->devices[d], tensor, use, w ? &w->on[d] : NULL, &own);
+        sum += own;
+    }
+    if (r == FG_OK && weight) *weight = (fg_weight *)(void *)w;
+    if (r == FG_OK && bytes) *bytes = sum;
+    if (r != FG_OK && w) fg__split_unpack(handle, (fg_weight *)(void *)w);
+    return r;
+}
+
+/* ---- plans: the graph of each device ---- */
+
+/* The layer of an op in the cache group of its device: how many layers of the group before it are there, too. */
+static int32_t fg__split_group_layer(const fg__split *s, const fg_op *op, int device) {
+    int32_t i, n = 0;
+    for (i = 0; i < s->n_ops; i++)
+        n += s->ops[i].type == FG_OP_ATTENTION && s->ops[i].group == op->group && s->ops[i].group_layer < op->group_layer &&
+             fg__split_device_of(s, i) == device;
+    return n;
+}
+
+/* The cache groups that ops of a device name, with the layers they have there. */
+static void fg__split_groups(const fg__split *s, fg__split_plan *plan, int device) {
+    fg_graph *own = &plan->graphs[device];
+    int g;
+    own->n_groups = 0;
+    for (g = 0; g < plan->graph->n_groups; g++) {
+        int32_t layers = 0, i;
+        for (i = 0; i < s->n_ops; i++)
+            layers += s->ops[i].type == FG_OP_ATTENTION && s->ops[i].group == g && fg__split_device_of(s, i) == device;
+        if (!layers) continue;
+        own->groups[own->n_groups] = plan->graph->groups[g];
+        own->groups[own->n_groups].n_layers = layers;
+        plan->groups[device][own->n_groups++] = g;
+    }
+}
+
+static int32_t fg__split_group_of(const fg__split_plan *plan, int device, int32_t group) {
+    int32_t g;
+    for (g = 0; g < plan->graphs[device].n_groups; g++)
+        if (plan->groups[device][g] == group) return g;
+    return -1;
+}
+
+/* Whether an op reads, and whether it writes, a slot; a write of some columns only keeps the others. */
+static bool fg__split_op_reads(const fg_op *op, const fg_graph *graph, int32_t slot) {
+    if ((op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot) return true;
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot &&
+           (op->dst_col != 0 || (op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n) < graph->slots[slot].width);
+}
+
+static bool fg__split_op_writes(const fg_op *op, int32_t slot) {
+    if (op->type == FG_OP_ROPE_KV || (op->type == FG_OP_NORM && op->src2 >= 0)) {
+        if (op->src == slot) return true;
+    }
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+}
+
+/* Lays ops into the graphs of their devices, in ranges, and finds what crosses over before each. */
+static void fg__split_ranges(const fg__split *s, fg__split_plan *plan) {
+    uint8_t valid[FG__SPLIT_SLOTS]; /* bits of the devices that have what a slot holds */
+    int32_t i, slot;
+    memset(valid, 0, sizeof(valid));
+    for (i = 0; i < s->n_ops; i++) {
+        int d = fg__split_device_of(s, i);
+        fg_graph *own = &plan->graphs[d];
+        fg__split_range *range = plan->n_ranges ? &plan->ranges[plan->n_ranges - 1] : NULL;
+        fg_op *op = &plan->ops[d][own->n_ops];
+        if (!range || range->device != d) {
+            range = &plan->ranges[plan->n_ranges++];
+            range->device = d;
+            range->first = own->n_ops;
+        }
+        range->n++;
+        own->n_ops++;
+        *op = s->ops[i];
+        if (op->type == FG_OP_SAMPLE) plan->sampler = d;
+        if (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION) {
+            op->group_layer = fg__split_group_layer(s, &s->ops[i], d);
+            op->group = fg__split_group_of(plan, d, s->ops[i].group);
+        }
+        for (slot = 0; slot < plan->graph->n_slots; slot++) {
+            bool reads = fg__split_op_reads(&s->ops[i], plan->graph, slot), writes = fg__split_op_writes(&s->ops[i], slot);
+            if (reads && valid[slot] && !(valid[slot] >> d & 1)) {
+                range->brings[slot / 64] |= (uint64_t)1 << slot % 64;
+                valid[slot] |= (uint8_t)(1u << d);
+            }
+            if (writes) valid[slot] = (uint8_t)(1u << d);
+            if (reads || writes) plan->slots[d][slot].width = plan->graph->slots[slot].width; /* others take no room */
+        }
+    }
+}
+
+static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure) {
+    const fg_graph *graph = plan->graph;
+    size_t widest = 1;
+    int32_t i;
+    int d;
+    if (graph->n_slots > FG__SPLIT_SLOTS) return fg__fail(FG_ERROR_UNSUPPORTED, "a graph of %d slots cannot be split", graph->n_slots);
+    plan->ranges = (fg__split_range *)fg__calloc(&s->env, (size_t)graph->n_ops, sizeof(fg__split_range));
+    for (d = 0; d < 2; d++) {
+        plan->ops[d] = (fg_op *)fg__calloc(&s->env, (size_t)graph->n_ops, sizeof(fg_op));
+        plan->slots[d] = (fg_slot *)fg__calloc(&s->env, (size_t)graph->n_slots, sizeof(fg_slot));
+        plan->weights[d] = (fg_weight **)fg__calloc(&s->env, (size_t)graph->n_weights, sizeof(fg_weight *));
+        if (!plan->ops[d] || !plan->slots[d] || !plan->weights[d]) return FG_ERROR_OUT_OF_MEMORY;
+        plan->graphs[d] = *graph;
+        plan->graphs[d].ops = plan->ops[d];
+        plan->graphs[d].slots = plan->slots[d];
+        plan->graphs[d].weights = plan->weights[d];
+        plan->graphs[d].n_ops = 0;
+        memcpy(plan->slots[d], graph->slots, (size_t)graph->n_slots * sizeof(fg_slot));
+        for (i = 0; i < graph->n_slots; i++) plan->slots[d][i].width = 1;
+        for (i = 0; i < graph->n_weights && !measure; i++)
+            if (graph->weights[i]) plan->weights[d][i] = ((fg__split_weight *)(void *)graph->weights[i])->on[d];
+        fg__split_groups(s, plan, d);
+    }
+    if (!plan->ranges) return FG_ERROR_OUT_OF_MEMORY;
+    fg__split_ranges(s, plan);
+    for (i = 0; i < graph->n_slots; i++)
+        if (!graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width);
+    for (i = 0; i < graph->n_slots; i++)
+        if (graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
+    plan->n_halves = s->kv_on_cpu && graph->max_seqs > 1 ? 2 : 1;
+    if (measure) return FG_OK;
+    plan->crossing = (float *)fg__malloc(&s->env, widest * (size_t)graph->max_tokens, sizeof(float));
+    if (plan->n_halves > 1) {
+        size_t rows = (size_t)graph->max_rows;
+        plan->cu_q = (int32_t *)fg__malloc(&s->env, (size_t)graph->max_seqs + 1, sizeof(int32_t));
+        plan->rows = (int32_t *)fg__malloc(&s->env, rows, sizeof(int32_t));
+        plan->merged_rows = (fg_row_result *)fg__malloc(&s->env, rows, sizeof(fg_row_result));
+        plan->merged_candidates = (fg_row_candidates *)fg__malloc(&s->env, rows, sizeof(fg_row_candidates));
+        plan->merged_logits = (float *)fg__malloc(&s->env, rows * (size_t)graph->n_vocab, sizeof(float));
+        if (!plan->cu_q || !plan->rows || !plan->merged_rows || !plan->merged_candidates || !plan->merged_logits) return FG_ERROR_OUT_OF_MEMORY;
+    }
+    return plan->crossing ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+}
+
+/* The plans of a device, or what they take. Of the CPU, which alone has a KV pool where there are two, the second one borrows it. */
+static fg_result fg__split_prepare_device(fg__split *s, fg__split_plan *plan, int device, bool measure, fg_memory *memory) {
+    fg_memory own;
+    fg_result r;
+    int h, g;
+    for (h = 0; h < plan->n_halves; h++) {
+        const fg_graph *graph = &plan->graphs[device];
+        memset(&own, 0, sizeof(own));
+        if (h && device == 1) {
+            plan->small = *graph;
+            for (g = 0; g < plan->small.n_groups; g++) plan->small.groups[g].n_blocks = 1;
+            graph = &plan->small;
+        }
+        r = s->backends[device]->prepare(s->devices[device], graph, measure ? NULL : &plan->plans[device][h], &own);
+        if (r != FG_OK) return r;
+        if (h && device == 1) {
+            own.kv = 0;
+            for (g = 0; g < plan->small.n_groups; g++) plan->small.groups[g].n_blocks = plan->graphs[1].groups[g].n_blocks;
+            if (!measure) fg__cpu_borrow_pools((fg__cpu_plan *)(void *)plan->plans[1][1], (fg__cpu_plan *)(void *)plan->plans[1][0]);
+        }
+        if (!memory) continue;
+        memory->kv += own.kv;
+        memory->activations += own.activations;
+        memory->total += own.kv + own.activations;
+    }
+    return FG_OK;
+}
+
+static void fg__split_release(fg_device *handle, fg_plan *plan_handle) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    int d, h;
+    for (d = 0; d < 2; d++) {
+        for (h = 1; h >= 0; h--)
+            if (plan->plans[d][h]) s->backends[d]->release(s->devices[d], plan->plans[d][h]);
+        fg__free(&s->env, plan->ops[d]);
+        fg__free(&s->env, plan->slots[d]);
+        fg__free(&s->env, plan->weights[d]);
+    }
+    fg__free(&s->env, plan->ranges);
+    fg__free(&s->env, plan->crossing);
+    fg__free(&s->env, plan->cu_q);
+    fg__free(&s->env, plan->rows);
+    fg__free(&s->env, plan->merged_rows);
+    fg__free(&s->env, plan->merged_candidates);
+    fg__free(&s->env, plan->merged_logits);
+    fg__free(&s->env, plan);
+}
+
+/* Another model's graph, with its weights as the first device knows them. */
+static fg_result fg__split_fill_whole(fg__split *s, fg__split_plan *plan, bool measure) {
+    const fg_graph *graph = plan->graph;
+    int32_t i;
+    plan->whole = true;
+    plan->n_halves = 1;
+    plan->sampler = 0;
+    plan->graphs[0] = *graph;
+    plan->weights[0] = (fg_weight **)fg__calloc(&s->env, (size_t)graph->n_weights, sizeof(fg_weight *));
+    if (!plan->weights[0]) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < graph->n_weights && !measure; i++)
+        if (graph->weights[i]) plan->weights[0][i] = ((fg__split_weight *)(void *)graph->weights[i])->on[0];
+    plan->graphs[0].weights = plan->weights[0];
+    for (i = 0; i < graph->n_groups; i++) plan->groups[0][i] = i;
+    return FG_OK;
+}
+
+static fg_result fg__split_prepare(fg_device *handle, const fg_graph *graph, fg_plan **out, fg_memory *memory) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)fg__calloc(&s->env, 1, sizeof(fg__split_plan));
+    fg_result r;
+    int d;
+    if (!plan) return FG_ERROR_OUT_OF_MEMORY;
+    if (memory) memset(memory, 0, sizeof(*memory));
+    plan->graph = graph;
+    plan->sampler = plan->waits[0] = plan->waits[1] = -1;
+    r = graph->ops == s->ops ? fg__split_fill(s, plan, !out) : fg__split_fill_whole(s, plan, !out);
+    for (d = 0; d < (plan->whole ? 1 : 2) && r == FG_OK; d++) r = fg__split_prepare_device(s, plan, d, !out, memory);
+    if (r == FG_OK && out) *out = (fg_plan *)(void *)plan;
+    else fg__split_release(handle, (fg_plan *)(void *)plan);
+    return r;
+}
+
+/* ---- passes ---- */
+
+/* Waits for what runs of a half. */
+static fg_result fg__split_settle(fg__split *s, fg__split_plan *plan, int half) {
+    fg_output own;
+    fg_result r;
+    int d = plan->waits[half];
+    plan->waits[half] = -1;
+    if (d < 0) return FG_OK;
+    memset(&own, 0, sizeof(own));
+    r = s->backends[d]->wait(s->devices[d], plan->plans[d][half], &own);
+    if (d == plan->sampler) plan->outputs[half] = own;
+    return r;
+}
+
+static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__split_range *range, int half) {
+    int to = range->device, from = 1 - to, slot;
+    fg_result r = FG_OK;
+    for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
+        int rows = plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
+        if (!(range->brings[slot / 64] >> slot % 64 & 1) || rows < 1) continue;
+        r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from][half], slot, rows, plan->crossing, true);
+        if (r == FG_OK) r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to][half], slot, rows, plan->crossing, false);
+    }
+    return r;
+}
+
+/* A half as the devices know it: with the tables of their own groups. */
+static void fg__split_batch(fg__split_plan *plan, int half) {
+    const fg_batch *batch = &plan->halves[half];
+    int32_t g;
+    int d;
+    for (d = 0; d < 2; d++) {
+        fg_batch *own = &plan->batches[d][half];
+        *own = *batch;
+        for (g = 0; g < plan->graphs[d].n_groups; g++) {
+            own->tables[g] = batch->tables[plan->groups[d][g]];
+            own->slots[g] = batch->slots[plan->groups[d][g]];
+        }
+        if (d == plan->sampler) continue;
+        own->want_logits = false;
+        own->draws = NULL;
+    }
+}
+
+/* How many of the sequences make the first half, so that the CPU reads about as much of the KV cache for either. */
+static int32_t fg__split_middle(const fg_batch *batch) {
+    double all = 0, sum = 0, one;
+    int32_t i;
+    for (i = 0; i < batch->n_seqs; i++) all += (double)batch->kv_len[i] * (batch->cu_q[i + 1] - batch->cu_q[i]);
+    for (i = 0; i + 1 < batch->n_seqs; i++, sum += one) {
+        one = (double)batch->kv_len[i] * (batch->cu_q[i + 1] - batch->cu_q[i]);
+        if (i > 0 && sum + one / 2 > all / 2) break;
+    }
+    return i;
+}
+
+/* Sequences up to `middle` are the first half, the others the second. */
+static void fg__split_halve(fg__split_plan *plan, const fg_batch *batch, int32_t middle) {
+    fg_batch *a = &plan->halves[0], *b = &plan->halves[1];
+    int32_t token = batch->cu_q[middle], row = 0, i;
+    *a = *b = *batch;
+    while (row < batch->n_rows && batch->rows[row] < token) row++;
+    a->n_seqs = middle;
+    a->n_tokens = token;
+    a->n_rows = row;
+    b->n_seqs -= middle;
+    b->n_tokens -= token;
+    b->n_rows -= row;
+    b->tokens += token;
+    b->positions += token;
+    b->kv_len += middle;
+    if (b->draws) b->draws += row;
+    for (i = 0; i <= b->n_seqs; i++) plan->cu_q[i] = batch->cu_q[middle + i] - token;
+    for (i = 0; i < b->n_rows; i++) plan->rows[i] = batch->rows[row + i] - token;
+    b->cu_q = plan->cu_q;
+    b->rows = plan->rows;
+    for (i = 0; i < plan->graph->n_groups; i++) {
+        b->tables[i] += (size_t)middle * (size_t)plan->graph->max_blocks_per_seq;
+        b->slots[i] += token;
+    }
+}
+
+/* Starts a range of a half, whose last one has ended. */
+static fg_result fg__split_start(fg__split *s, fg__split_plan *plan, int half, int32_t index) {
+    const fg__split_range *range = &plan->ranges[index];
+    int d = range->device;
+    fg_batch *batch = &plan->batches[d][half];
+    fg_result r;
+    batch->first_op = range->first;
+    batch->n_ops = range->n;
+    r = s->backends[d]->submit(s->devices[d], plan->plans[d][half], batch);
+    if (r == FG_OK) plan->waits[half] = d;
+    return r;
+}
+
+/* Range after range; the last may still run when this returns. */
+static fg_result fg__split_run(fg__split *s, fg__split_plan *plan) {
+    fg_result r = FG_OK;
+    int32_t i;
+    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) {
+        if ((r = fg__split_settle(s, plan, 0)) != FG_OK) break;
+        if ((r = fg__split_cross(s, plan, &plan->ranges[i], 0)) != FG_OK) break;
+        r = fg__split_start(s, plan, 0, i);
+    }
+    return r;
+}
+
+/* The first half is a range ahead of the second. Ranges take turns on the devices: what is done at once is on both. */
+static fg_result fg__split_run_halves(fg__split *s, fg__split_plan *plan) {
+    fg_result r = FG_OK, end;
+    int32_t i, n = plan->n_ranges;
+    for (i = -1; i < n && r == FG_OK; i++) {
+        int first = i >= 0 && plan->ranges[i].device == 0; /* that on device 0, which goes on by itself */
+        int h;
+        for (h = 0; h < 2 && r == FG_OK; h++)
+            if (i + 1 - h >= 0 && i + 1 - h < n) r = fg__split_cross(s, plan, &plan->ranges[i + 1 - h], h);
+        for (h = 0; h < 2 && r == FG_OK; h++) {
+            int half = h ? 1 - first : first;
+            if (i + 1 - half >= 0 && i + 1 - half < n) r = fg__split_start(s, plan, half, i + 1 - half);
+        }
+        for (h = 0; h < 2; h++) {
+            end = fg__split_settle(s, plan, h);
+            if (r == FG_OK) r = end;
+        }
+    }
+    return r;
+}
+
+static fg_result fg__split_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    int32_t middle;
+    int h;
+    if (!fg__batch_check(plan->graph, batch))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    memset(plan->outputs, 0, sizeof(plan->outputs));
+    plan->used = 1;
+    plan->halves[0] = *batch;
+    if (plan->whole) {
+        fg_result r = s->backends[0]->submit(s->devices[0], plan->plans[0][0], batch);
+        plan->waits[0] = r == FG_OK ? 0 : -1;
+        return r;
+    }
+    middle = plan->n_halves > 1 && batch->n_seqs > 1 ? fg__split_middle(batch) : 0;
+    if (middle > 0) {
+        fg__split_halve(plan, batch, middle);
+        plan->used = 2;
+    }
+    for (h = 0; h < plan->used; h++) fg__split_batch(plan, h);
+    return plan->used > 1 ? fg__split_run_halves(s, plan) : fg__split_run(s, plan);
+}
+
+/* The outputs of two halves as that of one pass. */
+static void fg__split_merge(const fg__split_plan *plan, fg_output *output) {
+    size_t row = 0, n_vocab = (size_t)plan->graph->n_vocab;
+    int h;
+    memset(output, 0, sizeof(*output));
+    output->rows = plan->merged_rows;
+    for (h = 0; h < 2; h++) {
+        const fg_output *own = &plan->outputs[h];
+        size_t n = (size_t)plan->halves[h].n_rows;
+        if (n && own->rows) memcpy(plan->merged_rows + row, own->rows, n * sizeof(fg_row_result));
+        if (n && own->candidates) memcpy(plan->merged_candidates + row, own->candidates, n * sizeof(fg_row_candidates));
+        if (n && own->logits) memcpy(plan->merged_logits + row * n_vocab, own->logits, n * n_vocab * sizeof(float));
+        if (own->candidates) output->candidates = plan->merged_candidates;
+        if (own->logits) output->logits = plan->merged_logits;
+        row += n;
+    }
+}
+
+static fg_result fg__split_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    fg_result r = fg__split_settle(s, plan, 0);
+    if (plan->used > 1) fg__split_merge(plan, output);
+    else *output = plan->outputs[0];
+    return r;
+}
+
+static fg_result fg__split_copy_blocks(fg_device *handle, fg_plan *plan_handle, const fg_block_copy *copies, int n) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    fg_block_copy some[64];
+    fg_result r = FG_OK;
+    int d, i, count;
+    for (d = 0; d < 2; d++) {
+        for (count = i = 0; i <= n && plan->plans[d][0] && r == FG_OK; i++) {
+            int32_t group = i < n ? fg__split_group_of(plan, d, copies[i].group) : -1;
+            if (count > 0 && (i == n || count == (int)FG__COUNT(some))) {
+                r = s->backends[d]->copy_blocks(s->devices[d], plan->plans[d][0], some, count);
+                count = 0;
+            }
+            if (group < 0 && i < n && (copies[i].group < 0 || copies[i].group >= plan->graph->n_groups))
+                return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no cache group %d", (int)copies[i].group);
+            if (group < 0) continue;
+            some[count] = copies[i];
+            some[count++].group = group;
+        }
+    }
+    return r;
+}
+
+/* A block in host memory: that of device 0, then that of the CPU. */
+static fg_result fg__split_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
+                                       size_t *block_bytes) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    size_t bytes[2] = {0, 0};
+    char *at = (char *)host;
+    fg_result r = FG_OK;
+    int d, i;
+    for (d = 0; d < 2 && r == FG_OK; d++) {
+        int32_t own = plan->plans[d][0] ? fg__split_group_of(plan, d, group) : -1;
+        if (own < 0) continue;
+        if (!s->backends[d]->swap_blocks) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", s->backends[d]->name);
+        r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], own, NULL, 0, NULL, true, &bytes[d]);
+    }
+    if (r == FG_OK && block_bytes) *block_bytes = bytes[0] + bytes[1];
+    for (i = 0; i < n && host && r == FG_OK; i++)
+        for (d = 0; d < 2 && r == FG_OK; at += bytes[d], d++)
+            if (bytes[d]) r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], fg__split_group_of(plan, d, group), &blocks[i], 1, at, out, NULL);
+    return r;
+}
+
+static fg_result fg__split_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__split *s = (fg__split *)(void *)handle;
+    fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
+    if (plan->sampler < 0 || !s->backends[plan->sampler]->read_logits)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    if (plan->used > 1 && row >= plan->halves[0].n_rows)
+        return s->backends[plan->sampler]->read_logits(s->devices[plan->sampler], plan->plans[plan->sampler][1], row - plan->halves[0].n_rows, logits);
+    return s->backends[plan->sampler]->read_logits(s->devices[plan->sampler], plan->plans[plan->sampler][0], row, logits);
+}
+
+/* Puts the CPU beside a device that is open, and takes that over: on errors it is closed. */
+static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, fg_device *device, const fg_device_desc *desc, fg__split **out) {
+    static const fg_backend table = {
+        FG_BACKEND_ABI, sizeof(fg_backend), "split",
+        fg__split_probe, fg__split_open, fg__split_close, fg__split_caps,
+        fg__split_alloc, fg__split_free, fg__split_write, fg__split_read,
+        fg__split_pack, fg__split_unpack, fg__split_prepare, fg__split_release,
+        fg__split_submit, fg__split_wait, fg__split_copy_blocks, fg__split_profile,
+        fg__split_swap_blocks, fg__split_read_logits, NULL,
+    };
+    fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
+    fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+    if (r == FG_OK && !backend->copy_slot) r = fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' cannot share a model with the CPU", backend->name);
+    if (r != FG_OK) {
+        backend->close(device);
+        fg__free(env, s);
+        return r;
+    }
+    s->env = *env;
+    s->table = table;
+    s->table.name = s->name;
+    snprintf(s->name, sizeof(s->name), "%.50s+cpu", backend->name);
+    s->backends[0] = backend;
+    s->devices[0] = device;
+    s->backends[1] = fg_backend_cpu();
+    r = s->backends[1]->open(desc, &s->devices[1]);
+    if (r == FG_OK) *out = s;
+    else fg__split_close((fg_device *)(void *)s);
+    return r;
 }
 
 /* ================================================================================================
@@ -18939,6 +19932,7 @@ typedef struct fg__flight {
     fg_batch batch;
     int32_t *memory, *tokens, *positions, *cu_q, *kv_len, *rows, *feed, *tables[FG_MAX_GROUPS], *slots[FG_MAX_GROUPS];
     int32_t *entry_of;         /* [max_rows] */
+    fg_row_draw *draws;        /* [max_rows] */
     fg__pass_entry *entries;   /* [max_seqs] */
     int n_entries;
     fg_block_copy *copies;     /* before the pass */
@@ -18979,7 +19973,7 @@ typedef struct fg__draft {
     fg__kv kv;
     fg__flight flight;          /* the pass */
     fg__sequence **list;        /* [max_seqs] those who guess now */
-    double guess_seconds;       /* of a guess */
+    double guess_seconds;       /* of a guess, as of late */
     bool failed;
 } fg__draft;
 
@@ -19006,7 +20000,9 @@ struct fg_engine {
     uint64_t n_drafted, n_accepted, n_swaps;
     size_t swapped_bytes;     /* host memory in use */
     double swap_byte_seconds; /* what moving a byte takes */
-    float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change */
+    float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change, or one that was fetched */
+    bool candidates;          /* rows stay on the device, where these do */
+    bool shared_row;          /* the row in hand is that of another sample */
     int32_t *end_tokens;
     int n_end_tokens;
     /* under lock */
@@ -19598,6 +20594,7 @@ static uint64_t fg__model_identity(const fg_engine *e) {
 /* All that the bytes of a block depend on. */
 static uint64_t fg__layout_identity(const fg_engine *e) {
     uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
+    if (e->backend->open == fg__split_open) h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 2 + (e->desc.kv_device != NULL));
     int g;
     for (g = 0; g < e->graph.n_groups; g++) {
         const fg_group *group = &e->graph.groups[g];
@@ -19938,6 +20935,33 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0 || r->beams;
 }
 
+/* The seed that a sample draws with. */
+static uint64_t fg__sequence_seed(const fg_engine *e, const fg__sequence *s) {
+    return s->request->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
+}
+
+/* What the device is asked for in the rows of a pass's entry, which begin at token `first` of the pass: candidates, where they may
+   be enough, or the rows. */
+static void fg__batch_draws(const fg_engine *e, fg__flight *f, const fg__pass_entry *entry) {
+    const fg__request *r = entry->sequence->request;
+    fg_row_draw ask;
+    bool asks = e->candidates && !r->desc.prompt_logprobs && !r->desc.on_logits &&
+                fg__sampler_asks(&r->sampler, e->graph.n_vocab, r->beams ? 2 : r->desc.top_logprobs, &ask);
+    int i;
+    if (!fg__request_wants_logits(r)) {
+        memset(f->draws + entry->row, 0, (size_t)entry->n_rows * sizeof(fg_row_draw));
+        return;
+    }
+    if (!asks) f->batch.want_logits = true;
+    for (i = entry->row; i < entry->row + entry->n_rows; i++) {
+        memset(&f->draws[i], 0, sizeof(f->draws[i]));
+        if (!asks) continue;
+        f->draws[i] = ask;
+        f->draws[i].u = (float)floor(fg__uniform(fg__sequence_seed(e, entry->sequence), f->positions[f->rows[i]] + 1) * 16777216.0) / 16777216.0f;
+        f->batch.draws = f->draws;
+    }
+}
+
 /* Rows of a sequence's tokens: all with prompt_logprobs, else that of the last token and of the guesses behind it. */
 static void fg__batch_rows(fg__flight *f, const fg__seq *seq, int first_token) {
     int i;
@@ -20001,7 +21025,7 @@ static void fg__batch_entry(const fg_engine *e, fg__flight *f, fg__seq *seq, int
     for (i = entry->row; i < b->n_rows; i++) f->entry_of[i] = index;
     entry->n_rows = b->n_rows - entry->row;
     b->n_tokens += seq->n_scheduled;
-    b->want_logits = b->want_logits || fg__request_wants_logits(entry->sequence->request);
+    fg__batch_draws(e, f, entry);
     f->kv_tokens += fg__sched_kv(&e->sched, seq, seq->n_scheduled);
     f->kv_bytes += fg__batch_kv_bytes(e, seq);
     if (entry->n - entry->n_drafted == 1 && entry->from >= entry->sequence->request->n_prompt) f->n_decoding += entry->n;
@@ -20012,6 +21036,7 @@ static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
     int i;
     f->batch.n_tokens = f->batch.n_rows = 0;
     f->batch.want_logits = f->feeds = false;
+    f->batch.draws = NULL;
     f->kv_tokens = 0;
     f->kv_bytes = 0;
     f->n_decoding = 0;
@@ -20124,25 +21149,52 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     return !finish;
 }
 
+/* A row of the last pass that stayed on the device. */
+typedef struct fg__row_fetch {
+    fg_engine *engine;
+    int row;
+} fg__row_fetch;
+
+static fg_result fg__row_fetch_now(void *user, const float **logits) {
+    fg__row_fetch *f = (fg__row_fetch *)user;
+    fg_engine *e = f->engine;
+    *logits = e->hook_logits;
+    return e->backend->read_logits(e->device, e->plan, f->row, e->hook_logits);
+}
+
+/* Hands a row of a pass to the sampler. */
+static void fg__row_input(fg_engine *e, const fg_output *output, int row, fg__row_fetch *fetch, fg__sample_input *in) {
+    in->n_vocab = e->model->hp.n_vocab;
+    in->logits = output->logits ? output->logits + (size_t)row * (size_t)in->n_vocab : NULL;
+    in->row = &output->rows[row];
+    in->candidates = output->candidates && !output->logits ? &output->candidates[row] : NULL;
+    in->use_drawn = !e->shared_row;
+    in->fetch = fg__row_fetch_now;
+    in->fetch_user = fetch;
+    fetch->engine = e;
+    fetch->row = row;
+}
+
 /* Draws the token after the known ones of `s` from a row of a pass. */
 static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_output *out) {
     const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
+    fg__row_fetch fetch;
     fg__sample_input in;
     memset(&in, 0, sizeof(in));
+    fg__row_input(e, output, row, &fetch, &in);
     if (r->desc.on_logits) { /* in a copy: the samples of a request share their first row */
         logits = (float *)memcpy(e->hook_logits, logits, (size_t)n_vocab * sizeof(float));
         r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
     }
     in.logits = logits;
-    in.n_vocab = n_vocab;
     in.history = s->tokens;
     in.n_history = s->seq.n_tokens;
     in.n_prompt = r->n_known_prompt;
-    in.seed = r->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
+    in.seed = fg__sequence_seed(e, s);
     in.position = s->seq.n_tokens;
-    in.row = r->desc.on_logits ? NULL : &output->rows[row];
+    if (r->desc.on_logits) in.row = NULL;
     in.banned = r->banned;
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
@@ -20282,7 +21334,9 @@ static void fg__request_fork(fg_engine *e, fg__request *r, const fg_output *outp
         fg_result result;
         s->seq.no_match = s->seq.every_row = false;
         if (fg__sched_fork(&e->sched, &r->samples[0].seq, &s->seq)) {
+            e->shared_row = true;
             fg__sequence_sample(e, s, output, row);
+            e->shared_row = false;
             continue;
         }
         result = fg__sched_add(&e->sched, &s->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank); /* of the same rank */
@@ -20440,19 +21494,21 @@ static void fg__beam_select(fg_engine *e, fg__request *r) {
 static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab, i;
-    float *logits = output->logits + (size_t)row * (size_t)n_vocab;
+    fg__row_fetch fetch;
     fg__sample_input in;
     fg__sample_output out;
     fg__sampler greedy;
     fg_result result;
     memset(&in, 0, sizeof(in));
     memset(&greedy, 0, sizeof(greedy));
-    if (r->desc.on_logits) r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
-    in.logits = logits;
-    in.n_vocab = n_vocab;
+    fg__row_input(e, output, row, &fetch, &in);
+    if (r->desc.on_logits) {
+        float *logits = output->logits + (size_t)row * (size_t)n_vocab;
+        r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
+        in.row = NULL;
+    }
     in.history = s->tokens;
     in.n_history = in.n_prompt = s->seq.n_tokens;
-    in.row = r->desc.on_logits ? NULL : &output->rows[row];
     in.n_top = 2 * r->n;
     if (!r->sampled) {
         r->times.first_token = e->pass_end;
@@ -20744,13 +21800,29 @@ static void fg__draft_compare(const fg__sequence *s, fg__drafted *d) {
     d->n = 0;
 }
 
+/* Whether another pass of the draft model, as long as those before, leaves the decodes their part of the target. */
+static bool fg__draft_has_time(const fg_engine *e, double seconds, int n_passes) {
+    const fg__cost *cost = &e->sched.cost;
+    double decode = fg__cost_pass(cost) + fg__cost_token(cost) * (double)e->sched.running.count;
+    double limit = FG__MIN(e->sched.target, e->sched.deadline);
+    return !n_passes || seconds + seconds / n_passes + decode <= limit;
+}
+
+/* What a guess takes, by passes that hardly do anything else: taking in a prompt is done once. */
+static void fg__draft_learn(fg__draft *d, double seconds) {
+    const fg_batch *batch = &d->flight.batch;
+    if (!batch->n_rows || batch->n_tokens > 2 * batch->n_rows) return;
+    d->guess_seconds += (seconds / batch->n_rows - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+}
+
 /* Lets the draft model guess for all samples that want it: first it takes in the tokens it lacks, long prompts a pass's worth at a
-   time, then it writes one token after another. `free`: the device has nothing else to do. */
+   time, then it writes one token after another, while there is time. `free`: the device has nothing else to do. */
 static void fg__draft_guess(fg_engine *e, bool free) {
     fg__draft *d = e->draft;
-    double begin = fg__engine_now(e), seconds;
+    double begin = fg__engine_now(e), seconds = 0;
     size_t i;
-    int n = 0, guesses = 0, count, most;
+    int n = 0, passes = 0, count, most;
+    e->sched.drafting = 0;
     for (i = 0; i < e->sched.running.count; i++) {
         fg__sequence *s = fg__sequence_of(e->sched.running.items[i]);
         s->seq.n_draft = 0;
@@ -20761,11 +21833,13 @@ static void fg__draft_guess(fg_engine *e, bool free) {
         d->list[n++] = s;
     }
     if (!n) return;
-    for (count = n; count > 0; guesses += d->flight.batch.n_rows) count = fg__draft_pass(e, count);
+    for (count = n; count > 0 && fg__draft_has_time(e, seconds, passes++); seconds = fg__engine_now(e) - begin) {
+        count = fg__draft_pass(e, count);
+        fg__draft_learn(d, fg__engine_now(e) - begin - seconds);
+    }
     for (i = 0; d->failed && i < e->sched.running.count; i++) e->sched.running.items[i]->n_draft = 0;
     e->device_end = fg__engine_now(e);
-    seconds = e->device_end - begin;
-    if (guesses > 0) d->guess_seconds += (seconds / guesses - d->guess_seconds) * (d->guess_seconds > 0 ? 0.125 : 1);
+    e->sched.drafting = seconds = e->device_end - begin;
     fg__mutex_lock(&e->lock);
     e->stats.draft_seconds += seconds;
     fg__mutex_unlock(&e->lock);
@@ -20808,7 +21882,7 @@ static bool fg__engine_launch(fg_engine *e, int32_t budget) {
     fg__sched_launched(&e->sched);
     fg__engine_board(e, f);
     e->n_launched++;
-    if (!e->native || !f->feeds || !before->batch.want_logits) fg__engine_send(e, f, before);
+    if (!e->native || !f->feeds || !(before->batch.want_logits || before->batch.draws)) fg__engine_send(e, f, before);
     f->scheduling = fg__engine_now(e) - f->begin;
     if (e->desc.trace) fg__trace_scheduled(e, f);
     return true;
@@ -21039,6 +22113,37 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     return FG_OK;
 }
 
+/* Puts the CPU beside the device where some of the model is to be there. */
+static fg_result fg__engine_split(fg_engine *e) {
+    int32_t n_layers = e->model->hp.n_layers;
+    const fg_backend *backend = e->backend;
+    fg_device_desc d;
+    fg__split *s;
+    fg_result r;
+    if (e->desc.gpu_layers < 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "gpu_layers is %d", e->desc.gpu_layers);
+    if (e->desc.kv_device && strcmp(e->desc.kv_device, "cpu") != 0)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "kv_device is '%s', not 'cpu'", e->desc.kv_device);
+    if (backend == fg_backend_cpu() || (!e->desc.kv_device && (e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers))) return FG_OK;
+    memset(&d, 0, sizeof(d));
+    d.cpu_path = e->desc.cpu_path;
+    d.n_threads = e->desc.n_threads;
+    d.allocator = e->env.allocator;
+    d.log = e->desc.log;
+    d.log_user = e->desc.log_user;
+    e->backend = NULL; /* until the pair is made */
+    if ((r = fg__split_make(&e->env, backend, e->device, &d, &s)) != FG_OK) return r;
+    s->ops = e->builder.ops;
+    s->n_ops = (int32_t)e->builder.n_ops;
+    s->tensors = e->builder.tensors;
+    s->n_tensors = e->builder.n_tensors;
+    s->cpu_layers = e->desc.gpu_layers ? FG__MAX(n_layers - e->desc.gpu_layers, 0) : 0;
+    s->kv_on_cpu = e->desc.kv_device != NULL;
+    e->backend = &s->table;
+    e->device = (fg_device *)(void *)s;
+    e->backend->caps(e->device, &e->caps);
+    return FG_OK;
+}
+
 /* The first backend of the list that opens; the CPU is the last. */
 static fg_result fg__engine_open(fg_engine *e) {
     fg_result r;
@@ -21231,6 +22336,7 @@ static fg_result fg__engine_plan(fg_engine *e) {
     if ((r = fg__graph_build(&e->builder, &e->env, e->model)) != FG_OK) return r;
     e->weights = (fg_weight **)fg__calloc(&e->env, e->builder.n_tensors, sizeof(fg_weight *));
     if (!e->weights) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__engine_split(e)) != FG_OK) return r;
     if ((r = fg__engine_resolve(e)) != FG_OK) return r;
     fg__engine_make_graph(e);
     return fg__draft_plan(e);
@@ -21261,10 +22367,12 @@ static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, cons
 static fg_result fg__engine_make_batch(const fg_engine *e, const fg_graph *g, fg__flight *f) {
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
     size_t total = (3 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + 2 * (size_t)g->max_rows + (size_t)g->n_groups * table;
-    int32_t *at = (int32_t *)fg__calloc(&e->env, total, sizeof(int32_t));
+    size_t draws = (size_t)g->max_rows * sizeof(fg_row_draw) / sizeof(int32_t);
+    int32_t *at = (int32_t *)fg__calloc(&e->env, total + draws, sizeof(int32_t));
     int i;
     if (!at) return FG_ERROR_OUT_OF_MEMORY;
     f->memory = at;
+    f->draws = (fg_row_draw *)(void *)at, at += draws;
     f->batch.tokens = f->tokens = at, at += tokens;
     f->batch.positions = f->positions = at, at += tokens;
     f->feed = at, at += tokens;
@@ -21296,6 +22404,7 @@ static fg_result fg__engine_make_flights(fg_engine *e) {
     fg_result r;
     int i;
     e->native = e->caps.in_flight >= 2;
+    e->candidates = e->caps.candidates >= FG_MAX_CANDIDATES && (e->native || e->desc.async != FG_ASYNC_2); /* there rows are copied */
     for (i = 0; i < 2; i++)
         if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK) return r;
     e->sched.halves = e->desc.async == FG_ASYNC_2;
@@ -21389,6 +22498,7 @@ static void fg__engine_probe_batch(fg_engine *e, int32_t n) {
     f->batch.n_tokens = n;
     f->batch.n_seqs = f->batch.n_rows = 1;
     f->batch.want_logits = false;
+    f->batch.draws = NULL;
     f->cu_q[0] = 0;
     f->cu_q[1] = f->kv_len[0] = n;
     f->rows[0] = n - 1;
@@ -21470,7 +22580,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if ((r = fg__draft_make(e)) != FG_OK) return r;
     if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
-    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, e->graph.n_vocab)) != FG_OK) return r;
+    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
     fg__engine_make_swap(e);
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;

@@ -92,7 +92,8 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf -p 512 -n 64 -b 1,4,16 --json\n"
      "  fastgen bench -m model.gguf -b 1 -r 5 --threads 2 --cpu-path avx2\n"
      "  fastgen bench -m model.gguf --backend cuda --device 1\n"
-     "  fastgen bench -m model.gguf --backend vulkan\n"
+     "  fastgen bench -m model.gguf --backend vulkan --gpu-layers 20\n"
+     "  fastgen bench -m model.gguf --backend cuda --kv-device cpu -b 64\n"
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},

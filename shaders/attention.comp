@@ -1,21 +1,23 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 /* Attention of one token and head over the KV blocks of its sequence, with an online softmax: 64 positions at a time, an
-   invocation per position for the scores, per dimension for the values. */
+   invocation per position for the scores, per dimension for the values. Of a KV pool in pieces each pass takes the blocks of
+   one, and dst and state hold the sums from one to the next. */
 #define GROUP 64
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
 #include "reduce.glsl"
 #include "kv.glsl"
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
-layout(set = 0, binding = 3) writeonly buffer Dst { float dst[]; };
+layout(set = 0, binding = 3) buffer Dst { float dst[]; };
+layout(set = 0, binding = 4) buffer State { vec2 state[]; }; /* of a token and head: the largest score, the sum */
 layout(set = 0, binding = 6) readonly buffer K { uint k_cache[]; };
 layout(set = 0, binding = 7) readonly buffer V { uint v_cache[]; };
 const int DIMS = (HEAD_DIM + GROUP - 1) / GROUP; /* of one invocation */
 const int PADDED = (HEAD_DIM + 3) / 4 * 4;
 shared float q[PADDED];
 shared float part[GROUP]; /* exp(score - largest) */
-shared int row_of[GROUP];
+shared int row_of[GROUP]; /* -1: in another piece */
 
 float value_of(uint word, int i) {
     if (TYPE == F32) return uintBitsToFloat(word);
@@ -66,31 +68,43 @@ void main() {
     first = window > 0 ? max(0, position - window + 1) : 0;
     for (int i = me; i < PADDED; i += GROUP) q[i] = i < HEAD_DIM ? src[t * src_stride + src_col + head * HEAD_DIM + i] : 0.0;
     for (int i = 0; i < DIMS; i++) acc[i] = 0.0;
+    if ((has & HAS_EARLIER) != 0) {
+        vec2 before = state[t * n_head + head];
+        largest = before.x;
+        sum = before.y;
+        for (int i = 0; i < DIMS; i++)
+            if (me + i * GROUP < HEAD_DIM) acc[i] = dst[t * dst_stride + dst_col + head * HEAD_DIM + me + i * GROUP];
+    }
     barrier();
     for (int base = first; base <= position; base += GROUP) {
-        int p = base + me, n_here = min(GROUP, position - base + 1);
+        int p = base + me, n_here = min(GROUP, position - base + 1), row = -1;
         float score = -1e38, before = largest, correct, e;
         if (p <= position) {
-            int row = kv_row(batch[blocks + p / block_tokens], p % block_tokens, kv_head);
-            row_of[me] = row;
-            score = score_of(row);
+            int block = batch[blocks + p / block_tokens] - row0;
+            if (block >= 0 && block < rows) {
+                row = kv_row(block, p % block_tokens, kv_head);
+                score = score_of(row);
+            }
         }
+        row_of[me] = row;
         largest = max(largest, group_max(score));
         correct = exp(before - largest);
-        e = p <= position ? exp(score - largest) : 0.0;
+        e = row >= 0 ? exp(score - largest) : 0.0;
         part[me] = e;
         sum = sum * correct + group_sum(e);
         for (int i = 0; i < DIMS; i++) {
             int d = me + i * GROUP;
             float one = 0.0;
             if (d >= HEAD_DIM) continue;
-            for (int j = 0; j < n_here; j++) one += part[j] * v_at(row_of[j], d);
+            for (int j = 0; j < n_here; j++)
+                if (row_of[j] >= 0) one += part[j] * v_at(row_of[j], d);
             acc[i] = acc[i] * correct + one;
         }
         barrier();
     }
     for (int i = 0; i < DIMS; i++) {
         int d = me + i * GROUP;
-        if (d < HEAD_DIM) dst[t * dst_stride + dst_col + head * HEAD_DIM + d] = acc[i] / sum;
+        if (d < HEAD_DIM) dst[t * dst_stride + dst_col + head * HEAD_DIM + d] = (has & HAS_LATER) != 0 ? acc[i] : acc[i] / sum;
     }
+    if ((has & HAS_LATER) != 0 && me == 0) state[t * n_head + head] = vec2(largest, sum);
 }

@@ -10,7 +10,7 @@ layout(push_constant) uniform Push {
     int count_at;        /* where the batch block has the number of rows: 0 tokens, 1 rows that need logits */
     int act;
     int has;             /* bits HAS_... */
-    int row0, rows;      /* the rows of the weight that are in this piece of it */
+    int row0, rows;      /* the rows of the weight, or the KV blocks, that are in this piece of it */
     int weight_stride, tail_at;
     int n_head, n_kv_head, head_dim, n_rot, neox;
     int slots_at, table_at, table_stride; /* in the batch block */
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
     int positions_at, seqs_at, rows_at;   /* in the batch block */
 };
 
-const int HAS_WEIGHT = 1, HAS_WEIGHT2 = 2, HAS_BIAS = 4, HAS_SRC2 = 8;
+const int HAS_WEIGHT = 1, HAS_WEIGHT2 = 2, HAS_BIAS = 4, HAS_SRC2 = 8, HAS_EARLIER = 16, HAS_LATER = 32; /* pieces */
 const int TOKENS_AT = 4; /* token ids follow four counts */
 
 layout(set = 0, binding = 0) readonly buffer Batch { int batch[]; };

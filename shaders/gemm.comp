@@ -5,11 +5,9 @@
 layout(local_size_x = 128) in;
 #include "common.glsl"
 #include "quant.glsl"
+#include "product.glsl"
 layout(constant_id = 3) const int RAGGED = 0; /* 1: k is not a multiple of 32 */
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
-layout(set = 0, binding = 3) buffer Dst { float dst[]; };
-layout(set = 0, binding = 4) readonly buffer Src2 { float src2[]; };
-layout(set = 0, binding = 5) readonly buffer Bias { float bias[]; };
 const int TILE_N = 64, TILE_M = 32, TILE_K = 32;
 shared float w_tile[TILE_K * TILE_N];
 shared float x_tile[TILE_K * TILE_M];
@@ -55,12 +53,7 @@ void main() {
         barrier();
     }
     for (int j = 0; j < 16; j++) {
-        int row = n0 + across + j % 4, col = m0 + down + j / 4, whole = row0 + row;
-        float x = acc[j];
-        if (row >= rows || col >= count) continue;
-        if ((has & HAS_BIAS) != 0) x += bias[whole];
-        x = act_of(act, x);
-        if ((has & HAS_SRC2) != 0) x += src2[col * src2_stride + whole];
-        dst[col * dst_stride + dst_col + whole] = x;
+        int row = n0 + across + j % 4, col = m0 + down + j / 4;
+        if (row < rows && col < count) finish(row, col, acc[j]);
     }
 }

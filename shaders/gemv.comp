@@ -5,22 +5,11 @@
 layout(local_size_x = 64) in;
 #include "common.glsl"
 #include "quant.glsl"
+#include "product.glsl"
 layout(constant_id = 1) const int COLS = 1;
 layout(constant_id = 2) const int ROWS = 2;
 layout(constant_id = 3) const int RAGGED = 0; /* 1: k is not whole units */
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
-layout(set = 0, binding = 3) buffer Dst { float dst[]; };
-layout(set = 0, binding = 4) readonly buffer Src2 { float src2[]; };
-layout(set = 0, binding = 5) readonly buffer Bias { float bias[]; };
-
-void finish(int row, int col, float x) {
-    int j = row0 + row; /* of the whole weight */
-    if ((has & HAS_BIAS) != 0) x += bias[j];
-    x = act_of(act, x);
-    if ((has & HAS_SRC2) != 0) x += src2[col * src2_stride + j];
-    dst[col * dst_stride + dst_col + j] = x;
-}
-
 void main() {
     int count = row_count(), col0 = int(gl_WorkGroupID.y) * COLS, units = (k + UNIT - 1) / UNIT;
     int lane = int(subgroupExclusiveAdd(1u)), lanes = int(subgroupAdd(1u));

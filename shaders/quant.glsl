@@ -8,6 +8,11 @@ const int F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2
 const bool FLOATS = TYPE == F32 || TYPE == F16 || TYPE == BF16;
 const int UNIT = FLOATS ? 8 : 32; /* weights that one call expands */
 
+/* 32 weights of a quantised type are eight words of signed bytes, in order: weight = scale * byte - low, where scale and low
+   have a value for each half of them. */
+const bool HALVES = TYPE == Q2_K || TYPE == Q3_K || TYPE == Q6_K; /* the halves' values differ */
+const bool LOWS = TYPE == Q4_1 || TYPE == Q5_1 || TYPE == Q2_K || TYPE == Q4_K || TYPE == Q5_K; /* low is not 0 */
+
 layout(set = 0, binding = 1) readonly buffer Weight { uint weight[]; };
 
 const int iq4_values[16] = int[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
@@ -25,82 +30,75 @@ float two_floats(uint word, int i) {
     return uintBitsToFloat(i == 0 ? word << 16 : word & 0xFFFF0000u);
 }
 
+/* Each byte of a word, at most 127, less `zero`. */
+uint less(uint word, uint zero) { return ((word | 0x80808080u) - zero * 0x01010101u) ^ 0x80808080u; }
+
+/* The bytes that four numbers below 16 stand for. */
+uint looked_up(uint places) {
+    uint word = 0u;
+    for (int b = 0; b < 4; b++) {
+        uint place = places >> (8 * b) & 15u;
+        word |= uint((TYPE == MXFP4 ? mxfp4_values[place] : iq4_values[place]) & 255) << (8 * b);
+    }
+    return word;
+}
+
 /* Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4: 16 bytes, weight i in the low half of byte i, weight i+16 in the high half. */
-void unit_of_32(uint row, uint u, out float w[32]) {
+void words_of_32(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint words = TYPE == Q4_1 || TYPE == Q5_0 ? 5u : TYPE == Q5_1 ? 6u : 4u, at = row + u * words, high = 0u;
-    float d, m = 0.0;
+    low = vec2(0.0);
     if (TYPE == Q4_1 || TYPE == Q5_1) {
-        d = half_of(weight[at] & 0xFFFFu);
-        m = half_of(weight[at] >> 16);
+        scale = vec2(half_of(weight[at] & 0xFFFFu));
+        low = vec2(-half_of(weight[at] >> 16));
         at++;
     } else if (TYPE == MXFP4) {
         uint e = weight[row + uint(tail_at) + u / 4u] >> (u % 4u * 8u) & 255u;
-        d = uintBitsToFloat(e < 2u ? 0x00200000u << e : (e - 1u) << 23);
-    } else d = tail_half(row, u);
+        scale = vec2(uintBitsToFloat(e < 2u ? 0x00200000u << e : (e - 1u) << 23));
+    } else scale = vec2(tail_half(row, u));
     if (TYPE == Q5_0 || TYPE == Q5_1) high = weight[at++];
-    for (int i = 0; i < 4; i++) {
-        uint word = weight[at + uint(i)];
-        for (int j = 0; j < 4; j++) {
-            uint low = word >> (8 * j) & 15u, up = word >> (8 * j + 4) & 15u;
-            int a = 4 * i + j;
-            if (TYPE == Q5_0 || TYPE == Q5_1) {
-                low |= (high >> a & 1u) << 4;
-                up |= (high >> (a + 16) & 1u) << 4;
-            }
-            if (TYPE == IQ4_NL) {
-                w[a] = d * float(iq4_values[low]);
-                w[a + 16] = d * float(iq4_values[up]);
-            } else if (TYPE == MXFP4) {
-                w[a] = d * float(mxfp4_values[low]);
-                w[a + 16] = d * float(mxfp4_values[up]);
-            } else {
-                int zero = TYPE == Q4_0 ? 8 : TYPE == Q5_0 ? 16 : 0;
-                w[a] = d * float(int(low) - zero) + m;
-                w[a + 16] = d * float(int(up) - zero) + m;
-            }
-        }
-    }
-}
-
-void unit_q8(uint row, uint u, out float w[32]) {
-    float d = tail_half(row, u);
     for (int i = 0; i < 8; i++) {
-        int word = int(weight[row + u * 8u + uint(i)]);
-        for (int j = 0; j < 4; j++) w[4 * i + j] = d * float(bitfieldExtract(word, 8 * j, 8));
+        uint word = weight[at + uint(i % 4)] >> (i < 4 ? 0 : 4) & 0x0F0F0F0Fu;
+        if (TYPE == Q5_0 || TYPE == Q5_1) { /* bit b of four to bit 4 of byte b */
+            uint bits = high >> (4 * i) & 15u;
+            word |= (bits | bits << 7 | bits << 14 | bits << 21) << 4 & 0x10101010u;
+        }
+        if (TYPE == IQ4_NL || TYPE == MXFP4) word = looked_up(word);
+        if (TYPE == Q4_0 || TYPE == Q5_0) word = less(word, TYPE == Q4_0 ? 8u : 16u);
+        q[i] = word;
     }
 }
 
-void unit_q2_k(uint row, uint u, out float w[32]) {
+void words_q8(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
+    scale = vec2(tail_half(row, u));
+    low = vec2(0.0);
+    for (int i = 0; i < 8; i++) q[i] = weight[row + u * 8u + uint(i)];
+}
+
+void words_q2_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint at = row + u / 8u * 21u, j = u % 8u;
-    float d = half_of(weight[at + 20u] & 0xFFFFu), dmin = half_of(weight[at + 20u] >> 16);
-    for (int half_unit = 0; half_unit < 2; half_unit++) {
-        int s = byte_at(at, 2u * j + uint(half_unit));
-        float scale = d * float(s & 15), low = dmin * float(s >> 4);
-        for (int i = 0; i < 4; i++) {
-            uint word = weight[at + 4u + j / 4u * 8u + uint(4 * half_unit + i)] >> (j % 4u * 2u);
-            for (int b = 0; b < 4; b++) w[16 * half_unit + 4 * i + b] = scale * float(word >> (8 * b) & 3u) - low;
-        }
-    }
+    int first = byte_at(at, 2u * j), second = byte_at(at, 2u * j + 1u);
+    scale = half_of(weight[at + 20u] & 0xFFFFu) * vec2(first & 15, second & 15);
+    low = half_of(weight[at + 20u] >> 16) * vec2(first >> 4, second >> 4);
+    for (int i = 0; i < 8; i++) q[i] = weight[at + 4u + j / 4u * 8u + uint(i)] >> (j % 4u * 2u) & 0x03030303u;
 }
 
-void unit_q3_k(uint row, uint u, out float w[32]) {
+int scale_q3_k(uint at, uint s) {
+    int low = byte_at(at + 24u, s % 8u) >> (s / 8u * 4u) & 15, up = byte_at(at + 24u, 8u + s % 4u) >> (s / 4u * 2u) & 3;
+    return (low | up << 4) - 32;
+}
+
+void words_q3_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint at = row + u / 8u * 27u, j = u % 8u;
-    float d = tail_half(row, u / 8u);
-    for (int half_unit = 0; half_unit < 2; half_unit++) {
-        uint s = 2u * j + uint(half_unit);
-        int low = byte_at(at + 24u, s % 8u) >> (s / 8u * 4u) & 15, up = byte_at(at + 24u, 8u + s % 4u) >> (s / 4u * 2u) & 3;
-        float scale = d * float((low | up << 4) - 32);
-        for (int i = 0; i < 4; i++) {
-            uint word = weight[at + 8u + j / 4u * 8u + uint(4 * half_unit + i)] >> (j % 4u * 2u);
-            uint third = weight[at + uint(4 * half_unit + i)] >> j;
-            for (int b = 0; b < 4; b++)
-                w[16 * half_unit + 4 * i + b] = scale * float(int(word >> (8 * b) & 3u) + int(third >> (8 * b) & 1u) * 4 - 4);
-        }
+    scale = tail_half(row, u / 8u) * vec2(scale_q3_k(at, 2u * j), scale_q3_k(at, 2u * j + 1u));
+    low = vec2(0.0);
+    for (int i = 0; i < 8; i++) {
+        uint word = weight[at + 8u + j / 4u * 8u + uint(i)] >> (j % 4u * 2u) & 0x03030303u;
+        q[i] = less(word | (weight[at + uint(i)] >> j & 0x01010101u) << 2, 4u);
     }
 }
 
 /* Q4_K and Q5_K: 6-bit scales and minimums of 32 weights each. */
-void unit_q45_k(uint row, uint u, out float w[32]) {
+void words_q45_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint words = TYPE == Q4_K ? 36u : 44u, at = row + u / 8u * words, j = u % 8u, quants = at + words - 32u, dm = weight[at];
     int s, m;
     if (j < 4u) {
@@ -110,39 +108,43 @@ void unit_q45_k(uint row, uint u, out float w[32]) {
         s = (byte_at(at + 1u, j + 4u) & 15) | (byte_at(at + 1u, j - 4u) >> 6) << 4;
         m = byte_at(at + 1u, j + 4u) >> 4 | (byte_at(at + 1u, j) >> 6) << 4;
     }
-    float scale = half_of(dm & 0xFFFFu) * float(s), low = half_of(dm >> 16) * float(m);
+    scale = vec2(half_of(dm & 0xFFFFu) * float(s));
+    low = vec2(half_of(dm >> 16) * float(m));
     for (int i = 0; i < 8; i++) {
         uint word = weight[quants + j / 2u * 8u + uint(i)] >> (j % 2u * 4u) & 0x0F0F0F0Fu;
         if (TYPE == Q5_K) word |= (weight[at + 4u + uint(i)] >> j & 0x01010101u) << 4;
-        for (int b = 0; b < 4; b++) w[4 * i + b] = scale * float(word >> (8 * b) & 31u) - low;
+        q[i] = word;
     }
 }
 
-void unit_q6_k(uint row, uint u, out float w[32]) {
+void words_q6_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint at = row + u / 8u * 52u, j = u % 8u;
-    float d = tail_half(row, u / 8u);
-    for (int half_unit = 0; half_unit < 2; half_unit++) {
-        float scale = d * float((byte_at(at + 48u, 2u * j + uint(half_unit)) ^ 128) - 128);
-        for (int i = 0; i < 4; i++) {
-            uint place = uint(4 * half_unit + i);
-            uint low = weight[at + j / 4u * 16u + j % 2u * 8u + place] >> (j % 4u / 2u * 4u) & 0x0F0F0F0Fu;
-            uint word = low | (weight[at + 32u + j / 4u * 8u + place] >> (j % 4u * 2u) & 0x03030303u) << 4;
-            for (int b = 0; b < 4; b++) w[16 * half_unit + 4 * i + b] = scale * float(int(word >> (8 * b) & 63u) - 32);
-        }
+    scale = tail_half(row, u / 8u) *
+            vec2((byte_at(at + 48u, 2u * j) ^ 128) - 128, (byte_at(at + 48u, 2u * j + 1u) ^ 128) - 128);
+    low = vec2(0.0);
+    for (int i = 0; i < 8; i++) {
+        uint word = weight[at + j / 4u * 16u + j % 2u * 8u + uint(i)] >> (j % 4u / 2u * 4u) & 0x0F0F0F0Fu;
+        q[i] = less(word | (weight[at + 32u + j / 4u * 8u + uint(i)] >> (j % 4u * 2u) & 0x03030303u) << 4, 32u);
     }
 }
 
-void unit_iq4_xs(uint row, uint u, out float w[32]) {
+void words_iq4_xs(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint at = row + u / 8u * 34u, j = u % 8u, first = weight[at];
     int s = int((weight[at + 1u] >> (j * 4u) & 15u) | (first >> (16u + 2u * j) & 3u) << 4) - 32;
-    float scale = half_of(first & 0xFFFFu) * float(s);
-    for (int i = 0; i < 4; i++) {
-        uint word = weight[at + 2u + 4u * j + uint(i)];
-        for (int b = 0; b < 4; b++) {
-            w[4 * i + b] = scale * float(iq4_values[word >> (8 * b) & 15u]);
-            w[4 * i + b + 16] = scale * float(iq4_values[word >> (8 * b + 4) & 15u]);
-        }
-    }
+    scale = vec2(half_of(first & 0xFFFFu) * float(s));
+    low = vec2(0.0);
+    for (int i = 0; i < 8; i++) q[i] = looked_up(weight[at + 2u + 4u * j + uint(i % 4)] >> (i < 4 ? 0 : 4));
+}
+
+/* Weights 32*u to 32*u + 31 of the row that starts at word `row`, of a quantised type. */
+void unit_words(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
+    if (TYPE == Q8_0) words_q8(row, u, q, scale, low);
+    else if (TYPE == Q2_K) words_q2_k(row, u, q, scale, low);
+    else if (TYPE == Q3_K) words_q3_k(row, u, q, scale, low);
+    else if (TYPE == Q4_K || TYPE == Q5_K) words_q45_k(row, u, q, scale, low);
+    else if (TYPE == Q6_K) words_q6_k(row, u, q, scale, low);
+    else if (TYPE == IQ4_XS) words_iq4_xs(row, u, q, scale, low);
+    else words_of_32(row, u, q, scale, low);
 }
 
 /* Eight weights of a float type; rows are padded with zeros to whole units. */
@@ -161,12 +163,16 @@ void unit_floats(uint row, uint u, out float w[32]) {
 
 /* Weights UNIT*u to UNIT*u + UNIT-1 of the row that starts at word `row`. */
 void unit(uint row, uint u, out float w[32]) {
-    if (FLOATS) unit_floats(row, u, w);
-    else if (TYPE == Q8_0) unit_q8(row, u, w);
-    else if (TYPE == Q2_K) unit_q2_k(row, u, w);
-    else if (TYPE == Q3_K) unit_q3_k(row, u, w);
-    else if (TYPE == Q4_K || TYPE == Q5_K) unit_q45_k(row, u, w);
-    else if (TYPE == Q6_K) unit_q6_k(row, u, w);
-    else if (TYPE == IQ4_XS) unit_iq4_xs(row, u, w);
-    else unit_of_32(row, u, w);
+    uint q[8];
+    vec2 scale, low;
+    if (FLOATS) {
+        unit_floats(row, u, w);
+        return;
+    }
+    unit_words(row, u, q, scale, low);
+    for (int i = 0; i < 32; i++) {
+        int part = HALVES ? i / 16 : 0;
+        w[i] = scale[part] * float(bitfieldExtract(int(q[i / 4]), i % 4 * 8, 8));
+        if (LOWS) w[i] -= low[part];
+    }
 }

@@ -1,7 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 /* q and k of src: norm of each head, rotation; q in place, k and v into their slots of the KV cache. A workgroup per token and
-   head: first those of q, then those of k, then those of v. */
+   head: first those of q, then those of k, then those of v. Of a KV pool in pieces each pass writes the tokens of one, the
+   first one q. */
 #define GROUP 64
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
@@ -79,6 +80,8 @@ void main() {
     int t = int(gl_WorkGroupID.y), head = int(gl_WorkGroupID.x), me = int(gl_LocalInvocationIndex), from, slot, row;
     bool is_q = head < n_head, is_k = !is_q && head < n_head + n_kv_head;
     if (t >= row_count()) return;
+    slot = batch[slots_at + t];
+    if (is_q ? (has & HAS_EARLIER) != 0 : slot / block_tokens < row0 || slot / block_tokens >= row0 + rows) return;
     if (!is_q) head -= is_k ? n_head : n_head + n_kv_head;
     /* q, k and v may be matrices of their own, all seen from the start of src */
     from = is_q ? t * src_stride + src_col : is_k ? t * src2_stride + src2_col : t * dst_stride + dst_col;
@@ -91,8 +94,7 @@ void main() {
         for (int i = me; i < HEAD_DIM; i += GROUP) src[from + i] = x[i];
         return;
     }
-    slot = batch[slots_at + t];
-    row = kv_row(slot / block_tokens, slot % block_tokens, head);
+    row = kv_row(slot / block_tokens - row0, slot % block_tokens, head);
     if (TYPE == Q8_0) {
         find_scales(me);
         for (int i = me; i < ((HEAD_DIM + 31) / 32 + 1) / 2; i += GROUP) {

@@ -35,6 +35,8 @@
 #include "test_vulkan.c"
 #include "test_gpu_host.c"
 #include "test_gpu_kernels.c"
+#include "test_draw.c"
+#include "test_split.c"
 
 static void run_all(void) {
     run_gguf_tests();
@@ -60,6 +62,8 @@ static void run_all(void) {
     run_vulkan_tests();
     run_gpu_host_tests();
     run_gpu_kernel_tests();
+    run_draw_tests();
+    run_split_tests();
 }
 
 int main(int argc, char **argv) {

@@ -64,6 +64,40 @@ static void test_vulkan_model(void) {
     gpu_check_model("vulkan", &c, 1, 1e-4);
 }
 
+/* What a device may have beyond the floor, one rung at a time: products of every type, and a model. */
+static void test_vulkan_rungs(void) {
+    enum { DOT, HALF, MATRIX, PUSH, RUNGS };
+    static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push"};
+    static const uint32_t bits[] = {FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+    int p, i, s;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    CHECK(((fg__vk_device *)(void *)cpu_vulkan_device(0))->rungs == 0);
+    for (p = 0; p < RUNGS; p++) {
+        bool halves = p == HALF || p == MATRIX; /* where rows are many */
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        if (d->rungs == 0) {
+            printf("%s: the device has no such thing\n", paths[p]);
+            continue;
+        }
+        CHECK(d->rungs == bits[p]);
+        for (i = 0; i < CPU_TYPES; i++) {
+            static const int shapes[][3] = {{256, 70, 1}, {512, 33, 7}, {256, 66, 37}};
+            if (p == PUSH && i > 1) break;
+            for (s = halves ? 2 : i % 5 ? 1 : 0; s < 3; s++) {
+                double error = cpu_gemm_error(paths[p], 1, cpu_types[i], shapes[s][0], shapes[s][1], shapes[s][2], FG_ACT_SILU, s == 2);
+                double most = cpu_gemm_limit(paths[p], cpu_types[i], shapes[s][2]);
+                CHECKF(error < (s == 2 ? 2 : 1) * most, "%s %s m %d: error %g", paths[p], fg_type_name(cpu_types[i]), shapes[s][2], error);
+            }
+        }
+        for (i = 0; halves && i < 3; i++) { /* widths that are no whole units */
+            double error = cpu_gemm_error(paths[p], 1, i == 2 ? FG_TYPE_BF16 : FG_TYPE_F16, 17 + 30 * i, 40, 9, FG_ACT_NONE, false);
+            CHECKF(error < 1e-3, "k %d: error %g", 17 + 30 * i, error);
+        }
+        gpu_check_model(paths[p], &c, 9, p == DOT ? 0.1 : halves ? 2e-2 : 1e-4); /* roundings add up over its layers */
+    }
+}
+
 static void test_vulkan_copy_blocks(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     cpu_check_copy_blocks("vulkan");
@@ -98,6 +132,22 @@ static void gpu_check_swap(const char *path) {
         free(host);
     }
     cpu_rig_free(rig);
+}
+
+/* A KV pool of which kernels see 4 KiB at once: every block, or few, in a piece of their own. */
+static void test_vulkan_kv_pieces(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
+    int i;
+    if (!cpu_vulkan_device(cpu_vulkan_number("vulkan-kv"))) SKIP("there is no Vulkan device");
+    for (i = 0; i < 4; i++) {
+        cpu_attn c = {types[i], 8, 2, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+        cpu_rig *rig = cpu_model_rig(&c, FG_TYPE_F32);
+        if (cpu_rig_open(rig, "vulkan-kv", 1) == FG_OK) CHECK(((fg__vk_plan *)(void *)rig->plan)->n_pieces[0] > 1);
+        cpu_rig_free(rig);
+        gpu_check_model("vulkan-kv", &c, CPU_TYPES, i == 3 ? 1e-3 : 1e-4); /* a sum's last bit may move a byte by one */
+    }
+    cpu_check_copy_blocks("vulkan-kv");
+    gpu_check_swap("vulkan-kv");
 }
 
 static void test_vulkan_swap(void) {
@@ -143,6 +193,7 @@ static struct {
     int left;       /* calls until one fails */
     int32_t result; /* with which */
     const char *only; /* NULL, or the function that fails */
+    uint32_t wrong;   /* FG_VULKAN_...: what the driver does wrong */
 } vulkan_faults;
 
 static bool vulkan_fails(const char *name) {
@@ -173,8 +224,42 @@ static int32_t FG__VK_CALL vulkan_wait(void *device, uint32_t n, const uint64_t 
     int32_t result = vulkan_real.WaitForFences(device, n, fences, all, time);
     return vulkan_fails("vkWaitForFences") ? vulkan_faults.result : result;
 }
+/* Makes signed dot products unsigned ones, where there are half floats, additions subtractions, of products of matrices nothing. */
+static void vulkan_spoil(uint32_t *code, size_t n) {
+    bool halves = false;
+    size_t i;
+    for (i = 5; i < n && code[i] >> 16; i += code[i] >> 16) {
+        uint32_t op = code[i] & 0xFFFF;
+        if (op == 17 && code[i + 1] == 9) halves = true; /* OpCapability Float16 */
+        if ((vulkan_faults.wrong & FG_VULKAN_DOT) && op == 4450) code[i]++; /* OpSDotKHR, OpUDotKHR */
+        if ((vulkan_faults.wrong & FG_VULKAN_MATRIX) && op == 4459) { /* OpCooperativeMatrixMulAddKHR: OpCopyObject of what is added to */
+            size_t words = code[i] >> 16, j;
+            code[i] = 4 << 16 | 83;
+            code[i + 3] = code[i + 5];
+            for (j = 4; j < words; j++) code[i + j] = 1 << 16; /* OpNop */
+        }
+        if ((vulkan_faults.wrong & FG_VULKAN_HALF) && halves && op == 129) code[i] += 2; /* OpFAdd, OpFSub */
+    }
+}
+
 static int32_t FG__VK_CALL vulkan_shader(void *device, const fg__vk_shader_info *info, const void *allocator, uint64_t *shader) {
-    return vulkan_fails("vkCreateShaderModule") ? vulkan_faults.result : vulkan_real.CreateShaderModule(device, info, allocator, shader);
+    fg__vk_shader_info other = *info;
+    uint32_t *code = (uint32_t *)malloc(info->bytes);
+    int32_t result;
+    memcpy(code, info->code, info->bytes);
+    vulkan_spoil(code, info->bytes / 4);
+    other.code = code;
+    result = vulkan_fails("vkCreateShaderModule") ? vulkan_faults.result : vulkan_real.CreateShaderModule(device, &other, allocator, shader);
+    free(code);
+    return result;
+}
+
+/* What products read becomes what they write. */
+static void FG__VK_CALL vulkan_push(void *commands, int32_t point, uint64_t layout, uint32_t set, uint32_t n, const fg__vk_write_info *writes) {
+    fg__vk_write_info other[FG__VK_BINDINGS];
+    memcpy(other, writes, n * sizeof(*writes));
+    if (vulkan_faults.wrong & FG_VULKAN_PUSH) other[2].buffers = writes[3].buffers;
+    vulkan_real.CmdPushDescriptorSetKHR(commands, point, layout, set, n, other);
 }
 
 /* Keeps the real function in vulkan_real and hands out ours. */
@@ -214,6 +299,10 @@ static fg_vulkan_fn FG__VK_CALL vulkan_device_function(void *device, const char 
     {
         int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_shader_info *, const void *, uint64_t *);
         VULKAN_WRAP(CreateShaderModule, vulkan_shader)
+    }
+    if (real) {
+        void(FG__VK_CALL * wrapped)(void *, int32_t, uint64_t, uint32_t, uint32_t, const fg__vk_write_info *);
+        VULKAN_WRAP(CmdPushDescriptorSetKHR, vulkan_push)
     }
     return real;
 }
@@ -310,6 +399,55 @@ static void test_vulkan_faults(void) {
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
+typedef struct vulkan_said {
+    char text[1000];
+} vulkan_said;
+
+static void vulkan_listen(fg_log_level level, const char *message, void *user) {
+    vulkan_said *said = (vulkan_said *)user;
+    size_t n = strlen(said->text);
+    (void)level;
+    snprintf(said->text + n, sizeof(said->text) - n, "%s\n", message);
+}
+
+/* A driver that does wrong what a rung needs: the rung is not used, the log says so, and the others are. */
+static void test_vulkan_wrong_rungs(void) {
+    static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
+    static const char *const names[] = {"", "integer dot products are not used", "half floats are not used", "cooperative matrices are not used",
+                                        "push descriptors are not used"};
+    uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, usual = 0;
+    fg_vulkan_options options;
+    fg_device_desc desc;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    CHECK(fg__vk_loader_open(&vulkan_faults.loader, NULL) == FG_OK);
+    vulkan_faults.only = "none";
+    memset(&options, 0, sizeof(options));
+    options.get_instance_proc_addr = vulkan_faulty_get;
+    options.force = all;
+    memset(&desc, 0, sizeof(desc));
+    desc.options = &options;
+    desc.log = vulkan_listen;
+    for (i = 0; i < 5; i++) {
+        vulkan_said said;
+        fg_device *device = NULL;
+        uint32_t rungs;
+        memset(&said, 0, sizeof(said));
+        desc.log_user = &said;
+        vulkan_faults.wrong = bits[i];
+        CHECK(fg_backend_vulkan()->open(&desc, &device) == FG_OK && device);
+        if (!device) break;
+        rungs = ((fg__vk_device *)(void *)device)->rungs;
+        if (i == 0) usual = rungs;
+        CHECKF(rungs == (usual & ~bits[i]), "with %u wrong the rungs are %u, not of %u", (unsigned)bits[i], (unsigned)rungs, (unsigned)usual);
+        if (usual & bits[i]) CHECKF(strstr(said.text, names[i]) != NULL, "the log says: %s", said.text);
+        if (i == 0 && usual) CHECK(strstr(said.text, "uses ") && !strstr(said.text, "not used"));
+        fg_backend_vulkan()->close(device);
+    }
+    vulkan_faults.wrong = 0;
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
 /* Every allocation of ours fails in turn. */
 static void test_vulkan_out_of_memory(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 0, 0, 0, 0, 0}};
@@ -357,7 +495,10 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_split);
     RUN(test_vulkan_copy_blocks);
     RUN(test_vulkan_swap);
+    RUN(test_vulkan_kv_pieces);
     RUN(test_vulkan_model);
+    RUN(test_vulkan_rungs);
+    RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
     RUN(test_vulkan_faults);
     RUN(test_vulkan_out_of_memory);

@@ -771,6 +771,7 @@ static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     memset(caps, 0, sizeof(*caps));
     snprintf(caps->name, sizeof(caps->name), "%.80s, %s %.24s", d->name, d->loader.driver->label, d->isa);
     caps->n_threads = 1;
+    caps->candidates = FG_MAX_CANDIDATES;
     caps->memory_bytes = d->memory;
     caps->block_tokens = 64;
     caps->token_budget = 512;
@@ -948,7 +949,7 @@ enum {
     FG__GPU_SETS = 8,    /* kinds of attention: a cache group, a number of heads for each KV head, few queries or many */
     FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
     FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
-    FG__GPU_GRAPHS = 64,
+    FG__GPU_GRAPHS = 256, /* passes of a model shared with the CPU have one for each of its ranges of ops */
     FG__GPU_PAIRS = 512  /* copies of KV blocks that are launched at once */
 };
 
@@ -971,6 +972,7 @@ typedef union fg__gpu_args {
     fg_gpu_act_mul_args act_mul;
     fg_gpu_gather_args gather;
     fg_gpu_sample_args sample;
+    fg_gpu_top_args top;
 } fg__gpu_args;
 
 typedef struct fg__gpu_step {
@@ -984,7 +986,7 @@ typedef struct fg__gpu_step {
 
 /* What a graph was made for: counts, rounded up to powers of two. */
 typedef struct fg__gpu_key {
-    int32_t tokens, rows;
+    int32_t tokens, rows, draws, first, end; /* first, end: ops */
     struct {
         int32_t turns, items, merges;
     } sets[FG__GPU_SETS];
@@ -999,7 +1001,7 @@ typedef struct fg__gpu_graph {
 typedef struct fg__gpu_batch {
     int32_t *at; /* pinned */
     void *event; /* the pass that read it is done */
-    bool busy, want_logits;
+    bool busy, want_logits, has_draws;
 } fg__gpu_batch;
 
 typedef struct fg__gpu_plan {
@@ -1009,17 +1011,19 @@ typedef struct fg__gpu_plan {
     int n_sets, sample_op;
     fg__gpu_set sets[FG__GPU_SETS];
     size_t *slot_at;     /* bytes from `memory` */
-    size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes;
+    size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
     size_t products_bytes, workspace_bytes; /* for products by a library; 0: there are none */
     int acts_k, acts_rows;
-    int tokens_at, positions_at, rows_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    int tokens_at, positions_at, rows_at, draws_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
-    fg__gpu_range memory, batch, acts, scales, products, partials, parts, rows, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range memory, batch, acts, scales, products, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range logits[FG__GPU_BLOCKS]; /* of the passes in flight that asked for draws: the next one overwrites the slot */
     fg__gpu_batch batches[FG__GPU_BLOCKS];
     int32_t *host_pairs;
     void *paired;        /* event: the pairs may change */
     bool pairs_busy;
     fg_row_result *host_rows[FG__GPU_BLOCKS]; /* of the passes in flight, as batches */
+    fg_row_candidates *host_candidates[FG__GPU_BLOCKS];
     float *host_logits[FG__GPU_BLOCKS];
     unsigned n_submitted, n_waited; /* the difference is in flight */
     uint64_t n_passes;
@@ -1126,6 +1130,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     plan->tokens_at = at, at += graph->max_tokens;
     plan->positions_at = at, at += graph->max_tokens;
     plan->rows_at = at, at += graph->max_rows;
+    plan->draws_at = at, at += graph->max_rows * 3;
     for (i = 0; i < graph->n_groups; i++) plan->slots_at[i] = at, at += graph->max_tokens;
     plan->head_words = at;
     plan->feed_at = at, at += graph->max_tokens;
@@ -1143,8 +1148,11 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         const fg_group *g = &graph->groups[i];
         plan->block_bytes[i] = 2 * (size_t)g->n_layers * (size_t)fg_gpu_kv_block_bytes((int)g->kv_type, g->head_dim, g->n_kv_head, g->block_tokens);
     }
-    if (plan->sample_op >= 0)
-        plan->parts_bytes = (size_t)graph->max_rows * (size_t)fg_gpu_sample_pieces(graph->ops[plan->sample_op].n) * sizeof(fg_gpu_sample_part);
+    if (plan->sample_op >= 0) {
+        size_t pieces = (size_t)graph->max_rows * (size_t)fg_gpu_sample_pieces(graph->ops[plan->sample_op].n);
+        plan->parts_bytes = pieces * sizeof(fg_gpu_sample_part);
+        plan->tops_bytes = pieces * FG_GPU_TOP_WORDS * 4;
+    }
     return FG_OK;
 }
 
@@ -1157,9 +1165,9 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     int g;
     memset(memory, 0, sizeof(*memory));
     for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
-    memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->batch_words * 4 +
-                          plan->products_bytes + plan->workspace_bytes +
-                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * sizeof(fg_row_result);
+    memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->tops_bytes + plan->batch_words * 4 +
+                          plan->products_bytes + plan->workspace_bytes + FG__GPU_BLOCKS * fg__gpu_logits_bytes(plan) +
+                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
     memory->total = memory->kv + memory->activations;
 }
 
@@ -1178,6 +1186,8 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_take(d, plan->partials_bytes, &plan->partials)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, row_bytes, &plan->rows)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, plan->tops_bytes, &plan->tops)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &plan->pairs)) != FG_OK) return r;
     for (i = 0; i < graph->n_groups; i++)
         if ((r = fg__gpu_take(d, plan->block_bytes[i] * (size_t)graph->groups[i].n_blocks, &plan->pools[i])) != FG_OK) return r;
@@ -1189,6 +1199,9 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
         plan->host_rows[i] = (fg_row_result *)at;
         if ((r = fg__gpu_take_host(d, fg__gpu_logits_bytes(plan), &at)) != FG_OK) return r;
         plan->host_logits[i] = (float *)at;
+        if ((r = fg__gpu_take_host(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &at)) != FG_OK) return r;
+        plan->host_candidates[i] = (fg_row_candidates *)at;
+        if (plan->sample_op >= 0 && (r = fg__gpu_take(d, fg__gpu_logits_bytes(plan), &plan->logits[i])) != FG_OK) return r;
     }
     if ((r = fg__gpu_take_host(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &at)) != FG_OK) return r;
     plan->host_pairs = (int32_t *)at;
@@ -1426,6 +1439,7 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     memcpy(to + plan->tokens_at, batch->tokens, n);
     memcpy(to + plan->positions_at, batch->positions, n);
     if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
+    if (batch->draws && batch->n_rows) memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
     for (i = 0; i < plan->graph->n_groups; i++) {
         memcpy(to + plan->slots_at[i], batch->slots[i], n);
         memcpy(to + plan->tables_at[i], batch->tables[i], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
@@ -1433,6 +1447,9 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     for (i = 0; i < plan->n_sets; i++) fg__gpu_fill_set(plan, i, to, batch, key);
     key->tokens = FG__MIN(fg__gpu_bucket(batch->n_tokens), plan->graph->max_tokens);
     key->rows = FG__MIN(fg__gpu_bucket(batch->n_rows), plan->graph->max_rows);
+    key->draws = batch->draws != NULL;
+    key->first = batch->first_op;
+    key->end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
 }
 
 static fg_result fg__gpu_send_words(fg__gpu_plan *plan, const fg__gpu_batch *batch, int first, size_t n) {
@@ -1580,10 +1597,31 @@ static fg_result fg__gpu_launch_attention(fg__gpu_launcher *l, const fg__gpu_ste
     return r == FG_OK && step->wide_set >= 0 ? fg__gpu_launch_set(l, step->wide_set, step->wide_kernel, a) : r;
 }
 
+/* Argmax and log-sum-exp; candidates and a draw where some row is asked for them. */
+static fg_result fg__gpu_launch_sample(fg__gpu_launcher *l, fg_gpu_sample_args *a) {
+    const fg__gpu_plan *plan = l->plan;
+    fg_gpu_top_args top;
+    fg_result r = fg__gpu_launch(l, FG_GPU_KERNEL_sample, a);
+    if (r == FG_OK) r = fg__gpu_launch(l, FG_GPU_KERNEL_choose, a);
+    if (r != FG_OK || !l->key->draws) return r;
+    memset(&top, 0, sizeof(top));
+    top.src = a->src;
+    top.rows = a->rows;
+    top.wants = fg__gpu_word(plan, plan->draws_at);
+    top.tops = plan->tops.at;
+    top.out = plan->candidates.at;
+    top.count = a->count;
+    top.n = a->n;
+    top.src_stride = a->src_stride;
+    top.pieces = a->pieces;
+    top.max_rows = a->max_rows;
+    r = fg__gpu_launch(l, FG_GPU_KERNEL_top, &top);
+    return r == FG_OK ? fg__gpu_launch(l, FG_GPU_KERNEL_pick, &top) : r;
+}
+
 static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *step) {
     fg__gpu_args args = step->args;
     int rows = step->per_row ? l->key->rows : l->key->tokens;
-    fg_result r;
     switch (step->type) {
     case FG_OP_GEMM: return fg__gpu_launch_gemm(l, step, &args.gemm, rows);
     case FG_OP_ATTENTION: return fg__gpu_launch_attention(l, step, &args.attention);
@@ -1594,8 +1632,7 @@ static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *st
     case FG_OP_GATHER_ROWS: args.gather.max_rows = rows; break;
     default:
         args.sample.max_rows = rows;
-        if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_sample, &args)) != FG_OK) return r;
-        return fg__gpu_launch(l, FG_GPU_KERNEL_choose, &args);
+        return fg__gpu_launch_sample(l, &args.sample);
     }
     return fg__gpu_launch(l, step->kernel, &args);
 }
@@ -1611,7 +1648,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.find_only = find_only;
     l.acts_slot = -1;
     l.acts_col = l.acts_k = l.acts_type = 0;
-    for (i = 0; i < graph->n_ops && r == FG_OK; i++) {
+    for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
@@ -1698,12 +1735,16 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
         fg__gpu_give_host(d, plan->batches[i].at);
         fg__gpu_give_host(d, plan->host_rows[i]);
         fg__gpu_give_host(d, plan->host_logits[i]);
+        fg__gpu_give_host(d, plan->host_candidates[i]);
+        fg__gpu_give(d, &plan->logits[i]);
         if (plan->batches[i].event) (void)d->api.event_destroy(plan->batches[i].event);
     }
     if (plan->paired) (void)d->api.event_destroy(plan->paired);
     fg__gpu_give_host(d, plan->host_pairs);
     for (i = 0; i < FG_MAX_GROUPS; i++) fg__gpu_give(d, &plan->pools[i]);
     fg__gpu_give(d, &plan->pairs);
+    fg__gpu_give(d, &plan->candidates);
+    fg__gpu_give(d, &plan->tops);
     fg__gpu_give(d, &plan->rows);
     fg__gpu_give(d, &plan->parts);
     fg__gpu_give(d, &plan->partials);
@@ -1776,7 +1817,7 @@ static fg_result fg__gpu_feed(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_ba
     fg_gpu_feed_args args;
     fg_result r;
     int i;
-    if (!batch->feed) return FG_OK;
+    if (!batch->feed || batch->first_op > 0) return FG_OK;
     for (i = 0; i < batch->n_tokens; i++)
         if (batch->feed[i] >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
     memcpy(to->at + plan->feed_at, batch->feed, (size_t)batch->n_tokens * sizeof(int32_t));
@@ -1800,9 +1841,15 @@ static fg_result fg__gpu_ask_results(fg__gpu_plan *plan, const fg_batch *batch) 
     const fg_op *op;
     size_t n = (size_t)batch->n_rows;
     fg_result r;
-    if (plan->sample_op < 0 || n == 0) return FG_OK;
+    if (plan->sample_op < batch->first_op || n == 0 || (batch->n_ops && plan->sample_op >= batch->first_op + batch->n_ops)) return FG_OK;
     op = &plan->graph->ops[plan->sample_op];
     r = fg__gpu_check(d, d->api.copy_to_host(plan->host_rows[turn], plan->rows.at, n * sizeof(fg_row_result), d->compute), "asking for results");
+    if (r == FG_OK && batch->draws)
+        r = fg__gpu_check(d, d->api.copy_to_host(plan->host_candidates[turn], plan->candidates.at, n * sizeof(fg_row_candidates), d->compute),
+                          "asking for candidates");
+    if (r == FG_OK && batch->draws)
+        r = fg__gpu_check(d, d->api.copy_on_device(plan->logits[turn].at, fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float), d->compute),
+                          "keeping logits");
     if (r != FG_OK || !batch->want_logits) return r;
     return fg__gpu_check(d,
                          d->api.copy_to_host(plan->host_logits[turn], fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float),
@@ -1844,6 +1891,7 @@ static fg_result fg__gpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
     r = fg__gpu_pass(plan, to, batch);
     to->want_logits = batch->want_logits;
+    to->has_draws = batch->draws != NULL;
     to->busy = r == FG_OK;
     if (r == FG_OK) {
         plan->n_submitted++;
@@ -1866,8 +1914,24 @@ static fg_result fg__gpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output
     fg__gpu_leave(d);
     if (r != FG_OK || plan->sample_op < 0) return r;
     output->rows = plan->host_rows[turn];
+    if (plan->batches[turn].has_draws) output->candidates = plan->host_candidates[turn];
     if (plan->batches[turn].want_logits) output->logits = plan->host_logits[turn];
     return FG_OK;
+}
+
+static fg_result fg__gpu_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    int n = plan->sample_op < 0 ? 0 : plan->graph->ops[plan->sample_op].n, turn = (int)((plan->n_waited + 1) % FG__GPU_BLOCKS);
+    if (!n || row < 0 || row >= plan->graph->max_rows || !plan->batches[turn].has_draws)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    return fg__gpu_read(handle, &plan->logits[turn], (size_t)row * (size_t)n * sizeof(float), logits, (size_t)n * sizeof(float));
+}
+
+static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    size_t bytes = (size_t)n_rows * (size_t)plan->graph->slots[slot].width * sizeof(float);
+    return out ? fg__gpu_read(handle, &plan->memory, plan->slot_at[slot], host, bytes)
+               : fg__gpu_write(handle, &plan->memory, plan->slot_at[slot], host, bytes);
 }
 
 /* Copies of one group, no more than FG__GPU_PAIRS, in their order. */

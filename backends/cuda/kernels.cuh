@@ -1040,6 +1040,168 @@ FG_BODY void fgk_choose(const fg_gpu_sample_args *a) {
     fgk_store_u32(out + 2, key > FG_KEY_LOWEST && key < FG_KEY_HIGHEST ? fgk_bits(top + fgk_log(sum)) : fgk_bits(top));
 }
 
+/* ---- Candidates: the highest logits of a row in order of ids, and a token drawn by inversion. ---- */
+
+/* Logits that one thread of a piece looks at: those of the first thread come first. */
+enum { FG_TOP_EACH = FG_GPU_SAMPLE_PIECE / FG_GPU_GEMV_THREADS };
+
+/* How many of a workgroup's threads before this one say how much, together; `counts` has room for all. */
+FG_DEV int fgk_before(int mine, uint32_t *counts) {
+    int before = 0, i;
+    fgk_barrier();
+    fgk_put_u32(counts + fgk_thread(), (uint32_t)mine);
+    fgk_barrier();
+    if (mine)
+        for (i = 0; i < fgk_thread(); i++) before += (int)fgk_get_u32(counts + i);
+    return before;
+}
+
+FG_DEV float fgk_weight(float x, float top, float temperature) {
+    return fgk_key_of(x) > FG_KEY_LOWEST ? fgk_exp((x - top) / temperature) : 0.0f;
+}
+
+/* The sum of the weights of this thread's logits. */
+FG_DEV float fgk_weights_of(const float *x, int first, int end, float top, float temperature) {
+    float sum = 0.0f;
+    int i;
+    for (i = first; i < first + FG_TOP_EACH && i < end; i++) sum += fgk_weight(fgk_load(x + i), top, temperature);
+    return sum;
+}
+
+FG_BODY void fgk_top(const fg_gpu_top_args *a) {
+    FG_SHARED(float, parts, 8);
+    FG_SHARED(uint32_t, counts, FG_GPU_GEMV_THREADS);
+    int row = fgk_block_y(), piece = fgk_block_x(), first = piece * FG_GPU_SAMPLE_PIECE + fgk_thread() * FG_TOP_EACH, i, n = 0;
+    int end = (piece + 1) * FG_GPU_SAMPLE_PIECE < a->n ? (piece + 1) * FG_GPU_SAMPLE_PIECE : a->n;
+    const float *x = (const float *)a->src + (int64_t)row * a->src_stride, *want = (const float *)a->wants + 3 * (int64_t)row;
+    uint32_t *out = (uint32_t *)a->tops + ((int64_t)row * a->pieces + piece) * FG_GPU_TOP_WORDS, keys[FG_TOP_EACH], floor_key = 0, bit;
+    float temperature, sum = 0.0f;
+    if (row >= fgk_count(a->count)) return;
+    temperature = fgk_load(want + 1);
+    if (temperature > 0.0f) {
+        sum = fgk_weights_of(x, first, end, fgk_load((const float *)a->rows + 3 * (int64_t)row + 1), temperature);
+        sum = fgk_block_sum(sum, parts);
+    }
+    if (fgk_thread() == 0) fgk_store_u32(out + 1, fgk_bits(sum));
+    if (!fgk_load_u32(want)) return;
+    FG_UNROLL for (i = 0; i < FG_TOP_EACH; i++) keys[i] = first + i < end ? fgk_key_of(fgk_load(x + first + i)) : 0u;
+    for (bit = 0x80000000u; bit; bit >>= 1) { /* the highest key that more than FG_GPU_CANDIDATES reach */
+        float reach = 0.0f;
+        FG_UNROLL for (i = 0; i < FG_TOP_EACH; i++) reach += keys[i] >= (floor_key | bit) ? 1.0f : 0.0f;
+        if (fgk_block_sum(reach, parts) > (float)FG_GPU_CANDIDATES) floor_key |= bit;
+    }
+    if (floor_key < FG_KEY_LOWEST) floor_key = FG_KEY_LOWEST;
+    FG_UNROLL for (i = 0; i < FG_TOP_EACH; i++) n += keys[i] > floor_key;
+    n = fgk_before(n, counts);
+    FG_UNROLL for (i = 0; i < FG_TOP_EACH; i++)
+        if (keys[i] > floor_key) {
+            fgk_store_u32(out + 4 + 2 * n, (uint32_t)(first + i));
+            fgk_store_u32(out + 5 + 2 * n, fgk_bits(fgk_of_key(keys[i])));
+            n++;
+        }
+    for (n = 0, i = 0; i < FG_GPU_GEMV_THREADS; i++) n += (int)fgk_get_u32(counts + i);
+    for (i = n + fgk_thread(); i < FG_GPU_CANDIDATES; i += FG_GPU_GEMV_THREADS) {
+        fgk_store_u32(out + 4 + 2 * i, 0xFFFFFFFFu);
+        fgk_store_u32(out + 5 + 2 * i, 0xFF800000u);
+    }
+    if (fgk_thread() == 0) fgk_store_u32(out, floor_key);
+}
+
+/* The key of entry s of all pieces of a row. */
+FG_DEV uint32_t fgk_entry_key(const uint32_t *tops, int s) {
+    return fgk_key_of(fgk_from_bits(fgk_load_u32(tops + (int64_t)(s / FG_GPU_CANDIDATES) * FG_GPU_TOP_WORDS + 5 + s % FG_GPU_CANDIDATES * 2)));
+}
+
+/* Of the pieces' candidates those of the row. */
+FG_DEV void fgk_pick_candidates(const fg_gpu_top_args *a, const uint32_t *tops, uint32_t *out, float *parts, uint32_t *counts) {
+    int total = a->pieces * FG_GPU_CANDIDATES, each = (total + FG_GPU_GEMV_THREADS - 1) / FG_GPU_GEMV_THREADS;
+    int first = fgk_thread() * each, end = first + each < total ? first + each : total, i, n = 0;
+    uint32_t floor_key = 0, bit;
+    for (bit = a->pieces > 1 ? 0x80000000u : 0u; bit; bit >>= 1) {
+        float reach = 0.0f;
+        for (i = first; i < end; i++) reach += fgk_entry_key(tops, i) >= (floor_key | bit) ? 1.0f : 0.0f;
+        if (fgk_block_sum(reach, parts) > (float)FG_GPU_CANDIDATES) floor_key |= bit;
+    }
+    for (i = 0; i < a->pieces; i++) { /* what pieces left out */
+        uint32_t its = fgk_load_u32(tops + (int64_t)i * FG_GPU_TOP_WORDS);
+        floor_key = its > floor_key ? its : floor_key;
+    }
+    for (i = first; i < end; i++) n += fgk_entry_key(tops, i) > floor_key;
+    n = fgk_before(n, counts);
+    for (i = first; i < end; i++)
+        if (fgk_entry_key(tops, i) > floor_key) {
+            const uint32_t *from = tops + (int64_t)(i / FG_GPU_CANDIDATES) * FG_GPU_TOP_WORDS + 4 + i % FG_GPU_CANDIDATES * 2;
+            fgk_store_u32(out + 4 + 2 * n, fgk_load_u32(from));
+            fgk_store_u32(out + 5 + 2 * n, fgk_load_u32(from + 1));
+            n++;
+        }
+    if (fgk_thread() > 0) return;
+    for (n = 0, i = 0; i < FG_GPU_GEMV_THREADS; i++) n += (int)fgk_get_u32(counts + i);
+    fgk_store_u32(out, (uint32_t)n);
+    fgk_store_u32(out + 1, fgk_bits(fgk_of_key(floor_key)));
+}
+
+/* The token where the running sum of weights passes u of all of it: first its piece, then its thread's part of that, then itself.
+   Rounding may carry u past the end: then it is the last with a weight. */
+FG_DEV void fgk_pick_drawn(const fg_gpu_top_args *a, const float *x, const uint32_t *tops, float top, float temperature, float u, uint32_t *out,
+                           float *sums) {
+    float all = 0.0f, left, one;
+    int piece, found = 0, i, drawn = -1, end;
+    for (piece = 0; piece < a->pieces; piece++) all += fgk_load((const float *)tops + (int64_t)piece * FG_GPU_TOP_WORDS + 1);
+    left = u * all;
+    for (piece = 0; piece < a->pieces; piece++) {
+        one = fgk_load((const float *)tops + (int64_t)piece * FG_GPU_TOP_WORDS + 1);
+        if (one > 0.0f) found = piece;
+        if (left < one) break;
+        left -= one;
+    }
+    if (piece == a->pieces) left = all;
+    end = (found + 1) * FG_GPU_SAMPLE_PIECE < a->n ? (found + 1) * FG_GPU_SAMPLE_PIECE : a->n;
+    fgk_put(sums + fgk_thread(), fgk_weights_of(x, found * FG_GPU_SAMPLE_PIECE + fgk_thread() * FG_TOP_EACH, end, top, temperature));
+    fgk_barrier();
+    if (fgk_thread() > 0) return;
+    for (piece = 0, i = 0; i < FG_GPU_GEMV_THREADS; i++) {
+        one = fgk_get(sums + i);
+        if (one > 0.0f) piece = i;
+        if (left < one) break;
+        left -= one;
+    }
+    if (i == FG_GPU_GEMV_THREADS) left = all;
+    found = found * FG_GPU_SAMPLE_PIECE + piece * FG_TOP_EACH;
+    for (i = found; i < found + FG_TOP_EACH && i < end; i++) {
+        one = fgk_weight(fgk_load(x + i), top, temperature);
+        if (one > 0.0f) drawn = i;
+        if (left < one) break;
+        left -= one;
+    }
+    fgk_store_u32(out + 2, (uint32_t)drawn);
+    fgk_store_u32(out + 3, drawn < 0 ? 0u : fgk_bits(fgk_load(x + drawn)));
+}
+
+FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
+    FG_SHARED(float, parts, 8);
+    FG_SHARED(uint32_t, counts, FG_GPU_GEMV_THREADS);
+    FG_SHARED(float, sums, FG_GPU_GEMV_THREADS);
+    int row = fgk_block_y();
+    const float *x = (const float *)a->src + (int64_t)row * a->src_stride, *want = (const float *)a->wants + 3 * (int64_t)row;
+    const uint32_t *tops = (const uint32_t *)a->tops + (int64_t)row * a->pieces * FG_GPU_TOP_WORDS;
+    uint32_t *out = (uint32_t *)a->out + (int64_t)row * FG_GPU_TOP_WORDS, key;
+    float top;
+    if (row >= fgk_count(a->count)) return;
+    top = fgk_load((const float *)a->rows + 3 * (int64_t)row + 1);
+    key = fgk_key_of(top);
+    if (fgk_thread() == 0) {
+        fgk_store_u32(out, 0u);
+        fgk_store_u32(out + 1, 0x7F800000u);
+        fgk_store_u32(out + 2, 0xFFFFFFFFu);
+        fgk_store_u32(out + 3, 0u);
+    }
+    fgk_barrier();
+    if (fgk_load_u32(want)) fgk_pick_candidates(a, tops, out, parts, counts);
+    if (fgk_load(want + 1) > 0.0f && key > FG_KEY_LOWEST && key < FG_KEY_HIGHEST)
+        fgk_pick_drawn(a, x, tops, top, fgk_load(want + 1), fgk_load(want + 2), out, sums);
+}
+
 /* ---- The entry points. ---- */
 
 #define FG_GEMV_KERNEL(T, cols, bounds)                                       \
@@ -1113,6 +1275,8 @@ FG_KERNEL(gather, gather, FG_GPU_THREADS, fgk_gather(&args))
 FG_KERNEL(feed, feed, FG_GPU_THREADS, fgk_feed(&args))
 FG_KERNEL(sample, sample, FG_GPU_GEMV_THREADS, fgk_sample(&args))
 FG_KERNEL(choose, sample, FG_GPU_GEMV_THREADS, fgk_choose(&args))
+FG_KERNEL(top, top, FG_GPU_GEMV_THREADS, fgk_top(&args))
+FG_KERNEL(pick, top, FG_GPU_GEMV_THREADS, fgk_pick(&args))
 FG_KERNEL(copy, copy, FG_GPU_THREADS, fgk_copy(&args))
 
 #if !defined(__CUDACC__) && !defined(__HIP__)

@@ -74,6 +74,8 @@ enum {
     FG_GPU_WIDE_ROWS = 64,      /* and of wide, which multiplies in matrix fragments of half floats */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
     FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
+    FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
+    FG_GPU_TOP_WORDS = 4 + 2 * FG_GPU_CANDIDATES,
     FG_GPU_MAX_HEAD_DIM = 512,
     FG_GPU_ACTS_ALIGN = 64      /* rows of half-float activations are padded with zeros to multiples of it */
 };
@@ -190,6 +192,14 @@ typedef struct fg_gpu_sample_args {
     int32_t n, src_stride, pieces, max_rows; /* pieces: fg_gpu_sample_pieces(n) */
 } fg_gpu_sample_args;
 
+/* `top` finds in each piece of a row its FG_GPU_CANDIDATES highest logits and the sum of its weights at a temperature, into
+   tops[R][pieces][FG_GPU_TOP_WORDS]; `pick` makes of them fg_row_candidates out[R]. `wants`: fg_row_draw [R]. `rows`: what `choose`
+   made. A piece's words: the key of the highest logit left out, the sum, 2 unused, then ids and logits, (-1, -infinity) to the end. */
+typedef struct fg_gpu_top_args {
+    uint64_t src, rows, wants, tops, out, count;
+    int32_t n, src_stride, pieces, max_rows;
+} fg_gpu_top_args;
+
 /* Copies whole blocks, one after the other: pairs[2i] to pairs[2i + 1], for i under *count. */
 typedef struct fg_gpu_copy_args {
     uint64_t base, pairs, count, block_bytes; /* block_bytes: a multiple of 16 */
@@ -252,6 +262,8 @@ typedef struct fg_gpu_copy_args {
     X(feed, feed)                   \
     X(sample, sample)               \
     X(choose, sample)               \
+    X(top, top)                     \
+    X(pick, top)                    \
     X(copy, copy)
 
 typedef enum fg_gpu_kernel {
@@ -312,7 +324,7 @@ typedef struct fg_gpu_shape {
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, norm, acts, sample, choose */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, norm, acts, sample, choose, top, pick */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16 and gemm64 */
     FG_GPU_BIG_ROWS = 128      /* of gemm128, and rows of src */
@@ -380,6 +392,10 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel == FG_GPU_KERNEL_copy)
         return fg_gpu_shape_make((int32_t)((((const fg_gpu_copy_args *)args)->block_bytes / 16 + FG_GPU_THREADS - 1) / FG_GPU_THREADS), 1,
                                  FG_GPU_THREADS);
+    if (kernel == FG_GPU_KERNEL_top || kernel == FG_GPU_KERNEL_pick) {
+        const fg_gpu_top_args *a = (const fg_gpu_top_args *)args;
+        return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_top ? a->pieces : 1, a->max_rows, FG_GPU_GEMV_THREADS);
+    }
     {
         const fg_gpu_sample_args *a = (const fg_gpu_sample_args *)args;
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_sample ? a->pieces : 1, a->max_rows, FG_GPU_GEMV_THREADS);

@@ -16,6 +16,11 @@
    Weights stay in the blocks of the file; kernels expand them in registers or shared memory and add in floats. The shaders
    are in shaders/; fg_vulkan_spirv.h holds them compiled (./build.sh vulkan writes it).
 
+   What a device has beyond that floor makes products faster: integer dot products (quantised weights; activations are rounded
+   to bytes with a scale for each 32, as on the CPU), half floats and cooperative matrices of them (passes of many rows;
+   activations and weights are rounded to halves, sums are floats), push descriptors. Each is used where the device says that it is no emulation and where a product at
+   start-up agrees with the CPU's; else the next lower way does the work, and the log says so.
+
    Results differ in their last bits with the number of rows of a pass, since few rows and many run different kernels. */
 
 #ifndef FG_VULKAN_H
@@ -29,12 +34,22 @@ const fg_backend *fg_backend_vulkan(void);
 
 typedef void (*fg_vulkan_fn)(void);
 
+/* What a device may have beyond the floor. */
+enum {
+    FG_VULKAN_DOT = 1,    /* VK_KHR_shader_integer_dot_product */
+    FG_VULKAN_HALF = 2,   /* 16-bit storage and arithmetic */
+    FG_VULKAN_MATRIX = 4, /* VK_KHR_cooperative_matrix, of halves with float sums, and VK_EXT_subgroup_size_control */
+    FG_VULKAN_PUSH = 8    /* VK_KHR_push_descriptor */
+};
+
 /* fg_engine_desc.backend_options for this backend; all zero is the default. */
 typedef struct fg_vulkan_options {
     const char *cache_path;  /* file in which compiled kernels are kept for the next start; NULL: none */
     size_t max_buffer_bytes; /* no kernel sees more of a buffer at once; 0: the device's limit */
     /* vkGetInstanceProcAddr of another loader; NULL: that of the system */
     fg_vulkan_fn (*get_instance_proc_addr)(void *instance, const char *name);
+    uint32_t off;            /* FG_VULKAN_...: not used */
+    uint32_t force;          /* FG_VULKAN_...: used where the device has them, though it emulates them; their test decides still */
 } fg_vulkan_options;
 
 #ifdef __cplusplus
@@ -48,6 +63,7 @@ typedef struct fg_vulkan_options {
 #if !FG__WINDOWS
 #include <dlfcn.h>
 #endif
+#include "fg_vulkan_matrix.h"
 #include "fg_vulkan_spirv.h"
 
 /* ================================================================================================
@@ -95,7 +111,18 @@ enum {
     FG__VK_MEMORY_PROPERTIES_2 = 1000059006,
     FG__VK_SUBGROUP_PROPERTIES = 1000094000,
     FG__VK_MAINTENANCE_3_PROPERTIES = 1000168000,
-    FG__VK_BUDGET_PROPERTIES = 1000237000
+    FG__VK_BUDGET_PROPERTIES = 1000237000,
+    FG__VK_FEATURES_2 = 1000059000,
+    FG__VK_HALF_FEATURES = 1000082000,
+    FG__VK_STORAGE_FEATURES = 1000083000,
+    FG__VK_DOT_FEATURES = 1000280000,
+    FG__VK_DOT_PROPERTIES = 1000280001,
+    FG__VK_MODEL_FEATURES = 1000211000,
+    FG__VK_SIZE_PROPERTIES = 1000225000,
+    FG__VK_SIZE_INFO = 1000225001,
+    FG__VK_SIZE_FEATURES = 1000225002,
+    FG__VK_MATRIX_FEATURES = 1000506000,
+    FG__VK_MATRIX_SHAPE = 1000506001
 };
 
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_COMPUTE_QUEUE = 2, FG__VK_SUBGROUP_ARITHMETIC = 4 };
@@ -163,6 +190,77 @@ typedef struct fg__vk_maintenance_3_properties {
     uint32_t max_descriptors;
     uint64_t max_allocation;
 } fg__vk_maintenance_3_properties;
+
+typedef struct fg__vk_features {
+    int32_t type;
+    void *next;
+    uint32_t flags[55];
+} fg__vk_features;
+
+typedef struct fg__vk_half_features {
+    int32_t type;
+    void *next;
+    uint32_t half, int8;
+} fg__vk_half_features;
+
+typedef struct fg__vk_storage_features {
+    int32_t type;
+    void *next;
+    uint32_t storage, uniform, push, in_out;
+} fg__vk_storage_features;
+
+typedef struct fg__vk_dot_features {
+    int32_t type;
+    void *next;
+    uint32_t dot;
+} fg__vk_dot_features;
+
+typedef struct fg__vk_dot_properties {
+    int32_t type;
+    void *next;
+    uint32_t before[4], packed_signed, after[25];
+} fg__vk_dot_properties;
+
+typedef struct fg__vk_model_features {
+    int32_t type;
+    void *next;
+    uint32_t model, device_scope, chains;
+} fg__vk_model_features;
+
+typedef struct fg__vk_size_features {
+    int32_t type;
+    void *next;
+    uint32_t control, full;
+} fg__vk_size_features;
+
+typedef struct fg__vk_size_properties {
+    int32_t type;
+    void *next;
+    uint32_t min, max, most_subgroups, stages;
+} fg__vk_size_properties;
+
+typedef struct fg__vk_size_info {
+    int32_t type;
+    void *next;
+    uint32_t size;
+} fg__vk_size_info;
+
+typedef struct fg__vk_matrix_features {
+    int32_t type;
+    void *next;
+    uint32_t matrix, robust;
+} fg__vk_matrix_features;
+
+typedef struct fg__vk_matrix_shape {
+    int32_t type;
+    void *next;
+    uint32_t m, n, k;
+    int32_t a, b, c, result;
+    uint32_t saturating;
+    int32_t scope;
+} fg__vk_matrix_shape;
+
+enum { FG__VK_HALF_TYPE = 0, FG__VK_FLOAT_TYPE = 1, FG__VK_SUBGROUP_SCOPE = 3, FG__VK_FULL_SUBGROUPS = 2 };
 
 typedef struct fg__vk_memory_properties {
     int32_t type;
@@ -397,6 +495,7 @@ typedef struct fg__vk_api {
     void(FG__VK_CALL *DestroyInstance)(void *, const void *);
     int32_t(FG__VK_CALL *EnumeratePhysicalDevices)(void *, uint32_t *, void **);
     void(FG__VK_CALL *GetPhysicalDeviceProperties2)(void *, fg__vk_properties *);
+    void(FG__VK_CALL *GetPhysicalDeviceFeatures2)(void *, fg__vk_features *);
     void(FG__VK_CALL *GetPhysicalDeviceMemoryProperties2)(void *, fg__vk_memory_properties *);
     void(FG__VK_CALL *GetPhysicalDeviceQueueFamilyProperties)(void *, uint32_t *, fg__vk_queue_properties *);
     int32_t(FG__VK_CALL *EnumerateDeviceExtensionProperties)(void *, const char *, uint32_t *, fg__vk_extension *);
@@ -444,10 +543,12 @@ typedef struct fg__vk_api {
     int32_t(FG__VK_CALL *ResetFences)(void *, uint32_t, const uint64_t *);
     int32_t(FG__VK_CALL *WaitForFences)(void *, uint32_t, const uint64_t *, uint32_t, uint64_t);
     int32_t(FG__VK_CALL *QueueSubmit)(void *, uint32_t, const fg__vk_submit_info *, uint64_t);
+    void(FG__VK_CALL *CmdPushDescriptorSetKHR)(void *, int32_t, uint64_t, uint32_t, uint32_t, const fg__vk_write_info *);
 } fg__vk_api;
 
 static const char *const fg__vk_names[] = {
-    "vkDestroyInstance", "vkEnumeratePhysicalDevices", "vkGetPhysicalDeviceProperties2", "vkGetPhysicalDeviceMemoryProperties2",
+    "vkDestroyInstance", "vkEnumeratePhysicalDevices", "vkGetPhysicalDeviceProperties2", "vkGetPhysicalDeviceFeatures2",
+    "vkGetPhysicalDeviceMemoryProperties2",
     "vkGetPhysicalDeviceQueueFamilyProperties", "vkEnumerateDeviceExtensionProperties", "vkCreateDevice", "vkGetDeviceProcAddr",
     "vkDestroyDevice", "vkGetDeviceQueue", "vkDeviceWaitIdle", "vkCreateBuffer", "vkDestroyBuffer", "vkGetBufferMemoryRequirements",
     "vkAllocateMemory", "vkFreeMemory", "vkBindBufferMemory", "vkMapMemory", "vkCreateShaderModule", "vkDestroyShaderModule",
@@ -456,9 +557,9 @@ static const char *const fg__vk_names[] = {
     "vkCreateDescriptorPool", "vkDestroyDescriptorPool", "vkAllocateDescriptorSets", "vkUpdateDescriptorSets", "vkCreateCommandPool",
     "vkDestroyCommandPool", "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline",
     "vkCmdBindDescriptorSets", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier", "vkCmdCopyBuffer", "vkCreateFence",
-    "vkDestroyFence", "vkResetFences", "vkWaitForFences", "vkQueueSubmit",
+    "vkDestroyFence", "vkResetFences", "vkWaitForFences", "vkQueueSubmit", "vkCmdPushDescriptorSetKHR",
 };
-enum { FG__VK_INSTANCE_FUNCTIONS = 8 };
+enum { FG__VK_INSTANCE_FUNCTIONS = 9, FG__VK_EXTENSION_FUNCTIONS = 1 /* the last, which a device may not have */ };
 
 /* ================================================================================================
    The loader, instances, devices
@@ -513,6 +614,8 @@ typedef struct fg__vk_device {
     uint64_t max_allocation;
     size_t max_range;
     int subgroup, memory_types[FG__VK_KINDS];
+    uint32_t rungs; /* FG_VULKAN_...: in use */
+    fg__vk_matrix_shape shape;
     fg__vk_chunk *chunks;
     uint64_t set_layout, pipeline_layout, cache, command_pool, fence;
     void *commands; /* for copies */
@@ -707,15 +810,132 @@ static fg_result fg__vk_has_extension(fg__vk_device *d, const char *name, bool *
     return FG_OK;
 }
 
+/* ---- Rungs: what a device may have beyond the floor. ---- */
+
+static const struct {
+    uint32_t bit;
+    const char *name, *extensions[2];
+} fg__vk_rungs[] = {
+    {FG_VULKAN_PUSH, "push descriptors", {"VK_KHR_push_descriptor", NULL}},
+    {FG_VULKAN_DOT, "integer dot products", {"VK_KHR_shader_integer_dot_product", NULL}},
+    {FG_VULKAN_HALF, "half floats", {NULL, NULL}},
+    {FG_VULKAN_MATRIX, "cooperative matrices", {"VK_KHR_cooperative_matrix", "VK_EXT_subgroup_size_control"}},
+};
+
+/* The structures by which a device is asked for its features, and told which are wanted. */
+typedef struct fg__vk_extras {
+    fg__vk_half_features half;
+    fg__vk_storage_features storage;
+    fg__vk_dot_features dot;
+    fg__vk_model_features model;
+    fg__vk_size_features size;
+    fg__vk_matrix_features matrix;
+} fg__vk_extras;
+
+static void *fg__vk_link_extras(fg__vk_extras *extras, uint32_t rungs) {
+    memset(extras, 0, sizeof(*extras));
+    extras->half.type = FG__VK_HALF_FEATURES;
+    extras->half.next = &extras->storage;
+    extras->storage.type = FG__VK_STORAGE_FEATURES;
+    extras->storage.next = &extras->model;
+    extras->model.type = FG__VK_MODEL_FEATURES;
+    extras->dot.type = FG__VK_DOT_FEATURES;
+    extras->size.type = FG__VK_SIZE_FEATURES;
+    extras->size.next = &extras->matrix;
+    extras->matrix.type = FG__VK_MATRIX_FEATURES;
+    if (rungs & FG_VULKAN_DOT) extras->model.next = &extras->dot;
+    if (rungs & FG_VULKAN_MATRIX) *(rungs & FG_VULKAN_DOT ? &extras->dot.next : &extras->model.next) = &extras->size;
+    return &extras->half;
+}
+
+/* Whether the device multiplies bytes itself. */
+static bool fg__vk_fast_dot(const fg__vk_device *d) {
+    fg__vk_properties properties;
+    fg__vk_dot_properties dot;
+    memset(&properties, 0, sizeof(properties));
+    memset(&dot, 0, sizeof(dot));
+    properties.type = FG__VK_PROPERTIES_2;
+    properties.next = &dot;
+    dot.type = FG__VK_DOT_PROPERTIES;
+    d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
+    return dot.packed_signed != 0;
+}
+
+/* Finds matrices of halves with float sums that divide the kernel's tiles (64 x 32 x 32): the largest of at most 4096 products. */
+static bool fg__vk_find_shape(fg__vk_device *d) {
+    int32_t(FG__VK_CALL * get)(void *, uint32_t *, fg__vk_matrix_shape *);
+    fg_vulkan_fn function = fg__vk_find(&d->loader, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    fg__vk_matrix_shape shapes[64];
+    uint32_t n = 64, i, best = 0;
+    if (!function) return false;
+    memcpy(&get, &function, sizeof(get));
+    memset(shapes, 0, sizeof(shapes));
+    for (i = 0; i < n; i++) shapes[i].type = FG__VK_MATRIX_SHAPE;
+    if (get(d->physical, &n, shapes) < 0) return false;
+    for (i = 0; i < n && i < 64; i++) {
+        const fg__vk_matrix_shape *s = &shapes[i];
+        if (s->a != FG__VK_HALF_TYPE || s->b != FG__VK_HALF_TYPE || s->c != FG__VK_FLOAT_TYPE || s->result != FG__VK_FLOAT_TYPE ||
+            s->scope != FG__VK_SUBGROUP_SCOPE || s->m < 4 || s->n < 4 || s->k < 4 || 64 % s->m || 32 % s->n || 32 % s->k)
+            continue;
+        if (s->m * s->n * s->k <= best || s->m * s->n * s->k > 4096) continue;
+        best = s->m * s->n * s->k;
+        d->shape = *s;
+    }
+    return best > 0;
+}
+
+/* Whether kernels can be had whose subgroups are of the usual size, and full. */
+static bool fg__vk_fixed_size(const fg__vk_device *d) {
+    fg__vk_properties properties;
+    fg__vk_size_properties size;
+    memset(&properties, 0, sizeof(properties));
+    memset(&size, 0, sizeof(size));
+    properties.type = FG__VK_PROPERTIES_2;
+    properties.next = &size;
+    size.type = FG__VK_SIZE_PROPERTIES;
+    d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
+    return (size.stages & FG__VK_COMPUTE_STAGE) && (uint32_t)d->subgroup >= size.min && (uint32_t)d->subgroup <= size.max &&
+           d->subgroup <= 128 && 128 % d->subgroup == 0 && 128 / (uint32_t)d->subgroup <= size.most_subgroups;
+}
+
+/* Which rungs to try: those that the device has, and not as an emulation unless forced. */
+static fg_result fg__vk_find_rungs(fg__vk_device *d) {
+    fg__vk_features features;
+    fg__vk_extras extras;
+    uint32_t has = 0, fast;
+    size_t i, j;
+    for (i = 0; i < FG__COUNT(fg__vk_rungs); i++) {
+        bool found = true;
+        for (j = 0; j < 2 && found && fg__vk_rungs[i].extensions[j]; j++) {
+            fg_result r = fg__vk_has_extension(d, fg__vk_rungs[i].extensions[j], &found);
+            if (r != FG_OK) return r;
+        }
+        if (found) has |= fg__vk_rungs[i].bit;
+    }
+    memset(&features, 0, sizeof(features));
+    features.type = FG__VK_FEATURES_2;
+    features.next = fg__vk_link_extras(&extras, has);
+    d->loader.api.GetPhysicalDeviceFeatures2(d->physical, &features);
+    if (!extras.half.half || !extras.storage.storage) has &= ~(uint32_t)(FG_VULKAN_HALF | FG_VULKAN_MATRIX);
+    if (!extras.matrix.matrix || !extras.model.model || !extras.size.control || !extras.size.full) has &= ~(uint32_t)FG_VULKAN_MATRIX;
+    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_fixed_size(d))) has &= ~(uint32_t)FG_VULKAN_MATRIX;
+    if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
+    fast = d->properties.device_type == 4 ? 0 : has;
+    if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
+    d->rungs = (fast | d->options.force) & has & ~d->options.off;
+    return FG_OK;
+}
+
 static fg_result fg__vk_make_device(fg__vk_device *d) {
-    static const char *const extensions[] = {"VK_EXT_memory_budget"};
     static const float priority = 1.0f;
+    const char *extensions[1 + 2 * FG__COUNT(fg__vk_rungs)];
+    fg__vk_extras extras;
     fg__vk_queue_info queue;
     fg__vk_device_info info;
     fg_result r;
-    int i;
+    int i, j, n = (int)FG__COUNT(fg__vk_names);
     d->family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
-    if ((r = fg__vk_has_extension(d, extensions[0], &d->has_budget)) != FG_OK) return r;
+    if ((r = fg__vk_has_extension(d, "VK_EXT_memory_budget", &d->has_budget)) != FG_OK) return r;
     memset(&queue, 0, sizeof(queue));
     queue.type = FG__VK_QUEUE_INFO;
     queue.family = d->family;
@@ -725,15 +945,23 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
     info.type = FG__VK_DEVICE_INFO;
     info.n_queues = 1;
     info.queues = &queue;
-    info.n_extensions = d->has_budget ? 1 : 0;
     info.extensions = extensions;
+    if (d->has_budget) extensions[info.n_extensions++] = "VK_EXT_memory_budget";
+    for (i = 0; i < (int)FG__COUNT(fg__vk_rungs); i++)
+        for (j = 0; j < 2 && (d->rungs & fg__vk_rungs[i].bit) && fg__vk_rungs[i].extensions[j]; j++)
+            extensions[info.n_extensions++] = fg__vk_rungs[i].extensions[j];
+    info.next = fg__vk_link_extras(&extras, d->rungs);
+    extras.half.half = extras.storage.storage = (d->rungs & (FG_VULKAN_HALF | FG_VULKAN_MATRIX)) != 0;
+    extras.model.model = extras.size.control = extras.size.full = extras.matrix.matrix = (d->rungs & FG_VULKAN_MATRIX) != 0;
+    extras.dot.dot = (d->rungs & FG_VULKAN_DOT) != 0;
     d->api = d->loader.api;
     if ((r = fg__vk_check(d, d->api.CreateDevice(d->physical, &info, NULL, &d->handle), "vkCreateDevice")) != FG_OK) return r;
-    for (i = FG__VK_INSTANCE_FUNCTIONS; i < (int)FG__COUNT(fg__vk_names); i++) {
+    for (i = FG__VK_INSTANCE_FUNCTIONS; i < n; i++) {
         fg_vulkan_fn function = d->api.GetDeviceProcAddr(d->handle, fg__vk_names[i]);
-        if (!function) return fg__fail(FG_ERROR_DEVICE, "the Vulkan driver has no %s", fg__vk_names[i]);
+        if (!function && i < n - FG__VK_EXTENSION_FUNCTIONS) return fg__fail(FG_ERROR_DEVICE, "the Vulkan driver has no %s", fg__vk_names[i]);
         fg__vk_set_function(&d->api, i, function);
     }
+    if (!d->api.CmdPushDescriptorSetKHR) d->rungs &= ~(uint32_t)FG_VULKAN_PUSH;
     d->api.GetDeviceQueue(d->handle, d->family, 0, &d->queue);
     return FG_OK;
 }
@@ -989,7 +1217,7 @@ static fg_result fg__vk_read(fg_device *handle, const void *memory, size_t offse
 }
 
 /* ================================================================================================
-   Opening and closing
+   What a device holds, and closing
    ================================================================================================ */
 
 static fg_result fg__vk_make_layouts(fg__vk_device *d) {
@@ -1008,6 +1236,7 @@ static fg_result fg__vk_make_layouts(fg__vk_device *d) {
     }
     memset(&set, 0, sizeof(set));
     set.type = FG__VK_SET_LAYOUT_INFO;
+    set.flags = d->rungs & FG_VULKAN_PUSH ? 1 : 0;
     set.n_bindings = FG__VK_BINDINGS;
     set.bindings = bindings;
     r = fg__vk_check(d, d->api.CreateDescriptorSetLayout(d->handle, &set, NULL, &d->set_layout), "a descriptor layout");
@@ -1022,6 +1251,19 @@ static fg_result fg__vk_make_layouts(fg__vk_device *d) {
     info.n_ranges = 1;
     info.ranges = &push;
     return fg__vk_check(d, d->api.CreatePipelineLayout(d->handle, &info, NULL, &d->pipeline_layout), "a pipeline layout");
+}
+
+static void fg__vk_drop_layouts(fg__vk_device *d) {
+    if (d->pipeline_layout) d->api.DestroyPipelineLayout(d->handle, d->pipeline_layout, NULL);
+    if (d->set_layout) d->api.DestroyDescriptorSetLayout(d->handle, d->set_layout, NULL);
+    d->pipeline_layout = d->set_layout = 0;
+}
+
+static void fg__vk_drop_pipelines(fg__vk_device *d) {
+    size_t i;
+    for (i = 0; i < d->n_pipelines; i++)
+        if (d->pipelines[i].handle) d->api.DestroyPipeline(d->handle, d->pipelines[i].handle, NULL);
+    d->n_pipelines = 0;
 }
 
 /* The cache of compiled kernels, filled from the file where there is one. Drivers check that the data are their own; we
@@ -1107,49 +1349,18 @@ static void fg__vk_close(fg_device *handle) {
         if (d->cache) fg__vk_save_cache(d);
         fg__vk_give(d, &d->staging);
         while (d->chunks) fg__vk_chunk_free(d, d->chunks);
-        for (i = 0; i < d->n_pipelines; i++)
-            if (d->pipelines[i].handle) api->DestroyPipeline(d->handle, d->pipelines[i].handle, NULL);
+        fg__vk_drop_pipelines(d);
         for (i = 0; i < FG__VK_SHADERS; i++)
             if (d->shaders[i]) api->DestroyShaderModule(d->handle, d->shaders[i], NULL);
         if (d->fence) api->DestroyFence(d->handle, d->fence, NULL);
         if (d->command_pool) api->DestroyCommandPool(d->handle, d->command_pool, NULL);
         if (d->cache) api->DestroyPipelineCache(d->handle, d->cache, NULL);
-        if (d->pipeline_layout) api->DestroyPipelineLayout(d->handle, d->pipeline_layout, NULL);
-        if (d->set_layout) api->DestroyDescriptorSetLayout(d->handle, d->set_layout, NULL);
+        fg__vk_drop_layouts(d);
         if (api->DestroyDevice) api->DestroyDevice(d->handle, NULL);
     }
     fg__free(&env, d->pipelines);
     fg__vk_loader_close(&d->loader);
     fg__free(&env, d);
-}
-
-static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
-    fg_result r;
-    if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
-    if ((r = fg__vk_choose(d, wanted)) != FG_OK) return r;
-    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
-    if (d->options.max_buffer_bytes) d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
-    if ((r = fg__vk_make_device(d)) != FG_OK) return r;
-    if ((r = fg__vk_find_memory(d)) != FG_OK) return r;
-    if ((r = fg__vk_make_layouts(d)) != FG_OK) return r;
-    if ((r = fg__vk_make_cache(d)) != FG_OK) return r;
-    if ((r = fg__vk_make_commands(d)) != FG_OK) return r;
-    return fg__vk_take(d, FG__VK_FROM_DEVICE, FG__VK_STAGING, &d->staging);
-}
-
-static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
-    fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
-    fg__vk_device *d = (fg__vk_device *)fg__calloc(&env, 1, sizeof(fg__vk_device));
-    fg_result r;
-    if (!d) return FG_ERROR_OUT_OF_MEMORY;
-    d->env = env;
-    d->progress = desc->progress;
-    d->progress_user = desc->progress_user;
-    if (desc->options) d->options = *(const fg_vulkan_options *)desc->options;
-    r = fg__vk_make(d, desc->device);
-    if (r == FG_OK) *out = (fg_device *)d;
-    else fg__vk_close((fg_device *)d);
-    return r;
 }
 
 #define FG__VK_KV_TYPES \
@@ -1159,6 +1370,7 @@ static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
     const fg__vk_device *d = (const fg__vk_device *)handle;
     uint32_t version = d->properties.api_version;
     memset(caps, 0, sizeof(*caps));
+    caps->candidates = FG_MAX_CANDIDATES;
     snprintf(caps->name, sizeof(caps->name), "%.80s, Vulkan %u.%u, subgroups of %d", d->properties.name, (unsigned)(version >> 22 & 127),
              (unsigned)(version >> 12 & 1023), d->subgroup);
     caps->n_threads = 1;
@@ -1353,7 +1565,8 @@ typedef struct fg__vk_push {
     int32_t positions_at, seqs_at, rows_at;
 } fg__vk_push;
 
-enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8 };
+enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8, FG__VK_HAS_EARLIER = 16, FG__VK_HAS_LATER = 32 };
+enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
@@ -1368,29 +1581,46 @@ typedef struct fg__vk_slot {
     int n_parts;
 } fg__vk_slot;
 
-/* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results. */
+/* Rows of a slot as bytes or halves, for products; see shaders/dot.glsl and half.glsl. They stay until something writes the slot. */
+typedef struct fg__vk_prepared {
+    size_t offset, bytes; /* in the slots' memory */
+    int slot, col, k;     /* what is there; slot -1: nothing */
+    bool per_row;
+} fg__vk_prepared;
+
+/* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results, then
+   rows as bytes and as halves, then what attention keeps between pieces of a KV pool. */
 typedef struct fg__vk_use {
     int resource;
     bool writes;
 } fg__vk_use;
 
-enum { FG__VK_MAX_USES = 6 };
+enum { FG__VK_MAX_USES = 8 };
 
 typedef struct fg__vk_step {
-    int op, kind;       /* fg_op_type */
+    int op, kind;       /* fg_op_type; FG_OP_COUNT: rows are made bytes or halves */
     int pipelines[3];   /* for one row, few rows and many; or the same */
+    int least, most;    /* rows for which it is needed */
     uint64_t set;
+    fg__vk_buffer_range buffers[FG__VK_BINDINGS]; /* where descriptors are pushed */
     fg__vk_push push;
     fg__vk_use uses[FG__VK_MAX_USES];
     int n_uses, groups; /* workgroups across */
-    bool per_row;
+    bool per_row, draws; /* draws: only in passes with fg_batch.draws */
 } fg__vk_step;
 
+/* Blocks of a layer that kernels see at once. */
 typedef struct fg__vk_layer {
     fg__vk_range k, v;
 } fg__vk_layer;
 
 enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
+
+/* The commands of a range of ops. */
+typedef struct fg__vk_commands {
+    int first, end;
+    void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][4]; /* by tokens, rows, with logits (1) and draws (2) or not */
+} fg__vk_commands;
 
 typedef struct fg__vk_plan {
     fg__vk_device *device;
@@ -1399,13 +1629,19 @@ typedef struct fg__vk_plan {
     fg__vk_step *steps;
     int n_steps, max_steps, n_layers, sample_op;
     int layer_of[FG_MAX_GROUPS]; /* first of a group */
+    int n_pieces[FG_MAX_GROUPS], piece_blocks[FG_MAX_GROUPS], piece_of[FG_MAX_GROUPS]; /* of each layer; blocks; first in layers */
+    int n_kv;                    /* pieces of all layers */
     fg__vk_layer *layers;
-    fg__vk_range memory, batch, rows, logits;
-    size_t slots_bytes, batch_words;
-    int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    fg__vk_range memory, batch, rows, logits, tops, candidates;
+    fg__vk_prepared prepared[FG__VK_MODES];
+    size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
+    int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
-    void *commands[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with logits or not */
-    bool want_logits;
+    fg__vk_commands *commands; /* of each range that came */
+    size_t n_commands, commands_capacity;
+    float *part; /* of a slot, on its way; of part_bytes */
+    size_t part_bytes;
+    bool want_logits, has_draws;
 } fg__vk_plan;
 
 static const fg__vk_weight *fg__vk_weight_of(const fg__vk_plan *plan, int index) {
@@ -1458,6 +1694,46 @@ static void fg__vk_check_part(void *user, int slot, int first, int n, bool gemm)
     if (s->n_parts >= 0 && fg__vk_part_of(s, first, n) < 0) s->n_parts = -1;
 }
 
+/* Words of a row as bytes or halves. */
+static size_t fg__vk_prepared_words(int mode, int k) {
+    return mode == FG__VK_BYTES ? (size_t)k / 32 * 9 : ((size_t)k + 31) / 32 * 16 + 2;
+}
+
+/* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, _HALF, _MATRIX, or 0. */
+static uint32_t fg__vk_rung_of(const fg__vk_device *d, fg_type type, bool many) {
+    if (many && (d->rungs & FG_VULKAN_MATRIX) && type != FG_TYPE_F32) return FG_VULKAN_MATRIX;
+    if ((d->rungs & FG_VULKAN_DOT) && !fg__vk_is_float(type)) return FG_VULKAN_DOT;
+    if (many && (d->rungs & FG_VULKAN_HALF) && type != FG_TYPE_F32) return FG_VULKAN_HALF;
+    return 0;
+}
+
+/* Whether products with weights of a type read rows as bytes, or as halves. */
+static bool fg__vk_reads(const fg__vk_device *d, fg_type type, int mode) {
+    uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
+    return mode == FG__VK_BYTES ? few == FG_VULKAN_DOT || many == FG_VULKAN_DOT : many == FG_VULKAN_HALF || many == FG_VULKAN_MATRIX;
+}
+
+/* Room for rows as bytes and as halves, as much as the largest product needs. */
+static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
+    const fg_graph *graph = plan->graph;
+    int mode, i;
+    for (mode = 0; mode < FG__VK_MODES; mode++) {
+        fg__vk_prepared *p = &plan->prepared[mode];
+        p->slot = -1;
+        p->offset = used;
+        for (i = 0; i < graph->n_ops; i++) {
+            const fg_op *op = &graph->ops[i];
+            size_t rows, bytes;
+            if (op->type != FG_OP_GEMM || !fg__vk_reads(plan->device, graph->tensors[op->weight].type, mode)) continue;
+            rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
+            bytes = rows * fg__vk_prepared_words(mode, op->k) * 4;
+            p->bytes = FG__MAX(p->bytes, bytes);
+        }
+        used += fg__round_up(p->bytes, FG__VK_ALIGN);
+    }
+    return used;
+}
+
 /* Cuts slots into parts and lays those out. */
 static void fg__vk_lay_slots(fg__vk_plan *plan) {
     const fg_graph *graph = plan->graph;
@@ -1478,7 +1754,13 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
             used += fg__round_up(rows * (size_t)(slot->parts[j].end - slot->parts[j].first) * sizeof(float), FG__VK_ALIGN);
         }
     }
-    plan->slots_bytes = used;
+    used = fg__vk_lay_prepared(plan, used);
+    plan->state_at = used;
+    for (i = 0; i < graph->n_ops; i++) {
+        size_t bytes = (size_t)graph->max_tokens * (size_t)graph->ops[i].n_head * 2 * sizeof(float);
+        if (graph->ops[i].type == FG_OP_ATTENTION && plan->n_pieces[graph->ops[i].group] > 1) plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
+    }
+    plan->slots_bytes = used + fg__round_up(plan->state_bytes, FG__VK_ALIGN);
 }
 
 /* ---- The batch block. ---- */
@@ -1491,6 +1773,7 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
     plan->positions_at = at, at += graph->max_tokens;
     plan->seqs_at = at, at += graph->max_tokens;
     plan->rows_at = at, at += graph->max_rows;
+    plan->draws_at = at, at += graph->max_rows * 3;
     for (g = 0; g < graph->n_groups; g++) {
         plan->slots_at[g] = at, at += graph->max_tokens;
         plan->tables_at[g] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
@@ -1512,6 +1795,7 @@ static void fg__vk_fill_batch(const fg__vk_plan *plan, const fg_batch *batch) {
             to[plan->seqs_at + t] = s;
         }
     if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
+    if (batch->draws && batch->n_rows) memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
     for (g = 0; g < plan->graph->n_groups; g++) {
         memcpy(to + plan->slots_at[g], batch->slots[g], n);
         memcpy(to + plan->tables_at[g], batch->tables[g],
@@ -1519,7 +1803,7 @@ static void fg__vk_fill_batch(const fg__vk_plan *plan, const fg_batch *batch) {
     }
 }
 
-/* ---- The KV pool: K and V of each layer apart. ---- */
+/* ---- The KV pool: K and V of each layer apart, in pieces of as many blocks as kernels see at once. ---- */
 
 /* Words of one head of one token; see shaders/kv.glsl. */
 static int fg__vk_kv_stride(fg_type type, int head_dim) {
@@ -1541,9 +1825,10 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
         const fg_group *group = &graph->groups[i];
         if ((r = fg__graph_check_group(group, FG__VK_KV_TYPES, "Vulkan")) != FG_OK) return r;
         if (group->head_dim > 512) return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
-        if ((uint64_t)fg__vk_block_bytes(group) * (uint64_t)group->n_blocks > plan->device->max_range)
-            return fg__fail(FG_ERROR_UNSUPPORTED, "a layer's K cache of %d blocks is more than the device sees at once; use fewer kv_tokens",
-                            group->n_blocks);
+        plan->piece_blocks[i] = (int)FG__MIN((size_t)group->n_blocks, plan->device->max_range / fg__vk_block_bytes(group));
+        if (plan->piece_blocks[i] < 1)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of %d tokens is more than the device sees at once", group->block_tokens);
+        plan->n_pieces[i] = (group->n_blocks + plan->piece_blocks[i] - 1) / plan->piece_blocks[i];
         words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
     }
     if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
@@ -1588,6 +1873,7 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     fg__vk_spec_entry entries[4];
     fg__vk_spec_info spec;
     fg__vk_pipeline_info info;
+    fg__vk_size_info size;
     int i;
     for (i = 0; i < 4; i++) {
         entries[i].id = (uint32_t)i;
@@ -1606,6 +1892,13 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     info.stage.module = d->shaders[p->shader];
     info.stage.entry = "main";
     info.stage.spec = &spec;
+    memset(&size, 0, sizeof(size));
+    size.type = FG__VK_SIZE_INFO;
+    size.size = (uint32_t)d->subgroup;
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX) {
+        info.stage.next = &size;
+        info.stage.flags = FG__VK_FULL_SUBGROUPS;
+    }
     info.layout = d->pipeline_layout;
     info.base_index = -1;
     return d->api.CreateComputePipelines(d->handle, d->cache, 1, &info, NULL, &p->handle);
@@ -1713,6 +2006,15 @@ static void fg__vk_bind_vector(const fg__vk_plan *plan, fg__vk_step *step, fg__v
     step->push.has |= has;
 }
 
+static fg__vk_buffer_range fg__vk_prepared_range(const fg__vk_plan *plan, fg__vk_step *step, int mode, bool writes) {
+    fg__vk_buffer_range range;
+    range.buffer = plan->prepared[mode].bytes ? plan->memory.chunk->buffer : 0;
+    range.offset = plan->memory.offset + plan->prepared[mode].offset;
+    range.bytes = plan->prepared[mode].bytes;
+    if (range.buffer) fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 1 + mode, writes);
+    return range;
+}
+
 /* A new step of an op, with everything that ops have in common. */
 static fg__vk_step *fg__vk_add_step(fg__vk_plan *plan, int index, bool per_row) {
     const fg_op *op = &plan->graph->ops[index];
@@ -1720,6 +2022,7 @@ static fg__vk_step *fg__vk_add_step(fg__vk_plan *plan, int index, bool per_row) 
     memset(step, 0, sizeof(*step));
     step->op = index;
     step->kind = op->type;
+    step->most = INT_MAX;
     step->per_row = per_row;
     step->push.n = op->n;
     step->push.k = op->k;
@@ -1733,32 +2036,40 @@ static fg__vk_step *fg__vk_add_step(fg__vk_plan *plan, int index, bool per_row) 
     return step;
 }
 
-static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg__vk_bindings *bindings) {
-    fg__vk_device *d = plan->device;
-    fg__vk_set_info info;
-    fg__vk_write_info writes[FG__VK_BINDINGS];
-    fg__vk_buffer_range ranges[FG__VK_BINDINGS];
-    fg_result r;
+/* Fills what describes a step's buffers to the driver. */
+static void fg__vk_writes(const fg__vk_step *step, fg__vk_write_info *writes) {
     int i;
-    memset(&info, 0, sizeof(info));
-    info.type = FG__VK_SET_INFO;
-    info.pool = plan->pool;
-    info.count = 1;
-    info.layouts = &d->set_layout;
-    if (step->pipelines[0] < 0 || step->pipelines[1] < 0 || step->pipelines[2] < 0) return FG_ERROR_OUT_OF_MEMORY;
-    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK) return r;
-    memset(writes, 0, sizeof(writes));
+    memset(writes, 0, FG__VK_BINDINGS * sizeof(*writes));
     for (i = 0; i < FG__VK_BINDINGS; i++) {
-        ranges[i] = i && bindings->at[i].buffer ? bindings->at[i] : fg__vk_whole(&plan->batch);
-        if (ranges[i].bytes > d->properties.limits.max_storage_range)
-            return fg__fail(FG_ERROR_UNSUPPORTED, "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
         writes[i].type = FG__VK_WRITE_INFO;
         writes[i].set = step->set;
         writes[i].binding = (uint32_t)i;
         writes[i].count = 1;
         writes[i].descriptor_type = FG__VK_STORAGE_BUFFER;
-        writes[i].buffers = &ranges[i];
+        writes[i].buffers = &step->buffers[i];
     }
+}
+
+static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg__vk_bindings *bindings) {
+    fg__vk_device *d = plan->device;
+    fg__vk_set_info info;
+    fg__vk_write_info writes[FG__VK_BINDINGS];
+    fg_result r;
+    int i;
+    if (step->pipelines[0] < 0 || step->pipelines[1] < 0 || step->pipelines[2] < 0) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < FG__VK_BINDINGS; i++) {
+        step->buffers[i] = i && bindings->at[i].buffer ? bindings->at[i] : fg__vk_whole(&plan->batch);
+        if (step->buffers[i].bytes > d->properties.limits.max_storage_range)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
+    }
+    if (d->rungs & FG_VULKAN_PUSH) return FG_OK;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_SET_INFO;
+    info.pool = plan->pool;
+    info.count = 1;
+    info.layouts = &d->set_layout;
+    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK) return r;
+    fg__vk_writes(step, writes);
     d->api.UpdateDescriptorSets(d->handle, FG__VK_BINDINGS, writes, 0, NULL);
     return FG_OK;
 }
@@ -1789,12 +2100,69 @@ static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
+/* A step that makes bytes or halves of a product's rows, unless they are there. */
+static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int least, int most) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_prepared *p = &plan->prepared[mode];
+    bool per_row = plan->graph->slots[op->src].per_row;
+    fg__vk_step *step;
+    fg__vk_bindings b;
+    if (p->slot == op->src && p->col == op->src_col && p->k == op->k && p->per_row == per_row) return FG_OK;
+    p->slot = op->src;
+    p->col = op->src_col;
+    p->k = op->k;
+    p->per_row = per_row;
+    step = fg__vk_add_step(plan, index, per_row);
+    memset(&b, 0, sizeof(b));
+    step->kind = FG_OP_COUNT;
+    step->least = least;
+    step->most = most;
+    step->groups = 1;
+    step->push.dst_stride = (int32_t)fg__vk_prepared_words(mode, op->k);
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k, false, &step->push.src_col, &step->push.src_stride);
+    b.at[3] = fg__vk_prepared_range(plan, step, mode, true);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_PREPARE, mode, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* Rows that something is about to write are bytes or halves no longer. */
+static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
+    int mode;
+    for (mode = 0; mode < FG__VK_MODES; mode++) {
+        fg__vk_prepared *p = &plan->prepared[mode];
+        if (p->slot == op->dst || (p->slot == op->src && (op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV))) p->slot = -1;
+    }
+}
+
+/* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
+static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[3]) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_device *d = plan->device;
+    fg_type type = fg__vk_weight_of(plan, op->weight)->type;
+    uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
+    int gemv = few ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, gemm = FG__VK_SHADER_GEMM;
+    int ragged = fg__vk_is_float(type) && op->k % 8, ragged_tile = fg__vk_is_float(type) && op->k % 32;
+    fg_result r = FG_OK;
+    if (many == FG_VULKAN_DOT) gemm = FG__VK_SHADER_GEMM_DOT;
+    if (many == FG_VULKAN_HALF) gemm = FG__VK_SHADER_GEMM_HALF;
+    if (many == FG_VULKAN_MATRIX) gemm = FG__VK_SHADER_GEMM_MATRIX;
+    pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
+    pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
+    pipelines[2] = gemm == FG__VK_SHADER_GEMM_MATRIX
+                       ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
+                       : fg__vk_pipeline_find(d, gemm, (int)type, 0, 0, gemm == FG__VK_SHADER_GEMM && ragged_tile);
+    if (few) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
+    if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES)) r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
+    return r;
+}
+
 static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
-    fg__vk_device *d = plan->device;
-    int i, type = (int)w->type, ragged = fg__vk_is_float(w->type) && op->k % 8, ragged_tile = fg__vk_is_float(w->type) && op->k % 32;
+    int i, pipelines[3];
+    fg_result prepared;
     if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (GEMM) has a vector for its weight", index);
+    if ((prepared = fg__vk_choose_gemm(plan, index, pipelines)) != FG_OK) return prepared;
     for (i = 0; i < w->n_pieces && w->pieces[i].row0 < op->n; i++) {
         fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
         fg__vk_bindings b;
@@ -1812,18 +2180,24 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
             fg__vk_bind_slot(plan, step, &b.at[4], op->src2, 0, op->n, false, &step->push.src2_col, &step->push.src2_stride);
             step->push.has |= FG__VK_HAS_SRC2;
         }
-        step->pipelines[0] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, 1, FG__VK_GEMV_ROWS, ragged != 0);
-        step->pipelines[1] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMV, type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged != 0);
-        step->pipelines[2] = fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM, type, 0, 0, ragged_tile != 0);
+        b.at[6] = fg__vk_prepared_range(plan, step, FG__VK_BYTES, false);
+        b.at[7] = fg__vk_prepared_range(plan, step, FG__VK_HALVES, false);
+        memcpy(step->pipelines, pipelines, sizeof(pipelines));
         if ((r = fg__vk_end_step(plan, step, &b)) != FG_OK) return r;
     }
     return FG_OK;
 }
 
-static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b) {
+/* Blocks of a layer from `piece * piece_blocks` on. */
+static fg__vk_layer *fg__vk_layer_piece(const fg__vk_plan *plan, int group, int layer, int piece) {
+    return &plan->layers[plan->piece_of[group] + layer * plan->n_pieces[group] + piece];
+}
+
+/* ROPE_KV and ATTENTION over one piece of the layer's blocks. */
+static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b, int piece) {
     const fg_op *op = &plan->graph->ops[step->op];
     const fg_group *group = &plan->graph->groups[op->group];
-    const fg__vk_layer *layer = &plan->layers[plan->layer_of[op->group] + op->group_layer];
+    const fg__vk_layer *layer = fg__vk_layer_piece(plan, op->group, op->group_layer, piece);
     int q = op->n_head * op->head_dim, kv = op->n_kv_head * op->head_dim;
     bool rope = op->type == FG_OP_ROPE_KV;
     fg__vk_push *p = &step->push;
@@ -1838,6 +2212,10 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     p->block_tokens = group->block_tokens;
     p->kv_stride = fg__vk_kv_stride(group->kv_type, group->head_dim);
     p->window = group->window;
+    p->row0 = piece * plan->piece_blocks[op->group];
+    p->rows = FG__MIN(plan->piece_blocks[op->group], group->n_blocks - p->row0);
+    if (piece > 0) p->has |= FG__VK_HAS_EARLIER;
+    if (piece + 1 < plan->n_pieces[op->group]) p->has |= FG__VK_HAS_LATER;
     p->positions_at = rope ? plan->rope_positions_at : plan->positions_at;
     b->at[6] = fg__vk_whole(&layer->k);
     b->at[7] = fg__vk_whole(&layer->v);
@@ -1848,6 +2226,11 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
                                                    (int)group->kv_type, op->head_dim, 0, 0));
     if (!rope) {
         fg__vk_bind_slot(plan, step, &b->at[3], op->dst, op->dst_col, q, true, &p->dst_col, &p->dst_stride);
+        if (plan->n_pieces[op->group] == 1) return;
+        b->at[4].buffer = plan->memory.chunk->buffer;
+        b->at[4].offset = plan->memory.offset + plan->state_at;
+        b->at[4].bytes = plan->state_bytes;
+        fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 1 + FG__VK_MODES, true);
         return;
     }
     fg__vk_bind_vector(plan, step, &b->at[1], op->weight, FG__VK_HAS_WEIGHT);
@@ -1870,6 +2253,20 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     }
 }
 
+static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg_result r = FG_OK;
+    int i;
+    for (i = 0; i < plan->n_pieces[op->group] && r == FG_OK; i++) {
+        fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
+        fg__vk_bindings b;
+        memset(&b, 0, sizeof(b));
+        fg__vk_plan_heads(plan, step, &b, i);
+        r = fg__vk_end_step(plan, step, &b);
+    }
+    return r;
+}
+
 static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     bool per_row = plan->graph->slots[op->type == FG_OP_GATHER_ROWS ? op->dst : op->src].per_row;
@@ -1879,10 +2276,6 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     int shader = -1;
     memset(&b, 0, sizeof(b));
     step->groups = (op->n + 127) / 128;
-    if (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION) {
-        fg__vk_plan_heads(plan, step, &b);
-        return fg__vk_end_step(plan, step, &b);
-    }
     fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n, op->type == FG_OP_NORM && op->src2 >= 0, &p->src_col, &p->src_stride);
     if (op->src2 >= 0) {
         fg__vk_bind_slot(plan, step, &b.at[4], op->src2, op->src2_col, op->n, false, &p->src2_col, &p->src2_stride);
@@ -1907,6 +2300,35 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     return fg__vk_end_step(plan, step, &b);
 }
 
+enum { FG__VK_TOP_PIECE = 4096 }; /* PIECE of shaders/top.glsl */
+
+static size_t fg__vk_tops_bytes(const fg__vk_plan *plan) {
+    size_t pieces = (size_t)(plan->graph->ops[plan->sample_op].n + FG__VK_TOP_PIECE - 1) / FG__VK_TOP_PIECE;
+    return (size_t)plan->graph->max_rows * pieces * sizeof(fg_row_candidates);
+}
+
+/* Candidates and a draw, after SAMPLE: of pieces of rows (first), then of rows. */
+static fg_result fg__vk_plan_draws(fg__vk_plan *plan, int index, bool first) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
+    int results = plan->graph->n_slots * FG__VK_PARTS + plan->n_layers;
+    fg__vk_bindings b;
+    memset(&b, 0, sizeof(b));
+    step->draws = true;
+    step->push.k = (op->n + FG__VK_TOP_PIECE - 1) / FG__VK_TOP_PIECE;
+    step->push.rows_at = plan->draws_at;
+    step->groups = first ? step->push.k : 1;
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n, false, &step->push.src_col, &step->push.src_stride);
+    b.at[3] = fg__vk_whole(first ? &plan->tops : &plan->candidates);
+    b.at[4] = fg__vk_whole(&plan->rows);
+    if (!first) b.at[5] = fg__vk_whole(&plan->tops);
+    fg__vk_uses(step, results, false);
+    fg__vk_uses(step, results + 2 + FG__VK_MODES, first);
+    if (!first) fg__vk_uses(step, results + 3 + FG__VK_MODES, true);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, first ? FG__VK_SHADER_TOP : FG__VK_SHADER_PICK, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
 /* A vector must have been packed as one. */
 static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) {
     int vectors[3], i;
@@ -1927,7 +2349,11 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         if ((r = fg__vk_check_vectors(plan, &graph->ops[i])) != FG_OK) return r;
         if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
+        else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) r = fg__vk_plan_pieces(plan, i);
         else r = fg__vk_plan_rest(plan, i);
+        if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, true);
+        if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, false);
+        fg__vk_forget_rows(plan, &graph->ops[i]);
     }
     return r;
 }
@@ -1954,7 +2380,11 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
         down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + 31) / 32;
     }
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
-    d->api.CmdBindDescriptorSets(commands, 1, d->pipeline_layout, 0, 1, &step->set, 0, NULL);
+    if (d->rungs & FG_VULKAN_PUSH) {
+        fg__vk_write_info writes[FG__VK_BINDINGS];
+        fg__vk_writes(step, writes);
+        d->api.CmdPushDescriptorSetKHR(commands, 1, d->pipeline_layout, 0, FG__VK_BINDINGS, writes);
+    } else d->api.CmdBindDescriptorSets(commands, 1, d->pipeline_layout, 0, 1, &step->set, 0, NULL);
     d->api.CmdPushConstants(commands, d->pipeline_layout, FG__VK_COMPUTE_STAGE, 0, (uint32_t)sizeof(step->push), &step->push);
     d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, 1);
 }
@@ -1972,9 +2402,9 @@ static void fg__vk_record_logits(fg__vk_plan *plan, void *commands, int rows) {
 
 /* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
-static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, int rows, bool logits) {
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows, bool logits, bool draws) {
     fg__vk_device *d = plan->device;
-    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 1;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 4 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
     uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg_result r;
@@ -1985,15 +2415,16 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int tokens, in
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
         for (i = 0; i < plan->n_steps; i++) {
             const fg__vk_step *step = &plan->steps[i];
-            if (step->per_row && rows == 0) continue;
+            int n = step->per_row ? rows : tokens;
+            if (step->op < first || step->op >= end || n == 0 || n < step->least || n > step->most || (step->draws && !draws)) continue;
             if (fg__vk_must_wait(step, used)) {
                 fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
                 memset(used, 0, n_resources);
             }
             for (j = 0; j < step->n_uses; j++) used[step->uses[j].resource] |= step->uses[j].writes ? 2 : 1;
-            fg__vk_record_step(plan, commands, step, step->per_row ? rows : tokens);
+            fg__vk_record_step(plan, commands, step, n);
         }
-        if (logits && rows > 0) fg__vk_record_logits(plan, commands, rows);
+        if (logits && rows > 0 && plan->sample_op >= first && plan->sample_op < end) fg__vk_record_logits(plan, commands, rows);
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_HOST, FG__VK_HOST_READ);
         r = fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
     }
@@ -2009,13 +2440,30 @@ static int fg__vk_bucket(int n) {
     return bucket + 1;
 }
 
+/* Where the commands of a range of ops are kept; NULL: out of memory. */
+static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end) {
+    void *array = plan->commands;
+    size_t i;
+    for (i = 0; i < plan->n_commands; i++)
+        if (plan->commands[i].first == first && plan->commands[i].end == end) return &plan->commands[i];
+    if (!fg__reserve(&plan->device->env, &array, &plan->commands_capacity, plan->n_commands + 1, sizeof(fg__vk_commands))) return NULL;
+    plan->commands = (fg__vk_commands *)array;
+    memset(&plan->commands[plan->n_commands], 0, sizeof(fg__vk_commands));
+    plan->commands[plan->n_commands].first = first;
+    plan->commands[plan->n_commands].end = end;
+    return &plan->commands[plan->n_commands++];
+}
+
 static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, void **out) {
     fg__vk_device *d = plan->device;
     int t = fg__vk_bucket(batch->n_tokens), n = fg__vk_bucket(batch->n_rows);
-    void **place = &plan->commands[t][n][batch->want_logits];
+    int first = batch->first_op, end = batch->n_ops ? first + batch->n_ops : plan->graph->n_ops;
+    fg__vk_commands *range = fg__vk_range_of(plan, first, end);
     fg__vk_command_info info;
     fg_result r;
-    void *commands = NULL;
+    void *commands = NULL, **place;
+    if (!range) return FG_ERROR_OUT_OF_MEMORY;
+    place = &range->of[t][n][(batch->want_logits ? 1 : 0) + (batch->draws ? 2 : 0)];
     *out = *place;
     if (*out) return FG_OK;
     memset(&info, 0, sizeof(info));
@@ -2024,7 +2472,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     info.count = 1;
     if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK) return r;
     t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
-    r = fg__vk_record(plan, commands, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits);
+    r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
     return r;
 }
@@ -2039,14 +2487,18 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     (void)d->api.DeviceWaitIdle(d->handle);
     if (plan->pool) d->api.DestroyDescriptorPool(d->handle, plan->pool, NULL);
     if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
-    for (i = 0; plan->layers && i < plan->n_layers; i++) {
+    for (i = 0; plan->layers && i < plan->n_kv; i++) {
         fg__vk_give(d, &plan->layers[i].v);
         fg__vk_give(d, &plan->layers[i].k);
     }
     fg__vk_give(d, &plan->memory);
     fg__vk_give(d, &plan->batch);
     fg__vk_give(d, &plan->rows);
+    fg__vk_give(d, &plan->tops);
+    fg__vk_give(d, &plan->candidates);
     fg__vk_give(d, &plan->logits);
+    fg__free(&d->env, plan->commands);
+    fg__free(&d->env, plan->part);
     fg__free(&d->env, plan->layers);
     fg__free(&d->env, plan->slots);
     fg__free(&d->env, plan->steps);
@@ -2066,7 +2518,7 @@ static fg_result fg__vk_make_pools(fg__vk_plan *plan) {
     pool.max_sets = (uint32_t)plan->max_steps;
     pool.n_sizes = 1;
     pool.sizes = &size;
-    r = fg__vk_check(d, d->api.CreateDescriptorPool(d->handle, &pool, NULL, &plan->pool), "descriptors");
+    r = d->rungs & FG_VULKAN_PUSH ? FG_OK : fg__vk_check(d, d->api.CreateDescriptorPool(d->handle, &pool, NULL, &plan->pool), "descriptors");
     if (r != FG_OK) return r;
     memset(&commands, 0, sizeof(commands));
     commands.type = FG__VK_COMMAND_POOL_INFO;
@@ -2085,11 +2537,14 @@ static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
     if (plan->sample_op >= 0) {
         r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float), &plan->logits);
         if (r != FG_OK) return r;
+        if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_tops_bytes(plan), &plan->tops)) != FG_OK) return r;
+        if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
     }
     for (g = 0; g < graph->n_groups; g++)
-        for (i = 0; i < graph->groups[g].n_layers; i++) {
-            fg__vk_layer *layer = &plan->layers[plan->layer_of[g] + i];
-            size_t bytes = fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks;
+        for (i = 0; i < graph->groups[g].n_layers * plan->n_pieces[g]; i++) {
+            fg__vk_layer *layer = &plan->layers[plan->piece_of[g] + i];
+            int first = i % plan->n_pieces[g] * plan->piece_blocks[g], n = FG__MIN(plan->piece_blocks[g], graph->groups[g].n_blocks - first);
+            size_t bytes = fg__vk_block_bytes(&graph->groups[g]) * (size_t)n;
             if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->k)) != FG_OK) return r;
             if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->v)) != FG_OK) return r;
         }
@@ -2103,14 +2558,21 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
     for (g = 0; g < graph->n_groups; g++) {
         plan->layer_of[g] = plan->n_layers;
         plan->n_layers += graph->groups[g].n_layers;
+        plan->piece_of[g] = plan->n_kv;
+        plan->n_kv += graph->groups[g].n_layers * plan->n_pieces[g];
         memory->kv += 2 * fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].n_layers;
     }
     for (i = 0; i < graph->n_ops; i++) {
         bool pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED;
+        if (graph->ops[i].type == FG_OP_SAMPLE) plan->max_steps += 2;
         plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
+        if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
+        if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) plan->max_steps += plan->n_pieces[graph->ops[i].group];
     }
     memory->activations = plan->slots_bytes + plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result);
-    if (plan->sample_op >= 0) memory->activations += (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float);
+    if (plan->sample_op >= 0)
+        memory->activations += (size_t)graph->max_rows * ((size_t)graph->ops[plan->sample_op].n * sizeof(float) + sizeof(fg_row_candidates)) +
+                               fg__vk_tops_bytes(plan);
     memory->total = memory->kv + memory->activations;
 }
 
@@ -2127,7 +2589,7 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_count(plan, measure, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;
-    plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_layers, sizeof(fg__vk_layer));
+    plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_kv, sizeof(fg__vk_layer));
     plan->steps = (fg__vk_step *)fg__calloc(&d->env, (size_t)plan->max_steps, sizeof(fg__vk_step));
     if (!plan->layers || !plan->steps) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__vk_make_pools(plan)) != FG_OK) return r;
@@ -2165,6 +2627,7 @@ static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg
     if ((r = fg__vk_commands_of(plan, batch, &commands)) != FG_OK) return r;
     fg__vk_fill_batch(plan, batch);
     plan->want_logits = batch->want_logits;
+    plan->has_draws = batch->draws != NULL;
     return fg__vk_start(d, commands);
 }
 
@@ -2176,24 +2639,69 @@ static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output 
     if (r != FG_OK || plan->sample_op < 0) return r;
     output->rows = (const fg_row_result *)(const void *)(plan->rows.chunk->mapped + plan->rows.offset);
     if (plan->want_logits) output->logits = (float *)(void *)(plan->logits.chunk->mapped + plan->logits.offset);
+    if (plan->has_draws)
+        output->candidates = (const fg_row_candidates *)(const void *)(plan->candidates.chunk->mapped + plan->candidates.offset);
     return FG_OK;
+}
+
+/* Where K (part 0) or V of a block of a layer is. */
+static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, int layer, int part, int block, size_t *offset) {
+    const fg__vk_layer *piece = fg__vk_layer_piece(plan, group, layer, block / plan->piece_blocks[group]);
+    *offset = (size_t)(block % plan->piece_blocks[group]) * fg__vk_block_bytes(&plan->graph->groups[group]);
+    return part ? &piece->v : &piece->k;
+}
+
+static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    const fg_op *op = plan->sample_op < 0 ? NULL : &plan->graph->ops[plan->sample_op];
+    const fg__vk_part *part;
+    if (!op || row < 0 || row >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    part = &plan->slots[op->src].parts[0];
+    return fg__vk_read(handle, &plan->memory, part->offset + (size_t)row * (size_t)(part->end - part->first) * sizeof(float), logits,
+                       (size_t)op->n * sizeof(float));
+}
+
+/* Each part of a slot lies apart. */
+static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    const fg__vk_slot *s = &plan->slots[slot];
+    size_t width = (size_t)plan->graph->slots[slot].width;
+    fg_result r = fg__vk_finish(d);
+    int i, row;
+    for (i = 0; i < s->n_parts && r == FG_OK; i++) {
+        size_t n = (size_t)(s->parts[i].end - s->parts[i].first), bytes = (size_t)n_rows * n * sizeof(float);
+        if (bytes > plan->part_bytes) {
+            fg__free(&d->env, plan->part);
+            plan->part_bytes = 0;
+            plan->part = (float *)fg__malloc(&d->env, bytes, 1);
+            if (!plan->part) return FG_ERROR_OUT_OF_MEMORY;
+            plan->part_bytes = bytes;
+        }
+        if (out) r = fg__vk_read(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
+        for (row = 0; row < n_rows && r == FG_OK; row++) {
+            float *own = plan->part + (size_t)row * n, *other = host + (size_t)row * width + s->parts[i].first;
+            memcpy(out ? other : own, out ? own : other, n * sizeof(float));
+        }
+        if (!out) r = fg__vk_write(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
+    }
+    return r;
 }
 
 static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
     fg__vk_device *d = plan->device;
     const fg_group *group = &plan->graph->groups[copy->group];
-    size_t bytes = fg__vk_block_bytes(group);
-    int i, part;
-    for (i = 0; i < group->n_layers; i++)
-        for (part = 0; part < 2; part++) {
-            const fg__vk_layer *layer = &plan->layers[plan->layer_of[copy->group] + i];
-            const fg__vk_range *range = part ? &layer->v : &layer->k;
-            fg__vk_copy region;
-            region.from = range->offset + (size_t)copy->from * bytes;
-            region.to = range->offset + (size_t)copy->to * bytes;
-            region.bytes = bytes;
-            d->api.CmdCopyBuffer(d->commands, range->chunk->buffer, range->chunk->buffer, 1, &region);
-        }
+    int i;
+    for (i = 0; i < 2 * group->n_layers; i++) {
+        size_t from_at, to_at;
+        const fg__vk_range *from = fg__vk_block_at(plan, copy->group, i / 2, i % 2, copy->from, &from_at);
+        const fg__vk_range *to = fg__vk_block_at(plan, copy->group, i / 2, i % 2, copy->to, &to_at);
+        fg__vk_copy region;
+        region.from = from->offset + from_at;
+        region.to = to->offset + to_at;
+        region.bytes = fg__vk_block_bytes(group);
+        d->api.CmdCopyBuffer(d->commands, from->chunk->buffer, to->chunk->buffer, 1, &region);
+    }
 }
 
 static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, const fg_block_copy *copies, int n) {
@@ -2235,10 +2743,9 @@ static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int
         if (blocks[i] < 0 || blocks[i] >= g->n_blocks) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
     for (i = 0; i < n; i++)
         for (j = 0; j < 2 * g->n_layers && r == FG_OK; j++, at += bytes) {
-            fg__vk_layer *layer = &plan->layers[plan->layer_of[group] + j / 2];
-            fg__vk_range *range = j % 2 ? &layer->v : &layer->k;
-            size_t offset = (size_t)blocks[i] * bytes;
-            r = out ? fg__vk_read(handle, range, offset, at, bytes) : fg__vk_write(handle, range, offset, at, bytes);
+            size_t offset;
+            const fg__vk_range *range = fg__vk_block_at(plan, group, j / 2, j % 2, blocks[i], &offset);
+            r = out ? fg__vk_read(handle, range, offset, at, bytes) : fg__vk_write(handle, (void *)(size_t)range, offset, at, bytes);
         }
     return r;
 }
@@ -2270,6 +2777,223 @@ static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
     return r;
 }
 
+/* ================================================================================================
+   Opening: a small product proves each rung
+   ================================================================================================ */
+
+enum { FG__VK_TRIAL_K = 96, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33 };
+
+/* dst[rows, N] = src[rows, K] . weight^T as a graph, and what it is on this thread. */
+typedef struct fg__vk_trial {
+    fg_op ops[4];
+    fg_slot slots[3];
+    fg_tensor tensors[2];
+    fg_weight *weights[2];
+    fg_graph graph;
+    fg_plan *plan;
+    int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are 0, 1, ... */
+    float src[FG__VK_TRIAL_ROWS * FG__VK_TRIAL_K], row[FG__VK_TRIAL_K];
+    uint8_t weight[FG__VK_TRIAL_N * FG__VK_TRIAL_K * 4];
+} fg__vk_trial;
+
+/* Random numbers: floats of [-1, 1), halves whose sizes are within [1/4, 1/2), blocks of Q8_0. */
+static void fg__vk_trial_fill(fg__vk_trial *t, fg_type type) {
+    uint64_t state = 1;
+    uint32_t i, bytes = (uint32_t)t->tensors[1].bytes;
+    for (i = 0; i < FG__COUNT(t->src) + sizeof(t->weight); i++) {
+        uint32_t bits;
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        bits = (uint32_t)(state >> 33);
+        if (i < FG__COUNT(t->src)) t->src[i] = (float)((int)(bits & 0xFFFF) - 0x8000) / 32768.0f;
+        else t->weight[i - FG__COUNT(t->src)] = (uint8_t)bits;
+    }
+    for (i = 0; type == FG_TYPE_F16 && i < bytes; i += 2) t->weight[i + 1] = (uint8_t)((t->weight[i + 1] & 0x83) | 0x34);
+    for (i = 0; type == FG_TYPE_Q8_0 && i < bytes; i += 34) t->weight[i + 1] = 0x20;
+    for (i = 0; type == FG_TYPE_F32 && i < bytes; i += 4) memcpy(t->weight + i, &t->src[i / 4 % FG__COUNT(t->src)], 4);
+}
+
+static void fg__vk_trial_tensor(fg_tensor *tensor, fg_type type, int64_t k, int64_t n, const void *data) {
+    tensor->name = "trial";
+    tensor->type = type;
+    tensor->n_dims = 2;
+    tensor->dims[0] = k;
+    tensor->dims[1] = n;
+    tensor->dims[2] = tensor->dims[3] = 1;
+    tensor->data = data;
+    tensor->bytes = (size_t)(fg_type_bytes(type, k) * n);
+}
+
+static void fg__vk_trial_graph(fg__vk_trial *t, fg_type type) {
+    static const int types[4] = {FG_OP_EMBED, FG_OP_GEMM, FG_OP_GATHER_ROWS, FG_OP_SAMPLE};
+    fg_graph *g = &t->graph;
+    int i;
+    for (i = 0; i < 4; i++) {
+        fg_op *op = &t->ops[i];
+        op->type = types[i];
+        op->layer = op->src2 = op->weight2 = op->bias = op->group = -1;
+        op->weight = i < 2 ? i : -1;
+        op->src = i - 1;
+        op->dst = i < 3 ? i : -1;
+        op->n = i ? FG__VK_TRIAL_N : FG__VK_TRIAL_K;
+        op->k = FG__VK_TRIAL_K;
+        if (i == 3) continue;
+        t->slots[i].name = "trial";
+        t->slots[i].width = op->n;
+        t->slots[i].per_row = i == 2;
+    }
+    fg__vk_trial_tensor(&t->tensors[0], FG_TYPE_F32, FG__VK_TRIAL_K, FG__VK_TRIAL_ROWS, t->src);
+    fg__vk_trial_tensor(&t->tensors[1], type, FG__VK_TRIAL_K, FG__VK_TRIAL_N, t->weight);
+    fg__vk_trial_fill(t, type);
+    g->ops = t->ops;
+    g->n_ops = 4;
+    g->slots = t->slots;
+    g->n_slots = 3;
+    g->tensors = t->tensors;
+    g->weights = t->weights;
+    g->n_weights = 2;
+    g->max_tokens = g->max_rows = FG__VK_TRIAL_ROWS;
+    g->max_seqs = g->max_blocks_per_seq = 1;
+    g->n_vocab = FG__VK_TRIAL_N;
+}
+
+/* Runs a pass of m rows; the largest difference relative to the norms of the two vectors. */
+static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, double *error) {
+    fg_batch batch;
+    fg_output output;
+    fg_result r;
+    int i, j, row;
+    memset(&batch, 0, sizeof(batch));
+    for (i = 0; i < m; i++) t->numbers[i] = i;
+    t->ends[1] = batch.n_tokens = batch.n_rows = m;
+    batch.n_seqs = 1;
+    batch.tokens = batch.positions = batch.rows = t->numbers;
+    batch.cu_q = t->ends;
+    batch.kv_len = t->ends + 1;
+    batch.want_logits = true;
+    if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
+    if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK) return r;
+    for (j = 0; j < FG__VK_TRIAL_N; j++) {
+        const fg_tensor *tensor = &t->tensors[1];
+        fg__dequantize_row(tensor->type, t->weight + (int64_t)j * fg_type_bytes(tensor->type, FG__VK_TRIAL_K), t->row, FG__VK_TRIAL_K);
+        for (row = 0; row < m; row++) {
+            double sum = 0, xx = 0, ww = 0, off;
+            for (i = 0; i < FG__VK_TRIAL_K; i++) {
+                double x = (double)t->src[row * FG__VK_TRIAL_K + i], w = (double)t->row[i];
+                sum += x * w;
+                xx += x * x;
+                ww += w * w;
+            }
+            off = fabs((double)output.logits[row * FG__VK_TRIAL_N + j] - sum) / sqrt(xx * ww);
+            if (!(off <= *error)) *error = off; /* NaN too */
+        }
+    }
+    return FG_OK;
+}
+
+/* The largest error of products of one row, of few and of many. */
+static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
+    fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
+    fg_device *handle = (fg_device *)d;
+    fg_result r;
+    int i;
+    if (!t) return FG_ERROR_OUT_OF_MEMORY;
+    *error = 0;
+    fg__vk_trial_graph(t, type);
+    r = fg__vk_pack(handle, &t->tensors[0], FG_OP_EMBED, &t->weights[0], NULL);
+    if (r == FG_OK) r = fg__vk_pack(handle, &t->tensors[1], FG_OP_GEMM, &t->weights[1], NULL);
+    if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
+    if (r == FG_OK) r = fg__vk_trial_run(d, t, 1, error);
+    if (r == FG_OK) r = fg__vk_trial_run(d, t, 3, error);
+    if (r == FG_OK) r = fg__vk_trial_run(d, t, FG__VK_TRIAL_ROWS, error);
+    if (t->plan) fg__vk_release(handle, t->plan);
+    for (i = 0; i < 2; i++)
+        if (t->weights[i]) fg__vk_unpack(handle, t->weights[i]);
+    fg__free(&d->env, t);
+    return r;
+}
+
+/* Whether a rung's kernels compile, run and agree with the CPU. An error is one that is not the rung's. */
+static fg_result fg__vk_prove_one(fg__vk_device *d, int index, bool *good) {
+    uint32_t bit = fg__vk_rungs[index].bit;
+    fg_type type = bit == FG_VULKAN_PUSH ? FG_TYPE_F32 : bit == FG_VULKAN_DOT ? FG_TYPE_Q8_0 : FG_TYPE_F16;
+    double error = 0, most = bit == FG_VULKAN_PUSH ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
+    fg_result r = fg__vk_try(d, type, &error);
+    *good = r == FG_OK && error <= most;
+    if (*good) return FG_OK;
+    if (r == FG_ERROR_OUT_OF_MEMORY || r == FG_ERROR_CANCELLED || d->lost) return r;
+    if (r == FG_OK)
+        fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: a product is off by %g", d->properties.name, fg__vk_rungs[index].name, error);
+    else fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s", d->properties.name, fg__vk_rungs[index].name, fg_last_error());
+    return FG_OK;
+}
+
+/* Push descriptors are a matter of the layouts, which are made again without. */
+static fg_result fg__vk_without_push(fg__vk_device *d) {
+    fg__vk_drop_pipelines(d);
+    fg__vk_drop_layouts(d);
+    d->rungs = 0;
+    return fg__vk_make_layouts(d);
+}
+
+/* Keeps of the device's rungs those that prove good, each tried without the others. */
+static fg_result fg__vk_prove(fg__vk_device *d) {
+    uint32_t wanted = d->rungs, push = wanted & FG_VULKAN_PUSH, good = 0;
+    fg__text names;
+    fg_result r = FG_OK;
+    int i;
+    memset(&names, 0, sizeof(names));
+    names.env = &d->env;
+    for (i = 0; i < (int)FG__COUNT(fg__vk_rungs) && r == FG_OK; i++) {
+        bool fine;
+        if (!(wanted & fg__vk_rungs[i].bit)) continue;
+        d->rungs = push | fg__vk_rungs[i].bit;
+        r = fg__vk_prove_one(d, i, &fine);
+        if (r != FG_OK) break;
+        if (fine) {
+            good |= fg__vk_rungs[i].bit;
+            fg__text_printf(&names, "%s%s", names.data ? ", " : "", fg__vk_rungs[i].name);
+        } else if (fg__vk_rungs[i].bit == FG_VULKAN_PUSH) {
+            push = 0;
+            r = fg__vk_without_push(d);
+        }
+    }
+    d->rungs = good;
+    if (r == FG_OK && names.data && !names.failed) fg__log(&d->env, FG_LOG_INFO, "%s: uses %s", d->properties.name, names.data);
+    fg__text_free(&names);
+    return r;
+}
+
+static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
+    fg_result r;
+    if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
+    if ((r = fg__vk_choose(d, wanted)) != FG_OK) return r;
+    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    if (d->options.max_buffer_bytes) d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
+    if ((r = fg__vk_find_rungs(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_device(d)) != FG_OK) return r;
+    if ((r = fg__vk_find_memory(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_layouts(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_cache(d)) != FG_OK) return r;
+    if ((r = fg__vk_make_commands(d)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, FG__VK_STAGING, &d->staging)) != FG_OK) return r;
+    return d->rungs ? fg__vk_prove(d) : FG_OK;
+}
+
+static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
+    fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
+    fg__vk_device *d = (fg__vk_device *)fg__calloc(&env, 1, sizeof(fg__vk_device));
+    fg_result r;
+    if (!d) return FG_ERROR_OUT_OF_MEMORY;
+    d->env = env;
+    d->progress = desc->progress;
+    d->progress_user = desc->progress_user;
+    if (desc->options) d->options = *(const fg_vulkan_options *)desc->options;
+    r = fg__vk_make(d, desc->device);
+    if (r == FG_OK) *out = (fg_device *)d;
+    else fg__vk_close((fg_device *)d);
+    return r;
+}
+
 const fg_backend *fg_backend_vulkan(void) {
     static const fg_backend backend = {
         FG_BACKEND_ABI, sizeof(fg_backend), "vulkan",
@@ -2277,7 +3001,7 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
         fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
-        fg__vk_swap_blocks,
+        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot,
     };
     return &backend;
 }

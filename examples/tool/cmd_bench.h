@@ -84,6 +84,8 @@ static fg_result bench_submit(bench *b, int n_vocab, fg_request *request) {
     desc.tokens = tokens;
     desc.n_tokens = (size_t)b->n_prompt;
     desc.ignore_eos = true;
+    desc.sampling.temperature = (float)b->args->bench_temperature;
+    desc.sampling.seed = b->random;
     result = fg_submit(b->s.engine, &desc, request);
     free(tokens);
     return result;

@@ -27,8 +27,8 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *trace, *preemption, *async;
-    int threads, context, token_budget, max_seqs, block_tokens, kv_tokens;
+    const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *kv_device, *trace, *preemption, *async;
+    int threads, gpu_layers, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_prefix_cache, no_even_split, saturate;
     double target_tbt;
     /* what to write */
@@ -38,6 +38,7 @@ typedef struct tool_args {
     bool ignore_eos;
     uint64_t seed;
     bool seed_given;
+    double bench_temperature;
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     int top_k, penalty_window;
     /* single commands */
@@ -83,6 +84,8 @@ static const option options[] = {
     {"-n", "--max-tokens", "N", OPT_INT, FIELD(n_predict), 1, 1e6, CMD_DEMO, "tokens of each text (96)"},
     {"-b", "--batch", "LIST", OPT_TEXT, FIELD(batches), 0, 0, CMD_BENCH, "batch sizes, such as 1,4,16 (1,4,16)"},
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
+    {"--temp", "--temperature", "X", OPT_REAL, FIELD(bench_temperature), 0, 1000, CMD_BENCH,
+     "draw tokens at this temperature, from the whole vocabulary (0: greedy)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw the curves, as SVG"},
     {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},
@@ -161,6 +164,10 @@ static const option options[] = {
     {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, cuda, hip, vulkan, or null (computes nothing)"},
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
     {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
+    {"--gpu-layers", NULL, "N", OPT_INT, FIELD(gpu_layers), 1, 4096, CMD_ENGINE,
+     "the last N layers and the output on the backend's device, the others on the CPU (all)"},
+    {"--kv-device", NULL, "NAME", OPT_TEXT, FIELD(kv_device), 0, 0, CMD_ENGINE,
+     "cpu: attention and the KV cache on the CPU, products on the backend's device"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 4096, CMD_ENGINE, "CPU threads (all cores)"},
     {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
     {"--preemption", NULL, "NAME", OPT_TEXT, FIELD(preemption), 0, 0, CMD_ENGINE,

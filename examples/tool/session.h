@@ -114,6 +114,8 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->device = args->device;
     desc->cpu_path = args->cpu_path;
     desc->n_threads = args->threads;
+    desc->gpu_layers = args->gpu_layers;
+    desc->kv_device = args->kv_device;
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
     desc->max_queue = args->max_queue;

@@ -1,0 +1,227 @@
+/* Models on two devices (gpu_layers, kv_device). A second CPU stands for the other device: there a model split anywhere has the
+   very bits that it has whole. */
+
+static fg_backend split_other; /* the CPU by another name */
+
+static void split_set(int gpu_layers, const char *kv_device, bool other) {
+    split_other = *fg_backend_cpu();
+    split_other.name = "other";
+    engine_gpu_layers = gpu_layers;
+    engine_kv_device = kv_device;
+    engine_other = other ? &split_other : NULL;
+}
+
+static void split_end(void) { split_set(0, NULL, false); }
+
+static bool split_engine_is(fg_model *model, const char *path, const char *name) {
+    static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
+    fg_engine *e = bits_engine(model, path, &one);
+    bool is = e && strcmp(fg_engine_get_backend(e), name) == 0;
+    CHECKF(is, "%s, not %s", e ? fg_engine_get_backend(e) : "nothing", name);
+    fg_engine_free(e);
+    return is;
+}
+
+/* Jobs whole and alone on the CPU, then under configurations with the model split at `layers`. */
+static void split_bits(const model_spec *spec, const char *path, int layers, const char *kv, size_t step, int n) {
+    static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
+    model_sample m;
+    job *jobs = (job *)calloc(BITS_JOBS, sizeof(job));
+    size_t c;
+    int i;
+    model_sample_open(&m, spec);
+    bits_jobs(jobs, 99);
+    for (i = 0; m.model && i < n; i++) {
+        fg_engine *e = bits_engine(m.model, path, &one);
+        if (e) bits_batch(e, &one, &jobs[i], 1);
+        job_check_ends(&jobs[i]);
+        fg_engine_free(e);
+    }
+    split_set(layers, kv, true);
+    if (m.model && split_engine_is(m.model, path, "other+cpu"))
+        for (c = 0; c < sizeof(bits_configs) / sizeof(bits_configs[0]); c += step)
+            bits_run(m.model, path, &bits_configs[c], jobs, bits_configs[c].preempt ? FG__MIN(n, 6) : n);
+    split_end();
+    for (i = 0; i < BITS_JOBS; i++) free(jobs[i].rows.rows);
+    free(jobs);
+    model_sample_close(&m);
+}
+
+static void test_split_layers(void) {
+    const char *paths[CPU_TARGETS], *best = paths[cpu_paths(paths) - 1];
+    model_spec spec = model_spec_tiny();
+    int layers;
+    spec.n_layers = 4;
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, "scalar", layers, NULL, layers == 2 ? 1 : 5, layers == 2 ? BITS_JOBS : 10);
+    spec.type = FG_TYPE_Q8_0;
+    split_bits(&spec, best, 3, NULL, 4, 16);
+    spec.tied = 1; /* the embedding on both devices */
+    spec.window = 12;
+    spec.full_every = 2;
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10); /* a device may have one kind of layers only */
+}
+
+static void test_split_kv(void) {
+    const char *paths[CPU_TARGETS], *best = paths[cpu_paths(paths) - 1];
+    model_spec spec = model_spec_tiny();
+    spec.n_layers = 3;
+    split_bits(&spec, "scalar", 0, "cpu", 1, BITS_JOBS);
+    split_bits(&spec, best, 2, "cpu", 4, 10);
+    spec.window = 12;
+    spec.full_every = 2;
+    split_bits(&spec, best, 0, "cpu", 4, 10);
+}
+
+/* Blocks of both devices go to host memory and come back; beams, draft models and passes in flight. */
+static void test_split_engine(void) {
+    int i;
+    for (i = 0; i < 2; i++) {
+        split_set(i ? 0 : 1, i ? "cpu" : NULL, true);
+        test_swap_cpu();
+        swap_continue(fg_backend_cpu(), 13, 2, 20);
+        test_async_threads_cpu();
+        test_spec_draft_same();
+        split_end();
+    }
+}
+
+static void test_split_memory(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_memory whole, split, own;
+    fg_engine_desc d;
+    fg_engine *e = NULL;
+    int i;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, NULL);
+    CHECK(fg_estimate_memory(&d, &whole) == FG_OK);
+    for (i = 0; i < 2; i++) {
+        split_set(1, i ? "cpu" : NULL, true);
+        d = engine_desc(m.model, NULL);
+        CHECK(fg_estimate_memory(&d, &split) == FG_OK);
+        CHECKF(split.kv == whole.kv, "%zu bytes of KV, not %zu", split.kv, whole.kv);
+        CHECK(split.weights >= whole.weights && split.weights < whole.weights + whole.weights / 2);
+        e = engine_new(&d);
+        fg_engine_get_memory(e, &own);
+        CHECK(memcmp(&own, &split, sizeof(own)) == 0);
+        fg_engine_free(e);
+    }
+    d.gpu_layers = -1;
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_INVALID_ARGUMENT && strstr(fg_last_error(), "gpu_layers"));
+    d.gpu_layers = 0;
+    d.kv_device = "gpu";
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_INVALID_ARGUMENT && strstr(fg_last_error(), "kv_device"));
+    d.kv_device = "cpu";
+    d.backends[0] = fg_backend_null();
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "cannot share"));
+    split_end();
+    d = engine_desc(m.model, NULL); /* without another device it changes nothing */
+    d.gpu_layers = 1;
+    d.kv_device = "cpu";
+    e = engine_new(&d);
+    CHECK(strcmp(fg_engine_get_backend(e), "cpu") == 0);
+    fg_engine_free(e);
+    model_sample_close(&m);
+}
+
+/* Every allocation fails in turn: a result each time, and nothing is left. */
+static void test_split_out_of_memory(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    int kv, i;
+    model_sample_open(&m, &spec);
+    for (kv = 0; kv < 2 && m.model; kv++) {
+        split_set(kv ? 0 : 1, kv ? "cpu" : NULL, true);
+        for (i = 1; i < 2000; i++) {
+            fg_allocator allocator = test_allocator(i);
+            fg_engine_desc d = engine_desc(m.model, NULL);
+            fg_engine *e = NULL;
+            fg_result r;
+            d.allocator = &allocator;
+            d.max_context = d.kv_tokens = 64;
+            d.token_budget = 16;
+            r = fg_engine_create(&d, &e);
+            fg_engine_free(e);
+            CHECKF(test_alloc_live() == 0, "allocation %d: %d are left", i, test_alloc_live());
+            if (!test_alloc_failed()) break;
+            CHECKF(r == FG_ERROR_OUT_OF_MEMORY || (i < 8 && r == FG_OK), /* the other device did not open, and the CPU did it all */
+                   "allocation %d: %s", i, fg_result_name(r));
+        }
+        CHECKF(i > 40 && i < 2000, "%d allocations", i);
+        split_end();
+    }
+    model_sample_close(&m);
+}
+
+/* How far the logits of a job's prompt are from those of another run. */
+static double split_error(const job *a, const job *b) {
+    double error = 0, square = 0;
+    size_t i, n = (size_t)FG__MIN((int)b->desc.n_tokens + 1, BITS_POSITIONS) * (size_t)b->rows.n_vocab;
+    for (i = 0; i < n; i++) {
+        error += ((double)a->rows.rows[i] - (double)b->rows.rows[i]) * ((double)a->rows.rows[i] - (double)b->rows.rows[i]);
+        square += (double)b->rows.rows[i] * (double)b->rows.rows[i];
+    }
+    return square > 0 ? sqrt(error / square) : 1;
+}
+
+/* A GPU beside the CPU: nearly the logits of the CPU alone. */
+static void split_gpu(const char *path, const char *name, int layers, const char *kv, int n, double most) {
+    static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
+    static const bits_config three = {"batch of 3", 3, 9, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    job *alone = (job *)calloc(BITS_JOBS, sizeof(job)), *jobs = (job *)calloc(BITS_JOBS, sizeof(job));
+    fg_engine *e;
+    int i;
+    spec.n_layers = 3;
+    model_sample_open(&m, &spec);
+    bits_jobs(alone, 99);
+    for (i = 0; i < BITS_JOBS; i++) {
+        jobs[i] = alone[i];
+        job_keep(&jobs[i]);
+    }
+    e = bits_engine(m.model, "scalar", &one);
+    for (i = 0; i < n; i++) bits_batch(e, &one, &alone[i], 1);
+    fg_engine_free(e);
+    split_set(layers, kv, false);
+    if (split_engine_is(m.model, path, name)) {
+        e = bits_engine(m.model, path, &three);
+        for (i = 0; i < n; i += 3) bits_batch(e, &three, &jobs[i], 3);
+        fg_engine_free(e);
+        for (i = 0; i < n; i++) {
+            job_check_ends(&jobs[i]);
+            CHECKF(split_error(&jobs[i], &alone[i]) < most, "%s, %d layers, request %d: error %g", path, layers, i, split_error(&jobs[i], &alone[i]));
+        }
+    }
+    split_end();
+    for (i = 0; i < BITS_JOBS; i++) free(alone[i].rows.rows), free(jobs[i].rows.rows);
+    free(alone);
+    free(jobs);
+    model_sample_close(&m);
+}
+
+static void test_split_gpu(void) {
+    int n = 0;
+    if (cpu_vulkan_device(0)) {
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", 9, 2e-5);
+        n++;
+    }
+    if (gpu_standin_open() && gpu_standin_image) {
+        split_gpu("cuda", "cuda+cpu", 1, NULL, 6, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 0, "cpu", 6, 5e-3);
+        split_gpu("hip64", "hip+cpu", 2, "cpu", 3, 5e-3);
+        gpu_standin_check();
+        n++;
+    }
+    if (!n) SKIP("there is no GPU driver, and no stand-in");
+}
+
+static void run_split_tests(void) {
+    RUN(test_split_layers);
+    RUN(test_split_kv);
+    RUN(test_split_engine);
+    RUN(test_split_memory);
+    RUN(test_split_out_of_memory);
+    RUN(test_split_gpu);
+}
