@@ -183,7 +183,7 @@ target_asan() {
     unit test_asan $SANITIZE -fsanitize=address,undefined
     FASTGEN_CUDA_LIBRARY=$driver
     if [ -z "$TESTS" ] && standin && [ "$FASTGEN_CUDA_LIBRARY" != none ]; then
-        tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_unpack gpu_host_swap gpu_host_faults gpu_host_out
+        tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_compile gpu_host_unpack gpu_host_swap gpu_host_blas_f gpu_host_faults gpu_host_out
     fi
     totals
 }

@@ -363,7 +363,7 @@ static void test_gpu_host_graphs(void) {
 /* ---- Passes in flight. ---- */
 
 static const fg_backend *gpu_async_backend;
-static int gpu_n_fed, gpu_n_swaps;
+static int gpu_n_fed, gpu_n_swaps, gpu_n_read;
 
 static fg_result gpu_async_submit(fg_device *device, fg_plan *plan, const fg_batch *batch) {
     int i;
@@ -376,6 +376,11 @@ static fg_result gpu_async_swap(fg_device *device, fg_plan *plan, int group, con
     return gpu_async_backend->swap_blocks(device, plan, group, blocks, n, host, out, bytes);
 }
 
+static fg_result gpu_async_read(fg_device *device, fg_plan *plan, int row, float *logits) {
+    gpu_n_read++;
+    return gpu_async_backend->read_logits(device, plan, row, logits);
+}
+
 /* Random requests that come and go, a few of them cancelled, with the next pass made and sent while one is computed: tokens as alone.
    A pool for two of them sets others back, to host memory. */
 static void gpu_check_async(const char *path, const model_spec *spec, uint64_t random) {
@@ -385,12 +390,13 @@ static void gpu_check_async(const char *path, const model_spec *spec, uint64_t r
     fg_engine_desc d;
     job *jobs = (job *)malloc(N * sizeof(job));
     int i, t, async;
-    gpu_n_swaps = 0;
+    gpu_n_swaps = gpu_n_read = 0;
     engine_options = cpu_gpu_options(path);
     gpu_async_backend = cpu_backend_of(path);
     backend = *gpu_async_backend;
     backend.submit = gpu_async_submit;
     backend.swap_blocks = gpu_async_swap;
+    backend.read_logits = gpu_async_read;
     model_sample_open(&m, spec);
     for (i = 0; m.model && i < N; i++) {
         async_job(&jobs[i], &random);
@@ -399,7 +405,11 @@ static void gpu_check_async(const char *path, const model_spec *spec, uint64_t r
         jobs[i].desc.max_tokens = 16 - i;
         jobs[i].desc.ignore_eos = true;
         jobs[i].desc.n = 0;
-        if (i < N - 1) jobs[i].desc.sampling.temperature = 0; /* tokens are fed where all of a pass are the highest */
+        jobs[i].desc.sampling.temperature = 0; /* tokens are fed where all of a pass are the highest */
+        if (i % 3 != 2) continue;
+        jobs[i].desc.sampling.temperature = 5.0f; /* candidates do not suffice: whole rows are read, while the next pass runs */
+        jobs[i].desc.sampling.top_p = 0.95f;
+        jobs[i].desc.sampling.top_k = 0;
     }
     jobs_alone_on(m.model, gpu_async_backend, jobs, N);
     for (async = FG_ASYNC_OVERLAP; m.model && async <= FG_ASYNC_2; async++) {
@@ -415,7 +425,7 @@ static void gpu_check_async(const char *path, const model_spec *spec, uint64_t r
         jobs_storm(&d, jobs, N, &random);
         CHECKF((gpu_n_fed > 0) == (async == FG_ASYNC_OVERLAP), "%s, async %d: %d tokens fed", path, async, gpu_n_fed);
     }
-    CHECKF(gpu_n_swaps > 1, "%s: %d swaps", path, gpu_n_swaps);
+    CHECKF(gpu_n_swaps > 1 && gpu_n_read > 1, "%s: %d swaps, %d rows read", path, gpu_n_swaps, gpu_n_read);
     engine_options = NULL;
     model_sample_close(&m);
     free(jobs);
