@@ -142,6 +142,8 @@ bench() {
         done
         build/fastgen bench -m "$file" --backend $backend -p 512 -n 64 -b 1,32 -r 3 --async overlap --json -q >"$out/bench-$model-overlap.json" || return 1
     done
+    # without a driver the tool takes the CPU
+    for file in "$out"/bench-*.json; do grep -q '"device": "[^"]*, \(CUDA sm_\|HIP gfx\)' "$file" || { echo "$file is not of $backend" && return 1; }; done
     echo "measured $(list)"
 }
 
