@@ -425,6 +425,7 @@ static int cmd_bench(tool_args *args) {
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0) {
         fg_engine_get_desc(b.s.engine, &desc);
+        put_used_backend_first(b.s.engine, &desc);
         describe_device(&desc, &caps);
         if (args->json) print_bench_json(&b, &desc, &caps);
         else print_bench_table(&b, &desc, &caps);
