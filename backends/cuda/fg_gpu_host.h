@@ -114,7 +114,7 @@ struct fg__gpu_image;
 /* One of the two drivers. */
 typedef struct fg__gpu_driver {
     const char *name, *label, *variable; /* the variable of the environment with the library's name */
-    const char *libraries[2];
+    const char *libraries[4];            /* the first of them that there is */
     const char *const *names;            /* of the functions; NULL: has none */
     const int *attributes;               /* numbers of FG__GPU_ATTRIBUTES; -1: has none */
     int least_version;                   /* of driver_version */
@@ -174,7 +174,7 @@ static fg_result fg__gpu_loader_fill(fg__gpu_loader *loader) {
     const char *own = getenv(driver->variable);
     int i;
     if (own && *own) loader->library = fg__gpu_library(own);
-    for (i = 0; i < 2 && !(own && *own) && !loader->library; i++)
+    for (i = 0; i < FG__COUNT(driver->libraries) && !(own && *own) && !loader->library; i++)
         if (driver->libraries[i]) loader->library = fg__gpu_library(driver->libraries[i]);
     if (!loader->library)
         return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s driver (%s)", driver->label, own && *own ? own : driver->libraries[0]);
