@@ -819,7 +819,8 @@ struct fg_backend {
        is set. May be NULL: the engine then neither swaps nor saves. */
     fg_result (*swap_blocks)(fg_device *device, fg_plan *plan, int group, const int32_t *blocks, int n, void *host, bool out,
                              size_t *block_bytes);
-    /* The logits [n_vocab] of a row of the pass that was waited for last, until the next submit. NULL where caps.candidates is 0. */
+    /* The logits [n_vocab] of a row of the pass that was waited for last and had fg_batch.draws; as long as fg_output is valid. NULL
+       where caps.candidates is 0. */
     fg_result (*read_logits)(fg_device *device, fg_plan *plan, int row, float *logits);
     /* Copies the first n_rows of a slot, all columns, to host memory [n_rows][width] (out), or back, behind what was submitted. NULL:
        the device cannot share a model with another (gpu_layers, kv_device), and fg_batch.first_op is not heeded. */
