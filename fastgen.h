@@ -26,6 +26,8 @@
      while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
      a warm or cold cache, on any number of threads. The same seed gives the same text.
+   - Puts a model on two devices where it is too large for one: its last layers on a GPU, the others on the CPU (gpu_layers), or
+     products on the GPU, attention and the KV cache on the CPU (kv_device).
    - Runs on the CPU, with kernels for AVX-512, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
@@ -106,7 +108,10 @@
    fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
    the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
-   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes.
+   own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes. One
+   that is far from the host's memory says caps.candidates: then rows of logits stay on the device, but for the highest of each,
+   or a token drawn there, and read_logits brings the few that sampling needs whole. With copy_slot and fg_batch.first_op, which
+   runs a part of the list, it can share a model with the CPU (>>split).
 
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
@@ -356,7 +361,7 @@ typedef struct fg_engine_desc {
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
-    int token_budget;        /* most tokens per pass; 0: 256 */
+    int token_budget;        /* most tokens per pass; 0: 256, and 512 with target_tbt_ms, which keeps passes short by itself */
     bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
     float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
                                 of the pass's time that is fitted while running. splitfuse only. 0: no target */
@@ -367,6 +372,8 @@ typedef struct fg_engine_desc {
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
+    int kv_level;            /* requests begin so that the KV tokens of all that run stay under this, were each to take its max_tokens:
+                                the load of attention keeps level (FastDecode). 0: no limit */
     fg_preemption preemption; /* what becomes of a request that is set back when memory is short */
     size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
@@ -817,6 +824,9 @@ struct fg_backend {
     /* Copies the first n_rows of a slot, all columns, to host memory [n_rows][width] (out), or back, behind what was submitted. NULL:
        the device cannot share a model with another (gpu_layers, kv_device), and fg_batch.first_op is not heeded. */
     fg_result (*copy_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, float *host, bool out);
+    /* Calls work(user, i) for each i < n on the host threads that passes run on, and returns when all are done; not while a pass is
+       in progress. NULL: there are none. */
+    void (*run)(fg_device *device, int n, void (*work)(void *user, int i), void *user);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -11080,7 +11090,7 @@ static int32_t fg__draw_candidate(fg__candidate *c, int n, float temperature, do
 static int32_t fg__draw_any(const float *x, int n, float max, float temperature, double u) {
     float w[FG__EXP_BLOCK];
     double sum = 0.0;
-    int i, j, length, last = fg__find_logit(x, n, max);
+    int i, j, length = 0, last = -1;
     u *= fg__sum_exp(x, n, max, temperature);
     for (i = 0; i < n; i += FG__EXP_BLOCK, u -= sum) {
         length = FG__MIN(FG__EXP_BLOCK, n - i);
@@ -11093,7 +11103,7 @@ static int32_t fg__draw_any(const float *x, int n, float max, float temperature,
         u -= w[j];
         if (u < 0.0) break;
     }
-    return last; /* the best token, should rounding carry u past the end */
+    return last >= 0 ? last : fg__find_logit(x, n, max); /* should rounding carry u past the end: the best token */
 }
 
 /* Whether no filter leaves anything out. */
@@ -11845,6 +11855,7 @@ typedef struct fg__seq {
     uint64_t serial;        /* breaks ties: order of arrival */
     const int32_t *tokens;  /* prompt and what was generated so far */
     int32_t n_tokens;       /* known tokens */
+    int32_t n_expected;     /* tokens that it may come to have */
     int32_t n_ahead;        /* tokens behind these that passes in progress will make known: 0 or 1 */
     int32_t n_computed;     /* of these, whose KV is in the pool, or will be after the passes in progress */
     int32_t n_cached;       /* of these, taken from the prefix cache when last admitted */
@@ -11891,6 +11902,8 @@ typedef struct fg__sched {
     bool (*swap)(void *user, fg__seq *seq, bool out); /* moves the sequence's blocks out or in; may be NULL. False: it did not */
     void *swap_user;
     fg__cost cost;
+    int64_t level;           /* KV tokens that all together may come to have at any time; 0: no limit */
+    double owed;             /* KV tokens times passes that those who began will take, less what passes since gave */
     double target;           /* seconds of a pass that has decodes: prompts fill it up to here; INFINITY: no target */
     double drafting;         /* seconds that the draft model took before this pass: the next tokens wait for both */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
@@ -12006,6 +12019,7 @@ static fg_result fg__sched_init(fg__sched *s, const fg__env *env, fg__kv *kv, co
     s->policy = desc->policy;
     s->even_split = !desc->no_even_split;
     s->next_serial = 1; /* 0: a sequence that was never added */
+    s->level = desc->kv_level;
     s->max_seqs = desc->max_seqs;
     s->max_rows = max_rows;
     s->max_tokens = max_tokens;
@@ -12241,8 +12255,36 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     seq->n_swapped = 0;
 }
 
+static int32_t fg__seq_to_go(const fg__seq *seq) { return FG__MAX(seq->n_expected - seq->n_tokens, 0); }
+
+/* KV tokens of the running ones and `seq`, were each to get as long as it may, `passes` passes from now. */
+static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t passes) {
+    int64_t sum = seq->n_tokens + passes;
+    size_t i;
+    for (i = 0; i < s->running.count; i++)
+        if (fg__seq_to_go(s->running.items[i]) >= passes) sum += s->running.items[i]->n_tokens + passes;
+    return sum;
+}
+
+/* Whether `seq` may begin now (after the load control of FastDecode, arXiv 2403.11421, but for sequences that come one by one):
+   the load stays under the level while it is there, which is highest whenever one of them ends; and of those who wait together
+   each begins when passes have given what the one before will take, so that they do not all grow old together. */
+static bool fg__sched_keeps_level(const fg__sched *s, const fg__seq *seq) {
+    int32_t mine = fg__seq_to_go(seq);
+    size_t i;
+    if (!s->level || !s->running.count) return true;
+    if (s->owed >= (double)s->level) return false;
+    if (fg__sched_load(s, seq, mine) > s->level) return false;
+    for (i = 0; i < s->running.count; i++) {
+        int32_t passes = fg__seq_to_go(s->running.items[i]);
+        if (passes < mine && fg__sched_load(s, seq, passes) > s->level) return false;
+    }
+    return true;
+}
+
 /* Moves one of the waiting to the running if it fits; false when not. */
 static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
+    if (!fg__sched_keeps_level(s, seq)) return false;
     if (s->busy && seq->n_swapped) {
         s->pressed = true;
         return false;
@@ -12260,6 +12302,7 @@ static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
         s->prefix_hits += (uint64_t)seq->n_cached;
     }
     if (seq->n_swapped) fg__sched_swap_in(s, seq);
+    s->owed += (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq));
     seq->n_computed = seq->n_cached;
     fg__seq_list_remove(&s->waiting, seq);
     seq->running = true;
@@ -12353,6 +12396,7 @@ static void fg__sched_short(fg__sched *s) {
     for (room /= 2; room > 0 && s->n_rows + 1 < s->max_rows; room -= seq->n_scheduled) {
         int32_t n;
         seq = fg__sched_shortest(s, first, fg__sched_welcome(s), most);
+        if (seq && !seq->running && s->level && seq != s->waiting.items[0]) return; /* the first waits for less load: nobody adds to it */
         if (!seq || (!seq->running && !fg__sched_admit(s, seq))) return;
         n = FG__MIN(FG__MIN(fg__seq_left(seq), room), fg__sched_until(s, seq, s->limit));
         if (seq->every_row) n = FG__MIN(n, s->max_rows - 1 - s->n_rows);
@@ -12456,6 +12500,7 @@ static void fg__sched_order(fg__sched *s) {
 /* Makes the next pass of at most `budget` tokens: s->pass, s->copies. False when there is nothing to do. */
 static bool fg__sched_pass(fg__sched *s, int32_t budget) {
     size_t i;
+    s->owed = FG__MAX(s->owed - (double)s->level, 0);
     s->n_passes++;
     s->given = s->budget = budget;
     s->seconds = fg__cost_pass(&s->cost) + s->drafting;
@@ -16865,13 +16910,39 @@ static fg_result fg__cpu_profile(fg_device *handle, fg_roofs *roofs) {
     return FG_OK;
 }
 
+typedef struct fg__cpu_work {
+    int n;
+    void (*work)(void *user, int i);
+    void *user;
+} fg__cpu_work;
+
+static int fg__cpu_work_begin(void *user, int phase) { return phase == 0 ? ((fg__cpu_work *)user)->n : -1; }
+
+static void fg__cpu_work_run(void *user, int piece, int thread) {
+    const fg__cpu_work *w = (const fg__cpu_work *)user;
+    (void)thread;
+    w->work(w->user, piece);
+}
+
+static void fg__cpu_run(fg_device *handle, int n, void (*work)(void *user, int i), void *user) {
+    fg__cpu_work w;
+    fg__job job;
+    w.n = n;
+    w.work = work;
+    w.user = user;
+    job.begin = fg__cpu_work_begin;
+    job.run = fg__cpu_work_run;
+    job.user = &w;
+    fg__pool_run(&((fg__cpu_device *)handle)->pool, &job);
+}
+
 const fg_backend *fg_backend_cpu(void) {
     static const fg_backend backend = {FG_BACKEND_ABI, sizeof(fg_backend),  "cpu",           fg__cpu_probe,
                                        fg__cpu_open,   fg__cpu_close,       fg__cpu_caps,    fg__cpu_alloc,
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
                                        fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL,
-                                       fg__cpu_copy_slot};
+                                       fg__cpu_copy_slot, fg__cpu_run};
     return &backend;
 }
 /* ================================================================================================
@@ -19131,7 +19202,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL, NULL,
     };
     return &backend;
 }
@@ -19168,7 +19239,7 @@ typedef struct fg__split {
     int32_t n_ops;
     const fg_tensor *tensors;
     size_t n_tensors;
-    int32_t cpu_layers;        /* the first layers, on the CPU */
+    int32_t n_cpu_ops;         /* the embedding and the first layers, on the CPU */
     bool kv_on_cpu;
 } fg__split;
 
@@ -19205,12 +19276,8 @@ typedef struct fg__split_plan {
 
 static int fg__split_device_of(const fg__split *s, int32_t index) {
     const fg_op *op = &s->ops[index];
-    int32_t i;
     if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
-    if (s->cpu_layers <= 0) return 0;
-    for (i = 0; i <= index; i++) /* at or after the first op of the first layer that is not on the CPU */
-        if (s->ops[i].layer >= s->cpu_layers) return 0;
-    return 1;
+    return index < s->n_cpu_ops;
 }
 
 /* ---- the device ---- */
@@ -19770,7 +19837,7 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
         fg__split_alloc, fg__split_free, fg__split_write, fg__split_read,
         fg__split_pack, fg__split_unpack, fg__split_prepare, fg__split_release,
         fg__split_submit, fg__split_wait, fg__split_copy_blocks, fg__split_profile,
-        fg__split_swap_blocks, fg__split_read_logits, NULL,
+        fg__split_swap_blocks, fg__split_read_logits, NULL, NULL,
     };
     fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
     fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
@@ -19927,6 +19994,8 @@ typedef struct fg__pass_entry {
     fg__sample_output drawn;
 } fg__pass_entry;
 
+enum { FG__MAX_DRAWERS = 8 }; /* threads that draw tokens of one pass */
+
 /* A pass from its making until it has been delivered. */
 typedef struct fg__flight {
     fg_batch batch;
@@ -19990,7 +20059,7 @@ struct fg_engine {
     fg_plan *plan;
     fg__kv kv;
     fg__sched sched;
-    fg__sample_scratch scratch;
+    fg__sample_scratch scratches[FG__MAX_DRAWERS]; /* the first for what one thread samples */
     fg__flight flights[2];    /* by turns; in progress are those from n_landed to n_launched-1 */
     unsigned n_launched, n_landed;
     bool native;              /* the device has a queue of passes */
@@ -20372,6 +20441,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     if (!s->tokens || !s->end) return false;
     memcpy(s->tokens, prompt, (size_t)r->n_prompt * sizeof(int32_t));
     s->seq.tokens = s->tokens;
+    s->seq.n_expected = r->n_prompt + r->n_max;
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
     if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
@@ -21176,7 +21246,8 @@ static void fg__row_input(fg_engine *e, const fg_output *output, int row, fg__ro
 }
 
 /* Draws the token after the known ones of `s` from a row of a pass. */
-static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_output *out) {
+static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_scratch *scratch,
+                                   fg__sample_output *out) {
     const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
@@ -21199,7 +21270,7 @@ static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg
     in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.n_top = r->desc.top_logprobs;
     in.want_logprob = r->desc.logprobs || r->keep;
-    return fg__sample(&e->env, &e->scratch, &r->sampler, &in, out);
+    return fg__sample(&e->env, scratch, &r->sampler, &in, out);
 }
 
 /* Takes in what was drawn. False: the sample has ended with it. */
@@ -21213,7 +21284,7 @@ static bool fg__sequence_take(fg_engine *e, fg__sequence *s, fg_result result, c
 /* Samples the next token of `s` from a row of the pass. False: the sample has ended with it. */
 static bool fg__sequence_sample(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__sample_output out;
-    fg_result result = fg__sequence_draw(e, s, output, row, &out);
+    fg_result result = fg__sequence_draw(e, s, output, row, &e->scratches[0], &out);
     return fg__sequence_take(e, s, result, &out);
 }
 
@@ -21313,7 +21384,7 @@ static bool fg__sequence_report(fg_engine *e, fg__sequence *s, const fg_output *
     in.n_history = in.n_prompt = position;
     in.row = r->desc.on_logits ? NULL : &output->rows[row];
     in.n_top = r->desc.top_logprobs;
-    if (fg__sample(&e->env, &e->scratch, &greedy, &in, &out) != FG_OK) return false;
+    if (fg__sample(&e->env, &e->scratches[0], &greedy, &in, &out) != FG_OK) return false;
     if (!(node = fg__event_new(&e->env, NULL, 0, out.top, out.n_top))) return false;
     node->event.type = FG_EVENT_PROMPT;
     node->event.position = position;
@@ -21514,7 +21585,7 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
         r->times.first_token = e->pass_end;
         r->sampled = true;
     }
-    result = fg__sample(&e->env, &e->scratch, &greedy, &in, &out);
+    result = fg__sample(&e->env, &e->scratches[0], &greedy, &in, &out);
     if (result != FG_OK) r->beam_result = result; /* the other beams may be in this pass: the request ends when all have reported */
     s->beam->n_next = out.n_top;
     memcpy(s->beam->next, out.top, (size_t)out.n_top * sizeof(out.top[0]));
@@ -21568,15 +21639,45 @@ static unsigned fg__engine_in_flight(const fg_engine *e) { return e->n_launched 
 
 static fg__flight *fg__engine_flight(fg_engine *e, unsigned number) { return &e->flights[number & 1]; }
 
-/* Draws what follows the sequences of a pass, all plain, so that the next can begin; text and events come later. */
-static void fg__flight_draw(fg_engine *e, fg__flight *f) {
+/* Whether what follows a sequence of a pass can be drawn by itself, before anything else is done with the pass. */
+static bool fg__entry_draws(const fg__pass_entry *entry) {
+    const fg__sequence *s = entry->sequence;
+    const fg__request *r = s->request;
+    return !s->ended && fg__entry_is_last(entry) && r->n_max && !r->beams && !r->desc.on_logits && !s->seq.every_row && !entry->n_drafted &&
+           (r->n == 1 || r->forked);
+}
+
+typedef struct fg__draw_job {
+    fg_engine *engine;
+    fg__flight *flight;
+    int n;
+} fg__draw_job;
+
+/* Every n-th of the entries. */
+static void fg__flight_draw_some(void *user, int first) {
+    fg__draw_job *job = (fg__draw_job *)user;
+    fg_engine *e = job->engine;
     int i;
-    for (i = 0; i < f->n_entries && f->result == FG_OK; i++) {
-        fg__pass_entry *entry = &f->entries[i];
-        if (entry->sequence->ended || !fg__entry_is_last(entry) || !entry->sequence->request->n_max) continue;
-        entry->result = fg__sequence_draw(e, entry->sequence, &f->output, entry->row, &entry->drawn);
+    for (i = first; i < job->flight->n_entries; i += job->n) {
+        fg__pass_entry *entry = &job->flight->entries[i];
+        if (!fg__entry_draws(entry)) continue;
+        entry->result = fg__sequence_draw(e, entry->sequence, &job->flight->output, entry->row + entry->n_rows - 1, &e->scratches[first], &entry->drawn);
         entry->is_drawn = true;
     }
+}
+
+/* Draws what follows the sequences of a pass: where the next one waits for it, and where there are threads for it. Text and events
+   come later. */
+static void fg__flight_draw(fg_engine *e, fg__flight *f) {
+    fg__draw_job job;
+    int most = e->backend->run && f->output.logits ? FG__MIN(FG__MIN(FG__MAX_DRAWERS, e->caps.n_threads), f->n_entries) : 1;
+    if (f->result != FG_OK) return;
+    job.engine = e;
+    job.flight = f;
+    for (job.n = 1; job.n < most; job.n++)
+        if (fg__sample_scratch_reserve(&e->env, &e->scratches[job.n], e->graph.n_vocab) != FG_OK) break;
+    if (job.n > 1) e->backend->run(e->device, job.n, fg__flight_draw_some, &job);
+    else fg__flight_draw_some(&job, 0);
 }
 
 /* Puts what the pass before drew in place of the tokens that were not known. */
@@ -21762,7 +21863,7 @@ static fg_result fg__draft_draw(fg_engine *e, fg__sequence *s, const fg_output *
     in.row = &output->rows[row];
     in.banned = r->banned;
     in.n_banned = in.position - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
-    result = fg__sample(&e->env, &e->scratch, &r->sampler, &in, &out);
+    result = fg__sample(&e->env, &e->scratches[0], &r->sampler, &in, &out);
     *token = out.token;
     return result;
 }
@@ -22003,6 +22104,7 @@ static void fg__engine_land(fg_engine *e) {
     e->pass_end = e->device_end = f->end;
     e->n_landed++;
     for (i = 0; i < f->n_entries; i++) fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
+    if (!fg__engine_in_flight(e) && !e->driver.running && f->output.logits && e->backend->run) fg__flight_draw(e, f);
     if (f->result == FG_OK) fg__engine_take_output(e, f);
     else fg__engine_fail_pass(e, f);
     fg__engine_leave(e, f);
@@ -22136,8 +22238,10 @@ static fg_result fg__engine_split(fg_engine *e) {
     s->n_ops = (int32_t)e->builder.n_ops;
     s->tensors = e->builder.tensors;
     s->n_tensors = e->builder.n_tensors;
-    s->cpu_layers = e->desc.gpu_layers ? FG__MAX(n_layers - e->desc.gpu_layers, 0) : 0;
+    if (e->desc.gpu_layers && e->desc.gpu_layers < n_layers)
+        while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = e->desc.kv_device != NULL;
+    if (s->kv_on_cpu) e->desc.kv_device = "cpu"; /* which lives as long as the engine */
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;
     e->backend->caps(e->device, &e->caps);
@@ -22172,7 +22276,7 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     const fg_engine_desc *d = &e->desc;
     int dim = e->model->hp.head_dim;
     if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
-        d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->n_threads < 0 || d->n_threads > 1024)
+        d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->kv_level < 0 || d->n_threads < 0 || d->n_threads > 1024)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
     if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
@@ -22214,7 +22318,7 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     d->n_threads = e->caps.n_threads;
     d->device = e->caps.name;
     if (!d->max_seqs) d->max_seqs = 64;
-    if (!d->token_budget) d->token_budget = e->caps.token_budget;
+    if (!d->token_budget) d->token_budget = e->caps.token_budget * (d->target_tbt_ms > 0 ? 2 : 1);
     if (!d->block_tokens) d->block_tokens = e->caps.block_tokens;
     if (!d->priority_head_start) d->priority_head_start = 256;
     tokens = (size_t)FG__MAX(d->max_context ? d->max_context : e->model->hp.n_ctx_train, 8 * 2048);
@@ -22580,7 +22684,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if ((r = fg__draft_make(e)) != FG_OK) return r;
     if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
-    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratch, FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
+    if ((r = fg__sample_scratch_reserve(&e->env, &e->scratches[0], FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
     fg__engine_make_swap(e);
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
@@ -22678,6 +22782,7 @@ static void fg__engine_close_device(fg_engine *e) {
 
 void fg_engine_free(fg_engine *e) {
     fg__env env;
+    int i;
     if (!e) return;
     env = e->env;
     if (e->traced) fg__trace(e, "\n]\n");
@@ -22688,7 +22793,7 @@ void fg_engine_free(fg_engine *e) {
     if (e->sched.env) fg__sched_destroy(&e->sched);
     if (e->kv.env) fg__kv_destroy(&e->kv);
     if (e->builder.env) fg__graph_free(&e->builder);
-    fg__sample_scratch_free(&env, &e->scratch);
+    for (i = 0; i < FG__MAX_DRAWERS; i++) fg__sample_scratch_free(&env, &e->scratches[i]);
     fg__free(&env, e->weights);
     fg__free(&env, e->hook_logits);
     fg__free(&env, e->end_tokens);

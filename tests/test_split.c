@@ -217,11 +217,115 @@ static void test_split_gpu(void) {
     if (!n) SKIP("there is no GPU driver, and no stand-in");
 }
 
+/* The KV tokens of all running requests after each pass; the requests come all at once. */
+static int split_loads(int level, int *loads, int most, int32_t *tokens) {
+    enum { N = 60, LENGTH = 100 };
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    bool busy = true;
+    int i, n = 0, next[N] = {0};
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_null());
+    d.kv_tokens = 4096;
+    d.block_tokens = 8;
+    d.max_seqs = 30;
+    d.token_budget = 256;
+    d.max_context = 128;
+    d.kv_level = level;
+    e = engine_new(&d);
+    for (i = 0; i < N; i++) {
+        fg_request_desc r;
+        fg_request handle;
+        int32_t prompt[10];
+        int k;
+        memset(&r, 0, sizeof(r));
+        for (k = 0; k < 10; k++) prompt[k] = 5 + (i * 7 + k * 13) % 200;
+        r.tokens = prompt;
+        r.n_tokens = 10;
+        r.max_tokens = LENGTH;
+        r.ignore_eos = true;
+        r.user = (void *)(size_t)i;
+        CHECK(fg_submit(e, &r, &handle) == FG_OK);
+    }
+    while (busy) {
+        fg_event event;
+        int sum = 0;
+        CHECK(fg_step(e, 0, &busy) == FG_OK);
+        while (fg_next_event(e, &event)) {
+            i = (int)(size_t)event.user;
+            if (event.type == FG_EVENT_TOKEN) tokens[i * LENGTH + next[i]++] = event.token;
+        }
+        for (i = 0; i < (int)e->sched.running.count; i++) sum += e->sched.running.items[i]->n_tokens;
+        if (n < most) loads[n++] = sum;
+    }
+    for (i = 0; i < N; i++) CHECKF(next[i] == LENGTH, "request %d: %d tokens", i, next[i]);
+    fg_engine_free(e);
+    model_sample_close(&m);
+    return n;
+}
+
+/* With a level: never over it, near it, and steady; the same tokens. Without: from next to nothing to everything, twice. */
+static void test_split_level(void) {
+    static int loads[2][2000];
+    static int32_t tokens[2][60 * 100];
+    int n[2], i, k;
+    for (k = 0; k < 2; k++) {
+        double sum = 0, square = 0, mean, spread;
+        int most = 0, count = 0;
+        n[k] = split_loads(k ? 1700 : 0, loads[k], 2000, tokens[k]);
+        for (i = 0; i < n[k]; i++) most = FG__MAX(most, loads[k][i]);
+        for (i = n[k] / 4; i < n[k] * 3 / 4; i++, count++) sum += loads[k][i], square += (double)loads[k][i] * loads[k][i];
+        mean = sum / count;
+        spread = sqrt(square / count - mean * mean) / mean;
+        if (k == 0) CHECKF(most > 3200 && spread > 0.3, "%d tokens at most, spread %g", most, spread);
+        else CHECKF(most <= 1700 && mean > 1300 && spread < 0.1, "%d tokens at most, mean %g, spread %g", most, mean, spread);
+    }
+    CHECK(memcmp(tokens[0], tokens[1], sizeof(tokens[0])) == 0);
+    CHECKF(n[1] < n[0] * 5 / 3, "%d passes, %d without a level", n[1], n[0]);
+}
+
+/* The GPU fails at every so manyth call: a result, or the CPU instead, and nothing is left. */
+static void test_split_gpu_faults(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    standin_stats stats;
+    int kv, i;
+    bool failed = true;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    model_sample_open(&m, &spec);
+    for (kv = 0; kv < 2 && m.model; kv++) {
+        split_set(1, kv ? "cpu" : NULL, false);
+        for (failed = true, i = kv; failed && i < 3000; i += i < 300 ? 11 : 23) {
+            fg_finish finish;
+            bool created;
+            fg_result r;
+            const void *options = cpu_gpu_options("cuda");
+            gpu_standin.fail(i, -1, i % 2 ? 2 : 719);
+            r = gpu_try(m.model, fg_backend_cuda(), options, &created, &finish);
+            gpu_standin.get_stats(&stats);
+            failed = stats.failed != 0;
+            CHECKF(failed || (r == FG_OK && finish == FG_FINISH_LENGTH), "call %d: %s", i, fg_last_error());
+            CHECKF(r == FG_OK || r == (i % 2 ? FG_ERROR_OUT_OF_MEMORY : FG_ERROR_DEVICE), "call %d: %s", i, fg_result_name(r));
+            gpu_standin.fail(-1, -1, 0);
+            gpu_standin.get_stats(&stats);
+            CHECKF(stats.live == 0 && stats.depth == 0, "call %d: %d objects are left", i, stats.live);
+        }
+        CHECKF(i > 100 && !failed, "%d calls", i);
+        split_end();
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
 static void run_split_tests(void) {
+    RUN(test_split_level);
     RUN(test_split_layers);
     RUN(test_split_kv);
     RUN(test_split_engine);
     RUN(test_split_memory);
     RUN(test_split_out_of_memory);
     RUN(test_split_gpu);
+    RUN(test_split_gpu_faults);
 }

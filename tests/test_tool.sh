@@ -66,6 +66,15 @@ two_prompts() {
 }
 check "generate: two prompts in one batch, one block each, the first as if alone" two_prompts
 
+two_devices() {
+    tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --backend vulkan --gpu-layers 1 && out_starts "Once upon a time" || return 1
+    tool generate -m $demo -p "Once upon a time" -n 8 --temp 0 --backend vulkan --kv-device cpu --kv-level 64 && out_starts "Once upon a time"
+}
+check "generate: a model on two devices, or on the CPU alone" two_devices
+
+bad_kv_device() { ! tool generate -m $demo -p a --kv-device disk && err_matches "kv_device is 'disk'"; }
+check "generate: an unknown device for the KV cache" bad_kv_device
+
 sampled() { tool generate -m $demo -p "Once" -n 16 --temp 0.8 --top-k 40 --top-p 0.9 --seed 7 --threads 2; }
 check "generate: sampling options" sampled
 cp "$dir/out" "$dir/first"

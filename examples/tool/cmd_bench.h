@@ -9,6 +9,13 @@ typedef struct bench_run {
     double roof_gb_s, roof_gop_s; /* measured beside it: reading memory; int8 or float products, as the weights need */
 } bench_run;
 
+/* What decides whether the KV cache is better off on the CPU (--kv-device cpu). */
+typedef struct split_model {
+    double gpu_gb_s, cpu_gb_s, link_gb_s;  /* reading memory; between host and device, there and back */
+    double memory, kv_bytes, cross_bytes;  /* of the device; of a token in the cache; of a token's q, k, v and attention, which cross */
+    double weight_bytes, token_s;          /* read by a pass; computing a token's products on the device */
+} split_model;
+
 typedef struct bench {
     const tool_args *args;
     session s;
@@ -20,6 +27,7 @@ typedef struct bench {
     bool dots_are_int8;
     uint64_t random;
     int done, total;     /* runs, for the progress bar */
+    split_model split;   /* of the device and the CPU together; gpu_gb_s 0: there is no other device */
 } bench;
 
 static uint64_t bench_random(uint64_t *state) {
@@ -363,13 +371,13 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
     str_free(&out);
 }
 
-static void print_bench_table(const bench *b, const fg_engine_desc *desc, const fg_device_caps *caps) {
+static void print_bench_table(const bench *b, const fg_device_caps *caps) {
     const bench_run *first = smallest_batch(b);
     char size[32];
     int i;
     printf("model     %s, %s, %s\n", base_name(b->args->model), main_type(b->s.model),
            byte_text(b->weight_bytes, size, sizeof(size)));
-    printf("device    %s: %s\n", desc->backends[0]->name, caps->name);
+    printf("device    %s: %s\n", fg_engine_get_backend(b->s.engine), caps->name);
     printf("prompt    %d tokens: %.1f tokens/s\n\n", b->n_prompt, first->pp_tok_s);
     printf("batch     decode tokens/s     each sequence     idle between passes\n");
     for (i = 0; i < b->n_batches; i++)
@@ -383,6 +391,95 @@ static void print_bench_table(const bench *b, const fg_engine_desc *desc, const 
     if (first->roof_gb_s > 0.0)
         printf("; the memory gives %.2f GB/s (%.0f%%)", first->roof_gb_s, 100.0 * first->read_gb_s / first->roof_gb_s);
     printf("\n");
+}
+
+/* Sequences of `context` tokens that fit beside the weights on the device, and the tokens per second that they get there. */
+static double split_alone(const split_model *m, double context, double *sequences) {
+    double n = floor((0.9 * m->memory - m->weight_bytes) / (context * m->kv_bytes)), seconds;
+    *sequences = n < 0 ? 0 : n;
+    if (n < 1) return 0;
+    seconds = m->weight_bytes / (m->gpu_gb_s * 1e9);
+    if (seconds < n * m->token_s) seconds = n * m->token_s;
+    return n / (seconds + n * context * m->kv_bytes / (m->gpu_gb_s * 1e9));
+}
+
+/* With the cache on the CPU a pass is two half-batches that change places: each half of it lasts as long as the slower of reading the
+   weights, or computing, and of reading the cache and crossing over. More sequences than keep both busy bring no more. */
+static double split_together(const split_model *m, double context, double *sequences) {
+    double weights = m->weight_bytes / (m->gpu_gb_s * 1e9);
+    double one = context * m->kv_bytes / (m->cpu_gb_s * 1e9) + m->cross_bytes / (m->link_gb_s * 1e9);
+    double slower = one > m->token_s ? one : m->token_s, n = ceil(weights / slower);
+    *sequences = 2 * (n < 1 ? 1 : n);
+    return 1 / slower;
+}
+
+/* Seconds in which `bytes` go to a device and come back; the best of three. */
+static double split_link_seconds(const fg_backend *backend, fg_device *device, size_t bytes) {
+    void *memory = backend->alloc(device, bytes), *host = xrealloc(NULL, bytes);
+    double best = 0, start, seconds;
+    int i;
+    memset(host, 1, bytes);
+    for (i = 0; i < 3 && memory; i++) {
+        start = now_seconds();
+        if (backend->write(device, memory, 0, host, bytes) != FG_OK || backend->read(device, memory, 0, host, bytes) != FG_OK) break;
+        seconds = now_seconds() - start;
+        if (best == 0 || seconds < best) best = seconds;
+    }
+    if (memory) backend->free(device, memory);
+    free(host);
+    return best;
+}
+
+/* Measures a device of a backend: reading its memory, and crossing over to it where `link_gb_s` is given. */
+static double split_measure(const fg_backend *backend, const fg_engine_desc *desc, double *link_gb_s, double *memory) {
+    const size_t bytes = (size_t)32 << 20;
+    fg_device_desc d;
+    fg_device_caps caps;
+    fg_device *device;
+    fg_roofs roofs;
+    double seconds;
+    memset(&d, 0, sizeof(d));
+    memset(&roofs, 0, sizeof(roofs));
+    if (backend != fg_backend_cpu()) d.device = desc->device;
+    d.n_threads = desc->n_threads;
+    if (backend->open(&d, &device) != FG_OK) return 0;
+    backend->caps(device, &caps);
+    if (backend->profile(device, &roofs) != FG_OK) roofs.read_bytes_per_s = 0;
+    if (memory) *memory = (double)caps.memory_bytes;
+    if (link_gb_s && (seconds = split_link_seconds(backend, device, bytes)) > 0) *link_gb_s = 2.0 * (double)bytes / seconds / 1e9;
+    backend->close(device);
+    return roofs.read_bytes_per_s / 1e9;
+}
+
+/* Where a device that is not the CPU computes. */
+static void bench_split_model(bench *b, const fg_engine_desc *desc) {
+    const fg_backend *backend = desc->backends[0];
+    split_model *m = &b->split;
+    fg_model_info info;
+    fg_engine_desc named = *desc;
+    if (backend == fg_backend_cpu() || backend == fg_backend_null()) return;
+    fg_model_get_info(b->s.model, &info);
+    named.device = b->args->device;
+    m->cpu_gb_s = split_measure(fg_backend_cpu(), &named, NULL, NULL);
+    m->gpu_gb_s = split_measure(backend, &named, &m->link_gb_s, &m->memory);
+    m->kv_bytes = 2.0 * info.n_layers * (double)fg_type_bytes(desc->kv_type, (int64_t)info.n_kv_heads * info.head_dim);
+    m->cross_bytes = 4.0 * info.n_layers * (2.0 * info.n_heads + 2.0 * info.n_kv_heads) * info.head_dim;
+    m->weight_bytes = b->weight_bytes;
+    m->token_s = b->results[0].pp_tok_s > 0 ? 1 / smallest_batch(b)->pp_tok_s : 0;
+    if (!(m->cpu_gb_s > 0) || !(m->link_gb_s > 0) || !(m->memory > 0)) m->gpu_gb_s = 0;
+}
+
+static void print_split_model(const split_model *m) {
+    static const double contexts[] = {512, 2048, 8192, 32768};
+    int i;
+    printf("\nWhere the KV cache belongs, by what was measured: the device reads %.1f GB/s, the CPU %.1f, %.1f cross over between them\n",
+           m->gpu_gb_s, m->cpu_gb_s, m->link_gb_s);
+    printf("context     all on the device: sequences, tokens/s     --kv-device cpu: sequences, tokens/s\n");
+    for (i = 0; i < 4; i++) {
+        double n, own, both, alone = split_alone(m, contexts[i], &n), together = split_together(m, contexts[i], &both);
+        own = n;
+        printf("%7.0f %26.0f %19.1f %26.0f %12.1f   %s\n", contexts[i], own, alone, both, together, together > 1.05 * alone ? "pays" : "");
+    }
 }
 
 /* A pool that holds the largest batch to its end, and no prefix cache. */
@@ -425,9 +522,11 @@ static int cmd_bench(tool_args *args) {
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0) {
         fg_engine_get_desc(b.s.engine, &desc);
-        describe_device(&desc, &caps);
+        fg_engine_get_device(b.s.engine, &caps);
+        bench_split_model(&b, &desc);
         if (args->json) print_bench_json(&b, &desc, &caps);
-        else print_bench_table(&b, &desc, &caps);
+        else print_bench_table(&b, &caps);
+        if (!args->json && b.split.gpu_gb_s > 0) print_split_model(&b.split);
         if (args->plot) result = bench_plot(&b);
     }
     session_close(&b.s);

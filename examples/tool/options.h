@@ -28,7 +28,7 @@ typedef struct tool_args {
     bool help, json, verbose, quiet;
     /* the model and the engine */
     const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *kv_device, *trace, *preemption, *async;
-    int threads, gpu_layers, context, token_budget, max_seqs, block_tokens, kv_tokens;
+    int threads, gpu_layers, kv_level, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_kernel_cache, no_prefix_cache, no_even_split, saturate;
     double target_tbt;
     /* what to write */
@@ -194,6 +194,8 @@ static const option options[] = {
     {"--kv-type", NULL, "TYPE", OPT_TEXT, FIELD(kv_type), 0, 0, CMD_ENGINE, "of the KV cache: f32, f16, bf16 or q8_0"},
     {"--kv-tokens", NULL, "N", OPT_INT, FIELD(kv_tokens), 1, INT_MOST, CMD_TEXT | CMD_INFO | CMD_DEMO | CMD_SERVE,
      "size of the KV pool in tokens"},
+    {"--kv-level", NULL, "N", OPT_INT, FIELD(kv_level), 1, INT_MOST, CMD_TEXT | CMD_SERVE,
+     "requests begin so that all together have no more than N tokens in the KV cache at any time"},
     {"--block-tokens", NULL, "N", OPT_INT, FIELD(block_tokens), 1, 65536, CMD_ENGINE,
      "tokens per KV block, a power of two"},
     {"--no-prefix-cache", NULL, NULL, OPT_FLAG, FIELD(no_prefix_cache), 0, 0, CMD_TEXT | CMD_DEMO | CMD_SERVE,
