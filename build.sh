@@ -31,6 +31,7 @@ environment:
   NVCC, HIPCC          the compilers of kernels (default: nvcc; clang)
   CUDA_TARGETS         such as "sm_80 sm_90a compute_80" (PTX) (default: all that fg_cuda.h knows)
   HIP_TARGETS          such as "gfx942 gfx11-generic"
+  KERNEL_FLAGS         more flags for these compilers
   FASTGEN_CUDA_LIBRARY, FASTGEN_HIP_LIBRARY   drivers to run the tests on (default: tests/standin_gpu.c)
   TESTS    run only tests whose name contains one of these words, and not those of the tool
 TEXT
@@ -182,7 +183,7 @@ target_asan() {
     unit test_asan $SANITIZE -fsanitize=address,undefined
     FASTGEN_CUDA_LIBRARY=$driver
     if [ -z "$TESTS" ] && standin && [ "$FASTGEN_CUDA_LIBRARY" != none ]; then
-        tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_unpack gpu_host_swap gpu_host_faults gpu_host_out
+        tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_compile gpu_host_unpack gpu_host_swap gpu_host_blas_f gpu_host_faults gpu_host_out
     fi
     totals
 }
@@ -280,7 +281,7 @@ ptx() {
     "$(dirname "$(command -v "${NVCC:-nvcc}")")/ptxas" -arch="sm_${1#compute_}" -o /dev/null "$2"
 }
 
-NVFLAGS="-O3 -std=c++17 -fmad=false -Xcudafe --diag_suppress=177"
+NVFLAGS="-O3 -std=c++17 -fmad=false -Xcudafe --diag_suppress=177 ${KERNEL_FLAGS-}"
 
 target_cuda() {
     mkdir -p "$BUILD"
@@ -290,7 +291,7 @@ target_cuda() {
         case $target in
         compute_*) ptx "$target" "$BUILD/kernels.$target" ;;
         # shellcheck disable=SC2086 # a list of flags
-        *) ${NVCC:-nvcc} $NVFLAGS -arch="$target" -cubin -o "$BUILD/kernels.$target" backends/cuda/kernels.cu ;;
+        *) ${NVCC:-nvcc} $NVFLAGS -gencode=arch="compute_${target#sm_},code=$target" -cubin -o "$BUILD/kernels.$target" backends/cuda/kernels.cu ;;
         esac
         images="$images $target=$BUILD/kernels.$target"
     done
@@ -317,7 +318,7 @@ target_hip() {
         fi
         echo "kernels for $target" >&2
         $HIPCC -x hip -O3 -std=c++17 -ffp-contract=off -nogpuinc -nogpulib --cuda-device-only --no-gpu-bundle-output -mcode-object-version=$version \
-            --offload-arch="$target" -Wno-unused -o "$BUILD/kernels.$target" backends/cuda/kernels.cu
+            --offload-arch="$target" -Wno-unused ${KERNEL_FLAGS-} -o "$BUILD/kernels.$target" backends/cuda/kernels.cu
         images="$images $target=$BUILD/kernels.$target"
     done
     target_source

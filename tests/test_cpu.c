@@ -1199,7 +1199,7 @@ static void cpu_check_copy_blocks(const char *path) {
         memcpy(after, before, sizeof(after));
         memset(after + 47 * 64, 0, sizeof(float) * 64);
         cpu_attn_take(rig, after);
-        for (j = 0; j < 48 * 64 && strcmp(path, "vulkan-kv") == 0; j++) /* there a sum's order is that of the pieces */
+        for (j = 0; j < 48 * 64 && path && strcmp(path, "vulkan-kv") == 0; j++) /* there a sum's order is that of the pieces */
             if (fabsf(before[j] - after[j]) < 1e-5f) after[j] = before[j];
         CHECK(memcmp(before, after, sizeof(before)) == 0);
         copies[0].to = rig->graph.groups[0].n_blocks;

@@ -360,6 +360,89 @@ static void test_gpu_host_graphs(void) {
     gpu_standin_check();
 }
 
+/* ---- Passes in flight. ---- */
+
+static const fg_backend *gpu_async_backend;
+static int gpu_n_fed, gpu_n_swaps, gpu_n_read;
+
+static fg_result gpu_async_submit(fg_device *device, fg_plan *plan, const fg_batch *batch) {
+    int i;
+    for (i = 0; batch->feed && i < batch->n_tokens; i++) gpu_n_fed += batch->feed[i] >= 0;
+    return gpu_async_backend->submit(device, plan, batch);
+}
+
+static fg_result gpu_async_swap(fg_device *device, fg_plan *plan, int group, const int32_t *blocks, int n, void *host, bool out, size_t *bytes) {
+    gpu_n_swaps += host != NULL;
+    return gpu_async_backend->swap_blocks(device, plan, group, blocks, n, host, out, bytes);
+}
+
+static fg_result gpu_async_read(fg_device *device, fg_plan *plan, int row, float *logits) {
+    gpu_n_read++;
+    return gpu_async_backend->read_logits(device, plan, row, logits);
+}
+
+/* Random requests that come and go, a few of them cancelled, with the next pass made and sent while one is computed: tokens as alone.
+   A pool for two of them sets others back, to host memory. */
+static void gpu_check_async(const char *path, const model_spec *spec, uint64_t random) {
+    enum { N = 6 };
+    model_sample m;
+    fg_backend backend;
+    fg_engine_desc d;
+    job *jobs = (job *)malloc(N * sizeof(job));
+    int i, t, async;
+    gpu_n_swaps = gpu_n_read = 0;
+    engine_options = cpu_gpu_options(path);
+    gpu_async_backend = cpu_backend_of(path);
+    backend = *gpu_async_backend;
+    backend.submit = gpu_async_submit;
+    backend.swap_blocks = gpu_async_swap;
+    backend.read_logits = gpu_async_read;
+    model_sample_open(&m, spec);
+    for (i = 0; m.model && i < N; i++) {
+        async_job(&jobs[i], &random);
+        for (t = 0; t < 14 + i; t++) jobs[i].prompt[t] = 5 + (i * 17 + t * 7) % 200;
+        jobs[i].desc.n_tokens = (size_t)t;
+        jobs[i].desc.max_tokens = 16 - i;
+        jobs[i].desc.ignore_eos = true;
+        jobs[i].desc.n = 0;
+        jobs[i].desc.sampling.temperature = 0; /* tokens are fed where all of a pass are the highest */
+        if (i % 3 != 2) continue;
+        jobs[i].desc.sampling.temperature = 5.0f; /* candidates do not suffice: whole rows are read, while the next pass runs */
+        jobs[i].desc.sampling.top_p = 0.95f;
+        jobs[i].desc.sampling.top_k = 0;
+    }
+    jobs_alone_on(m.model, gpu_async_backend, jobs, N);
+    for (async = FG_ASYNC_OVERLAP; m.model && async <= FG_ASYNC_2; async++) {
+        gpu_n_fed = 0;
+        d = engine_desc(m.model, &backend);
+        d.async = (fg_async)async;
+        d.kv_tokens = 48;
+        d.block_tokens = 8;
+        d.max_context = 48;
+        d.token_budget = 24;
+        d.max_seqs = 4;
+        d.preemption = FG_PREEMPT_SWAP;
+        jobs_storm(&d, jobs, N, &random);
+        CHECKF((gpu_n_fed > 0) == (async == FG_ASYNC_OVERLAP), "%s, async %d: %d tokens fed", path, async, gpu_n_fed);
+    }
+    CHECKF(gpu_n_swaps > 1 && gpu_n_read > 1, "%s: %d swaps, %d rows read", path, gpu_n_swaps, gpu_n_read);
+    engine_options = NULL;
+    model_sample_close(&m);
+    free(jobs);
+}
+
+static void test_gpu_host_async(void) {
+    model_spec spec = model_spec_tiny();
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    gpu_check_async("cuda-invariant", &spec, 3);
+    spec.arch = "qwen3";
+    spec.type = FG_TYPE_Q8_0;
+    spec.window = 13;
+    spec.full_every = 2;
+    gpu_check_async("hip64-invariant", &spec, 4);
+    gpu_standin_check();
+}
+
 /* Attention over several splits of a long context in one turn, and, with little memory for partial sums, in several: the same. */
 static void test_gpu_host_turns(void) {
     cpu_attn c = {FG_TYPE_F16, 2, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {1600, 0, 0, 0, 0, 0}};
@@ -568,6 +651,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_engine);
     RUN(test_gpu_host_graphs);
     RUN(test_gpu_host_turns);
+    RUN(test_gpu_host_async);
     RUN(test_gpu_host_blas);
     RUN(test_gpu_host_blas_faults);
     RUN(test_gpu_host_faults);

@@ -114,7 +114,7 @@ struct fg__gpu_image;
 /* One of the two drivers. */
 typedef struct fg__gpu_driver {
     const char *name, *label, *variable; /* the variable of the environment with the library's name */
-    const char *libraries[2];
+    const char *libraries[4];            /* the first of them that there is */
     const char *const *names;            /* of the functions; NULL: has none */
     const int *attributes;               /* numbers of FG__GPU_ATTRIBUTES; -1: has none */
     int least_version;                   /* of driver_version */
@@ -174,7 +174,7 @@ static fg_result fg__gpu_loader_fill(fg__gpu_loader *loader) {
     const char *own = getenv(driver->variable);
     int i;
     if (own && *own) loader->library = fg__gpu_library(own);
-    for (i = 0; i < 2 && !(own && *own) && !loader->library; i++)
+    for (i = 0; i < FG__COUNT(driver->libraries) && !(own && *own) && !loader->library; i++)
         if (driver->libraries[i]) loader->library = fg__gpu_library(driver->libraries[i]);
     if (!loader->library)
         return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s driver (%s)", driver->label, own && *own ? own : driver->libraries[0]);
@@ -218,7 +218,12 @@ static int fg__gpu_probe(const fg__gpu_driver *driver) {
    Devices
    ================================================================================================ */
 
-enum { FG__GPU_STAGING = 4 << 20, FG__GPU_STAGES = 2, FG__GPU_ALIGN = 256 };
+enum {
+    FG__GPU_STAGING = 4 << 20,
+    FG__GPU_STAGES = 2,
+    FG__GPU_ALIGN = 256,
+    FG__GPU_BLOCKS = 2 /* passes that may be in flight */
+};
 
 /* A range of device memory. */
 typedef struct fg__gpu_range {
@@ -770,6 +775,7 @@ static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     caps->memory_bytes = d->memory;
     caps->block_tokens = 64;
     caps->token_budget = 512;
+    caps->in_flight = FG__GPU_BLOCKS;
     caps->kv_types = FG__GPU_KV_TYPES;
 #define FG__BIT(name, id) caps->weight_types |= (uint64_t)1 << id;
     FG_GPU_TYPES(FG__BIT)
@@ -944,7 +950,6 @@ enum {
     FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
     FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
     FG__GPU_GRAPHS = 256, /* passes of a model shared with the CPU have one for each of its ranges of ops */
-    FG__GPU_BLOCKS = 2,  /* batch blocks, filled in turn */
     FG__GPU_PAIRS = 512  /* copies of KV blocks that are launched at once */
 };
 
@@ -996,7 +1001,7 @@ typedef struct fg__gpu_graph {
 typedef struct fg__gpu_batch {
     int32_t *at; /* pinned */
     void *event; /* the pass that read it is done */
-    bool busy;
+    bool busy, want_logits, has_draws;
 } fg__gpu_batch;
 
 typedef struct fg__gpu_plan {
@@ -1009,18 +1014,18 @@ typedef struct fg__gpu_plan {
     size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
     size_t products_bytes, workspace_bytes; /* for products by a library; 0: there are none */
     int acts_k, acts_rows;
-    int tokens_at, positions_at, rows_at, draws_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    int tokens_at, positions_at, rows_at, draws_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
     fg__gpu_range memory, batch, acts, scales, products, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range logits[FG__GPU_BLOCKS]; /* of the passes in flight that asked for draws: the next one overwrites the slot */
     fg__gpu_batch batches[FG__GPU_BLOCKS];
     int32_t *host_pairs;
     void *paired;        /* event: the pairs may change */
     bool pairs_busy;
-    fg_row_result *host_rows;
-    fg_row_candidates *host_candidates;
-    float *host_logits;
-    fg__gpu_batch *last; /* of the last submit; NULL: it was waited for */
-    bool want_logits, has_draws;
+    fg_row_result *host_rows[FG__GPU_BLOCKS]; /* of the passes in flight, as batches */
+    fg_row_candidates *host_candidates[FG__GPU_BLOCKS];
+    float *host_logits[FG__GPU_BLOCKS];
+    unsigned n_submitted, n_waited; /* the difference is in flight */
     uint64_t n_passes;
     fg__gpu_graph *graphs;
 } fg__gpu_plan;
@@ -1128,6 +1133,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     plan->draws_at = at, at += graph->max_rows * 3;
     for (i = 0; i < graph->n_groups; i++) plan->slots_at[i] = at, at += graph->max_tokens;
     plan->head_words = at;
+    plan->feed_at = at, at += graph->max_tokens;
     for (i = 0; i < graph->n_groups; i++) plan->tables_at[i] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
     for (i = 0; i < plan->n_sets; i++) {
         fg__gpu_set *set = &plan->sets[i];
@@ -1160,8 +1166,8 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     memset(memory, 0, sizeof(*memory));
     for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
     memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->tops_bytes + plan->batch_words * 4 +
-                          plan->products_bytes + plan->workspace_bytes + (size_t)plan->acts_rows * sizeof(float) +
-                          (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
+                          plan->products_bytes + plan->workspace_bytes + FG__GPU_BLOCKS * fg__gpu_logits_bytes(plan) +
+                          (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
     memory->total = memory->kv + memory->activations;
 }
 
@@ -1189,17 +1195,17 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
         if ((r = fg__gpu_take_host(d, plan->batch_words * 4, &at)) != FG_OK) return r;
         plan->batches[i].at = (int32_t *)at;
         if ((r = fg__gpu_check(d, d->api.event_create(&plan->batches[i].event, 2), "an event")) != FG_OK) return r;
+        if ((r = fg__gpu_take_host(d, row_bytes, &at)) != FG_OK) return r;
+        plan->host_rows[i] = (fg_row_result *)at;
+        if ((r = fg__gpu_take_host(d, fg__gpu_logits_bytes(plan), &at)) != FG_OK) return r;
+        plan->host_logits[i] = (float *)at;
+        if ((r = fg__gpu_take_host(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &at)) != FG_OK) return r;
+        plan->host_candidates[i] = (fg_row_candidates *)at;
+        if (plan->sample_op >= 0 && (r = fg__gpu_take(d, fg__gpu_logits_bytes(plan), &plan->logits[i])) != FG_OK) return r;
     }
     if ((r = fg__gpu_take_host(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &at)) != FG_OK) return r;
     plan->host_pairs = (int32_t *)at;
-    if ((r = fg__gpu_check(d, d->api.event_create(&plan->paired, 2), "an event")) != FG_OK) return r;
-    if ((r = fg__gpu_take_host(d, row_bytes, &at)) != FG_OK) return r;
-    plan->host_rows = (fg_row_result *)at;
-    if ((r = fg__gpu_take_host(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &at)) != FG_OK) return r;
-    plan->host_candidates = (fg_row_candidates *)at;
-    if ((r = fg__gpu_take_host(d, fg__gpu_logits_bytes(plan), &at)) != FG_OK) return r;
-    plan->host_logits = (float *)at;
-    return FG_OK;
+    return fg__gpu_check(d, d->api.event_create(&plan->paired, 2), "an event");
 }
 
 /* ---- Steps: the arguments of an op's kernels, all but what a pass's size sets. ---- */
@@ -1727,13 +1733,14 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
     for (i = 0; plan->graphs && i < FG__GPU_GRAPHS; i++) fg__gpu_graph_drop(d, &plan->graphs[i]);
     for (i = 0; i < FG__GPU_BLOCKS; i++) {
         fg__gpu_give_host(d, plan->batches[i].at);
+        fg__gpu_give_host(d, plan->host_rows[i]);
+        fg__gpu_give_host(d, plan->host_logits[i]);
+        fg__gpu_give_host(d, plan->host_candidates[i]);
+        fg__gpu_give(d, &plan->logits[i]);
         if (plan->batches[i].event) (void)d->api.event_destroy(plan->batches[i].event);
     }
     if (plan->paired) (void)d->api.event_destroy(plan->paired);
     fg__gpu_give_host(d, plan->host_pairs);
-    fg__gpu_give_host(d, plan->host_rows);
-    fg__gpu_give_host(d, plan->host_candidates);
-    fg__gpu_give_host(d, plan->host_logits);
     for (i = 0; i < FG_MAX_GROUPS; i++) fg__gpu_give(d, &plan->pools[i]);
     fg__gpu_give(d, &plan->pairs);
     fg__gpu_give(d, &plan->candidates);
@@ -1804,21 +1811,49 @@ static fg_result fg__gpu_prepare(fg_device *handle, const fg_graph *graph, fg_pl
    Passes
    ================================================================================================ */
 
+/* Tokens that the pass before makes, from its results, which are still where it left them. */
+static fg_result fg__gpu_feed(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_batch *batch) {
+    fg__gpu_launcher l;
+    fg_gpu_feed_args args;
+    fg_result r;
+    int i;
+    if (!batch->feed || batch->first_op > 0) return FG_OK;
+    for (i = 0; i < batch->n_tokens; i++)
+        if (batch->feed[i] >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
+    memcpy(to->at + plan->feed_at, batch->feed, (size_t)batch->n_tokens * sizeof(int32_t));
+    if ((r = fg__gpu_send_words(plan, to, plan->feed_at, (size_t)batch->n_tokens)) != FG_OK) return r;
+    memset(&l, 0, sizeof(l));
+    l.plan = plan;
+    memset(&args, 0, sizeof(args));
+    args.tokens = fg__gpu_word(plan, plan->tokens_at);
+    args.feed = fg__gpu_word(plan, plan->feed_at);
+    args.rows = plan->rows.at;
+    args.count = fg__gpu_word(plan, 0);
+    args.row_words = (int32_t)(sizeof(fg_row_result) / 4);
+    args.max_rows = batch->n_tokens;
+    return fg__gpu_launch(&l, FG_GPU_KERNEL_feed, &args);
+}
+
 /* The results of a pass to pinned memory. */
 static fg_result fg__gpu_ask_results(fg__gpu_plan *plan, const fg_batch *batch) {
     fg__gpu_device *d = plan->device;
+    int turn = (int)(plan->n_submitted % FG__GPU_BLOCKS);
     const fg_op *op;
     size_t n = (size_t)batch->n_rows;
     fg_result r;
     if (plan->sample_op < batch->first_op || n == 0 || (batch->n_ops && plan->sample_op >= batch->first_op + batch->n_ops)) return FG_OK;
     op = &plan->graph->ops[plan->sample_op];
-    r = fg__gpu_check(d, d->api.copy_to_host(plan->host_rows, plan->rows.at, n * sizeof(fg_row_result), d->compute), "asking for results");
+    r = fg__gpu_check(d, d->api.copy_to_host(plan->host_rows[turn], plan->rows.at, n * sizeof(fg_row_result), d->compute), "asking for results");
     if (r == FG_OK && batch->draws)
-        r = fg__gpu_check(d, d->api.copy_to_host(plan->host_candidates, plan->candidates.at, n * sizeof(fg_row_candidates), d->compute),
+        r = fg__gpu_check(d, d->api.copy_to_host(plan->host_candidates[turn], plan->candidates.at, n * sizeof(fg_row_candidates), d->compute),
                           "asking for candidates");
+    if (r == FG_OK && batch->draws)
+        r = fg__gpu_check(d, d->api.copy_on_device(plan->logits[turn].at, fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float), d->compute),
+                          "keeping logits");
     if (r != FG_OK || !batch->want_logits) return r;
     return fg__gpu_check(d,
-                         d->api.copy_to_host(plan->host_logits, fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float), d->compute),
+                         d->api.copy_to_host(plan->host_logits[turn], fg__gpu_slot(plan, op->src, 0), n * (size_t)op->n * sizeof(float),
+                                             d->compute),
                          "asking for logits");
 }
 
@@ -1836,6 +1871,7 @@ static fg_result fg__gpu_pass(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_ba
     fg__gpu_fill_batch(plan, to->at, batch, &key);
     if (d->has_copied) r = fg__gpu_check(d, d->api.stream_wait_event(d->compute, d->copied, 0), "ordering a pass");
     if (r == FG_OK) r = fg__gpu_send_batch(plan, to, batch);
+    if (r == FG_OK) r = fg__gpu_feed(plan, to, batch);
     if (r == FG_OK) r = fg__gpu_run(plan, &key);
     if (r == FG_OK) r = fg__gpu_ask_results(plan, batch);
     if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(d->passed, d->compute), "ending a pass");
@@ -1846,18 +1882,21 @@ static fg_result fg__gpu_pass(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_ba
 static fg_result fg__gpu_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
     fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
-    fg__gpu_batch *to = &plan->batches[plan->n_passes % FG__GPU_BLOCKS];
+    fg__gpu_batch *to = &plan->batches[plan->n_submitted % FG__GPU_BLOCKS];
     fg_result r;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
+    if (plan->n_submitted - plan->n_waited >= FG__GPU_BLOCKS) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
     if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
     r = fg__gpu_pass(plan, to, batch);
-    plan->last = r == FG_OK ? to : NULL;
-    plan->want_logits = batch->want_logits;
-    plan->has_draws = batch->draws != NULL;
-    to->busy = d->has_passed = r == FG_OK;
-    if (r != FG_OK) fg__gpu_settle(d); /* what was begun of it */
+    to->want_logits = batch->want_logits;
+    to->has_draws = batch->draws != NULL;
+    to->busy = r == FG_OK;
+    if (r == FG_OK) {
+        plan->n_submitted++;
+        d->has_passed = true;
+    } else fg__gpu_settle(d); /* what was begun of it */
     fg__gpu_leave(d);
     return r;
 }
@@ -1865,28 +1904,27 @@ static fg_result fg__gpu_submit(fg_device *handle, fg_plan *plan_handle, const f
 static fg_result fg__gpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
     fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
-    fg_result r = FG_OK;
+    int turn = (int)(plan->n_waited % FG__GPU_BLOCKS);
+    fg_result r;
     memset(output, 0, sizeof(*output));
-    if (plan->last) {
-        if ((r = fg__gpu_enter(d)) != FG_OK) return r;
-        r = fg__gpu_batch_wait(d, plan->last);
-        plan->last = NULL;
-        fg__gpu_leave(d);
-    }
+    if (plan->n_waited == plan->n_submitted) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "no pass is in flight");
+    plan->n_waited++;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    r = fg__gpu_batch_wait(d, &plan->batches[turn]);
+    fg__gpu_leave(d);
     if (r != FG_OK || plan->sample_op < 0) return r;
-    output->rows = plan->host_rows;
-    if (plan->has_draws) output->candidates = plan->host_candidates;
-    if (plan->want_logits) output->logits = plan->host_logits;
+    output->rows = plan->host_rows[turn];
+    if (plan->batches[turn].has_draws) output->candidates = plan->host_candidates[turn];
+    if (plan->batches[turn].want_logits) output->logits = plan->host_logits[turn];
     return FG_OK;
 }
 
 static fg_result fg__gpu_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
     fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
-    const fg_op *op = plan->sample_op < 0 ? NULL : &plan->graph->ops[plan->sample_op];
-    if (!op || row < 0 || row >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
-    return fg__gpu_read(handle, &plan->memory,
-                        plan->slot_at[op->src] + ((size_t)row * (size_t)plan->graph->slots[op->src].width + (size_t)op->src_col) * sizeof(float), logits,
-                        (size_t)op->n * sizeof(float));
+    int n = plan->sample_op < 0 ? 0 : plan->graph->ops[plan->sample_op].n, turn = (int)((plan->n_waited + 1) % FG__GPU_BLOCKS);
+    if (!n || row < 0 || row >= plan->graph->max_rows || !plan->batches[turn].has_draws)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    return fg__gpu_read(handle, &plan->logits[turn], (size_t)row * (size_t)n * sizeof(float), logits, (size_t)n * sizeof(float));
 }
 
 static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {

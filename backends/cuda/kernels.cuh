@@ -928,6 +928,13 @@ FG_BODY void fgk_gather(const fg_gpu_gather_args *a) {
              fgk_load((const float *)a->src + (int64_t)(int32_t)fgk_load_u32((const int32_t *)a->rows + row) * a->src_stride + i));
 }
 
+FG_BODY void fgk_feed(const fg_gpu_feed_args *a) {
+    int t = fgk_block_x() * FG_GPU_THREADS + fgk_thread(), row;
+    if (t >= fgk_count(a->count)) return;
+    row = (int)fgk_load_u32((const int32_t *)a->feed + t);
+    if (row >= 0) fgk_store_u32((int32_t *)a->tokens + t, fgk_load_u32((const int32_t *)a->rows + (int64_t)row * a->row_words));
+}
+
 /* A thread copies its 16 bytes of every pair of blocks in their order, so that copies may build on each other. */
 FG_BODY void fgk_copy(const fg_gpu_copy_args *a) {
     uint64_t at = ((uint64_t)fgk_block_x() * FG_GPU_THREADS + (uint64_t)fgk_thread()) * 16;
@@ -1265,6 +1272,7 @@ FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
 FG_KERNEL(finish, gemm, FG_GPU_THREADS, fgk_finish_product(&args))
 FG_KERNEL(act_mul, act_mul, FG_GPU_THREADS, fgk_act_mul(&args))
 FG_KERNEL(gather, gather, FG_GPU_THREADS, fgk_gather(&args))
+FG_KERNEL(feed, feed, FG_GPU_THREADS, fgk_feed(&args))
 FG_KERNEL(sample, sample, FG_GPU_GEMV_THREADS, fgk_sample(&args))
 FG_KERNEL(choose, sample, FG_GPU_GEMV_THREADS, fgk_choose(&args))
 FG_KERNEL(top, top, FG_GPU_GEMV_THREADS, fgk_top(&args))

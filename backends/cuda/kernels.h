@@ -171,6 +171,12 @@ typedef struct fg_gpu_gather_args {
     int32_t n, src_stride, dst_stride, max_rows;
 } fg_gpu_gather_args;
 
+/* tokens[t] = first word of rows[feed[t]], where feed[t] is not negative: what the pass before has drawn */
+typedef struct fg_gpu_feed_args {
+    uint64_t tokens, feed, rows, count;
+    int32_t row_words, max_rows;
+} fg_gpu_feed_args;
+
 /* What `sample` found in a piece of a row: the highest logit (as a key that orders as it does), its lowest id, and the sum of
    exp(logit - highest). */
 typedef struct fg_gpu_sample_part {
@@ -253,6 +259,7 @@ typedef struct fg_gpu_copy_args {
     X(finish, gemm)                 \
     X(act_mul, act_mul)             \
     X(gather, gather)               \
+    X(feed, feed)                   \
     X(sample, sample)               \
     X(choose, sample)               \
     X(top, top)                     \
@@ -380,6 +387,8 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         const fg_gpu_gather_args *a = (const fg_gpu_gather_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
     }
+    if (kernel == FG_GPU_KERNEL_feed)
+        return fg_gpu_shape_make(fg_gpu_ceil(((const fg_gpu_feed_args *)args)->max_rows, FG_GPU_THREADS), 1, FG_GPU_THREADS);
     if (kernel == FG_GPU_KERNEL_copy)
         return fg_gpu_shape_make((int32_t)((((const fg_gpu_copy_args *)args)->block_bytes / 16 + FG_GPU_THREADS - 1) / FG_GPU_THREADS), 1,
                                  FG_GPU_THREADS);

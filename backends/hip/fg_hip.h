@@ -71,9 +71,9 @@ static const int fg__hip_attributes[FG__GPU_ATTRIBUTES] = {74, 87, 63, -1, -1, -
 static const fg__gpu_driver fg__hip_driver = {
     "hip", "HIP", "FASTGEN_HIP_LIBRARY",
 #if FG__WINDOWS
-    {"amdhip64_6.dll", "amdhip64.dll"},
+    {"amdhip64_7.dll", "amdhip64_6.dll", "amdhip64.dll"},
 #else
-    {"libamdhip64.so", "libamdhip64.so.6"},
+    {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
 #endif
     fg__hip_names, fg__hip_attributes, 50300000, true, fg__hip_compile,
 };

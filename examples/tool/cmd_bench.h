@@ -522,6 +522,7 @@ static int cmd_bench(tool_args *args) {
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0) {
         fg_engine_get_desc(b.s.engine, &desc);
+        put_used_backend_first(b.s.engine, &desc);
         fg_engine_get_device(b.s.engine, &caps);
         bench_split_model(&b, &desc);
         if (args->json) print_bench_json(&b, &desc, &caps);

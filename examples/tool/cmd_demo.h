@@ -341,6 +341,7 @@ static int demo_open(demo *d) {
     result = create_engine(d->args, &desc, &d->s);
     if (result != 0) return result;
     fg_engine_get_desc(d->s.engine, &desc);
+    put_used_backend_first(d->s.engine, &desc);
     d->token_budget = desc.token_budget;
     describe_device(&desc, &caps);
     snprintf(d->device, sizeof(d->device), "%s: %s", desc.backends[0]->name, caps.name);

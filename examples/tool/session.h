@@ -297,6 +297,15 @@ static void describe_device(const fg_engine_desc *engine, fg_device_caps *caps) 
     backend->close(device);
 }
 
+/* What an engine fell through to comes first, for those who say what was measured. */
+static void put_used_backend_first(const fg_engine *engine, fg_engine_desc *desc) {
+    const char *used = fg_engine_get_backend(engine);
+    int i;
+    for (i = 0; i < FG_MAX_BACKENDS && desc->backends[i]; i++)
+        if (strcmp(desc->backends[i]->name, used) == 0) desc->backends[0] = desc->backends[i];
+    if (strcmp(used, "cpu") == 0) desc->backends[0] = fg_backend_cpu();
+}
+
 static const char *finish_name(fg_finish finish) {
     static const char *const names[5] = {"none", "stop", "length", "cancelled", "error"};
     return names[finish];
