@@ -121,6 +121,7 @@ static void gpu_check_swap(const char *path) {
         block[1] = cpu_attn_block(&c, rig, 0, 3);
         CHECK(b->swap_blocks(rig->device, rig->plan, 0, block, 1, NULL, true, &bytes) == FG_OK && bytes > 2 * 16 * 32);
         host = (uint8_t *)calloc(3, bytes);
+        CHECK(b->swap_blocks(rig->device, rig->plan, 0, block + 1, 1, host, false, NULL) == FG_OK); /* zeros, whatever was there */
         CHECK(b->swap_blocks(rig->device, rig->plan, 0, block, 2, host, true, NULL) == FG_OK);
         for (i = 0; i < bytes; i++) other += host[i] != host[bytes + i];
         CHECK(other > 0);
