@@ -153,19 +153,37 @@ unit() {
     fi
 }
 
-target_test() {
-    unit test
-    if [ -z "$TESTS" ]; then
-        if target_tool && target_examples; then
-            export TOOL="$RUN $BUILD/fastgen$EXE"
-            tests_of tool sh tests/test_tool.sh
-            compile serve_client tests/serve_client.c
-            export CLIENT="$RUN $BUILD/serve_client$EXE"
-            tests_of serve sh tests/test_serve.sh
-        else
-            failed=$((failed + 1))
-        fi
+# Tests of the tool and its server; the counts go into a file.
+tool_tests() {
+    if target_tool && target_examples && compile serve_client tests/serve_client.c; then
+        export TOOL="$RUN $BUILD/fastgen$EXE" CLIENT="$RUN $BUILD/serve_client$EXE"
+        tests_of tool sh tests/test_tool.sh
+        tests_of serve sh tests/test_serve.sh
+    else
+        failed=$((failed + 1))
     fi
+    echo "$passed $failed $skipped" >"$BUILD/tool_tests.counts"
+}
+
+# The tool's tests run beside the library's, whose output is shown first.
+target_test() {
+    if [ -n "$TESTS" ]; then
+        unit test
+        totals
+        return
+    fi
+    mkdir -p "$BUILD"
+    echo "0 1 0" >"$BUILD/tool_tests.counts" # until it has ended
+    tool_tests >"$BUILD/tool_tests.log" 2>&1 &
+    others=$!
+    trap 'kill $others 2>/dev/null; exit 1' INT TERM
+    unit test
+    wait $others || true
+    cat "$BUILD/tool_tests.log"
+    read -r more_passed more_failed more_skipped <"$BUILD/tool_tests.counts"
+    passed=$((passed + more_passed))
+    failed=$((failed + more_failed))
+    skipped=$((skipped + more_skipped))
     totals
 }
 

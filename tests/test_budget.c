@@ -251,6 +251,7 @@ static void test_budget_saturate(void) {
     w->options.per_kv_token = 0;
     fg_engine_get_desc(w->e, &d);
     fg_engine_free(w->e);
+    w->e = NULL;
     d.saturate_budget = true;
     d.backend_options = &w->options;
     d.device = NULL;
