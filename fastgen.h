@@ -17238,6 +17238,7 @@ typedef struct fg__gemm_job {
     size_t stride, out_stride;
     float *out;
     int m, n;
+    bool once;  /* few tokens: weights are read for them alone */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
@@ -17259,6 +17260,7 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     job.m = m;
     job.n = job.left = job.each = 0;
     job.first = true;
+    job.once = false;
     job.form = FG__FORM_SIGNED;
     job.offset = job.together = 0;
     job.next = (const uint8_t *)panel + FG__GEMM_AHEAD;
@@ -17269,12 +17271,14 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
 static FG__ALWAYS_INLINE void fg__fetch_plan(fg__gemm_job *job, int bytes, int pieces) {
     job->left = bytes;
     job->each = (bytes / pieces + 64) / 64 * 64;
+    job->once = job->m <= 4;
 }
 
 static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     int i;
     if (job->left <= 0) return;
-    for (i = 0; i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0); /* read once: not to push out the rest */
+    for (i = 0; job->once && i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0); /* not to push out the rest */
+    for (i = 0; !job->once && i < job->each; i += 64) __builtin_prefetch(job->next + i);
     job->next += job->each;
     job->left -= job->each;
 }
