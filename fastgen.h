@@ -320,7 +320,8 @@ typedef struct fg_backend fg_backend;
 typedef struct fg_device_caps fg_device_caps;
 
 typedef enum fg_policy {
-    FG_POLICY_SPLITFUSE = 0, /* decodes first, prompts split and fused to fill the budget evenly */
+    FG_POLICY_SPLITFUSE = 0, /* decodes first, prompts split and fused to fill the budget evenly, of those that come together
+                                the shortest first */
     FG_POLICY_PREFILL_FIRST, /* prompt passes pre-empt decodes */
     FG_POLICY_ORCA,          /* whole prompts beside decodes */
     FG_POLICY_STATIC         /* a batch is taken together and ends together */
@@ -10847,6 +10848,7 @@ static inline float fg__exp_negative(float x) {
 }
 
 #define FG__EXP_BLOCK 64
+#define FG__EXP_PARTS 512 /* of a vocabulary */
 
 #if FG__X86
 /* The same with registers twice as wide; without FMA, so that the results are the same. */
@@ -11087,13 +11089,15 @@ static int32_t fg__draw_candidate(fg__candidate *c, int n, float temperature, do
     return c[last].id;
 }
 
-/* The same from the whole vocabulary: one walk adds up blocks, the other finds the block and the token in it. */
+/* The same from the whole vocabulary: one walk adds up parts of it, then the part is found, the block in it, and the token. */
 static int32_t fg__draw_any(const float *x, int n, float max, float temperature, double u) {
     float w[FG__EXP_BLOCK];
-    double sum = 0.0;
+    double sums[FG__EXP_PARTS], sum = 0.0;
+    int blocks = (n + FG__EXP_BLOCK - 1) / FG__EXP_BLOCK, part = (blocks + FG__EXP_PARTS - 1) / FG__EXP_PARTS * FG__EXP_BLOCK;
     int i, j, length = 0, last = -1;
-    u *= fg__sum_exp(x, n, max, temperature);
-    for (i = 0; i < n; i += FG__EXP_BLOCK, u -= sum) {
+    for (i = 0; i < n; i += part) sum += sums[i / part] = fg__sum_exp(x + i, FG__MIN(part, n - i), max, temperature);
+    for (u *= sum, i = 0; i < n && u >= sums[i / part]; i += part) u -= sums[i / part];
+    for (; i < n; i += FG__EXP_BLOCK, u -= sum) {
         length = FG__MIN(FG__EXP_BLOCK, n - i);
         sum = fg__exp_block(x + i, length, max, temperature, w);
         if (u < sum) break;
@@ -11845,6 +11849,8 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
 
    Order: a sequence's `rank` is the pass in which it arrived minus its head start (priority x head_start). The lower rank
    goes first. Since rank never changes while newcomers' ranks grow, everybody becomes the first some time: ageing.
+   Who waits to begin lets others ahead by the length of the prompt, a pass for each FG__PATIENCE tokens, as if by the time when
+   it ought to be through (earliest deadline first; Liu and Layland 1973): of prompts that come together the shortest goes first.
    Under pressure the sequence of highest rank is preempted: it gives back its blocks, waits in its old place, and later
    computes its tokens again. The first in the order is never preempted, and alone it fits the pool: there is no deadlock.
    ================================================================================================ */
@@ -11853,6 +11859,7 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
 typedef struct fg__seq {
     int64_t rank;
     int64_t head_start;     /* passes it was let ahead when it arrived */
+    int32_t patience;       /* passes it lets others ahead until it begins, part of its rank; then 0 */
     uint64_t serial;        /* breaks ties: order of arrival */
     const int32_t *tokens;  /* prompt and what was generated so far */
     int32_t n_tokens;       /* known tokens */
@@ -11890,7 +11897,7 @@ typedef struct fg__cost {
     int64_t n;
 } fg__cost;
 
-enum { FG__COST_TOKENS = 256, FG__COST_KV = 4096 };
+enum { FG__COST_TOKENS = 256, FG__COST_KV = 4096, FG__PATIENCE = 32, FG__PATIENCE_MOST = 4096 };
 
 typedef struct fg__sched {
     const fg__env *env;
@@ -12034,12 +12041,17 @@ static fg_result fg__sched_init(fg__sched *s, const fg__env *env, fg__kv *kv, co
     return FG_ERROR_OUT_OF_MEMORY;
 }
 
-/* Takes in a sequence whose tokens, kv and flags are set. `head_start`: passes it is let ahead. The list of the waiting
+/* What a prompt of n tokens lets others ahead by. The other policies are first come, first served, as published. */
+static int32_t fg__sched_patience(const fg__sched *s, int32_t n) {
+    return s->policy == FG_POLICY_SPLITFUSE ? FG__MIN(n, FG__PATIENCE_MOST) / FG__PATIENCE : 0;
+}
+
+/* Takes in a sequence whose tokens, kv, flags and patience are set. `head_start`: passes it is let ahead. The list of the waiting
    has room for everybody, so that preemption needs no memory. */
 static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     if (!fg__seq_list_reserve(s->env, &s->waiting, s->waiting.count + s->running.count + 1))
         return FG_ERROR_OUT_OF_MEMORY;
-    seq->rank = (int64_t)s->n_passes - head_start;
+    seq->rank = (int64_t)s->n_passes - head_start + seq->patience;
     seq->head_start = head_start;
     seq->serial = s->next_serial++;
     fg__seq_list_insert(&s->waiting, seq);
@@ -12306,6 +12318,8 @@ static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
     s->owed += (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq));
     seq->n_computed = seq->n_cached;
     fg__seq_list_remove(&s->waiting, seq);
+    seq->rank -= seq->patience;
+    seq->patience = 0;
     seq->running = true;
     fg__seq_list_insert(&s->running, seq);
     return true;
@@ -20994,7 +21008,10 @@ static void fg__engine_take_inbox(fg_engine *e) {
     e->n_inbox = 0;
     fg__mutex_unlock(&e->lock);
     for (; r; r = next) {
-        fg_result result = fg__sched_add(&e->sched, &r->samples[0].seq, (int64_t)r->desc.priority * e->desc.priority_head_start);
+        fg__seq *seq = &r->samples[0].seq;
+        fg_result result;
+        seq->patience = fg__sched_patience(&e->sched, seq->n_tokens);
+        result = fg__sched_add(&e->sched, seq, (int64_t)r->desc.priority * e->desc.priority_head_start);
         next = r->next;
         r->taken = true;
         if (result != FG_OK) fg__request_end(e, r, FG_FINISH_ERROR, result);

@@ -14,6 +14,7 @@ typedef struct sched_world {
     sched_user users[KV_MAX_SEQS];
     int budget;
     int n_ended, n_added;
+    int patience; /* of new ones */
     uint64_t pass_tokens, pass_prompts, pass_decodes; /* of the last pass */
 } sched_world;
 
@@ -66,6 +67,7 @@ static void sched_start(sched_world *t, sched_user *u, int n_prompt, int target,
     u->seq.tokens = u->tokens;
     u->seq.n_tokens = n_prompt;
     u->seq.no_match = u->seq.every_row = every_row;
+    u->seq.patience = t->patience;
     u->target = target;
     kv_hashes(u->tokens, n_prompt, u->hashes);
     CHECK(fg__sched_add(&t->s, &u->seq, head_start) == FG_OK);
@@ -87,6 +89,7 @@ static void sched_add_random(sched_world *t) {
     int n_prompt = 1 + kv_below(&t->w, kv_below(&t->w, 2) ? 12 : KV_MAX_TOKENS - 1);
     int target = n_prompt + 1 + kv_below(&t->w, kv_below(&t->w, 3) ? 12 : 60);
     if (!u) return;
+    t->patience = kv_below(&t->w, 16);
     kv_tokens(&t->w, u->tokens, n_prompt);
     sched_start(t, u, n_prompt, FG__MIN(target, KV_MAX_TOKENS), kv_below(&t->w, 3) * 16, kv_below(&t->w, 12) == 0);
 }
@@ -502,6 +505,37 @@ static void test_sched_short_waits_for_blocks(void) {
     sched_free(t);
 }
 
+static sched_user *sched_add_patient(sched_world *t, int n_prompt, int patience) {
+    t->patience = patience;
+    return sched_add(t, n_prompt, n_prompt + 2, 0);
+}
+
+/* Of those that come together the shortest begins first; a long one begins after as many passes as it is patient, whoever
+   comes; and once it has begun it is as old as it is: no short one takes its blocks. */
+static void test_sched_patience(void) {
+    sched_world *t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16);
+    sched_user *book = sched_add_patient(t, 60, 6), *page = sched_add_patient(t, 30, 3), *line = sched_add_patient(t, 10, 1);
+    int passes;
+    CHECK(fg__sched_patience(&t->s, 31) == 0 && fg__sched_patience(&t->s, 640) == 20 && fg__sched_patience(&t->s, 1 << 30) == 128);
+    t->s.even_split = false;
+    sched_pass(t, 16);
+    CHECK(line->seq.n_computed == 10 && page->seq.n_computed == 6 && book->seq.n_computed == 0);
+    CHECK(page->seq.patience == 0 && page->seq.rank == 0 && book->seq.rank == 6);
+    while (page->seq.n_computed < 30) sched_pass(t, 16);
+    for (passes = 2; !book->seq.n_computed && passes < 20; passes++) {
+        if (sched_free_user(t)) sched_add_patient(t, 15, 1);
+        sched_pass(t, 16);
+    }
+    CHECK(passes <= 8 && book->seq.rank == 0 && book->seq.patience == 0);
+    while (sched_first(t)) sched_pass(t, 16);
+    CHECK(book->seq.n_preemptions == 0);
+    sched_free(t);
+
+    t = sched_new(FG_POLICY_ORCA, 90, 16, 16);
+    CHECK(fg__sched_patience(&t->s, 640) == 0); /* first come, first served */
+    sched_free(t);
+}
+
 static void run_sched_tests(void) {
     RUN(test_sched_even_split);
     RUN(test_sched_splitfuse);
@@ -514,6 +548,7 @@ static void run_sched_tests(void) {
     RUN(test_sched_extremes);
     RUN(test_sched_short_behind_long);
     RUN(test_sched_short_waits_for_blocks);
+    RUN(test_sched_patience);
     RUN(test_sched_random_splitfuse);
     RUN(test_sched_random_prefill_first);
     RUN(test_sched_random_orca);
