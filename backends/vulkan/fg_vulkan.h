@@ -1620,6 +1620,7 @@ typedef struct fg__vk_step {
     fg__vk_push push;
     fg__vk_use uses[FG__VK_MAX_USES];
     int n_uses, groups; /* workgroups across */
+    int tile[3];        /* ATTENTION: rows of a tile, as pipelines */
     bool per_row, draws; /* draws: only in passes with fg_batch.draws */
 } fg__vk_step;
 
@@ -2202,6 +2203,28 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
+/* Bytes of shared memory of an attention kernel; see shaders/attention.comp. */
+static size_t fg__vk_attention_bytes(int shader, fg_type type, int head_dim, int rows) {
+    size_t r = (size_t)rows, dims = fg__round_up((size_t)head_dim, 4);
+    (void)shader;
+    (void)type;
+    return 4 * (dims * r + 64 * (r + 4) + 64 + 17 * r);
+}
+
+/* The kernels of an attention. Of a pass of few tokens a tile has as many rows as heads share a KV head, at most 16. */
+static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) {
+    const fg_op *op = &plan->graph->ops[step->op];
+    fg_type type = plan->graph->groups[op->group].kv_type;
+    int i;
+    for (i = 0; i < 3; i++) {
+        int shader = FG__VK_SHADER_ATTENTION, rows = 1, most = i == 2 ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16);
+        while (rows < most) rows *= 2;
+        while (rows > 1 && fg__vk_attention_bytes(shader, type, op->head_dim, rows) > plan->device->properties.limits.shared_bytes) rows /= 2;
+        step->tile[i] = rows;
+        step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, (int)type, op->head_dim, rows, 0);
+    }
+}
+
 /* Blocks of a layer from `piece * piece_blocks` on. */
 static fg__vk_layer *fg__vk_layer_piece(const fg__vk_plan *plan, int group, int layer, int piece) {
     return &plan->layers[plan->piece_of[group] + layer * plan->n_pieces[group] + piece];
@@ -2235,10 +2258,8 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     b->at[7] = fg__vk_whole(&layer->v);
     fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->layer_of[op->group] + op->group_layer, rope);
     fg__vk_bind_slot(plan, step, &b->at[2], op->src, op->src_col, q, rope, &p->src_col, &p->src_stride);
-    step->groups = rope ? op->n_head + 2 * op->n_kv_head : op->n_head;
-    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, rope ? FG__VK_SHADER_ROPE_KV : FG__VK_SHADER_ATTENTION,
-                                                   (int)group->kv_type, op->head_dim, 0, 0));
     if (!rope) {
+        fg__vk_choose_attention(plan, step);
         fg__vk_bind_slot(plan, step, &b->at[3], op->dst, op->dst_col, q, true, &p->dst_col, &p->dst_stride);
         if (plan->n_pieces[op->group] == 1) return;
         b->at[4].buffer = plan->memory.chunk->buffer;
@@ -2247,6 +2268,8 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
         fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 1 + FG__VK_MODES, true);
         return;
     }
+    step->groups = op->n_head + 2 * op->n_kv_head;
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_ROPE_KV, (int)group->kv_type, op->head_dim, 0, 0));
     fg__vk_bind_vector(plan, step, &b->at[1], op->weight, FG__VK_HAS_WEIGHT);
     fg__vk_bind_vector(plan, step, &b->at[4], op->weight2, FG__VK_HAS_WEIGHT2);
     fg__vk_bind_vector(plan, step, &b->at[5], op->n_rot ? op->bias : -1, 0);
@@ -2393,6 +2416,7 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
         if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
         down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + 31) / 32;
     }
+    if (step->kind == FG_OP_ATTENTION) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
     if (d->rungs & FG_VULKAN_PUSH) {
         fg__vk_write_info writes[FG__VK_BINDINGS];
