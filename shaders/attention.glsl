@@ -1,7 +1,7 @@
 /* What the kernels of attention share. A workgroup takes a tile: up to ROWS rows of queries, which are tokens of one sequence
    and heads that read the same KV head, so that K and V are read once for all of them. It goes over the positions 64 at a time, from
    multiples of 64 on, with an online softmax; a position that a row does not see adds nothing to it, so that its result does not
-   depend on the others of the tile. Of a KV pool in pieces each pass takes the blocks of one, and dst and state hold the sums
+   depend on the others of the tile, nor on ROWS. Of a KV pool in pieces each pass takes the blocks of one, and dst and state hold the sums
    from one to the next. */
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
@@ -13,7 +13,7 @@ layout(set = 0, binding = 4) buffer State { vec2 state[]; }; /* of a token and h
 layout(set = 0, binding = 6) readonly buffer K { uint k_cache[]; };
 layout(set = 0, binding = 7) readonly buffer V { uint v_cache[]; };
 const int POSITIONS = 64;
-const int LANES = GROUP / ROWS < 8 ? GROUP / ROWS : 8; /* invocations of a row in softmax() */
+const int LANES = 4; /* invocations of a row in softmax(): always as many, for the order of sums */
 shared int row_of[POSITIONS];   /* words of the positions' K and V; -1: in another piece, or none */
 shared float lane_parts[2 * ROWS * LANES];
 shared float row_factor[ROWS];  /* of what was summed before; in the end the sums */

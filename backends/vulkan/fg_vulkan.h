@@ -18,10 +18,12 @@
 
    What a device has beyond that floor makes products faster: integer dot products (quantised weights; activations are rounded
    to bytes with a scale for each 32, as on the CPU), half floats and cooperative matrices of them (passes of many rows;
-   activations and weights are rounded to halves, sums are floats), push descriptors. Each is used where the device says that it is no emulation and where a product at
-   start-up agrees with the CPU's; else the next lower way does the work, and the log says so.
+   activations and weights are rounded to halves, sums are floats; and attention over a cache in F16 or Q8_0), push descriptors.
+   Each is used where the device says that it is no emulation and where a product and an attention at start-up agree with the
+   CPU's; else the next lower way does the work, and the log says so.
 
-   Results differ in their last bits with the number of rows of a pass, since few rows and many run different kernels. */
+   Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
+   kernels; attention's do so with cooperative matrices alone. */
 
 #ifndef FG_VULKAN_H
 #define FG_VULKAN_H
@@ -1910,7 +1912,7 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     memset(&size, 0, sizeof(size));
     size.type = FG__VK_SIZE_INFO;
     size.size = (uint32_t)d->subgroup;
-    if (p->shader == FG__VK_SHADER_GEMM_MATRIX) {
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX) {
         info.stage.next = &size;
         info.stage.flags = FG__VK_FULL_SUBGROUPS;
     }
@@ -2203,25 +2205,41 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
-/* Bytes of shared memory of an attention kernel; see shaders/attention.comp. */
-static size_t fg__vk_attention_bytes(int shader, fg_type type, int head_dim, int rows) {
-    size_t r = (size_t)rows, dims = fg__round_up((size_t)head_dim, 4);
-    (void)shader;
-    (void)type;
-    return 4 * (dims * r + 64 * (r + 4) + 64 + 17 * r);
+/* Bytes of shared memory of an attention kernel; see shaders/attention*.comp. */
+static size_t fg__vk_attention_bytes(int shader, int head_dim, int rows) {
+    size_t r = (size_t)rows, n = (size_t)head_dim, all = 4 * (64 + 10 * r); /* what attention.glsl has */
+    if (shader == FG__VK_SHADER_ATTENTION_MATRIX) return all + 2 * r * (fg__round_up(n, 32) + 8) + 2 * 64 * 40 + 4 * 64 * r + 2 * 72 * r;
+    if (shader == FG__VK_SHADER_ATTENTION_HALF) return all + 2 * fg__round_up(n, 8) * r + 6 * 64 * (r + 4);
+    return all + 4 * fg__round_up(n, 4) * r + 4 * 64 * (r + 4);
 }
 
-/* The kernels of an attention. Of a pass of few tokens a tile has as many rows as heads share a KV head, at most 16. */
+static bool fg__vk_tile_fits(const fg__vk_device *d, int shader, int head_dim, int rows) {
+    return fg__vk_attention_bytes(shader, head_dim, rows) <= d->properties.limits.shared_bytes;
+}
+
+/* The kernels of an attention. Halves hold what a cache of F16 or Q8_0 does, not the range of the others. Of a pass of few tokens a
+   tile has as many rows as heads share a KV head, at most 16. */
 static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) {
     const fg_op *op = &plan->graph->ops[step->op];
+    const fg__vk_device *d = plan->device;
+    const fg__vk_matrix_shape *m = &d->shape;
     fg_type type = plan->graph->groups[op->group].kv_type;
+    bool halves = type == FG_TYPE_F16 || type == FG_TYPE_Q8_0;
     int i;
     for (i = 0; i < 3; i++) {
-        int shader = FG__VK_SHADER_ATTENTION, rows = 1, most = i == 2 ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16);
+        int shader = halves && (d->rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = 0;
+        int rows = 1, most = i == 2 ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
         while (rows < most) rows *= 2;
-        while (rows > 1 && fg__vk_attention_bytes(shader, type, op->head_dim, rows) > plan->device->properties.limits.shared_bytes) rows /= 2;
+        while (rows > 1 && !fg__vk_tile_fits(d, shader, op->head_dim, rows)) rows /= 2;
+        if (tall > (int)m->m && !fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) tall /= 2;
+        if (i == 2 && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
+            fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
+            shader = FG__VK_SHADER_ATTENTION_MATRIX;
+            rows = tall;
+            shape = (int)(m->m << 24 | m->n << 16 | m->k << 8) | 128 / d->subgroup;
+        }
         step->tile[i] = rows;
-        step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, (int)type, op->head_dim, rows, 0);
+        step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, (int)type, op->head_dim, rows, shape);
     }
 }
 
@@ -2950,17 +2968,153 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
     return r;
 }
 
+enum { FG__VK_TRIAL_TOKENS = 71, FG__VK_TRIAL_HEADS = 4, FG__VK_TRIAL_SHARED = 2, FG__VK_TRIAL_DIM = 80, FG__VK_TRIAL_BLOCK = 32 };
+enum { FG__VK_TRIAL_Q = FG__VK_TRIAL_HEADS * FG__VK_TRIAL_DIM, FG__VK_TRIAL_WIDTH = 2 * FG__VK_TRIAL_Q };
+
+/* Attention over a cache in F16 as a graph, of rows of queries, keys and values. */
+typedef struct fg__vk_heads {
+    fg_op ops[5];
+    fg_slot slots[3];
+    fg_tensor tensor;
+    fg_weight *weights[1];
+    fg_graph graph;
+    fg_plan *plan;
+    int32_t numbers[FG__VK_TRIAL_TOKENS], ends[2]; /* tokens, positions and their places in the cache are 0, 1, ... */
+    float rows[FG__VK_TRIAL_TOKENS * FG__VK_TRIAL_WIDTH];
+} fg__vk_heads;
+
+static void fg__vk_heads_graph(fg__vk_heads *t) {
+    static const int types[5] = {FG_OP_EMBED, FG_OP_ROPE_KV, FG_OP_ATTENTION, FG_OP_GATHER_ROWS, FG_OP_SAMPLE};
+    static const int src[5] = {-1, 0, 0, 1, 2}, dst[5] = {0, -1, 1, 2, -1};
+    fg_graph *g = &t->graph;
+    fg_group *group = &g->groups[0];
+    uint64_t state = 1;
+    int i;
+    for (i = 0; i < (int)FG__COUNT(t->rows); i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        t->rows[i] = (float)((int)(state >> 48) - 0x8000) / 32768.0f;
+    }
+    for (i = 0; i < 5; i++) {
+        fg_op *op = &t->ops[i];
+        op->type = types[i];
+        op->layer = op->src2 = op->weight = op->weight2 = op->bias = -1;
+        op->src = src[i];
+        op->dst = dst[i];
+        op->n = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
+        op->n_head = FG__VK_TRIAL_HEADS;
+        op->n_kv_head = FG__VK_TRIAL_SHARED;
+        op->head_dim = FG__VK_TRIAL_DIM;
+        op->scale = 1;
+    }
+    t->ops[0].weight = 0;
+    t->ops[1].src2_col = FG__VK_TRIAL_Q;
+    t->ops[1].dst_col = FG__VK_TRIAL_Q + FG__VK_TRIAL_Q / 2;
+    for (i = 0; i < 3; i++) {
+        t->slots[i].name = "trial";
+        t->slots[i].width = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
+        t->slots[i].per_row = i == 2;
+    }
+    fg__vk_trial_tensor(&t->tensor, FG_TYPE_F32, FG__VK_TRIAL_WIDTH, FG__VK_TRIAL_TOKENS, t->rows);
+    group->n_layers = 1;
+    group->n_kv_head = FG__VK_TRIAL_SHARED;
+    group->head_dim = FG__VK_TRIAL_DIM;
+    group->block_tokens = FG__VK_TRIAL_BLOCK;
+    group->n_blocks = (FG__VK_TRIAL_TOKENS + FG__VK_TRIAL_BLOCK - 1) / FG__VK_TRIAL_BLOCK;
+    group->kv_type = FG_TYPE_F16;
+    g->n_groups = 1;
+    g->ops = t->ops;
+    g->n_ops = 5;
+    g->slots = t->slots;
+    g->n_slots = 3;
+    g->tensors = &t->tensor;
+    g->weights = t->weights;
+    g->n_weights = 1;
+    g->max_tokens = g->max_rows = FG__VK_TRIAL_TOKENS;
+    g->max_seqs = 1;
+    g->max_blocks_per_seq = group->n_blocks;
+    g->n_vocab = FG__VK_TRIAL_Q;
+}
+
+/* The largest error of one head of token t. */
+static double fg__vk_heads_error(const fg__vk_heads *t, int token, int head, const float *is) {
+    const float *q = &t->rows[token * FG__VK_TRIAL_WIDTH + head * FG__VK_TRIAL_DIM];
+    int k_at = FG__VK_TRIAL_Q + head / (FG__VK_TRIAL_HEADS / FG__VK_TRIAL_SHARED) * FG__VK_TRIAL_DIM, p, i;
+    double out[FG__VK_TRIAL_DIM] = {0}, sum = 0, worst = 0;
+    for (p = 0; p <= token; p++) {
+        const float *k = &t->rows[p * FG__VK_TRIAL_WIDTH + k_at], *v = k + FG__VK_TRIAL_Q / 2;
+        double score = 0, e;
+        for (i = 0; i < FG__VK_TRIAL_DIM; i++) score += (double)q[i] * (double)fg__f16_to_f32(fg__f32_to_f16(k[i]));
+        e = exp(score);
+        sum += e;
+        for (i = 0; i < FG__VK_TRIAL_DIM; i++) out[i] += e * (double)fg__f16_to_f32(fg__f32_to_f16(v[i]));
+    }
+    for (i = 0; i < FG__VK_TRIAL_DIM; i++) {
+        double off = fabs((double)is[i] - out[i] / sum);
+        if (!(off <= worst)) worst = off; /* NaN too */
+    }
+    return worst;
+}
+
+/* Tokens [first, end) in one pass. */
+static fg_result fg__vk_heads_run(fg__vk_device *d, fg__vk_heads *t, int first, int end, double *error) {
+    fg_batch batch;
+    fg_output output;
+    fg_result r;
+    int i, head;
+    memset(&batch, 0, sizeof(batch));
+    for (i = 0; i < FG__VK_TRIAL_TOKENS; i++) t->numbers[i] = i;
+    t->ends[1] = batch.n_tokens = batch.n_rows = end - first;
+    batch.n_seqs = 1;
+    batch.tokens = batch.positions = batch.slots[0] = t->numbers + first;
+    batch.rows = batch.tables[0] = t->numbers;
+    batch.cu_q = t->ends;
+    batch.kv_len = &end;
+    batch.want_logits = true;
+    if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
+    if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK) return r;
+    for (i = first; i < end; i++)
+        for (head = 0; head < FG__VK_TRIAL_HEADS; head++) {
+            double off = fg__vk_heads_error(t, i, head, output.logits + (i - first) * FG__VK_TRIAL_Q + head * FG__VK_TRIAL_DIM);
+            if (!(off <= *error)) *error = off;
+        }
+    return FG_OK;
+}
+
+/* The largest error of attention, of many tokens and of one. */
+static fg_result fg__vk_try_heads(fg__vk_device *d, double *error) {
+    fg__vk_heads *t = (fg__vk_heads *)fg__calloc(&d->env, 1, sizeof(fg__vk_heads));
+    fg_device *handle = (fg_device *)d;
+    fg_result r;
+    if (!t) return FG_ERROR_OUT_OF_MEMORY;
+    *error = 0;
+    fg__vk_heads_graph(t);
+    r = fg__vk_pack(handle, &t->tensor, FG_OP_EMBED, &t->weights[0], NULL);
+    if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, 0, FG__VK_TRIAL_TOKENS - 1, error);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, FG__VK_TRIAL_TOKENS - 1, FG__VK_TRIAL_TOKENS, error);
+    if (t->plan) fg__vk_release(handle, t->plan);
+    if (t->weights[0]) fg__vk_unpack(handle, t->weights[0]);
+    fg__free(&d->env, t);
+    return r;
+}
+
 /* Whether a rung's kernels compile, run and agree with the CPU. An error is one that is not the rung's. */
 static fg_result fg__vk_prove_one(fg__vk_device *d, int index, bool *good) {
     uint32_t bit = fg__vk_rungs[index].bit;
     fg_type type = bit == FG_VULKAN_PUSH ? FG_TYPE_F32 : bit == FG_VULKAN_DOT ? FG_TYPE_Q8_0 : FG_TYPE_F16;
+    const char *what = "a product";
     double error = 0, most = bit == FG_VULKAN_PUSH ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
     fg_result r = fg__vk_try(d, type, &error);
+    if (r == FG_OK && error <= most && (bit & (FG_VULKAN_HALF | FG_VULKAN_MATRIX))) {
+        what = "attention";
+        most = 5e-3;
+        r = fg__vk_try_heads(d, &error);
+    }
     *good = r == FG_OK && error <= most;
     if (*good) return FG_OK;
     if (r == FG_ERROR_OUT_OF_MEMORY || r == FG_ERROR_CANCELLED || d->lost) return r;
     if (r == FG_OK)
-        fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: a product is off by %g", d->properties.name, fg__vk_rungs[index].name, error);
+        fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s is off by %g", d->properties.name, fg__vk_rungs[index].name, what, error);
     else fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s", d->properties.name, fg__vk_rungs[index].name, fg_last_error());
     return FG_OK;
 }
