@@ -24,16 +24,16 @@ void load_queries(int me) {
 
 void multiply_keys(int me, int at) {
     float s[ROWS];
-    for (int r = 0; r < ROWS; r++) s[r] = 0.0;
+    [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
     for (int word = 0; word < WORDS; word++) {
         uint bits = k_cache[at + word];
         float factor = TYPE == Q8_0 ? scale_of(k_cache[at + WORDS + word / 16], word) : 1.0;
-        for (int i = 0; i < PER_WORD; i++) {
+        [[unroll]] for (int i = 0; i < PER_WORD; i++) {
             float k = value_of(bits, i) * factor;
-            for (int r = 0; r < ROWS; r++) s[r] += q[(word * PER_WORD + i) * ROWS + r] * k;
+            [[unroll]] for (int r = 0; r < ROWS; r++) s[r] += q[(word * PER_WORD + i) * ROWS + r] * k;
         }
     }
-    for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
+    [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
 }
 
 void main() {
@@ -42,8 +42,8 @@ void main() {
     if (!find_tile()) return;
     load_queries(me);
     start_rows();
-    for (int i = 0; i < OWN * PER_WORD; i++)
-        for (int r = 0; r < ROWS; r++) {
+    [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
             int d = (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD;
             acc[i * ROWS + r] = (has & HAS_EARLIER) != 0 && share == 0 && r < n_rows && d < HEAD_DIM ? dst[dst_of(r) + d] : 0.0;
         }
@@ -53,23 +53,23 @@ void main() {
         row_of[me] = at;
         if (at >= 0) multiply_keys(me, at);
         softmax(base);
-        for (int i = 0; i < OWN * PER_WORD; i++)
-            for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
+        [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+            [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
         for (int j = share; j < end; j += SHARES) {
             float weights[ROWS];
             at = row_of[j];
             if (at < 0) continue;
-            for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
-            for (int i = 0; i < OWN; i++) {
+            [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
+            [[unroll]] for (int i = 0; i < OWN; i++) {
                 int word = me % SPAN + i * GROUP;
                 uint bits;
                 float factor;
                 if (word >= WORDS) continue;
                 bits = v_cache[at + word];
                 factor = TYPE == Q8_0 ? scale_of(v_cache[at + WORDS + word / 16], word) : 1.0;
-                for (int e = 0; e < PER_WORD; e++) {
+                [[unroll]] for (int e = 0; e < PER_WORD; e++) {
                     float v = value_of(bits, e) * factor;
-                    for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
                 }
             }
         }
@@ -79,15 +79,15 @@ void main() {
     for (int s = 1; s < SHARES; s++) { /* there are shares where a head is no more than an invocation's words */
         int at = me % SPAN * PER_WORD * ROWS;
         if (share == s && me % SPAN < WORDS)
-            for (int i = 0; i < PER_WORD * ROWS; i++) q[at + i] = acc[i];
+            [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) q[at + i] = acc[i];
         barrier();
         if (share == 0 && me < WORDS)
-            for (int i = 0; i < PER_WORD * ROWS; i++) acc[i] += q[at + i];
+            [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) acc[i] += q[at + i];
         barrier();
     }
     if (share > 0) return;
-    for (int i = 0; i < OWN * PER_WORD; i++)
-        for (int r = 0; r < ROWS; r++) {
+    [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
             int d = (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD;
             if (r < n_rows && d < HEAD_DIM) dst[dst_of(r) + d] = acc[i * ROWS + r] / row_factor[r];
         }

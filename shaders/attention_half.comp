@@ -31,23 +31,23 @@ void load_queries(int me) {
 
 void multiply_keys(int me, int at) {
     float s[ROWS];
-    for (int r = 0; r < ROWS; r++) s[r] = 0.0;
+    [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
     for (int d = 0; d < HEAD_DIM; d += 8) {
         f16vec2 k[4];
         float factor = 1.0;
-        for (int i = 0; i < 4; i++) {
+        [[unroll]] for (int i = 0; i < 4; i++) {
             int word = (d + 2 * i) / PER_WORD;
             uint bits = word < WORDS ? k_cache[at + word] : 0u;
             k[i] = TYPE == Q8_0 ? two_bytes(bits, i % 2, 1.0) : unpackFloat2x16(bits);
         }
         if (TYPE == Q8_0) factor = scale_of(k_cache[at + WORDS + d / 64], d / 4);
-        for (int r = 0; r < ROWS; r++) {
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
             f16vec2 eight = q[d / 2 * ROWS + r] * k[0];
-            for (int i = 1; i < 4; i++) eight += q[(d / 2 + i) * ROWS + r] * k[i];
+            [[unroll]] for (int i = 1; i < 4; i++) eight += q[(d / 2 + i) * ROWS + r] * k[i];
             s[r] += (float(eight.x) + float(eight.y)) * factor;
         }
     }
-    for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
+    [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
 }
 
 /* Values `2 * pair` and `2 * pair + 1` of a word. */
@@ -71,8 +71,8 @@ void main() {
     if (!find_tile()) return;
     load_queries(me);
     start_rows();
-    for (int i = 0; i < OWN * PAIRS; i++)
-        for (int r = 0; r < ROWS; r++) {
+    [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
             int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
             bool earlier = (has & HAS_EARLIER) != 0 && share == 0 && r < n_rows;
             acc[i * ROWS + r].x = earlier && d < HEAD_DIM ? dst[dst_of(r) + d] * BIGGER : 0.0;
@@ -84,21 +84,21 @@ void main() {
         row_of[me] = at;
         if (at >= 0) multiply_keys(me, at);
         softmax(base);
-        for (int i = 0; i < OWN * PAIRS; i++)
-            for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
+        [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+            [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
         for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8)
-            for (int i = 0; i < OWN * PAIRS; i++) {
+            [[unroll]] for (int i = 0; i < OWN * PAIRS; i++) {
                 int word = me % SPAN + i / PAIRS * GROUP;
                 f16vec2 eight[ROWS];
                 if (word >= WORDS) continue;
-                for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
+                [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
                 for (int j = j0; j < j0 + 8; j++) {
                     f16vec2 v;
                     if (row_of[j] < 0) continue;
                     v = values_of(row_of[j], word, i % PAIRS);
-                    for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
+                    [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
                 }
-                for (int r = 0; r < ROWS; r++) {
+                [[unroll]] for (int r = 0; r < ROWS; r++) {
                     vec2 all = vec2(eight[r]);
                     if (!(abs(all.x) <= 65504.0 && abs(all.y) <= 65504.0)) all = sum_in_floats(j0, j0 + 8, word, i % PAIRS, r);
                     acc[i * ROWS + r] += all;
@@ -108,18 +108,18 @@ void main() {
     }
     end_rows();
     for (int s = 1; s < SHARES; s++) /* there are shares where a head is no more than an invocation's words */
-        for (int i = 0; i < PER_WORD; i++) {
+        [[unroll]] for (int i = 0; i < PER_WORD; i++) {
             int at = me % SPAN * ROWS;
             if (share == s && me % SPAN < WORDS)
-                for (int r = 0; r < ROWS; r++) part[at + r] = acc[i / 2 * ROWS + r][i % 2];
+                [[unroll]] for (int r = 0; r < ROWS; r++) part[at + r] = acc[i / 2 * ROWS + r][i % 2];
             barrier();
             if (share == 0 && me < WORDS)
-                for (int r = 0; r < ROWS; r++) acc[i / 2 * ROWS + r][i % 2] += part[at + r];
+                [[unroll]] for (int r = 0; r < ROWS; r++) acc[i / 2 * ROWS + r][i % 2] += part[at + r];
             barrier();
         }
     if (share > 0) return;
-    for (int i = 0; i < OWN * PAIRS; i++)
-        for (int r = 0; r < ROWS; r++) {
+    [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
             int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
             if (r < n_rows && d < HEAD_DIM) dst[dst_of(r) + d] = acc[i * ROWS + r].x / BIGGER / row_factor[r];
             if (r < n_rows && d + 1 < HEAD_DIM) dst[dst_of(r) + d + 1] = acc[i * ROWS + r].y / BIGGER / row_factor[r];

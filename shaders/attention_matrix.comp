@@ -54,13 +54,13 @@ void load_chunk(bool keys, int me, int d0) {
 
 void multiply_keys(int me) {
     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> s[OWN_KEYS];
-    for (int i = 0; i < OWN_KEYS; i++) s[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    [[unroll]] for (int i = 0; i < OWN_KEYS; i++) s[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
     for (int d0 = 0; d0 < DIMS; d0 += CHUNK) {
         barrier();
         load_chunk(true, me, d0);
         barrier();
         for (int step = 0; step < CHUNK; step += KK)
-            for (int i = 0; i < OWN_KEYS; i++) {
+            [[unroll]] for (int i = 0; i < OWN_KEYS; i++) {
                 int which = int(gl_SubgroupID) + i * SUBGROUPS, row = which % DOWN * M, col = which / DOWN * N;
                 coopmat<float16_t, gl_ScopeSubgroup, M, KK, gl_MatrixUseA> a;
                 coopmat<float16_t, gl_ScopeSubgroup, KK, N, gl_MatrixUseB> b;
@@ -70,7 +70,7 @@ void multiply_keys(int me) {
                 s[i] = coopMatMulAdd(a, b, s[i]);
             }
     }
-    for (int i = 0; i < OWN_KEYS; i++) {
+    [[unroll]] for (int i = 0; i < OWN_KEYS; i++) {
         int which = int(gl_SubgroupID) + i * SUBGROUPS, row = which % DOWN * M, col = which / DOWN * N;
         if (which < KEYS) coopMatStore(s[i], part, uint(row * POSITIONS + col), uint(POSITIONS), gl_CooperativeMatrixLayoutRowMajor);
     }
@@ -81,7 +81,7 @@ void multiply_values(int me, int d0) {
     barrier();
     load_chunk(false, me, d0);
     barrier();
-    for (int i = 0; i < OWN_VALUES; i++) {
+    [[unroll]] for (int i = 0; i < OWN_VALUES; i++) {
         int which = int(gl_SubgroupID) + i * SUBGROUPS, row = which % DOWN * M, col = which / DOWN * N;
         coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> s;
         if (which >= VALUES) continue;
@@ -108,8 +108,8 @@ void main() {
         q_tile[row * Q_STRIDE + d / 4] = f16vec4(query_of(row, d), query_of(row, d + 1), query_of(row, d + 2), query_of(row, d + 3));
     }
     start_rows();
-    for (int c = 0; c < DIMS / CHUNK; c++)
-        for (int e = 0; e < EACH; e++) {
+    [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++)
+        [[unroll]] for (int e = 0; e < EACH; e++) {
             int row = (me + e * GROUP) / CHUNK, d = c * CHUNK + me % CHUNK;
             acc[c * EACH + e] = (has & HAS_EARLIER) != 0 && row < n_rows && d < HEAD_DIM ? dst[dst_of(row) + d] * BIGGER : 0.0;
         }
@@ -117,16 +117,16 @@ void main() {
         if (me < POSITIONS) row_of[me] = find_row(base + me);
         multiply_keys(me);
         softmax(base);
-        for (int c = 0; c < DIMS / CHUNK; c++) {
+        [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++) {
             multiply_values(me, c * CHUNK);
-            for (int e = 0; e < EACH; e++)
+            [[unroll]] for (int e = 0; e < EACH; e++)
                 acc[c * EACH + e] = acc[c * EACH + e] * row_factor[(me + e * GROUP) / CHUNK] + part[me + e * GROUP];
         }
         barrier();
     }
     end_rows();
-    for (int c = 0; c < DIMS / CHUNK; c++)
-        for (int e = 0; e < EACH; e++) {
+    [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++)
+        [[unroll]] for (int e = 0; e < EACH; e++) {
             int row = (me + e * GROUP) / CHUNK, d = c * CHUNK + me % CHUNK;
             if (row < n_rows && d < HEAD_DIM) dst[dst_of(row) + d] = acc[c * EACH + e] / BIGGER / row_factor[row];
         }

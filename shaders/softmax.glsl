@@ -17,7 +17,7 @@ void softmax(int base) {
     barrier();
     if (row < ROWS) {
         one = 0.0;
-        for (int i = 0; i < LANES; i++) largest = max(largest, lane_parts[row * LANES + i]);
+        [[unroll]] for (int i = 0; i < LANES; i++) largest = max(largest, lane_parts[row * LANES + i]);
         if (largest != before) factor = exp(before - largest);
         for (int j = lane; j < POSITIONS; j += LANES) {
             float score = part[part_at(j, row)], e = score == -1e38 ? 0.0 : exp(score - largest);
@@ -30,7 +30,7 @@ void softmax(int base) {
     barrier();
     if (row < ROWS) {
         one = 0.0;
-        for (int i = 0; i < LANES; i++) one += lane_parts[(ROWS + row) * LANES + i];
+        [[unroll]] for (int i = 0; i < LANES; i++) one += lane_parts[(ROWS + row) * LANES + i];
         sum = sum * factor + one;
     }
 }

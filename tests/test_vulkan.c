@@ -58,6 +58,17 @@ static void gpu_check_model(const char *path, const cpu_attn *c, int first, int 
     free(other);
 }
 
+/* Wide products of many rows: drivers may limit how often loops run. */
+static void test_vulkan_wide(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_Q8_0, FG_TYPE_Q4_K};
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < 4; i++) {
+        double error = cpu_gemm_error("vulkan", 1, types[i], 16384, 20, 12, FG_ACT_NONE, false);
+        CHECKF(error < cpu_gemm_limit("vulkan", types[i], 12), "%s: error %g", fg_type_name(types[i]), error);
+    }
+}
+
 static void test_vulkan_model(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
@@ -584,6 +595,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_copy_blocks);
     RUN(test_vulkan_swap);
     RUN(test_vulkan_kv_pieces);
+    RUN(test_vulkan_wide);
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
     RUN(test_vulkan_attention);

@@ -2517,10 +2517,11 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
         int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
+        int tile = d->pipelines[step->pipelines[2]].shader == FG__VK_SHADER_GEMM ? 64 : 32; /* rows of src */
         if (which == 2) at_once = 64;
         across = (step->push.rows + at_once - 1) / at_once;
         if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
-        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + 31) / 32;
+        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + tile - 1) / tile;
     }
     if (step->kind == FG_OP_ATTENTION) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
