@@ -152,6 +152,26 @@ static void test_vulkan_attention(void) {
     }
 }
 
+/* A long context beside the CPU: drivers may limit how often loops run. */
+static void test_vulkan_attention_long(void) {
+    static const char *const paths[] = {NULL, "vulkan", "vulkan-half", "vulkan-matrix"};
+    cpu_attn c = {FG_TYPE_F16, 4, 1, 128, 64, 1, 0, 64, false, 0.0f, 1.0f, {1100, 0, 0, 0, 0, 0}};
+    size_t n = (size_t)(1100 * c.n_head * c.head_dim), i;
+    float *all[2];
+    int p;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (p = 0; p < 2; p++) all[p] = (float *)calloc(n, sizeof(float));
+    for (p = 0; p < 4; p++) {
+        cpu_rig *rig = cpu_attn_rig(&c, 256);
+        double worst = 0;
+        if (cpu_rig_open(rig, paths[p], 1) == FG_OK) cpu_attn_all(&c, rig, 1, 256, all[p > 0]);
+        for (i = 0; p && i < n; i++) worst = fmax(worst, fabs((double)all[0][i] - (double)all[1][i]));
+        CHECKF(worst < (p < 2 ? 1e-3 : 2e-2), "%s: error %g", paths[p], worst);
+        cpu_rig_free(rig);
+    }
+    for (p = 0; p < 2; p++) free(all[p]);
+}
+
 /* Values whose sums are more than halves hold; and the bits do not depend on the batch. */
 static void test_vulkan_attention_batch(void) {
     static const char *const paths[] = {"vulkan", "vulkan-half", "vulkan-matrix"};
@@ -599,6 +619,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
     RUN(test_vulkan_attention);
+    RUN(test_vulkan_attention_long);
     RUN(test_vulkan_attention_batch);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
