@@ -297,6 +297,18 @@ static void test_gpu_host_engine(void) {
     gpu_standin_check();
 }
 
+typedef struct gpu_said {
+    char text[1000];
+} gpu_said;
+
+static gpu_said *gpu_ear; /* of engines that gpu_greedy makes */
+
+static void gpu_listen(fg_log_level level, const char *message, void *user) {
+    gpu_said *said = (gpu_said *)user;
+    size_t n = strlen(said->text);
+    if (level >= FG_LOG_WARNING) snprintf(said->text + n, sizeof(said->text) - n, "%s\n", message);
+}
+
 /* Greedy tokens of a request with a prompt of n_prompt tokens, with the given options. */
 static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *options, int n_prompt, int budget, int32_t *tokens,
                       float *logprobs, int most) {
@@ -314,6 +326,8 @@ static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *o
     d.token_budget = budget;
     d.max_context = 256;
     d.block_tokens = 16;
+    d.log = gpu_ear ? gpu_listen : d.log;
+    d.log_user = gpu_ear ? gpu_ear : d.log_user;
     e = engine_new(&d);
     memset(&request, 0, sizeof(request));
     request.tokens = prompt;
@@ -566,6 +580,97 @@ static void test_gpu_host_blas_faults(void) {
     gpu_standin_check();
 }
 
+/* ---- Hopper's products of warpgroups. ---- */
+
+/* A prompt in three passes of 80 tokens on a device of compute capability `major`.0; `products`: kernels by warpgroups. */
+static gpu_answer gpu_hopper_answer(fg_model *model, int major, bool wrong, const fg_gpu_options *more, gpu_said *said, long *products) {
+    standin_device device = gpu_standin.device;
+    fg_gpu_options options = *more;
+    standin_stats stats;
+    gpu_answer a;
+    memset(&a, 0, sizeof(a));
+    memset(said, 0, sizeof(*said));
+    device.major = major;
+    device.wrong_order = wrong;
+    gpu_standin.set_device(&device);
+    gpu_standin.fail(-1, -1, 0);
+    options.image = gpu_standin_image;
+    gpu_ear = said;
+    CHECK(gpu_greedy(model, "cuda", &options, 240, 80, a.tokens, a.logprobs, 4) == 4);
+    gpu_ear = NULL;
+    gpu_standin.get_stats(&stats);
+    *products = stats.warpgroups;
+    gpu_standin.set_device(&gpu_standin.device);
+    return a;
+}
+
+static void gpu_check_hopper(fg_type type, int n_types) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    gpu_answer own, with;
+    gpu_said said;
+    fg_gpu_options options;
+    long products;
+    memset(&options, 0, sizeof(options));
+    spec.type = type;
+    model_sample_open(&m, &spec);
+    if (!m.model) return;
+    own = gpu_hopper_answer(m.model, 8, false, &options, &said, &products);
+    CHECK(products == 0);
+    with = gpu_hopper_answer(m.model, 9, false, &options, &said, &products);
+    /* a proof of each type, then products of three passes; the host adds up in one order, so that the bits are the same */
+    CHECKF(products == n_types + 3 * 2 * 7 && !said.text[0], "%s: %ld products; the log says: %s", fg_type_name(type), products, said.text);
+    CHECKF(gpu_answers_are(&own, &with, 0), "%s: another answer by warpgroups", fg_type_name(type));
+    with = gpu_hopper_answer(m.model, 9, true, &options, &said, &products);
+    CHECKF(products == n_types && gpu_answers_are(&own, &with, 0), "%s: %ld products that are wrong were used", fg_type_name(type), products);
+    CHECKF(strstr(said.text, "wgmma are wrong on Stand-in GPU") && strstr(said.text, fg_type_name(type)), "the log says: %s", said.text);
+    options.no_wgmma = true;
+    with = gpu_hopper_answer(m.model, 9, false, &options, &said, &products);
+    CHECK(products == 0 && gpu_answers_are(&own, &with, 0));
+    options.no_wgmma = false;
+    options.invariant = true;
+    (void)gpu_hopper_answer(m.model, 9, false, &options, &said, &products);
+    CHECKF(products == 0, "%ld products by warpgroups where bits must not depend on the batch", products);
+    model_sample_close(&m);
+}
+
+static void test_gpu_host_hopper(void) {
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_check_hopper(FG_TYPE_F16, 1);
+    gpu_check_hopper(FG_TYPE_Q8_0, 1);
+    gpu_check_hopper(FG_TYPE_F32, 1);
+    gpu_standin_check();
+}
+
+/* The proof of every type holds, and does not where the device is wrong. */
+static void test_gpu_host_hopper_types(void) {
+    fg_gpu_options options;
+    fg_device *handle;
+    standin_device device;
+    int i, wrong;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    memset(&options, 0, sizeof(options));
+    for (wrong = 0; wrong < 2; wrong++) {
+        device = gpu_standin.device;
+        device.major = 9;
+        device.wrong_order = wrong;
+        handle = gpu_open("cuda", &options);
+        gpu_standin.set_device(&device);
+        if (handle) {
+            fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+            if (fg__gpu_enter(d) == FG_OK) {
+                for (i = 0; i < CPU_TYPES; i++) fg__gpu_prove(d, cpu_types[i]);
+                fg__gpu_leave(d);
+            }
+            CHECKF(d->wg_tried == (1u << CPU_TYPES) - 1 && d->wg_ready == (wrong ? 0 : d->wg_tried), "of %x proofs %x hold", (unsigned)d->wg_tried,
+                   (unsigned)d->wg_ready);
+            fg_backend_cuda()->close(handle);
+        }
+        gpu_standin.set_device(&gpu_standin.device);
+    }
+    gpu_standin_check();
+}
+
 /* ---- Errors. ---- */
 
 /* Whether a call of this number fails, and what came of it. With `code` 2 memory runs out, with others the device is lost. */
@@ -654,6 +759,8 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_async);
     RUN(test_gpu_host_blas);
     RUN(test_gpu_host_blas_faults);
+    RUN(test_gpu_host_hopper);
+    RUN(test_gpu_host_hopper_types);
     RUN(test_gpu_host_faults);
     RUN(test_gpu_host_out_of_memory);
 }

@@ -15,6 +15,7 @@ typedef struct fg_gpu_options {
     const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
     bool no_graphs;       /* kernels are launched one by one, not as graphs */
     bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
+    bool no_wgmma;        /* Hopper's large products are those of other devices */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
     size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
@@ -289,6 +290,7 @@ typedef struct fg__gpu_device {
     void *module;
     void *functions[FG_GPU_KERNEL_COUNT];
     fg__gpu_blas blas;
+    uint32_t wg_tried, wg_ready; /* products of warpgroups: types of weights, a bit for each place in FG_GPU_TYPES */
     struct fg__gpu_weight *weights;
 } fg__gpu_device;
 
@@ -1488,25 +1490,32 @@ static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function
         FG_GPU_KERNELS(FG__GPU_NAME)
 #undef FG__GPU_NAME
     };
+    bool more = kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG && !d->functions[kernel];
     int code = 0;
     if (!d->functions[kernel]) code = d->api.module_function(&d->functions[kernel], d->module, names[kernel]);
+    if (!code && more) code = d->api.function_attribute(d->functions[kernel], 8 /* most shared memory of a launch */, FG_GPU_WG_BYTES);
     if (code) d->functions[kernel] = NULL;
     *function = d->functions[kernel];
     return fg__gpu_check(d, code, names[kernel]);
 }
 
-static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
-    fg__gpu_device *d = l->plan->device;
+static fg_result fg__gpu_launch_now(fg__gpu_device *d, int kernel, void *args, bool find_only) {
     fg_gpu_shape shape = fg_gpu_shape_of(kernel, args);
     void *parameters[1], *function;
     fg_result r = fg__gpu_function(d, kernel, &function);
-    if (r != FG_OK || l->find_only) return r;
+    if (r != FG_OK || find_only) return r;
     parameters[0] = args;
     return fg__gpu_check(d,
                          d->api.launch(function, shape.grid_x, shape.grid_y, 1, shape.block, 1, 1, shape.shared_bytes, d->compute, parameters,
                                        NULL),
                          "launching a kernel");
 }
+
+static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
+    return fg__gpu_launch_now(l->plan->device, kernel, args, l->find_only);
+}
+
+#include "fg_gpu_wgmma.h"
 
 /* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library. */
 static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, int type) {
@@ -1568,6 +1577,7 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
+    if (which == FG_GPU_GEMM128 && (d->wg_ready >> step->kernel / FG_GPU_PER_WEIGHT & 1)) which = FG_GPU_GEMMWG;
     if (which >= FG_GPU_GEMM16 && (r = fg__gpu_launch_acts(l, step, a, FG__GPU_BLAS_F16)) != FG_OK) return r;
     return fg__gpu_launch(l, step->kernel + which, a);
 }
@@ -1788,6 +1798,7 @@ static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *
     plan->graphs = (fg__gpu_graph *)fg__calloc(&d->env, FG__GPU_GRAPHS, sizeof(fg__gpu_graph));
     if (!plan->steps || !plan->graphs) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    fg__gpu_wg_open(plan);
     r = fg__gpu_take_plan(plan);
     fg__gpu_leave(d);
     return r == FG_OK ? fg__gpu_make_steps(plan) : r;

@@ -356,7 +356,8 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
    asynchronously. Rows of tiles have 8 halves of padding, against conflicts. */
 enum { FG_GEMM_K = 64, FG_GEMM_PAD = 72, FG_GEMM_W = FG_GPU_GEMM_ROWS * FG_GEMM_PAD };
 
-FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *to) {
+/* A unit as halves: its four pieces of 16 bytes are those from `first` on of a row in shared memory, where piece c is at c ^ turn. */
+FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int first, int turn) {
     int g;
     FG_UNROLL for (g = 0; g < 8; g += 2) {
         float w[8];
@@ -367,7 +368,7 @@ FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *to) {
         v.y = fgk_two_halves(w[2], w[3]);
         v.z = fgk_two_halves(w[4], w[5]);
         v.w = fgk_two_halves(w[6], w[7]);
-        fgk_put_u4(to + 4 * g, v);
+        fgk_put_u4(row + ((first + g / 2) ^ turn) * 8, v);
     }
 }
 
@@ -392,7 +393,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
     fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
     fgk_gemm_acts(a, x_tiles, col0, count, 0, cols);
-    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD + me % 2 * 32);
+    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD, me % 2 * 4, 0);
     fgk_async_wait();
     fgk_barrier();
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
@@ -411,7 +412,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
                 FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) fgk_mma(&sums[s][c], &rows[s], &col);
             }
         }
-        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD + me % 2 * 32);
+        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD, me % 2 * 4, 0);
         fgk_async_wait();
         fgk_barrier();
     }
@@ -432,7 +433,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
     const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
     const uint16_t *acts = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 2 * 32;
-    uint16_t *x = w + FG_GPU_BIG_ROWS * FG_GEMM_PAD, *to_w = w + me / 2 * FG_GEMM_PAD + me % 2 * 32, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
+    uint16_t *x = w + FG_GPU_BIG_ROWS * FG_GEMM_PAD, *to_w = w + me / 2 * FG_GEMM_PAD, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
     float *out = (float *)(void *)w; /* at the end */
     fgk_unit unit;
     fgk_u4 next[4];
@@ -445,7 +446,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
         fgk_barrier();
-        fgk_gemm_store(type, &unit, to_w);
+        fgk_gemm_store(type, &unit, to_w, me % 2 * 4, 0);
         FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
         fgk_barrier();
         if (k0 + FG_GEMM_K < a->k) {
@@ -473,6 +474,64 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
         fgk_finish_tile(a, out, n0 + k0, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
     }
 }
+
+#if defined(FG_WARPGROUPS)
+enum { FG_WG_TILE = FG_GPU_BIG_ROWS * FG_GPU_WG_K };
+
+/* A stage's activations. */
+FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, int count, int k0) {
+    int i;
+    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_BIG_ROWS * 8; i += FG_GPU_GEMV_THREADS) {
+        int row = i / 8, c = i % 8, col = col0 + row < count ? col0 + row : count - 1;
+        fgk_async_copy(tile + row * FG_GPU_WG_K + (c ^ (row & 7)) * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k0 + c * 8);
+    }
+}
+
+/* As fgk_gemm_big, by products of warpgroups: each of the two has 64 rows of the weight and all 128 of activations. While a stage is
+   multiplied the next one is filled, which the products of the stage before it may still read: so there are three. A unit of the
+   weight waits in registers for its turn. */
+FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *tiles, int type) {
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int units = (a->k + 31) / 32, half = me / 128, mine = me / 2, first = me % 2 * 4, stage = 0, k0, i, kk;
+    int row = n0 + mine < a->n ? n0 + mine : a->n - 1;
+    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
+    float *out = (float *)(void *)tiles; /* at the end */
+    fgk_unit unit;
+    fgk_wg_sums sums;
+    if (col0 >= count) return;
+    FG_UNROLL for (i = 0; i < 64; i++) sums.x[i] = 0.0f;
+    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
+    fgk_wg_acts(a, tiles + FG_WG_TILE, col0, count, 0);
+    fgk_gemm_store(type, &unit, tiles + mine * FG_GPU_WG_K, first, mine & 7);
+    if (FG_GPU_WG_K < a->k) fgk_unit_load(type, from, &a->layout, units, 2 + me % 2, FG_GPU_WG_K + 32 * (me % 2), 8, &unit);
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GPU_WG_K) {
+        int then = stage + 1 < FG_GPU_WG_STAGES ? stage + 1 : 0, k1 = k0 + FG_GPU_WG_K, k2 = k1 + FG_GPU_WG_K;
+        const uint16_t *w = tiles + stage * 2 * FG_WG_TILE, *x = w + FG_WG_TILE;
+        uint16_t *next = tiles + then * 2 * FG_WG_TILE;
+        fgk_async_wait();
+        fgk_wg_publish();
+        fgk_barrier();
+        fgk_wg_fence();
+        FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16)
+            fgk_wg_mma(&sums, fg_gpu_wg_operand(fgk_shared_address(w + half * 64 * FG_GPU_WG_K + kk)), fg_gpu_wg_operand(fgk_shared_address(x + kk)));
+        fgk_wg_commit();
+        if (k1 < a->k) {
+            fgk_wg_acts(a, next + FG_WG_TILE, col0, count, k1);
+            fgk_gemm_store(type, &unit, next + mine * FG_GPU_WG_K, first, mine & 7);
+        }
+        if (k2 < a->k) fgk_unit_load(type, from, &a->layout, units, k2 / 32 + me % 2, k2 + 32 * (me % 2), 8, &unit);
+        fgk_wg_wait(1);
+        stage = then;
+    }
+    fgk_wg_wait(0);
+    fgk_barrier();
+    FG_UNROLL for (i = 0; i < 64; i++)
+        fgk_put(out + (half * FG_GPU_BIG_ROWS + fgk_wg_col(i)) * FG_FINISH_ROW + fgk_wg_row(i), sums.x[i]);
+    fgk_barrier();
+    FG_ROLLED for (i = 0; i < 2; i++)
+        fgk_finish_tile(a, out + i * FG_GPU_BIG_ROWS * FG_FINISH_ROW, n0 + i * FG_FINISH_ROWS, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
+}
+#endif
 
 /* ---- The KV cache. ---- */
 
@@ -1220,6 +1279,15 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
               FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
               fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
 
+/* Of Hopper alone: other targets have no kernel of this name, and gemm128 does its work. */
+#if defined(FG_WARPGROUPS)
+#define FG_WARPGROUP_KERNEL(T)                                                                                               \
+    FG_KERNEL(gemmwg_##T, gemm, FG_TWO_AT_ONCE(FG_GPU_GEMV_THREADS), FG_SHARED_MORE(uint16_t, fgk_more);                      \
+              fgk_gemm_warpgroups(&args, fgk_more, FG_GPU_##T))
+#else
+#define FG_WARPGROUP_KERNEL(T)
+#endif
+
 #define FG_KERNELS_OF_WEIGHT(T)                                                   \
     FG_KERNEL(embed_##T, embed, FG_GPU_THREADS, fgk_embed(&args, FG_GPU_##T))      \
     FG_GEMV_KERNEL(T, 1, FG_ANY_AT_ONCE)                                                          \
@@ -1229,7 +1297,8 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_GEMM_KERNEL(T, 16)                                                         \
     FG_GEMM_KERNEL(T, 64)                                                         \
     FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
-              fgk_gemm_big(&args, w, FG_GPU_##T))
+              fgk_gemm_big(&args, w, FG_GPU_##T))                                                                        \
+    FG_WARPGROUP_KERNEL(T)
 
 #define FG_KERNELS_OF_KV(T)                                                                             \
     FG_KERNEL(rope_kv_##T, rope_kv, FG_GPU_THREADS, FG_SHARED(float, x, 4 * FG_GPU_MAX_HEAD_DIM);       \
