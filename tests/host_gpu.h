@@ -79,7 +79,7 @@ static struct {
     float tiles[HG_THREADS / 32][512];
     hg_product products[HG_THREADS / HG_WG][HG_WG_OPS];
     size_t more_bytes;            /* of shared memory beyond what is declared, as the launch asks for */
-    bool wrong_order;             /* a device that reads the pieces of operands' rows as they stand */
+    bool wrong_products;          /* a device that reads the pieces of operands' rows as they stand, and bytes without their signs */
     hg_memory *memories;
     int n_memories, max_memories;
     const char *last_start;       /* of the allocation that was used last */
@@ -394,7 +394,7 @@ static char *hg_wg_piece(uint64_t operand, int r, int c) {
     uint32_t at = start + (uint32_t)(r / 8) * group + (uint32_t)(r % 8) * 128 + (uint32_t)c * 16;
     if (operand >> 62 != 1 || (operand >> 49 & 7)) hg_fail("an operand whose rows are not ordered in pieces of 128 bytes");
     if (start % 1024 >= 128) hg_fail("an operand that does not begin at a multiple of 1024 bytes, but at %d", (int)start);
-    if (!hg.wrong_order) at ^= at >> 3 & 0x70;
+    if (!hg.wrong_products) at ^= at >> 3 & 0x70;
     return hg.shared + at;
 }
 

@@ -96,7 +96,7 @@ static struct {
     si_stream *streams;
     size_t bytes_used;
     int modules, contexts, open; /* retained; `open`: device memory may be touched */
-    long calls, launches, warpgroups, fail_at, fail_launch;
+    long calls, launches, special, fail_at, fail_launch;
     int fail_code, lost, violations;
     uint64_t random;
     void *blas_list; /* see standin_blas.h */
@@ -147,7 +147,7 @@ void standin_get_stats(standin_stats *stats) {
     memset(stats, 0, sizeof(*stats));
     stats->calls = si.calls;
     stats->launches = si.launches;
-    stats->warpgroups = si.warpgroups;
+    stats->special = si.special;
     stats->live = si_live();
     stats->depth = si_depth;
     stats->products = si.products;
@@ -158,7 +158,7 @@ void standin_get_stats(standin_stats *stats) {
 
 /* Numbers of calls and launches begin at 0 again. */
 void standin_fail(long call, long launch, int code) {
-    si.calls = si.launches = si.warpgroups = 0;
+    si.calls = si.launches = si.special = 0;
     si.fail_at = call;
     si.fail_launch = launch;
     si.fail_code = code;
@@ -385,8 +385,8 @@ static int si_execute(const si_command *c) {
         if (si.device.idle) return 0;
         hg.width = si.device.warp;
         hg.seed = si_random();
-        hg.wrong_order = si.device.wrong_order;
-        si.warpgroups += strstr(c->kernel->name, "gemmwg") != NULL;
+        hg.wrong_products = si.device.wrong_products;
+        si.special += strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi");
         if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0], c->shared)) return 0;
         si_violation("kernel %s: %s", c->kernel->name, hg_error());
         return SI_ILLEGAL_ADDRESS;

@@ -194,7 +194,7 @@ static void test_gpu_host_warpgroups(void) {
                     CHECKF(out[i * 128 + j] == sum, "%d %d: %g, not %g", i, j, (double)out[i * 128 + j], (double)sum);
                 }
         }
-    hg.wrong_order = true;
+    hg.wrong_products = true;
     hgw_kind = HGW_RIGHT;
     CHECK(hg_launch(hgt_warpgroups, args, 1, 1, 256, 192 * 64 * 2) && out[17 * 128 + 3] != 0.0f);
     for (i = k = 0; i < 64; i++)
@@ -205,7 +205,7 @@ static void test_gpu_host_warpgroups(void) {
             k += out[i * 128 + j] != sum;
         }
     CHECKF(k > 4000, "%d sums differ on a device that orders otherwise", k);
-    hg.wrong_order = false;
+    hg.wrong_products = false;
     hg_free(in);
     hg_free(out);
     hg_close();
@@ -547,6 +547,36 @@ static void gk_check_warpgroups(gk_product *p, const float *by16) {
     CHECK(isnan(gk_floats(p->args.dst)[p->w.n]));
 }
 
+/* By products of bytes: as near as activations of eight bits allow, the same bits 16 or 64 rows at a time and for a row alone. */
+static void gk_check_bytes(gk_product *p) {
+    size_t bytes = (size_t)p->m * (size_t)p->args.dst_stride * sizeof(float), row = (size_t)p->args.dst_stride;
+    float *by16 = (float *)malloc(bytes);
+    int kernel = fg_gpu_byte_kernel((int)p->w.type, 16), t;
+    fg_gpu_acts_args acts = p->acts;
+    double error;
+    if (kernel >= 0) {
+        acts.format = FG_GPU_ACTS_BYTES;
+        gk_run(FG_GPU_KERNEL_acts, &acts);
+        gk_forget(p);
+        gk_run(kernel, &p->args);
+        error = gk_product_error(p, p->m);
+        CHECKF(error < 2e-2, "%s: error %g", gk_name(kernel), error);
+        memcpy(by16, gk_floats(p->args.dst), bytes);
+        gk_forget(p);
+        gk_run(fg_gpu_byte_kernel((int)p->w.type, 64), &p->args);
+        for (t = 0; t < p->m; t++)
+            CHECKF(memcmp(by16 + (size_t)t * row, gk_floats(p->args.dst) + (size_t)t * row, (size_t)p->w.n * sizeof(float)) == 0,
+                   "%s: row %d differs with 64 rows at a time", gk_name(kernel), t);
+        gk_forget(p);
+        *(int32_t *)(uintptr_t)p->args.count = 1;
+        gk_run(kernel, &p->args);
+        CHECK(memcmp(by16, gk_floats(p->args.dst), (size_t)p->w.n * sizeof(float)) == 0 && isnan(gk_floats(p->args.dst)[row]));
+        *(int32_t *)(uintptr_t)p->args.count = p->m;
+        gk_run(FG_GPU_KERNEL_acts, &p->acts);
+    }
+    free(by16);
+}
+
 /* All types with many rows. The kernels for 16, 64 and 128 rows at a time have the same bits, and so has a row alone. */
 static void test_gpu_gemm(void) {
     int i, t, which;
@@ -570,6 +600,7 @@ static void test_gpu_gemm(void) {
                            "%s: row %d is not that of gemm16", gk_name(fg_gpu_weight_kernel((int)cpu_types[i], which)), t);
             }
             gk_check_warpgroups(&p, by16);
+            gk_check_bytes(&p);
             memcpy(gk_floats(p.args.src), gk_floats(p.args.src) + 20 * p.args.src_stride, (size_t)p.args.k * sizeof(float));
             if (p.args.src2)
                 memcpy(gk_floats(p.args.src2), gk_floats(p.args.src2) + 20 * p.args.src2_stride, (size_t)p.args.n * sizeof(float));
@@ -634,6 +665,48 @@ static void test_gpu_acts(void) {
     hg_close();
 }
 
+/* Activations as bytes: their sums, rows of nothing, and what is not finite, which does not become finite. */
+static void test_gpu_acts_bytes(void) {
+    int i, j, kind;
+    for (kind = 0; kind < 3; kind++) {
+        float x[70];
+        uint64_t state = 9;
+        fg_gpu_acts_args a;
+        const int8_t *bytes;
+        const float *scales;
+        memset(&a, 0, sizeof(a));
+        for (j = 0; j < 70; j++) x[j] = kind == 1 ? 0.0f : cpu_normal(&state);
+        if (kind == 2) x[40] = -INFINITY;
+        a.src = gk_put(x, sizeof(x));
+        a.acts = gk_put(NULL, 128 * 2);
+        a.scales = gk_put(NULL, 4);
+        a.count = gk_int(1);
+        a.k = a.src_stride = 70;
+        a.acts_stride = 128;
+        a.max_rows = 3;
+        a.format = FG_GPU_ACTS_BYTES;
+        hg.width = 32 << (kind & 1);
+        gk_run(FG_GPU_KERNEL_acts, &a);
+        bytes = (const int8_t *)(uintptr_t)a.acts;
+        scales = (const float *)(uintptr_t)(a.acts + 128);
+        for (i = 0; i < 4; i++) {
+            uint32_t words;
+            int sums[2] = {0, 0};
+            memcpy(&words, scales + 2 * i + 1, 4);
+            for (j = 32 * i; j < 32 * i + 32; j++) {
+                double wanted = j < 70 ? (double)x[j] : 0, got = (double)bytes[j] * (double)scales[2 * i];
+                sums[j / 16 % 2] += bytes[j];
+                if (kind == 2 && i == 1) CHECK(j != 40 || isinf(got));
+                else CHECKF(fabs(got - wanted) <= 0.501 * (double)scales[2 * i], "%g is %g", wanted, got);
+            }
+            CHECK((int16_t)words == sums[0] && (int16_t)(words >> 16) == sums[1]);
+        }
+        CHECK(gk_floats(a.scales)[0] == 1.0f);
+        gk_end();
+    }
+    hg_close();
+}
+
 /* bfloat16 activations; what is left to do after a product by a library. */
 static void test_gpu_finish(void) {
     uint64_t state = 5;
@@ -650,7 +723,7 @@ static void test_gpu_finish(void) {
         b.k = a.n = b.src_stride = a.src_stride = 150;
         b.acts_stride = 192;
         b.max_rows = a.max_rows = 3;
-        b.bfloat = 1;
+        b.format = FG_GPU_ACTS_BFLOAT;
         gk_run(FG_GPU_KERNEL_acts, &b);
         for (i = 0; i < 2 * 192; i++) {
             uint16_t wanted = i % 192 < 150 ? fg__f32_to_bf16(gk_floats(a.src)[i / 192 * 150 + i % 192]) : 0;
@@ -1154,6 +1227,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);
+    RUN(test_gpu_acts_bytes);
     RUN(test_gpu_finish);
     RUN(test_gpu_norm);
     RUN(test_gpu_elements);

@@ -330,6 +330,10 @@ FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & (FG_WARP - 1)) / 16 *
 #if defined(__gfx906__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || \
     defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__) || defined(__gfx10_3_generic__)
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return __builtin_amdgcn_fdot2(a, b, c, false); }
+/* c + products of four signed bytes. */
+#define FG_BYTE_DOTS 1
+#define fgk_in_order() __asm__ volatile("" ::: "memory") /* loads after it come after it: registers do not suffice for all */
+FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) { return __builtin_amdgcn_sdot4((int)a, (int)b, c, false); }
 #else
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return fgk_fma((float)a.y, (float)b.y, fgk_fma((float)a.x, (float)b.x, c)); }
 #endif
@@ -481,6 +485,14 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
     hg_warp_sync(line);
 }
 #define fgk_mma(c, a, b) fgk_mma_at(c, a, b, __LINE__)
+
+#define FG_BYTE_DOTS 1
+#define fgk_in_order() ((void)0)
+FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
+    int i;
+    for (i = 0; i < 32; i += 8) c += hg.wrong_products ? (int)(a >> i & 255u) * (int)(b >> i & 255u) : (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
 
 /* Products of warpgroups. */
 #define FG_WARPGROUPS 1
