@@ -8,8 +8,6 @@
 #ifndef FG_GPU_SPECIAL_H
 #define FG_GPU_SPECIAL_H
 
-enum { FG__GPU_BYTES = -1 }; /* a kind of activations beside the types of fg_gpu_blas.h */
-
 enum { FG__GPU_PROOF_N = 136, FG__GPU_PROOF_ROWS = 130, FG__GPU_PROOF_K = 512 }; /* two tiles each way, more stages than there are */
 
 /* A row of weights as it would be in a file: any bytes, but such that no scale is large. */
