@@ -10856,12 +10856,45 @@ __attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, flo
     int i;
     for (i = 0; i < FG__EXP_BLOCK; i++) out[i] = fg__exp_negative((x[i] - max) / temperature);
 }
+
+/* Steps of fg__exp_negative. With a rounding of their own they are not fused, which AVX-512 invites compilers to. */
+#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__ADD512(a, b) _mm512_maskz_add_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+
+__attribute__((target("avx512f"))) static inline __m512 fg__exp_negative_512(__m512 x) {
+    __m512i bits = _mm512_or_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
+    __m512 f, r, y;
+    x = _mm512_castsi512_ps(_mm512_maskz_min_epi32(0xffff, bits, _mm512_set1_epi32((int32_t)0xC2B00000u)));
+    bits = _mm512_maskz_cvttps_epi32(0xffff, FG__ADD512(FG__MUL512(x, _mm512_set1_ps(1.44269504f)), _mm512_set1_ps(-0.5f)));
+    f = _mm512_maskz_cvtepi32_ps(0xffff, bits);
+    r = FG__ADD512(x, FG__MUL512(f, _mm512_set1_ps(-0.693359375f)));
+    r = FG__ADD512(r, FG__MUL512(f, _mm512_set1_ps(2.12194440e-4f)));
+    y = FG__ADD512(_mm512_set1_ps(8.33333333e-3f), FG__MUL512(r, _mm512_set1_ps(1.38888889e-3f)));
+    y = FG__ADD512(_mm512_set1_ps(0.0416666667f), FG__MUL512(r, y));
+    y = FG__ADD512(_mm512_set1_ps(0.166666667f), FG__MUL512(r, y));
+    y = FG__ADD512(_mm512_set1_ps(0.5f), FG__MUL512(r, y));
+    y = FG__ADD512(_mm512_set1_ps(1.0f), FG__MUL512(r, y));
+    y = FG__ADD512(_mm512_set1_ps(1.0f), FG__MUL512(r, y));
+    bits = _mm512_maskz_slli_epi32(0xffff, _mm512_add_epi32(bits, _mm512_set1_epi32(127)), 23);
+    return FG__MUL512(y, _mm512_castsi512_ps(bits));
+}
+
+__attribute__((target("avx512f"))) static void fg__exp_all_avx512(const float *x, float max, float temperature, float *FG__RESTRICT out) {
+    __m512 top = _mm512_set1_ps(max), t = _mm512_set1_ps(temperature);
+    int i;
+    for (i = 0; i < FG__EXP_BLOCK; i += 16)
+        _mm512_storeu_ps(out + i, fg__exp_negative_512(_mm512_div_ps(_mm512_sub_ps(_mm512_loadu_ps(x + i), top), t)));
+}
 #endif
 
 /* out[i] = exp((x[i] - max) / temperature) of one block. Hot: its constant length lets compilers vectorise at -O2. */
 static void fg__exp_all(const float *x, float max, float temperature, float *FG__RESTRICT out) {
     int i;
 #if FG__X86
+    if (__builtin_cpu_supports("avx512f")) {
+        fg__exp_all_avx512(x, max, temperature, out);
+        return;
+    }
     if (__builtin_cpu_supports("avx2")) {
         fg__exp_all_avx2(x, max, temperature, out);
         return;
@@ -17181,7 +17214,8 @@ static void fg__act_f32_pack(const float *x, int64_t k, void *packed) {
 }
 
 #if FG__X86
-static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64); }
+/* An odd number of cache lines: rows a power of two apart would push each other out of the caches (95% of the peak; 84%). */
+static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64) | 64; }
 #endif
 
 /* How a quantised weight's panel is summed: w = scale * q, with what is subtracted and how many weights share it. */

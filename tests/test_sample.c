@@ -442,6 +442,34 @@ static void sample_exp_is_exact_enough(void) {
     CHECK(fg__exp_negative(-FLT_MAX) == 0.0f);
 }
 
+/* Registers of every width give the same bits: what a seed draws does not depend on the machine. */
+static void sample_exp_widths(void) {
+    float x[FG__EXP_BLOCK], wide[FG__EXP_BLOCK];
+    uint64_t random = 5;
+    int round, i;
+    for (round = 0; round < 20000; round++) {
+        float temperature = round % 3 ? 1.0f : 0.7f, max = round % 4 ? 0.0f : 3.25f;
+        for (i = 0; i < FG__EXP_BLOCK; i++) {
+            uint32_t bits = (uint32_t)(random = fg__mix64(random + 1));
+            x[i] = (float)(bits >> 8) * (-100.0f / 16777216.0f);
+            if (round % 2) memcpy(&x[i], &bits, sizeof(bits)); /* NaN, infinities, denormals, ... */
+        }
+        fg__exp_all(x, max, temperature, wide);
+        for (i = 0; i < FG__EXP_BLOCK; i++) {
+            float one = fg__exp_negative((x[i] - max) / temperature);
+            if (memcmp(&one, &wide[i], sizeof(one)) != 0) break;
+        }
+        CHECK(i == FG__EXP_BLOCK);
+#if FG__X86
+        if (__builtin_cpu_supports("avx2")) {
+            float narrow[FG__EXP_BLOCK];
+            fg__exp_all_avx2(x, max, temperature, narrow);
+            CHECK(memcmp(narrow, wide, sizeof(wide)) == 0);
+        }
+#endif
+    }
+}
+
 /* ---- logprobs ---- */
 
 static void sample_check_logprobs(fg__sample_input *in, const fg_sampling *p) {
@@ -744,6 +772,7 @@ static void sample_out_of_memory(void) {
 static void run_sample_tests(void) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     RUN(sample_exp_is_exact_enough);
+    RUN(sample_exp_widths);
     RUN(sample_filters_equal_full_sort);
     RUN(sample_penalties_equal_definition);
     RUN(sample_greedy);
