@@ -248,10 +248,12 @@ vulkan_matrix() {
         echo "$compiler is of version ${version:-unknown} and knows no cooperative matrices (13 does): backends/vulkan/fg_vulkan_matrix.h stays as it is" >&2
         return 0
     fi
-    shader "$compiler" gemm_matrix
     {
-        echo "/* shaders/gemm_matrix.comp, compiled by glslang $version; written by ./build.sh vulkan. */"
-        spirv_array gemm_matrix
+        echo "/* The *_matrix.comp of shaders/, compiled by glslang $version; written by ./build.sh vulkan. */"
+        for name in $matrix_names; do
+            shader "$compiler" "$name"
+            spirv_array "$name"
+        done
     } >"${SPIRV_MATRIX-backends/vulkan/fg_vulkan_matrix.h}"
 }
 
@@ -260,15 +262,20 @@ target_vulkan() {
     [ -n "${GLSLANG-}" ] || GLSLANG=$(first_of glslangValidator glslang)
     mkdir -p "$BUILD"
     names=
+    plain_names=
+    matrix_names=
     for source in shaders/*.comp; do
         name=$(basename "$source" .comp)
         names="$names $name"
-        [ "$name" = gemm_matrix ] || shader "$GLSLANG" "$name"
+        case $name in
+            *_matrix) matrix_names="$matrix_names $name" ;;
+            *) plain_names="$plain_names $name" && shader "$GLSLANG" "$name" ;;
+        esac
     done
     vulkan_matrix
     {
         echo "/* The shaders in shaders/, compiled; written by ./build.sh vulkan. */"
-        for name in $names; do [ "$name" = gemm_matrix ] || spirv_array "$name"; done
+        for name in $plain_names; do spirv_array "$name"; done
         echo "enum {"
         for name in $names; do echo "    FG__VK_SHADER_$(echo "$name" | tr 'a-z' 'A-Z'),"; done
         echo "    FG__VK_SHADERS"

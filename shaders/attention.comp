@@ -1,110 +1,94 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-/* Attention of one token and head over the KV blocks of its sequence, with an online softmax: 64 positions at a time, an
-   invocation per position for the scores, per dimension for the values. Of a KV pool in pieces each pass takes the blocks of
-   one, and dst and state hold the sums from one to the next. */
+/* Attention in floats: an invocation per position for the products of queries and keys, per word of values for theirs with the
+   weights. Where a head has few words, several share a word and have positions of their own. */
 #define GROUP 64
-layout(local_size_x = GROUP) in;
-#include "common.glsl"
-#include "reduce.glsl"
-#include "kv.glsl"
-layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
-layout(set = 0, binding = 3) buffer Dst { float dst[]; };
-layout(set = 0, binding = 4) buffer State { vec2 state[]; }; /* of a token and head: the largest score, the sum */
-layout(set = 0, binding = 6) readonly buffer K { uint k_cache[]; };
-layout(set = 0, binding = 7) readonly buffer V { uint v_cache[]; };
-const int DIMS = (HEAD_DIM + GROUP - 1) / GROUP; /* of one invocation */
-const int PADDED = (HEAD_DIM + 3) / 4 * 4;
-shared float q[PADDED];
-shared float part[GROUP]; /* exp(score - largest) */
-shared int row_of[GROUP]; /* -1: in another piece */
+#include "attention.glsl"
+const int PITCH = ROWS < 4 ? ROWS : ROWS + 4;
+const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = GROUP / SHARES; /* invocations of a word; words */
+const int OWN = (WORDS + GROUP - 1) / GROUP;
+shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row]; in the end what shares add up */
+shared float part[POSITIONS * PITCH];
 
-float value_of(uint word, int i) {
-    if (TYPE == F32) return uintBitsToFloat(word);
-    if (TYPE == F16) return i == 0 ? unpackHalf2x16(word).x : unpackHalf2x16(word).y;
-    if (TYPE == Q8_0) return float(bitfieldExtract(int(word), 8 * i, 8));
-    return uintBitsToFloat(i == 0 ? word << 16 : word & 0xFFFF0000u);
+int part_at(int j, int row) { return j * PITCH + row; }
+float product_factor(int row) { return 1.0; }
+void put_weight(int j, int row, float e) { part[part_at(j, row)] = e; }
+#include "softmax.glsl"
+
+void load_queries(int me) {
+    for (int i = me; i < WORDS * PER_WORD * ROWS; i += GROUP) {
+        int row = i / (WORDS * PER_WORD), d = i % (WORDS * PER_WORD);
+        q[d * ROWS + row] = row < n_rows && d < HEAD_DIM ? src[src_of(row) + d] : 0.0;
+    }
 }
 
-float score_of(int row) {
-    float sum = 0.0;
-    if (TYPE == Q8_0) {
-        for (int b = 0; b < HEAD_DIM; b += 32) {
-            uint pair = k_cache[row + WORDS + b / 64];
-            float one = 0.0;
-            for (int d = b; d < min(b + 32, HEAD_DIM); d += 4) {
-                uint word = k_cache[row + d / 4];
-                for (int i = 0; i < 4; i++) one += q[d + i] * value_of(word, i);
-            }
-            sum += one * half_of(b / 32 % 2 == 0 ? pair & 0xFFFFu : pair >> 16);
-        }
-    } else {
-        for (int word = 0; word < WORDS; word++) {
-            uint bits = k_cache[row + word];
-            for (int i = 0; i < PER_WORD; i++) sum += q[word * PER_WORD + i] * value_of(bits, i);
+void multiply_keys(int me, int at) {
+    float s[ROWS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
+    for (int word = 0; word < WORDS; word++) {
+        uint bits = k_cache[at + word];
+        float factor = TYPE == Q8_0 ? scale_of(k_cache[at + WORDS + word / 16], word) : 1.0;
+        [[unroll]] for (int i = 0; i < PER_WORD; i++) {
+            float k = value_of(bits, i) * factor;
+            [[unroll]] for (int r = 0; r < ROWS; r++) s[r] += q[(word * PER_WORD + i) * ROWS + r] * k;
         }
     }
-    sum *= scale;
-    if (softcap > 0.0) sum = softcap * (1.0 - 2.0 / (1.0 + exp(2.0 * clamp(sum / softcap, -40.0, 40.0)))); /* tanh */
-    return sum;
-}
-
-float v_at(int row, int d) {
-    float value = value_of(v_cache[row + d / PER_WORD], d % PER_WORD);
-    if (TYPE == Q8_0) {
-        uint pair = v_cache[row + WORDS + d / 64];
-        value *= half_of(d / 32 % 2 == 0 ? pair & 0xFFFFu : pair >> 16);
-    }
-    return value;
+    [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
 }
 
 void main() {
-    int t = int(gl_WorkGroupID.y), head = int(gl_WorkGroupID.x), me = int(gl_LocalInvocationIndex);
-    int position, blocks, first, kv_head = head / (n_head / n_kv_head);
-    float largest = -1e38, sum = 0.0, acc[DIMS];
-    if (t >= row_count()) return;
-    position = batch[positions_at + t];
-    blocks = table_at + batch[seqs_at + t] * table_stride;
-    first = window > 0 ? max(0, position - window + 1) : 0;
-    for (int i = me; i < PADDED; i += GROUP) q[i] = i < HEAD_DIM ? src[t * src_stride + src_col + head * HEAD_DIM + i] : 0.0;
-    for (int i = 0; i < DIMS; i++) acc[i] = 0.0;
-    if ((has & HAS_EARLIER) != 0) {
-        vec2 before = state[t * n_head + head];
-        largest = before.x;
-        sum = before.y;
-        for (int i = 0; i < DIMS; i++)
-            if (me + i * GROUP < HEAD_DIM) acc[i] = dst[t * dst_stride + dst_col + head * HEAD_DIM + me + i * GROUP];
-    }
-    barrier();
-    for (int base = first; base <= position; base += GROUP) {
-        int p = base + me, n_here = min(GROUP, position - base + 1), row = -1;
-        float score = -1e38, before = largest, correct, e;
-        if (p <= position) {
-            int block = batch[blocks + p / block_tokens] - row0;
-            if (block >= 0 && block < rows) {
-                row = kv_row(block, p % block_tokens, kv_head);
-                score = score_of(row);
-            }
+    int me = int(gl_LocalInvocationIndex), share = me / SPAN;
+    float acc[OWN * PER_WORD * ROWS];
+    if (!find_tile()) return;
+    load_queries(me);
+    start_rows();
+    [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
+            int d = (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD;
+            acc[i * ROWS + r] = (has & HAS_EARLIER) != 0 && share == 0 && r < n_rows && d < HEAD_DIM ? dst[dst_of(r) + d] : 0.0;
         }
-        row_of[me] = row;
-        largest = max(largest, group_max(score));
-        correct = exp(before - largest);
-        e = row >= 0 ? exp(score - largest) : 0.0;
-        part[me] = e;
-        sum = sum * correct + group_sum(e);
-        for (int i = 0; i < DIMS; i++) {
-            int d = me + i * GROUP;
-            float one = 0.0;
-            if (d >= HEAD_DIM) continue;
-            for (int j = 0; j < n_here; j++)
-                if (row_of[j] >= 0) one += part[j] * v_at(row_of[j], d);
-            acc[i] = acc[i] * correct + one;
+    barrier();
+    for (int base = first_base(); base <= last_position; base += POSITIONS) {
+        int at = find_row(base + me), end = min(POSITIONS, last_position - base + 1);
+        row_of[me] = at;
+        if (at >= 0) multiply_keys(me, at);
+        softmax(base);
+        [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+            [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
+        for (int j = share; j < end; j += SHARES) {
+            float weights[ROWS];
+            at = row_of[j];
+            if (at < 0) continue;
+            [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
+            [[unroll]] for (int i = 0; i < OWN; i++) {
+                int word = me % SPAN + i * GROUP;
+                uint bits;
+                float factor;
+                if (word >= WORDS) continue;
+                bits = v_cache[at + word];
+                factor = TYPE == Q8_0 ? scale_of(v_cache[at + WORDS + word / 16], word) : 1.0;
+                [[unroll]] for (int e = 0; e < PER_WORD; e++) {
+                    float v = value_of(bits, e) * factor;
+                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+                }
+            }
         }
         barrier();
     }
-    for (int i = 0; i < DIMS; i++) {
-        int d = me + i * GROUP;
-        if (d < HEAD_DIM) dst[t * dst_stride + dst_col + head * HEAD_DIM + d] = (has & HAS_LATER) != 0 ? acc[i] : acc[i] / sum;
+    end_rows();
+    for (int s = 1; s < SHARES; s++) { /* there are shares where a head is no more than an invocation's words */
+        int at = me % SPAN * PER_WORD * ROWS;
+        if (share == s && me % SPAN < WORDS)
+            [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) q[at + i] = acc[i];
+        barrier();
+        if (share == 0 && me < WORDS)
+            [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) acc[i] += q[at + i];
+        barrier();
     }
-    if ((has & HAS_LATER) != 0 && me == 0) state[t * n_head + head] = vec2(largest, sum);
+    if (share > 0) return;
+    [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
+            int d = (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD;
+            if (r < n_rows && d < HEAD_DIM) dst[dst_of(r) + d] = acc[i * ROWS + r] / row_factor[r];
+        }
 }

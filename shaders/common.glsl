@@ -1,6 +1,7 @@
 /* What all shaders share: an op's constants, the batch block, the number of rows that the pass has. */
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_EXT_control_flow_attributes : require /* [[unroll]]: loops over arrays that are to be registers */
 
 /* As struct fg__vk_push of backends/vulkan/fg_vulkan.h. Strides of slots in floats, of weights in words. */
 layout(push_constant) uniform Push {

@@ -40,13 +40,16 @@ check "fg_vulkan_spirv.h is what the shaders give" spirv
 # Debian 12 has no compiler for these; the package index has one.
 # shellcheck disable=SC2086 # the command is several words
 matrix() {
-    cmp "$out/matrix.h" backends/vulkan/fg_vulkan_matrix.h && ${GLSLANG_MATRIX%glslangValidator}spirv-val --target-env vulkan1.2 "$BUILD/gemm_matrix.spv"
+    cmp "$out/matrix.h" backends/vulkan/fg_vulkan_matrix.h || return 1
+    for name in shaders/*_matrix.comp; do
+        ${GLSLANG_MATRIX%glslangValidator}spirv-val --target-env vulkan1.2 "$BUILD/$(basename "$name" .comp).spv" || return 1
+    done
 }
 if [ -n "${GLSLANG_MATRIX-}" ]; then
-    check "fg_vulkan_matrix.h is what its shader gives" matrix
+    check "fg_vulkan_matrix.h is what its shaders give" matrix
 else
     skipped=$((skipped + 1))
-    echo "skipped fg_vulkan_matrix.h is what its shader gives: no glslang 13"
+    echo "skipped fg_vulkan_matrix.h is what its shaders give: no glslang 13"
 fi
 
 # validated WORD...: the tests of these names; the log must show the layer, the tests, and no message of the layer.

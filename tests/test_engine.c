@@ -168,6 +168,7 @@ static bool job_same(const job *j, const job *alone) {
 /* ---- random jobs over the null backend */
 
 static const void *engine_options; /* of the backend, while a test sets them */
+static int engine_token_budget;
 
 /* Set by test_split.c: where engines have their layers and cache, and what stands for another device than the CPU. */
 static int engine_gpu_layers;
@@ -179,6 +180,7 @@ static fg_engine_desc engine_desc(fg_model *model, const fg_backend *backend) {
     memset(&d, 0, sizeof(d));
     d.model = model;
     d.backend_options = engine_options;
+    d.token_budget = engine_token_budget;
     d.backends[0] = engine_other && (!backend || backend == fg_backend_cpu()) ? engine_other : backend;
     d.n_threads = 1;
     if (backend != fg_backend_null()) d.gpu_layers = engine_gpu_layers, d.kv_device = engine_kv_device;

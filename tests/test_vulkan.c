@@ -58,6 +58,17 @@ static void gpu_check_model(const char *path, const cpu_attn *c, int first, int 
     free(other);
 }
 
+/* Wide products of many rows: drivers may limit how often loops run. */
+static void test_vulkan_wide(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_Q8_0, FG_TYPE_Q4_K};
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < 4; i++) {
+        double error = cpu_gemm_error("vulkan", 1, types[i], 16384, 20, 12, FG_ACT_NONE, false);
+        CHECKF(error < cpu_gemm_limit("vulkan", types[i], 12), "%s: error %g", fg_type_name(types[i]), error);
+    }
+}
+
 static void test_vulkan_model(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
@@ -96,6 +107,84 @@ static void test_vulkan_rungs(void) {
         }
         gpu_check_model(paths[p], &c, 0, 9, p == DOT ? 0.1 : halves ? 2e-2 : 1e-4); /* roundings add up over its layers */
     }
+}
+
+/* Heads of several sizes over every KV type, many tokens at once and then one by one, with windows and shared KV heads. */
+static void vulkan_check_attention(const char *path, const cpu_attn *c, double limit) {
+    cpu_rig *rig = cpu_attn_rig(c, 256);
+    float *all = (float *)calloc((size_t)(cpu_attn_total(c) * c->n_head * c->head_dim), sizeof(float));
+    int s, mode;
+    if (cpu_rig_open(rig, path, 1) == FG_OK)
+        for (mode = 0; mode < 2; mode++) {
+            cpu_attn_all(c, rig, 1, mode ? 3 : 50, all);
+            for (s = 0; s < CPU_SEQS && c->lengths[s]; s++) {
+                double rms, error = cpu_attn_error(c, rig, s, all, &rms);
+                CHECKF(error < limit && rms < 0.1 * limit, "%s %s, heads of %d, sequence %d: error %g, rms %g", path, fg_type_name(c->kv_type),
+                       c->head_dim, s, error, rms);
+            }
+        }
+    free(all);
+    cpu_rig_free(rig);
+}
+
+static void test_vulkan_attention(void) {
+    static const char *const paths[] = {"vulkan", "vulkan-half", "vulkan-matrix"};
+    static const cpu_attn cases[] = {
+        {FG_TYPE_F16, 8, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {130, 33, 1, 0, 0, 0}},
+        {FG_TYPE_F16, 3, 1, 256, 64, 1, 40, 16, false, 30.0f, 1.0f, {90, 12, 0, 0, 0, 0}},
+        {FG_TYPE_F16, 2, 2, 80, 32, 0, 0, 8, true, 0.0f, 1.0f, {70, 9, 0, 0, 0, 0}},
+        {FG_TYPE_Q8_0, 8, 1, 128, 64, 1, 0, 32, false, 0.0f, 1.0f, {100, 20, 0, 0, 0, 0}},
+        {FG_TYPE_Q8_0, 4, 4, 96, 96, 1, 30, 64, false, 0.0f, 1.0f, {75, 40, 0, 0, 0, 0}},
+        {FG_TYPE_Q8_0, 40, 2, 256, 0, 0, 0, 32, false, 0.0f, 1.0f, {66, 0, 0, 0, 0, 0}},
+        {FG_TYPE_BF16, 6, 2, 192, 64, 1, 0, 32, false, 0.0f, 1.0f, {67, 11, 0, 0, 0, 0}},
+        {FG_TYPE_F32, 5, 1, 256, 64, 1, 0, 32, false, 0.0f, 1.0f, {67, 11, 0, 0, 0, 0}},
+    };
+    size_t i, p;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (p = 0; p < 3; p++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        if (p && d->rungs == 0) continue;
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            fg_type type = cases[i].kv_type;
+            if (p && type != FG_TYPE_F16 && type != FG_TYPE_Q8_0) continue; /* floats either way */
+            vulkan_check_attention(paths[p], &cases[i], type == FG_TYPE_F32 ? 2e-5 : type == FG_TYPE_Q8_0 ? 2e-2 : type == FG_TYPE_F16 && p == 0 ? 1e-3 : 8e-3);
+        }
+    }
+}
+
+/* Values whose sums are more than halves hold; and the bits do not depend on the batch. */
+static void test_vulkan_attention_batch(void) {
+    static const char *const paths[] = {"vulkan", "vulkan-half", "vulkan-matrix"};
+    static const int runs[][2] = {{0, 256}, {0, 30}, {1, 50}, {1, 1}, {2, 20}}; /* passes of more than 8 tokens, then others */
+    cpu_attn c = {FG_TYPE_F16, 6, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {90, 40, 0, 0, 0, 0}};
+    size_t n = (size_t)(cpu_attn_total(&c) * c.n_head * c.head_dim), p, j, i, bad;
+    float *first = (float *)calloc(n, sizeof(float)), *other = (float *)calloc(n, sizeof(float));
+    if (!cpu_vulkan_device(0)) {
+        free(first);
+        free(other);
+        SKIP("there is no Vulkan device");
+    }
+    for (p = 0; p < 3; p++)
+        for (j = 0; j < 2; j++) { /* 1: values of up to 30000 */
+            cpu_rig *rig = cpu_attn_rig(&c, 256);
+            float *rows = (float *)(void *)rig->data[0];
+            double rms;
+            int width = (c.n_head + 2 * c.n_kv_head) * c.head_dim, row, col;
+            for (row = 0; j && row < cpu_attn_total(&c); row++)
+                for (col = width - c.n_kv_head * c.head_dim; col < width; col++) rows[row * width + col] = 30000.0f * fmaxf(-1.0f, fminf(1.0f, rows[row * width + col]));
+            if (cpu_rig_open(rig, paths[p], 1) == FG_OK) {
+                cpu_attn_all(&c, rig, runs[0][0], runs[0][1], first);
+                CHECKF(cpu_attn_error(&c, rig, 0, first, &rms) < (j ? 300 : 1e-2), "%s, large %d", paths[p], (int)j);
+                for (i = 1; i < (p == 2 ? 3 : 5); i++) {
+                    cpu_attn_all(&c, rig, runs[i][0], runs[i][1], other);
+                    for (bad = 0; bad < n && memcmp(&first[bad], &other[bad], sizeof(float)) == 0; bad++) {}
+                    CHECKF(bad == n, "%s, run %d: value %d differs", paths[p], (int)i, (int)bad);
+                }
+            }
+            cpu_rig_free(rig);
+        }
+    free(first);
+    free(other);
 }
 
 static void test_vulkan_copy_blocks(void) {
@@ -195,6 +284,7 @@ static struct {
     int32_t result; /* with which */
     const char *only; /* NULL, or the function that fails */
     uint32_t wrong;   /* FG_VULKAN_...: what the driver does wrong */
+    bool attention;   /* in attention alone */
 } vulkan_faults;
 
 static bool vulkan_fails(const char *name) {
@@ -251,7 +341,9 @@ static int32_t FG__VK_CALL vulkan_shader(void *device, const fg__vk_shader_info 
     uint32_t *code = (uint32_t *)malloc(info->bytes);
     int32_t result;
     memcpy(code, info->code, info->bytes);
-    vulkan_spoil(code, info->bytes / 4);
+    if (!vulkan_faults.attention || info->code == fg__vk_spirv[FG__VK_SHADER_ATTENTION_HALF].code ||
+        info->code == fg__vk_spirv[FG__VK_SHADER_ATTENTION_MATRIX].code)
+        vulkan_spoil(code, info->bytes / 4);
     other.code = code;
     result = vulkan_fails("vkCreateShaderModule") ? vulkan_faults.result : vulkan_real.CreateShaderModule(device, &other, allocator, shader);
     free(code);
@@ -416,9 +508,10 @@ static void vulkan_listen(fg_log_level level, const char *message, void *user) {
 
 /* A driver that does wrong what a rung needs: the rung is not used, the log says so, and the others are. */
 static void test_vulkan_wrong_rungs(void) {
-    static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
-    static const char *const names[] = {"", "integer dot products are not used", "half floats are not used", "cooperative matrices are not used",
-                                        "push descriptors are not used"};
+    static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH, FG_VULKAN_HALF, FG_VULKAN_MATRIX};
+    static const char *const names[] = {"", "integer dot products are not used: a product", "half floats are not used: a product",
+                                        "cooperative matrices are not used: a product", "push descriptors are not used: a product",
+                                        "half floats are not used: attention", "cooperative matrices are not used: attention"};
     uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, usual = 0;
     fg_vulkan_options options;
     fg_device_desc desc;
@@ -432,13 +525,14 @@ static void test_vulkan_wrong_rungs(void) {
     memset(&desc, 0, sizeof(desc));
     desc.options = &options;
     desc.log = vulkan_listen;
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < 7; i++) {
         vulkan_said said;
         fg_device *device = NULL;
         uint32_t rungs;
         memset(&said, 0, sizeof(said));
         desc.log_user = &said;
         vulkan_faults.wrong = bits[i];
+        vulkan_faults.attention = i > 4;
         CHECK(fg_backend_vulkan()->open(&desc, &device) == FG_OK && device);
         if (!device) break;
         rungs = ((fg__vk_device *)(void *)device)->rungs;
@@ -449,6 +543,7 @@ static void test_vulkan_wrong_rungs(void) {
         fg_backend_vulkan()->close(device);
     }
     vulkan_faults.wrong = 0;
+    vulkan_faults.attention = false;
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
@@ -500,8 +595,11 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_copy_blocks);
     RUN(test_vulkan_swap);
     RUN(test_vulkan_kv_pieces);
+    RUN(test_vulkan_wide);
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
+    RUN(test_vulkan_attention);
+    RUN(test_vulkan_attention_batch);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
     RUN(test_vulkan_faults);

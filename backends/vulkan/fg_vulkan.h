@@ -18,10 +18,12 @@
 
    What a device has beyond that floor makes products faster: integer dot products (quantised weights; activations are rounded
    to bytes with a scale for each 32, as on the CPU), half floats and cooperative matrices of them (passes of many rows;
-   activations and weights are rounded to halves, sums are floats), push descriptors. Each is used where the device says that it is no emulation and where a product at
-   start-up agrees with the CPU's; else the next lower way does the work, and the log says so.
+   activations and weights are rounded to halves, sums are floats; and attention over a cache in F16 or Q8_0), push descriptors.
+   Each is used where the device says that it is no emulation and where a product and an attention at start-up agree with the
+   CPU's; else the next lower way does the work, and the log says so.
 
-   Results differ in their last bits with the number of rows of a pass, since few rows and many run different kernels. */
+   Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
+   kernels; attention's do so with cooperative matrices alone. */
 
 #ifndef FG_VULKAN_H
 #define FG_VULKAN_H
@@ -529,6 +531,7 @@ typedef struct fg__vk_api {
     int32_t(FG__VK_CALL *CreateCommandPool)(void *, const fg__vk_command_pool_info *, const void *, uint64_t *);
     void(FG__VK_CALL *DestroyCommandPool)(void *, uint64_t, const void *);
     int32_t(FG__VK_CALL *AllocateCommandBuffers)(void *, const fg__vk_command_info *, void **);
+    void(FG__VK_CALL *FreeCommandBuffers)(void *, uint64_t, uint32_t, void *const *);
     int32_t(FG__VK_CALL *BeginCommandBuffer)(void *, const fg__vk_begin_info *);
     int32_t(FG__VK_CALL *EndCommandBuffer)(void *);
     void(FG__VK_CALL *CmdBindPipeline)(void *, int32_t, uint64_t);
@@ -555,7 +558,7 @@ static const char *const fg__vk_names[] = {
     "vkCreateDescriptorSetLayout", "vkDestroyDescriptorSetLayout", "vkCreatePipelineLayout", "vkDestroyPipelineLayout",
     "vkCreatePipelineCache", "vkDestroyPipelineCache", "vkGetPipelineCacheData", "vkCreateComputePipelines", "vkDestroyPipeline",
     "vkCreateDescriptorPool", "vkDestroyDescriptorPool", "vkAllocateDescriptorSets", "vkUpdateDescriptorSets", "vkCreateCommandPool",
-    "vkDestroyCommandPool", "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline",
+    "vkDestroyCommandPool", "vkAllocateCommandBuffers", "vkFreeCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline",
     "vkCmdBindDescriptorSets", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier", "vkCmdCopyBuffer", "vkCreateFence",
     "vkDestroyFence", "vkResetFences", "vkWaitForFences", "vkQueueSubmit", "vkCmdPushDescriptorSetKHR",
 };
@@ -585,6 +588,7 @@ typedef struct fg__vk_chunk {
     char *mapped;
 } fg__vk_chunk;
 
+enum { FG__VK_TURNS = 2 }; /* passes that may be in flight */
 enum { FG__VK_ON_DEVICE, FG__VK_TO_DEVICE, FG__VK_FROM_DEVICE, FG__VK_KINDS };
 
 typedef struct fg__vk_range {
@@ -593,6 +597,13 @@ typedef struct fg__vk_range {
 } fg__vk_range;
 
 enum { FG__VK_STAGING = 4 << 20, FG__VK_CHUNK = 64 << 20, FG__VK_ALIGN = 256, FG__VK_BINDINGS = 8 };
+
+/* Commands that are recorded when they are needed, and the fence that tells the end of what was submitted with them. */
+typedef struct fg__vk_work {
+    void *commands;
+    uint64_t fence;
+    bool busy; /* its end was not waited for */
+} fg__vk_work;
 
 typedef struct fg__vk_pipeline {
     int shader, spec[4];
@@ -608,7 +619,7 @@ typedef struct fg__vk_device {
     void *progress_user;
     void *physical, *handle, *queue;
     uint32_t family;
-    bool has_budget, lost, busy; /* busy: a pass runs, or its end was not waited for */
+    bool has_budget, lost;
     fg__vk_properties properties;
     fg__vk_memory_properties memory;
     uint64_t max_allocation;
@@ -617,8 +628,8 @@ typedef struct fg__vk_device {
     uint32_t rungs; /* FG_VULKAN_...: in use */
     fg__vk_matrix_shape shape;
     fg__vk_chunk *chunks;
-    uint64_t set_layout, pipeline_layout, cache, command_pool, fence;
-    void *commands; /* for copies */
+    uint64_t set_layout, pipeline_layout, cache, command_pool;
+    fg__vk_work copies;
     fg__vk_range staging;
     uint64_t shaders[FG__VK_SHADERS];
     fg__vk_pipeline *pipelines;
@@ -1097,8 +1108,6 @@ static void fg__vk_give(fg__vk_device *d, fg__vk_range *range) {
     if (--chunk->n_ranges == 0) fg__vk_chunk_free(d, chunk);
 }
 
-/* ---- Copies, through the staging buffer; they wait until they are done. ---- */
-
 static fg_result fg__vk_begin(fg__vk_device *d, void *commands, uint32_t flags) {
     fg__vk_begin_info info;
     memset(&info, 0, sizeof(info));
@@ -1116,43 +1125,79 @@ static void fg__vk_barrier(fg__vk_device *d, void *commands, uint32_t from_stage
     d->api.CmdPipelineBarrier(commands, from_stage, to_stage, 0, 1, &info, 0, NULL, 0, NULL);
 }
 
-static fg_result fg__vk_finish(fg__vk_device *d) {
+/* ---- Work: passes and copies, one queue for all. Each begins with a barrier, behind what was submitted before. ---- */
+
+static fg_result fg__vk_work_make(fg__vk_device *d, fg__vk_work *work) {
+    fg__vk_command_info info;
+    fg__vk_fence_info fence;
     fg_result r;
-    if (!d->busy) return FG_OK;
-    d->busy = false;
-    r = fg__vk_check(d, d->api.WaitForFences(d->handle, 1, &d->fence, 1, UINT64_MAX), "waiting for the device");
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_COMMAND_INFO;
+    info.pool = d->command_pool;
+    info.count = 1;
+    r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &work->commands), "a command buffer");
     if (r != FG_OK) return r;
-    return fg__vk_check(d, d->api.ResetFences(d->handle, 1, &d->fence), "resetting a fence");
+    memset(&fence, 0, sizeof(fence));
+    fence.type = FG__VK_FENCE_INFO;
+    return fg__vk_check(d, d->api.CreateFence(d->handle, &fence, NULL, &work->fence), "a fence");
 }
 
-static fg_result fg__vk_start(fg__vk_device *d, void *commands) {
-    fg__vk_submit_info info;
-    fg_result r = fg__vk_finish(d); /* there is one fence */
+/* Of work that has ended, or was never begun. */
+static void fg__vk_work_drop(fg__vk_device *d, fg__vk_work *work) {
+    if (work->fence) d->api.DestroyFence(d->handle, work->fence, NULL);
+    if (work->commands) d->api.FreeCommandBuffers(d->handle, d->command_pool, 1, &work->commands);
+    memset(work, 0, sizeof(*work));
+}
+
+static fg_result fg__vk_work_wait(fg__vk_device *d, fg__vk_work *work) {
+    fg_result r;
+    if (!work->busy) return FG_OK;
+    work->busy = false;
+    r = fg__vk_check(d, d->api.WaitForFences(d->handle, 1, &work->fence, 1, UINT64_MAX), "waiting for the device");
     if (r != FG_OK) return r;
+    return fg__vk_check(d, d->api.ResetFences(d->handle, 1, &work->fence), "resetting a fence");
+}
+
+/* Records anew. */
+static fg_result fg__vk_work_begin(fg__vk_device *d, fg__vk_work *work) {
+    fg_result r = fg__vk_work_wait(d, work);
+    return r == FG_OK ? fg__vk_begin(d, work->commands, 1 /* once */) : r;
+}
+
+/* Submits command buffers in their order; the fence of `work` tells their end. */
+static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *const *commands, uint32_t n) {
+    fg__vk_submit_info info;
+    fg_result r;
     memset(&info, 0, sizeof(info));
     info.type = FG__VK_SUBMIT_INFO;
-    info.n_commands = 1;
-    info.commands = &commands;
+    info.n_commands = n;
+    info.commands = commands;
     if (d->lost) return fg__vk_check(d, FG__VK_DEVICE_LOST, d->properties.name);
-    r = fg__vk_check(d, d->api.QueueSubmit(d->queue, 1, &info, d->fence), "starting work on the device");
-    d->busy = r == FG_OK;
+    r = fg__vk_check(d, d->api.QueueSubmit(d->queue, 1, &info, work->fence), "starting work on the device");
+    work->busy = r == FG_OK;
     return r;
+}
+
+/* Ends recording and submits. */
+static fg_result fg__vk_work_end(fg__vk_device *d, fg__vk_work *work) {
+    fg_result r = fg__vk_check(d, d->api.EndCommandBuffer(work->commands), "recording commands");
+    return r == FG_OK ? fg__vk_work_start(d, work, &work->commands, 1) : r;
 }
 
 static fg_result fg__vk_copy_now(fg__vk_device *d, uint64_t from, uint64_t to, const fg__vk_copy *copy) {
     uint32_t all = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
-    fg_result r = fg__vk_finish(d);
-    if (r == FG_OK) r = fg__vk_begin(d, d->commands, 1 /* once */);
+    fg_result r = fg__vk_work_begin(d, &d->copies);
     if (r != FG_OK) return r;
-    fg__vk_barrier(d, d->commands, all, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
+    fg__vk_barrier(d, d->copies.commands, all, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
                    FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
-    d->api.CmdCopyBuffer(d->commands, from, to, 1, copy);
-    fg__vk_barrier(d, d->commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, all | FG__VK_AT_HOST,
+    d->api.CmdCopyBuffer(d->copies.commands, from, to, 1, copy);
+    fg__vk_barrier(d, d->copies.commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, all | FG__VK_AT_HOST,
                    FG__VK_SHADER_READ | FG__VK_TRANSFER_READ | FG__VK_HOST_READ);
-    if ((r = fg__vk_check(d, d->api.EndCommandBuffer(d->commands), "recording commands")) != FG_OK) return r;
-    if ((r = fg__vk_start(d, d->commands)) != FG_OK) return r;
-    return fg__vk_finish(d);
+    if ((r = fg__vk_work_end(d, &d->copies)) != FG_OK) return r;
+    return fg__vk_work_wait(d, &d->copies);
 }
+
+/* ---- Copies, through the staging buffer; they wait until they are done. ---- */
 
 /* What lies in the staging buffer, `bytes` (a multiple of 4) of it, to `offset` of a range. */
 static fg_result fg__vk_stage(fg__vk_device *d, const fg__vk_range *range, size_t offset, size_t bytes) {
@@ -1333,8 +1378,6 @@ static void fg__vk_save_cache(fg__vk_device *d) {
 
 static fg_result fg__vk_make_commands(fg__vk_device *d) {
     fg__vk_command_pool_info pool;
-    fg__vk_command_info info;
-    fg__vk_fence_info fence;
     fg_result r;
     memset(&pool, 0, sizeof(pool));
     pool.type = FG__VK_COMMAND_POOL_INFO;
@@ -1342,15 +1385,7 @@ static fg_result fg__vk_make_commands(fg__vk_device *d) {
     pool.family = d->family;
     r = fg__vk_check(d, d->api.CreateCommandPool(d->handle, &pool, NULL, &d->command_pool), "a command pool");
     if (r != FG_OK) return r;
-    memset(&info, 0, sizeof(info));
-    info.type = FG__VK_COMMAND_INFO;
-    info.pool = d->command_pool;
-    info.count = 1;
-    r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &d->commands), "a command buffer");
-    if (r != FG_OK) return r;
-    memset(&fence, 0, sizeof(fence));
-    fence.type = FG__VK_FENCE_INFO;
-    return fg__vk_check(d, d->api.CreateFence(d->handle, &fence, NULL, &d->fence), "a fence");
+    return fg__vk_work_make(d, &d->copies);
 }
 
 static void fg__vk_close(fg_device *handle) {
@@ -1366,7 +1401,7 @@ static void fg__vk_close(fg_device *handle) {
         fg__vk_drop_pipelines(d);
         for (i = 0; i < FG__VK_SHADERS; i++)
             if (d->shaders[i]) api->DestroyShaderModule(d->handle, d->shaders[i], NULL);
-        if (d->fence) api->DestroyFence(d->handle, d->fence, NULL);
+        fg__vk_work_drop(d, &d->copies);
         if (d->command_pool) api->DestroyCommandPool(d->handle, d->command_pool, NULL);
         if (d->cache) api->DestroyPipelineCache(d->handle, d->cache, NULL);
         fg__vk_drop_layouts(d);
@@ -1385,6 +1420,7 @@ static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
     uint32_t version = d->properties.api_version;
     memset(caps, 0, sizeof(*caps));
     caps->candidates = FG_MAX_CANDIDATES;
+    caps->in_flight = FG__VK_TURNS;
     snprintf(caps->name, sizeof(caps->name), "%.80s, Vulkan %u.%u, subgroups of %d", d->properties.name, (unsigned)(version >> 22 & 127),
              (unsigned)(version >> 12 & 1023), d->subgroup);
     caps->n_threads = 1;
@@ -1620,6 +1656,7 @@ typedef struct fg__vk_step {
     fg__vk_push push;
     fg__vk_use uses[FG__VK_MAX_USES];
     int n_uses, groups; /* workgroups across */
+    int tile[3];        /* ATTENTION: rows of a tile, as pipelines */
     bool per_row, draws; /* draws: only in passes with fg_batch.draws */
 } fg__vk_step;
 
@@ -1633,8 +1670,16 @@ enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
 /* The commands of a range of ops. */
 typedef struct fg__vk_commands {
     int first, end;
-    void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][4]; /* by tokens, rows, with logits (1) and draws (2) or not */
+    void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with draws (1) or not */
 } fg__vk_commands;
+
+/* What a pass in flight has for itself: its batch on the way to the device, and its results on the way back. */
+typedef struct fg__vk_turn {
+    fg__vk_work before, after; /* commands; the fence is that of `after` */
+    fg__vk_range batch, rows, candidates, logits;
+    fg__vk_range kept;         /* logits on the device, of a pass with draws: the next pass overwrites the slot */
+    bool want_logits, has_draws;
+} fg__vk_turn;
 
 typedef struct fg__vk_plan {
     fg__vk_device *device;
@@ -1646,16 +1691,18 @@ typedef struct fg__vk_plan {
     int n_pieces[FG_MAX_GROUPS], piece_blocks[FG_MAX_GROUPS], piece_of[FG_MAX_GROUPS]; /* of each layer; blocks; first in layers */
     int n_kv;                    /* pieces of all layers */
     fg__vk_layer *layers;
-    fg__vk_range memory, batch, rows, logits, tops, candidates;
+    fg__vk_range memory, batch, rows, tops, candidates;
+    fg__vk_turn turns[FG__VK_TURNS];
+    unsigned n_submitted, n_waited; /* the difference is in flight */
+    fg__vk_step feed;               /* tokens that the pass before made, in their places */
     fg__vk_prepared prepared[FG__VK_MODES];
     size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
-    int tokens_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
+    int tokens_at, feed_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
     fg__vk_commands *commands; /* of each range that came */
     size_t n_commands, commands_capacity;
     float *part; /* of a slot, on its way; of part_bytes */
     size_t part_bytes;
-    bool want_logits, has_draws;
 } fg__vk_plan;
 
 static const fg__vk_weight *fg__vk_weight_of(const fg__vk_plan *plan, int index) {
@@ -1783,6 +1830,7 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
     const fg_graph *graph = plan->graph;
     int at = 4, g;
     plan->tokens_at = at, at += graph->max_tokens;
+    plan->feed_at = at, at += graph->max_tokens;
     plan->rope_positions_at = at, at += graph->max_tokens;
     plan->positions_at = at, at += graph->max_tokens;
     plan->seqs_at = at, at += graph->max_tokens;
@@ -1795,25 +1843,52 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
     plan->batch_words = (size_t)at;
 }
 
-static void fg__vk_fill_batch(const fg__vk_plan *plan, const fg_batch *batch) {
-    int32_t *to = (int32_t *)(void *)(plan->batch.chunk->mapped + plan->batch.offset);
-    size_t n = (size_t)batch->n_tokens * sizeof(int32_t);
+/* Parts of the batch block on their way to the device. */
+typedef struct fg__vk_parcel {
+    const fg__vk_plan *plan;
+    const fg__vk_range *from; /* of the host */
+    int n;
+    fg__vk_copy copies[8 + 2 * FG_MAX_GROUPS];
+} fg__vk_parcel;
+
+/* Room for n words of the block from word `at` on. */
+static int32_t *fg__vk_parcel_room(fg__vk_parcel *p, int at, size_t n) {
+    fg__vk_copy *copy = &p->copies[p->n];
+    copy->from = p->from->offset + (size_t)at * 4;
+    copy->to = p->plan->batch.offset + (size_t)at * 4;
+    copy->bytes = n * 4;
+    if (n) p->n++;
+    return (int32_t *)(void *)(p->from->chunk->mapped + copy->from);
+}
+
+static void fg__vk_parcel_add(fg__vk_parcel *p, int at, const void *words, size_t n) {
+    int32_t *to = fg__vk_parcel_room(p, at, n);
+    if (n) memcpy(to, words, n * 4);
+}
+
+static void fg__vk_fill_batch(fg__vk_parcel *p, const fg_batch *batch) {
+    const fg__vk_plan *plan = p->plan;
+    size_t n = (size_t)batch->n_tokens, rows = (size_t)batch->n_rows;
+    int32_t counts[4] = {0}, *positions, *seqs;
     int g, s, t;
-    to[0] = batch->n_tokens;
-    to[1] = batch->n_rows;
-    memcpy(to + plan->tokens_at, batch->tokens, n);
-    memcpy(to + plan->rope_positions_at, batch->positions, n);
+    counts[0] = batch->n_tokens;
+    counts[1] = batch->n_rows;
+    fg__vk_parcel_add(p, 0, counts, 4);
+    fg__vk_parcel_add(p, plan->tokens_at, batch->tokens, n);
+    fg__vk_parcel_add(p, plan->feed_at, batch->feed, batch->feed ? n : 0);
+    fg__vk_parcel_add(p, plan->rope_positions_at, batch->positions, n);
+    positions = fg__vk_parcel_room(p, plan->positions_at, n);
+    seqs = fg__vk_parcel_room(p, plan->seqs_at, n);
     for (s = 0; s < batch->n_seqs; s++)
         for (t = batch->cu_q[s]; t < batch->cu_q[s + 1]; t++) {
-            to[plan->positions_at + t] = batch->kv_len[s] - (batch->cu_q[s + 1] - t);
-            to[plan->seqs_at + t] = s;
+            positions[t] = batch->kv_len[s] - (batch->cu_q[s + 1] - t);
+            seqs[t] = s;
         }
-    if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
-    if (batch->draws && batch->n_rows) memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
+    fg__vk_parcel_add(p, plan->rows_at, batch->rows, rows);
+    fg__vk_parcel_add(p, plan->draws_at, batch->draws, batch->draws ? rows * (sizeof(fg_row_draw) / 4) : 0);
     for (g = 0; g < plan->graph->n_groups; g++) {
-        memcpy(to + plan->slots_at[g], batch->slots[g], n);
-        memcpy(to + plan->tables_at[g], batch->tables[g],
-               (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
+        fg__vk_parcel_add(p, plan->slots_at[g], batch->slots[g], n);
+        fg__vk_parcel_add(p, plan->tables_at[g], batch->tables[g], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq);
     }
 }
 
@@ -1909,7 +1984,7 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     memset(&size, 0, sizeof(size));
     size.type = FG__VK_SIZE_INFO;
     size.size = (uint32_t)d->subgroup;
-    if (p->shader == FG__VK_SHADER_GEMM_MATRIX) {
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX) {
         info.stage.next = &size;
         info.stage.flags = FG__VK_FULL_SUBGROUPS;
     }
@@ -2202,6 +2277,44 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
+/* Bytes of shared memory of an attention kernel; see shaders/attention*.comp. */
+static size_t fg__vk_attention_bytes(int shader, int head_dim, int rows) {
+    size_t r = (size_t)rows, n = (size_t)head_dim, all = 4 * (64 + 10 * r); /* what attention.glsl has */
+    if (shader == FG__VK_SHADER_ATTENTION_MATRIX) return all + 2 * r * (fg__round_up(n, 32) + 8) + 2 * 64 * 40 + 4 * 64 * r + 2 * 72 * r;
+    if (shader == FG__VK_SHADER_ATTENTION_HALF) return all + 2 * fg__round_up(n, 8) * r + 6 * 64 * (r + 4);
+    return all + 4 * fg__round_up(n, 4) * r + 4 * 64 * (r + 4);
+}
+
+static bool fg__vk_tile_fits(const fg__vk_device *d, int shader, int head_dim, int rows) {
+    return fg__vk_attention_bytes(shader, head_dim, rows) <= d->properties.limits.shared_bytes;
+}
+
+/* The kernels of an attention. Halves hold what a cache of F16 or Q8_0 does, not the range of the others. Of a pass of few tokens a
+   tile has as many rows as heads share a KV head, at most 16. */
+static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) {
+    const fg_op *op = &plan->graph->ops[step->op];
+    const fg__vk_device *d = plan->device;
+    const fg__vk_matrix_shape *m = &d->shape;
+    fg_type type = plan->graph->groups[op->group].kv_type;
+    bool halves = type == FG_TYPE_F16 || type == FG_TYPE_Q8_0;
+    int i;
+    for (i = 0; i < 3; i++) {
+        int shader = halves && (d->rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = 0;
+        int rows = 1, most = i == 2 ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
+        while (rows < most) rows *= 2;
+        while (rows > 1 && !fg__vk_tile_fits(d, shader, op->head_dim, rows)) rows /= 2;
+        if (tall > (int)m->m && !fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) tall /= 2;
+        if (i == 2 && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
+            fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
+            shader = FG__VK_SHADER_ATTENTION_MATRIX;
+            rows = tall;
+            shape = (int)(m->m << 24 | m->n << 16 | m->k << 8) | 128 / d->subgroup;
+        }
+        step->tile[i] = rows;
+        step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, (int)type, op->head_dim, rows, shape);
+    }
+}
+
 /* Blocks of a layer from `piece * piece_blocks` on. */
 static fg__vk_layer *fg__vk_layer_piece(const fg__vk_plan *plan, int group, int layer, int piece) {
     return &plan->layers[plan->piece_of[group] + layer * plan->n_pieces[group] + piece];
@@ -2235,10 +2348,8 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     b->at[7] = fg__vk_whole(&layer->v);
     fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->layer_of[op->group] + op->group_layer, rope);
     fg__vk_bind_slot(plan, step, &b->at[2], op->src, op->src_col, q, rope, &p->src_col, &p->src_stride);
-    step->groups = rope ? op->n_head + 2 * op->n_kv_head : op->n_head;
-    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, rope ? FG__VK_SHADER_ROPE_KV : FG__VK_SHADER_ATTENTION,
-                                                   (int)group->kv_type, op->head_dim, 0, 0));
     if (!rope) {
+        fg__vk_choose_attention(plan, step);
         fg__vk_bind_slot(plan, step, &b->at[3], op->dst, op->dst_col, q, true, &p->dst_col, &p->dst_stride);
         if (plan->n_pieces[op->group] == 1) return;
         b->at[4].buffer = plan->memory.chunk->buffer;
@@ -2247,6 +2358,8 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
         fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 1 + FG__VK_MODES, true);
         return;
     }
+    step->groups = op->n_head + 2 * op->n_kv_head;
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_ROPE_KV, (int)group->kv_type, op->head_dim, 0, 0));
     fg__vk_bind_vector(plan, step, &b->at[1], op->weight, FG__VK_HAS_WEIGHT);
     fg__vk_bind_vector(plan, step, &b->at[4], op->weight2, FG__VK_HAS_WEIGHT2);
     fg__vk_bind_vector(plan, step, &b->at[5], op->n_rot ? op->bias : -1, 0);
@@ -2343,6 +2456,22 @@ static fg_result fg__vk_plan_draws(fg__vk_plan *plan, int index, bool first) {
     return fg__vk_end_step(plan, step, &b);
 }
 
+/* A step that runs before a pass, of which it is no part. */
+static fg_result fg__vk_plan_feed(fg__vk_plan *plan) {
+    fg__vk_step *step = &plan->feed;
+    fg__vk_bindings b;
+    memset(&b, 0, sizeof(b));
+    memset(step, 0, sizeof(*step));
+    step->kind = FG_OP_COUNT;
+    step->groups = (plan->graph->max_tokens + 63) / 64;
+    step->push.src_col = plan->feed_at;
+    step->push.dst_col = plan->tokens_at;
+    b.at[3] = fg__vk_whole(&plan->batch);
+    b.at[4] = fg__vk_whole(&plan->rows);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_FEED, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
 /* A vector must have been packed as one. */
 static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) {
     int vectors[3], i;
@@ -2369,7 +2498,7 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, false);
         fg__vk_forget_rows(plan, &graph->ops[i]);
     }
-    return r;
+    return r == FG_OK ? fg__vk_plan_feed(plan) : r;
 }
 
 /* ---- Recording. ---- */
@@ -2388,11 +2517,13 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
         int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
+        int tile = d->pipelines[step->pipelines[2]].shader == FG__VK_SHADER_GEMM ? 64 : 32; /* rows of src */
         if (which == 2) at_once = 64;
         across = (step->push.rows + at_once - 1) / at_once;
         if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
-        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + 31) / 32;
+        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + tile - 1) / tile;
     }
+    if (step->kind == FG_OP_ATTENTION) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
     if (d->rungs & FG_VULKAN_PUSH) {
         fg__vk_write_info writes[FG__VK_BINDINGS];
@@ -2403,20 +2534,9 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, 1);
 }
 
-static void fg__vk_record_logits(fg__vk_plan *plan, void *commands, int rows) {
-    const fg_op *op = &plan->graph->ops[plan->sample_op];
-    const fg__vk_slot *slot = &plan->slots[op->src];
-    fg__vk_copy copy;
-    copy.from = plan->memory.offset + slot->parts[0].offset;
-    copy.to = plan->logits.offset;
-    copy.bytes = (uint64_t)FG__MIN(rows, plan->graph->max_rows) * (uint64_t)op->n * sizeof(float);
-    fg__vk_barrier(plan->device, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_READ);
-    plan->device->api.CmdCopyBuffer(commands, plan->memory.chunk->buffer, plan->logits.chunk->buffer, 1, &copy);
-}
-
 /* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
-static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows, bool logits, bool draws) {
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows, bool draws) {
     fg__vk_device *d = plan->device;
     size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 4 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
@@ -2424,7 +2544,7 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int
     fg_result r;
     int i, j;
     if (!used) return FG_ERROR_OUT_OF_MEMORY;
-    if ((r = fg__vk_begin(d, commands, 0)) == FG_OK) {
+    if ((r = fg__vk_begin(d, commands, 4 /* may be in flight twice */)) == FG_OK) {
         /* after the pass before, and copies between blocks */
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
         for (i = 0; i < plan->n_steps; i++) {
@@ -2438,8 +2558,6 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int
             for (j = 0; j < step->n_uses; j++) used[step->uses[j].resource] |= step->uses[j].writes ? 2 : 1;
             fg__vk_record_step(plan, commands, step, n);
         }
-        if (logits && rows > 0 && plan->sample_op >= first && plan->sample_op < end) fg__vk_record_logits(plan, commands, rows);
-        fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_HOST, FG__VK_HOST_READ);
         r = fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
     }
     fg__free(&d->env, used);
@@ -2477,7 +2595,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     fg_result r;
     void *commands = NULL, **place;
     if (!range) return FG_ERROR_OUT_OF_MEMORY;
-    place = &range->of[t][n][(batch->want_logits ? 1 : 0) + (batch->draws ? 2 : 0)];
+    place = &range->of[t][n][batch->draws ? 1 : 0];
     *out = *place;
     if (*out) return FG_OK;
     memset(&info, 0, sizeof(info));
@@ -2486,7 +2604,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     info.count = 1;
     if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK) return r;
     t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
-    r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->want_logits, batch->draws != NULL);
+    r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
     return r;
 }
@@ -2497,8 +2615,17 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     int i;
-    (void)fg__vk_finish(d);
     (void)d->api.DeviceWaitIdle(d->handle);
+    for (i = FG__VK_TURNS - 1; i >= 0; i--) {
+        fg__vk_turn *turn = &plan->turns[i];
+        fg__vk_work_drop(d, &turn->before);
+        fg__vk_work_drop(d, &turn->after);
+        fg__vk_give(d, &turn->kept);
+        fg__vk_give(d, &turn->logits);
+        fg__vk_give(d, &turn->candidates);
+        fg__vk_give(d, &turn->rows);
+        fg__vk_give(d, &turn->batch);
+    }
     if (plan->pool) d->api.DestroyDescriptorPool(d->handle, plan->pool, NULL);
     if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
     for (i = 0; plan->layers && i < plan->n_kv; i++) {
@@ -2510,7 +2637,6 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
     fg__vk_give(d, &plan->rows);
     fg__vk_give(d, &plan->tops);
     fg__vk_give(d, &plan->candidates);
-    fg__vk_give(d, &plan->logits);
     fg__free(&d->env, plan->commands);
     fg__free(&d->env, plan->part);
     fg__free(&d->env, plan->layers);
@@ -2526,10 +2652,10 @@ static fg_result fg__vk_make_pools(fg__vk_plan *plan) {
     fg__vk_command_pool_info commands;
     fg_result r;
     size.type = FG__VK_STORAGE_BUFFER;
-    size.count = (uint32_t)plan->max_steps * FG__VK_BINDINGS;
+    size.count = ((uint32_t)plan->max_steps + 1) * FG__VK_BINDINGS;
     memset(&pool, 0, sizeof(pool));
     pool.type = FG__VK_POOL_INFO;
-    pool.max_sets = (uint32_t)plan->max_steps;
+    pool.max_sets = (uint32_t)plan->max_steps + 1;
     pool.n_sizes = 1;
     pool.sizes = &size;
     r = d->rungs & FG_VULKAN_PUSH ? FG_OK : fg__vk_check(d, d->api.CreateDescriptorPool(d->handle, &pool, NULL, &plan->pool), "descriptors");
@@ -2540,20 +2666,38 @@ static fg_result fg__vk_make_pools(fg__vk_plan *plan) {
     return fg__vk_check(d, d->api.CreateCommandPool(d->handle, &commands, NULL, &plan->command_pool), "a command pool");
 }
 
+static size_t fg__vk_logits_bytes(const fg__vk_plan *plan) {
+    return plan->sample_op < 0 ? 0 : (size_t)plan->graph->max_rows * (size_t)plan->graph->ops[plan->sample_op].n * sizeof(float);
+}
+
+static fg_result fg__vk_take_turn(fg__vk_plan *plan, fg__vk_turn *turn) {
+    fg__vk_device *d = plan->device;
+    size_t rows = (size_t)plan->graph->max_rows;
+    fg_result r;
+    if ((r = fg__vk_work_make(d, &turn->before)) != FG_OK) return r;
+    if ((r = fg__vk_work_make(d, &turn->after)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_TO_DEVICE, plan->batch_words * 4, &turn->batch)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * sizeof(fg_row_result), &turn->rows)) != FG_OK) return r;
+    if (plan->sample_op < 0) return FG_OK;
+    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * sizeof(fg_row_candidates), &turn->candidates)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, fg__vk_logits_bytes(plan), &turn->logits)) != FG_OK) return r;
+    return fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_logits_bytes(plan), &turn->kept);
+}
+
 static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
     const fg_graph *graph = plan->graph;
     fg__vk_device *d = plan->device;
     fg_result r;
     int g, i;
     if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, plan->slots_bytes, &plan->memory)) != FG_OK) return r;
-    if ((r = fg__vk_take(d, FG__VK_TO_DEVICE, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
-    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_result), &plan->rows)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_result), &plan->rows)) != FG_OK) return r;
     if (plan->sample_op >= 0) {
-        r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * (size_t)graph->ops[plan->sample_op].n * sizeof(float), &plan->logits);
-        if (r != FG_OK) return r;
         if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_tops_bytes(plan), &plan->tops)) != FG_OK) return r;
-        if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
+        if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
     }
+    for (i = 0; i < FG__VK_TURNS; i++)
+        if ((r = fg__vk_take_turn(plan, &plan->turns[i])) != FG_OK) return r;
     for (g = 0; g < graph->n_groups; g++)
         for (i = 0; i < graph->groups[g].n_layers * plan->n_pieces[g]; i++) {
             fg__vk_layer *layer = &plan->layers[plan->piece_of[g] + i];
@@ -2583,10 +2727,10 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
         if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
         if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) plan->max_steps += plan->n_pieces[graph->ops[i].group];
     }
-    memory->activations = plan->slots_bytes + plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result);
+    memory->activations = plan->slots_bytes + (1 + FG__VK_TURNS) * (plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result)) +
+                          2 * FG__VK_TURNS * fg__vk_logits_bytes(plan);
     if (plan->sample_op >= 0)
-        memory->activations += (size_t)graph->max_rows * ((size_t)graph->ops[plan->sample_op].n * sizeof(float) + sizeof(fg_row_candidates)) +
-                               fg__vk_tops_bytes(plan);
+        memory->activations += (1 + FG__VK_TURNS) * (size_t)graph->max_rows * sizeof(fg_row_candidates) + fg__vk_tops_bytes(plan);
     memory->total = memory->kv + memory->activations;
 }
 
@@ -2630,31 +2774,96 @@ static fg_result fg__vk_prepare(fg_device *handle, const fg_graph *graph, fg_pla
    Passes
    ================================================================================================ */
 
+/* Brings the batch to the device, behind the pass before; and tokens that that one makes, from its results, which are still where it
+   left them. */
+static fg_result fg__vk_record_before(fg__vk_plan *plan, fg__vk_turn *turn, const fg_batch *batch) {
+    fg__vk_device *d = plan->device;
+    void *commands = turn->before.commands;
+    fg__vk_parcel parcel;
+    fg_result r;
+    int i;
+    for (i = 0; batch->feed && i < batch->n_tokens; i++)
+        if (batch->feed[i] >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
+    if ((r = fg__vk_work_begin(d, &turn->before)) != FG_OK) return r;
+    parcel.plan = plan;
+    parcel.from = &turn->batch;
+    parcel.n = 0;
+    fg__vk_fill_batch(&parcel, batch);
+    fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
+                   FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+    d->api.CmdCopyBuffer(commands, turn->batch.chunk->buffer, plan->batch.chunk->buffer, (uint32_t)parcel.n, parcel.copies);
+    if (batch->feed && batch->first_op == 0) {
+        fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_COMPUTE,
+                       FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
+        fg__vk_record_step(plan, commands, &plan->feed, 1);
+    }
+    return fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
+}
+
+static void fg__vk_record_copy(fg__vk_device *d, void *commands, const fg__vk_range *from, size_t offset, const fg__vk_range *to, size_t bytes) {
+    fg__vk_copy copy;
+    copy.from = from->offset + offset;
+    copy.to = to->offset;
+    copy.bytes = bytes;
+    d->api.CmdCopyBuffer(commands, from->chunk->buffer, to->chunk->buffer, 1, &copy);
+}
+
+/* Brings the results back. */
+static fg_result fg__vk_record_after(fg__vk_plan *plan, fg__vk_turn *turn, const fg_batch *batch) {
+    fg__vk_device *d = plan->device;
+    void *commands = turn->after.commands;
+    int end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
+    size_t rows = (size_t)batch->n_rows;
+    fg_result r;
+    if ((r = fg__vk_work_begin(d, &turn->after)) != FG_OK) return r;
+    fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
+                   FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+    if (plan->sample_op >= batch->first_op && plan->sample_op < end && rows > 0) {
+        const fg_op *op = &plan->graph->ops[plan->sample_op];
+        size_t at = plan->slots[op->src].parts[0].offset, bytes = rows * (size_t)op->n * sizeof(float);
+        fg__vk_record_copy(d, commands, &plan->rows, 0, &turn->rows, rows * sizeof(fg_row_result));
+        if (batch->draws) fg__vk_record_copy(d, commands, &plan->candidates, 0, &turn->candidates, rows * sizeof(fg_row_candidates));
+        if (batch->draws) fg__vk_record_copy(d, commands, &plan->memory, at, &turn->kept, bytes);
+        if (batch->want_logits) fg__vk_record_copy(d, commands, &plan->memory, at, &turn->logits, bytes);
+    }
+    fg__vk_barrier(d, commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, FG__VK_AT_HOST, FG__VK_HOST_READ);
+    return fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
+}
+
 static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
-    void *commands;
+    fg__vk_turn *turn = &plan->turns[plan->n_submitted % FG__VK_TURNS];
+    void *commands[3];
     fg_result r;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
-    if ((r = fg__vk_finish(d)) != FG_OK) return r;
-    if ((r = fg__vk_commands_of(plan, batch, &commands)) != FG_OK) return r;
-    fg__vk_fill_batch(plan, batch);
-    plan->want_logits = batch->want_logits;
-    plan->has_draws = batch->draws != NULL;
-    return fg__vk_start(d, commands);
+    if (plan->n_submitted - plan->n_waited >= FG__VK_TURNS) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
+    if ((r = fg__vk_commands_of(plan, batch, &commands[1])) != FG_OK) return r;
+    if ((r = fg__vk_record_before(plan, turn, batch)) != FG_OK) return r;
+    if ((r = fg__vk_record_after(plan, turn, batch)) != FG_OK) return r;
+    commands[0] = turn->before.commands;
+    commands[2] = turn->after.commands;
+    turn->want_logits = batch->want_logits;
+    turn->has_draws = batch->draws != NULL;
+    r = fg__vk_work_start(d, &turn->after, commands, 3);
+    if (r == FG_OK) plan->n_submitted++;
+    return r;
 }
 
 static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
-    fg_result r = fg__vk_finish(d);
+    fg__vk_turn *turn = &plan->turns[plan->n_waited % FG__VK_TURNS];
+    fg_result r;
     memset(output, 0, sizeof(*output));
+    if (plan->n_waited == plan->n_submitted) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "no pass is in flight");
+    plan->n_waited++;
+    r = fg__vk_work_wait(d, &turn->after);
     if (r != FG_OK || plan->sample_op < 0) return r;
-    output->rows = (const fg_row_result *)(const void *)(plan->rows.chunk->mapped + plan->rows.offset);
-    if (plan->want_logits) output->logits = (float *)(void *)(plan->logits.chunk->mapped + plan->logits.offset);
-    if (plan->has_draws)
-        output->candidates = (const fg_row_candidates *)(const void *)(plan->candidates.chunk->mapped + plan->candidates.offset);
+    output->rows = (const fg_row_result *)(const void *)(turn->rows.chunk->mapped + turn->rows.offset);
+    if (turn->want_logits) output->logits = (float *)(void *)(turn->logits.chunk->mapped + turn->logits.offset);
+    if (turn->has_draws) output->candidates = (const fg_row_candidates *)(const void *)(turn->candidates.chunk->mapped + turn->candidates.offset);
     return FG_OK;
 }
 
@@ -2667,12 +2876,11 @@ static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, i
 
 static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
-    const fg_op *op = plan->sample_op < 0 ? NULL : &plan->graph->ops[plan->sample_op];
-    const fg__vk_part *part;
-    if (!op || row < 0 || row >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
-    part = &plan->slots[op->src].parts[0];
-    return fg__vk_read(handle, &plan->memory, part->offset + (size_t)row * (size_t)(part->end - part->first) * sizeof(float), logits,
-                       (size_t)op->n * sizeof(float));
+    const fg__vk_turn *turn = &plan->turns[(plan->n_waited + 1) % FG__VK_TURNS]; /* that of the last one waited for */
+    size_t bytes = plan->sample_op < 0 ? 0 : (size_t)plan->graph->ops[plan->sample_op].n * sizeof(float);
+    if (!bytes || !turn->has_draws || row < 0 || row >= plan->graph->max_rows)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
+    return fg__vk_read(handle, &turn->kept, (size_t)row * bytes, logits, bytes);
 }
 
 /* Each part of a slot lies apart. */
@@ -2681,7 +2889,7 @@ static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int s
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     const fg__vk_slot *s = &plan->slots[slot];
     size_t width = (size_t)plan->graph->slots[slot].width;
-    fg_result r = fg__vk_finish(d);
+    fg_result r = FG_OK;
     int i, row;
     for (i = 0; i < s->n_parts && r == FG_OK; i++) {
         size_t n = (size_t)(s->parts[i].end - s->parts[i].first), bytes = (size_t)n_rows * n * sizeof(float);
@@ -2702,7 +2910,7 @@ static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int s
     return r;
 }
 
-static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
+static void fg__vk_record_block(fg__vk_plan *plan, const fg_block_copy *copy) {
     fg__vk_device *d = plan->device;
     const fg_group *group = &plan->graph->groups[copy->group];
     int i;
@@ -2714,7 +2922,7 @@ static void fg__vk_copy_block(fg__vk_plan *plan, const fg_block_copy *copy) {
         region.from = from->offset + from_at;
         region.to = to->offset + to_at;
         region.bytes = fg__vk_block_bytes(group);
-        d->api.CmdCopyBuffer(d->commands, from->chunk->buffer, to->chunk->buffer, 1, &region);
+        d->api.CmdCopyBuffer(d->copies.commands, from->chunk->buffer, to->chunk->buffer, 1, &region);
     }
 }
 
@@ -2730,16 +2938,13 @@ static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, con
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a copy names a KV block that does not exist");
     }
     if (n < 1) return FG_OK;
-    if ((r = fg__vk_finish(d)) != FG_OK) return r;
-    if ((r = fg__vk_begin(d, d->commands, 1)) != FG_OK) return r;
+    if ((r = fg__vk_work_begin(d, &d->copies)) != FG_OK) return r;
     for (i = 0; i < n; i++) {
         if (copies[i].from == copies[i].to) continue;
-        fg__vk_barrier(d, d->commands, all, writes, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
-        fg__vk_copy_block(plan, &copies[i]);
+        fg__vk_barrier(d, d->copies.commands, all, writes, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+        fg__vk_record_block(plan, &copies[i]);
     }
-    if ((r = fg__vk_check(d, d->api.EndCommandBuffer(d->commands), "recording commands")) != FG_OK) return r;
-    if ((r = fg__vk_start(d, d->commands)) != FG_OK) return r;
-    return fg__vk_finish(d);
+    return fg__vk_work_end(d, &d->copies);
 }
 
 /* A block in host memory: of each layer K, then V. */
@@ -2926,17 +3131,153 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
     return r;
 }
 
+enum { FG__VK_TRIAL_TOKENS = 71, FG__VK_TRIAL_HEADS = 4, FG__VK_TRIAL_SHARED = 2, FG__VK_TRIAL_DIM = 80, FG__VK_TRIAL_BLOCK = 32 };
+enum { FG__VK_TRIAL_Q = FG__VK_TRIAL_HEADS * FG__VK_TRIAL_DIM, FG__VK_TRIAL_WIDTH = 2 * FG__VK_TRIAL_Q };
+
+/* Attention over a cache in F16 as a graph, of rows of queries, keys and values. */
+typedef struct fg__vk_heads {
+    fg_op ops[5];
+    fg_slot slots[3];
+    fg_tensor tensor;
+    fg_weight *weights[1];
+    fg_graph graph;
+    fg_plan *plan;
+    int32_t numbers[FG__VK_TRIAL_TOKENS], ends[2]; /* tokens, positions and their places in the cache are 0, 1, ... */
+    float rows[FG__VK_TRIAL_TOKENS * FG__VK_TRIAL_WIDTH];
+} fg__vk_heads;
+
+static void fg__vk_heads_graph(fg__vk_heads *t) {
+    static const int types[5] = {FG_OP_EMBED, FG_OP_ROPE_KV, FG_OP_ATTENTION, FG_OP_GATHER_ROWS, FG_OP_SAMPLE};
+    static const int src[5] = {-1, 0, 0, 1, 2}, dst[5] = {0, -1, 1, 2, -1};
+    fg_graph *g = &t->graph;
+    fg_group *group = &g->groups[0];
+    uint64_t state = 1;
+    int i;
+    for (i = 0; i < (int)FG__COUNT(t->rows); i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        t->rows[i] = (float)((int)(state >> 48) - 0x8000) / 32768.0f;
+    }
+    for (i = 0; i < 5; i++) {
+        fg_op *op = &t->ops[i];
+        op->type = types[i];
+        op->layer = op->src2 = op->weight = op->weight2 = op->bias = -1;
+        op->src = src[i];
+        op->dst = dst[i];
+        op->n = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
+        op->n_head = FG__VK_TRIAL_HEADS;
+        op->n_kv_head = FG__VK_TRIAL_SHARED;
+        op->head_dim = FG__VK_TRIAL_DIM;
+        op->scale = 1;
+    }
+    t->ops[0].weight = 0;
+    t->ops[1].src2_col = FG__VK_TRIAL_Q;
+    t->ops[1].dst_col = FG__VK_TRIAL_Q + FG__VK_TRIAL_Q / 2;
+    for (i = 0; i < 3; i++) {
+        t->slots[i].name = "trial";
+        t->slots[i].width = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
+        t->slots[i].per_row = i == 2;
+    }
+    fg__vk_trial_tensor(&t->tensor, FG_TYPE_F32, FG__VK_TRIAL_WIDTH, FG__VK_TRIAL_TOKENS, t->rows);
+    group->n_layers = 1;
+    group->n_kv_head = FG__VK_TRIAL_SHARED;
+    group->head_dim = FG__VK_TRIAL_DIM;
+    group->block_tokens = FG__VK_TRIAL_BLOCK;
+    group->n_blocks = (FG__VK_TRIAL_TOKENS + FG__VK_TRIAL_BLOCK - 1) / FG__VK_TRIAL_BLOCK;
+    group->kv_type = FG_TYPE_F16;
+    g->n_groups = 1;
+    g->ops = t->ops;
+    g->n_ops = 5;
+    g->slots = t->slots;
+    g->n_slots = 3;
+    g->tensors = &t->tensor;
+    g->weights = t->weights;
+    g->n_weights = 1;
+    g->max_tokens = g->max_rows = FG__VK_TRIAL_TOKENS;
+    g->max_seqs = 1;
+    g->max_blocks_per_seq = group->n_blocks;
+    g->n_vocab = FG__VK_TRIAL_Q;
+}
+
+/* The largest error of one head of token t. */
+static double fg__vk_heads_error(const fg__vk_heads *t, int token, int head, const float *is) {
+    const float *q = &t->rows[token * FG__VK_TRIAL_WIDTH + head * FG__VK_TRIAL_DIM];
+    int k_at = FG__VK_TRIAL_Q + head / (FG__VK_TRIAL_HEADS / FG__VK_TRIAL_SHARED) * FG__VK_TRIAL_DIM, p, i;
+    double out[FG__VK_TRIAL_DIM] = {0}, sum = 0, worst = 0;
+    for (p = 0; p <= token; p++) {
+        const float *k = &t->rows[p * FG__VK_TRIAL_WIDTH + k_at], *v = k + FG__VK_TRIAL_Q / 2;
+        double score = 0, e;
+        for (i = 0; i < FG__VK_TRIAL_DIM; i++) score += (double)q[i] * (double)fg__f16_to_f32(fg__f32_to_f16(k[i]));
+        e = exp(score);
+        sum += e;
+        for (i = 0; i < FG__VK_TRIAL_DIM; i++) out[i] += e * (double)fg__f16_to_f32(fg__f32_to_f16(v[i]));
+    }
+    for (i = 0; i < FG__VK_TRIAL_DIM; i++) {
+        double off = fabs((double)is[i] - out[i] / sum);
+        if (!(off <= worst)) worst = off; /* NaN too */
+    }
+    return worst;
+}
+
+/* Tokens [first, end) in one pass. */
+static fg_result fg__vk_heads_run(fg__vk_device *d, fg__vk_heads *t, int first, int end, double *error) {
+    fg_batch batch;
+    fg_output output;
+    fg_result r;
+    int i, head;
+    memset(&batch, 0, sizeof(batch));
+    for (i = 0; i < FG__VK_TRIAL_TOKENS; i++) t->numbers[i] = i;
+    t->ends[1] = batch.n_tokens = batch.n_rows = end - first;
+    batch.n_seqs = 1;
+    batch.tokens = batch.positions = batch.slots[0] = t->numbers + first;
+    batch.rows = batch.tables[0] = t->numbers;
+    batch.cu_q = t->ends;
+    batch.kv_len = &end;
+    batch.want_logits = true;
+    if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
+    if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK) return r;
+    for (i = first; i < end; i++)
+        for (head = 0; head < FG__VK_TRIAL_HEADS; head++) {
+            double off = fg__vk_heads_error(t, i, head, output.logits + (i - first) * FG__VK_TRIAL_Q + head * FG__VK_TRIAL_DIM);
+            if (!(off <= *error)) *error = off;
+        }
+    return FG_OK;
+}
+
+/* The largest error of attention, of many tokens and of one. */
+static fg_result fg__vk_try_heads(fg__vk_device *d, double *error) {
+    fg__vk_heads *t = (fg__vk_heads *)fg__calloc(&d->env, 1, sizeof(fg__vk_heads));
+    fg_device *handle = (fg_device *)d;
+    fg_result r;
+    if (!t) return FG_ERROR_OUT_OF_MEMORY;
+    *error = 0;
+    fg__vk_heads_graph(t);
+    r = fg__vk_pack(handle, &t->tensor, FG_OP_EMBED, &t->weights[0], NULL);
+    if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, 0, FG__VK_TRIAL_TOKENS - 1, error);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, FG__VK_TRIAL_TOKENS - 1, FG__VK_TRIAL_TOKENS, error);
+    if (t->plan) fg__vk_release(handle, t->plan);
+    if (t->weights[0]) fg__vk_unpack(handle, t->weights[0]);
+    fg__free(&d->env, t);
+    return r;
+}
+
 /* Whether a rung's kernels compile, run and agree with the CPU. An error is one that is not the rung's. */
 static fg_result fg__vk_prove_one(fg__vk_device *d, int index, bool *good) {
     uint32_t bit = fg__vk_rungs[index].bit;
     fg_type type = bit == FG_VULKAN_PUSH ? FG_TYPE_F32 : bit == FG_VULKAN_DOT ? FG_TYPE_Q8_0 : FG_TYPE_F16;
+    const char *what = "a product";
     double error = 0, most = bit == FG_VULKAN_PUSH ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
     fg_result r = fg__vk_try(d, type, &error);
+    if (r == FG_OK && error <= most && (bit & (FG_VULKAN_HALF | FG_VULKAN_MATRIX))) {
+        what = "attention";
+        most = 5e-3;
+        r = fg__vk_try_heads(d, &error);
+    }
     *good = r == FG_OK && error <= most;
     if (*good) return FG_OK;
     if (r == FG_ERROR_OUT_OF_MEMORY || r == FG_ERROR_CANCELLED || d->lost) return r;
     if (r == FG_OK)
-        fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: a product is off by %g", d->properties.name, fg__vk_rungs[index].name, error);
+        fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s is off by %g", d->properties.name, fg__vk_rungs[index].name, what, error);
     else fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s", d->properties.name, fg__vk_rungs[index].name, fg_last_error());
     return FG_OK;
 }

@@ -1,0 +1,90 @@
+/* What the kernels of attention share. A workgroup takes a tile: up to ROWS rows of queries, which are tokens of one sequence
+   and heads that read the same KV head, so that K and V are read once for all of them. It goes over the positions 64 at a time, from
+   multiples of 64 on, with an online softmax; a position that a row does not see adds nothing to it, so that its result does not
+   depend on the others of the tile, nor on ROWS. Of a KV pool in pieces each pass takes the blocks of one, and dst and state hold the sums
+   from one to the next. */
+layout(local_size_x = GROUP) in;
+#include "common.glsl"
+#include "kv.glsl"
+layout(constant_id = 2) const int ROWS = 1; /* a power of two, at most 32 */
+layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
+layout(set = 0, binding = 3) buffer Dst { float dst[]; };
+layout(set = 0, binding = 4) buffer State { vec2 state[]; }; /* of a token and head: the largest score, the sum */
+layout(set = 0, binding = 6) readonly buffer K { uint k_cache[]; };
+layout(set = 0, binding = 7) readonly buffer V { uint v_cache[]; };
+const int POSITIONS = 64;
+const int LANES = 4; /* invocations of a row in softmax(): always as many, for the order of sums */
+shared int row_of[POSITIONS];   /* words of the positions' K and V; -1: in another piece, or none */
+shared float lane_parts[2 * ROWS * LANES];
+shared float row_factor[ROWS];  /* of what was summed before; in the end the sums */
+
+int token0, position0, last_position, kv_head, head0, tile_heads, n_rows, blocks; /* the tile */
+float largest = -1e38, sum = 0.0; /* of this invocation's row */
+
+/* Tiles begin with a sequence, and where its position is a multiple of the tokens of a tile; other workgroups have none. */
+bool find_tile() {
+    int sharing = n_head / n_kv_head, across = (sharing + ROWS - 1) / ROWS, at_once = max(1, ROWS / sharing), n = 1, seq;
+    int part = int(gl_WorkGroupID.x) % across * ROWS, count = row_count();
+    token0 = int(gl_WorkGroupID.y);
+    if (token0 >= count) return false;
+    seq = batch[seqs_at + token0];
+    position0 = batch[positions_at + token0];
+    if (position0 % at_once != 0 && token0 > 0 && batch[seqs_at + token0 - 1] == seq) return false;
+    while (token0 + n < count && (position0 + n) % at_once != 0 && batch[seqs_at + token0 + n] == seq) n++;
+    kv_head = int(gl_WorkGroupID.x) / across;
+    head0 = kv_head * sharing + part;
+    tile_heads = min(ROWS, sharing - part);
+    n_rows = n * tile_heads;
+    last_position = position0 + n - 1;
+    blocks = table_at + seq * table_stride;
+    return true;
+}
+
+int first_base() { return window > 0 ? max(0, position0 - window + 1) / POSITIONS * POSITIONS : 0; }
+
+int src_of(int row) { return (token0 + row / tile_heads) * src_stride + src_col + (head0 + row % tile_heads) * HEAD_DIM; }
+int dst_of(int row) { return (token0 + row / tile_heads) * dst_stride + dst_col + (head0 + row % tile_heads) * HEAD_DIM; }
+int state_of(int row) { return (token0 + row / tile_heads) * n_head + head0 + row % tile_heads; }
+
+/* The words of position p. */
+int find_row(int p) {
+    int block;
+    if (p > last_position) return -1;
+    block = batch[blocks + p / block_tokens] - row0;
+    return block >= 0 && block < rows ? kv_row(block, p % block_tokens, kv_head) : -1;
+}
+
+float value_of(uint word, int i) {
+    if (TYPE == F32) return uintBitsToFloat(word);
+    if (TYPE == F16) return i == 0 ? unpackHalf2x16(word).x : unpackHalf2x16(word).y;
+    if (TYPE == Q8_0) return float(bitfieldExtract(int(word), 8 * i, 8));
+    return uintBitsToFloat(i == 0 ? word << 16 : word & 0xFFFF0000u);
+}
+
+/* The scale of the values of a word of Q8_0, from the word that has it. */
+float scale_of(uint pair, int word) { return half_of(word / 8 % 2 == 0 ? pair & 0xFFFFu : pair >> 16); }
+
+float score_of(float product) {
+    float score = product * scale;
+    if (softcap > 0.0) score = softcap * (1.0 - 2.0 / (1.0 + exp(2.0 * clamp(score / softcap, -40.0, 40.0)))); /* tanh */
+    return score;
+}
+
+/* What came of the pieces before. */
+void start_rows() {
+    int me = int(gl_LocalInvocationIndex), row = me / LANES;
+    if ((has & HAS_EARLIER) == 0 || row >= n_rows) return;
+    largest = state[state_of(row)].x;
+    sum = state[state_of(row)].y;
+}
+
+/* Leaves in row_factor what results are to be divided by. */
+void end_rows() {
+    int me = int(gl_LocalInvocationIndex), row = me / LANES;
+    barrier();
+    if (row < ROWS && me % LANES == 0) {
+        row_factor[row] = (has & HAS_LATER) != 0 ? 1.0 : sum;
+        if ((has & HAS_LATER) != 0 && row < n_rows) state[state_of(row)] = vec2(largest, sum);
+    }
+    barrier();
+}

@@ -1,0 +1,127 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+/* As attention.comp, of a cache in F16 or Q8_0, in halves: products are added up as halves by eights, those in floats. Weights come
+   times 64, since a device may take small halves for zero; where values are so large that a sum of eight is past the largest
+   half, it is made again in floats. */
+#define GROUP 64
+#include "attention.glsl"
+#include "attention_half.glsl"
+const int PITCH = ROWS < 4 ? ROWS : ROWS + 4;
+const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = GROUP / SHARES; /* invocations of a word; words */
+const int OWN = (WORDS + GROUP - 1) / GROUP, PAIRS = PER_WORD / 2;
+const int DIMS = (HEAD_DIM + 7) / 8 * 8;
+const float BIGGER = 64.0;
+shared f16vec2 q[DIMS / 2 * ROWS]; /* [pair of dimensions][row] */
+shared float part[POSITIONS * PITCH]; /* in the end what shares add up */
+shared float16_t weights[POSITIONS * PITCH];
+
+int part_at(int j, int row) { return j * PITCH + row; }
+void put_weight(int j, int row, float e) { weights[part_at(j, row)] = float16_t(e * BIGGER); }
+#include "softmax.glsl"
+
+void load_queries(int me) {
+    scale_queries();
+    for (int i = me; i < DIMS / 2 * ROWS; i += GROUP) {
+        int row = i / (DIMS / 2), pair = i % (DIMS / 2);
+        q[pair * ROWS + row] = f16vec2(query_of(row, 2 * pair), query_of(row, 2 * pair + 1));
+    }
+}
+
+void multiply_keys(int me, int at) {
+    float s[ROWS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
+    for (int d = 0; d < HEAD_DIM; d += 8) {
+        f16vec2 k[4];
+        float factor = 1.0;
+        [[unroll]] for (int i = 0; i < 4; i++) {
+            int word = (d + 2 * i) / PER_WORD;
+            uint bits = word < WORDS ? k_cache[at + word] : 0u;
+            k[i] = TYPE == Q8_0 ? two_bytes(bits, i % 2, 1.0) : unpackFloat2x16(bits);
+        }
+        if (TYPE == Q8_0) factor = scale_of(k_cache[at + WORDS + d / 64], d / 4);
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
+            f16vec2 eight = q[d / 2 * ROWS + r] * k[0];
+            [[unroll]] for (int i = 1; i < 4; i++) eight += q[(d / 2 + i) * ROWS + r] * k[i];
+            s[r] += (float(eight.x) + float(eight.y)) * factor;
+        }
+    }
+    [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
+}
+
+/* Values `2 * pair` and `2 * pair + 1` of a word. */
+f16vec2 values_of(int at, int word, int pair) {
+    uint bits = v_cache[at + word];
+    if (TYPE != Q8_0) return unpackFloat2x16(bits);
+    return two_bytes(bits, pair, scale_of(v_cache[at + WORDS + word / 16], word));
+}
+
+/* What positions [j, end) add to a row's pair. */
+vec2 sum_in_floats(int j, int end, int word, int pair, int r) {
+    vec2 all = vec2(0.0);
+    for (; j < end; j++)
+        if (row_of[j] >= 0) all += float(weights[part_at(j, r)]) * vec2(values_of(row_of[j], word, pair));
+    return all;
+}
+
+void main() {
+    int me = int(gl_LocalInvocationIndex), share = me / SPAN;
+    vec2 acc[OWN * PAIRS * ROWS];
+    if (!find_tile()) return;
+    load_queries(me);
+    start_rows();
+    [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
+            int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
+            bool earlier = (has & HAS_EARLIER) != 0 && share == 0 && r < n_rows;
+            acc[i * ROWS + r].x = earlier && d < HEAD_DIM ? dst[dst_of(r) + d] * BIGGER : 0.0;
+            acc[i * ROWS + r].y = earlier && d + 1 < HEAD_DIM ? dst[dst_of(r) + d + 1] * BIGGER : 0.0;
+        }
+    barrier();
+    for (int base = first_base(); base <= last_position; base += POSITIONS) {
+        int at = find_row(base + me);
+        row_of[me] = at;
+        if (at >= 0) multiply_keys(me, at);
+        softmax(base);
+        [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+            [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
+        for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8)
+            [[unroll]] for (int i = 0; i < OWN * PAIRS; i++) {
+                int word = me % SPAN + i / PAIRS * GROUP;
+                f16vec2 eight[ROWS];
+                if (word >= WORDS) continue;
+                [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
+                for (int j = j0; j < j0 + 8; j++) {
+                    f16vec2 v;
+                    if (row_of[j] < 0) continue;
+                    v = values_of(row_of[j], word, i % PAIRS);
+                    [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
+                }
+                [[unroll]] for (int r = 0; r < ROWS; r++) {
+                    vec2 all = vec2(eight[r]);
+                    if (!(abs(all.x) <= 65504.0 && abs(all.y) <= 65504.0)) all = sum_in_floats(j0, j0 + 8, word, i % PAIRS, r);
+                    acc[i * ROWS + r] += all;
+                }
+            }
+        barrier();
+    }
+    end_rows();
+    for (int s = 1; s < SHARES; s++) /* there are shares where a head is no more than an invocation's words */
+        [[unroll]] for (int i = 0; i < PER_WORD; i++) {
+            int at = me % SPAN * ROWS;
+            if (share == s && me % SPAN < WORDS)
+                [[unroll]] for (int r = 0; r < ROWS; r++) part[at + r] = acc[i / 2 * ROWS + r][i % 2];
+            barrier();
+            if (share == 0 && me < WORDS)
+                [[unroll]] for (int r = 0; r < ROWS; r++) acc[i / 2 * ROWS + r][i % 2] += part[at + r];
+            barrier();
+        }
+    if (share > 0) return;
+    [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+        [[unroll]] for (int r = 0; r < ROWS; r++) {
+            int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
+            if (r < n_rows && d < HEAD_DIM) dst[dst_of(r) + d] = acc[i * ROWS + r].x / BIGGER / row_factor[r];
+            if (r < n_rows && d + 1 < HEAD_DIM) dst[dst_of(r) + d + 1] = acc[i * ROWS + r].y / BIGGER / row_factor[r];
+        }
+}
