@@ -11876,7 +11876,7 @@ static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
    >>sched  which tokens of which sequences make the next pass
 
    A pure data structure over >>kv. Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): decodes first, one token each;
-   the rest of the token budget goes to prompts, oldest first, split and fused to fill it. Where the oldest would take all of it
+   the rest of the token budget goes to prompts, in order, split and fused to fill it. Where the first would take all of it
    and has at least twice the tokens to go of later ones of its priority, half goes to these, shortest first: a question
    behind a book is answered at once, and the book takes twice its time at most.
 

@@ -1,17 +1,17 @@
 #!/bin/sh
 # What a first run on a real GPU does: builds the kernels for the card, runs the tests on its driver, looks for errors with NVIDIA's
-# compute-sanitizer, measures models of real shapes beside llama.cpp, and writes a table.
+# compute-sanitizer, measures models of real shapes beside llama.cpp and transformers' continuous batching, and writes a table.
 #
 #     tests/check_gpu.sh                                    all stages, results to build/gpu-check/results.md
 #     tests/check_gpu.sh --llama /opt/llama.cpp/build/bin    with llama-bench and llama-batched-bench from there
 #     tests/check_gpu.sh --quick build tests                the named stages, small models only
 #     tests/check_gpu.sh --target sm_90a build              for a card that is not there
 #
-# Stages: card build tests sanitizer models bench peers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
+# Stages: card build tests sanitizer models bench peers transformers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
 # beside; `report` is made of these, so that stages may run one at a time.
 #
 # Options: --target T (default: asks nvidia-smi or rocminfo), --models DIR (default build/gpu-check/models), --llama DIR, --quick.
-# PYTHON has numpy and gguf (models), and torch for the card's own rates where there is one. Timings never fail it.
+# PYTHON has numpy and gguf (models), and torch and transformers for the card's own rates and that stage, where they see it. Timings never fail it.
 # The last line is "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.."
@@ -24,12 +24,12 @@ while [ $# -gt 0 ]; do
     --llama) llama=$2 && shift ;;
     --quick) quick=1 ;;
     -h | --help) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p;}' "tests/check_gpu.sh" && exit 0 ;;
-    card | build | tests | sanitizer | models | bench | peers | report) stages="$stages $1" ;;
+    card | build | tests | sanitizer | models | bench | peers | transformers | report) stages="$stages $1" ;;
     *) echo "check_gpu.sh: no stage or option '$1'; see --help" >&2 && exit 2 ;;
     esac
     shift
 done
-stages=" ${stages:-card build tests sanitizer models bench peers report} "
+stages=" ${stages:-card build tests sanitizer models bench peers transformers report} "
 models=${models:-$out/models}
 mkdir -p "$out" "$models"
 passed=0 failed=0 skipped=0
@@ -138,7 +138,7 @@ bench() {
     for model in $(list); do
         file=$models/$(echo "$model" | tr ':' '-').gguf
         for prompt in 512 2048; do
-            build/fastgen bench -m "$file" --backend $backend -p $prompt -n 64 -b 1,8,32,128 -r 3 --json -q >"$out/bench-$model-$prompt.json" || return 1
+            build/fastgen bench -m "$file" --backend $backend -p $prompt -n 64 -b 1,8,32,128 -r 3 --mixed --json -q >"$out/bench-$model-$prompt.json" || return 1
         done
         build/fastgen bench -m "$file" --backend $backend -p 512 -n 64 -b 1,32 -r 3 --async overlap --json -q >"$out/bench-$model-overlap.json" || return 1
     done
@@ -158,6 +158,18 @@ peers() {
     echo "measured $(list)"
 }
 
+# Continuous batching of transformers, BF16, on the same shapes, prompts and batches.
+transformers() {
+    shapes=1.1b
+    [ -n "$quick" ] || shapes="1.1b 8b"
+    for shape in $shapes; do
+        status=0
+        $python tests/bench_transformers.py --shape "$shape" --prompts 512,2048 --batches 1,8,32,128 >"$out/transformers-$shape.json" || status=$?
+        [ $status = 0 ] || { rm -f "$out/transformers-$shape.json" && return $status; }
+    done
+    echo "measured $shapes"
+}
+
 # results.md of all there is.
 report() {
     $python - "$out" >"$out/results.md" <<'PY' || return 1
@@ -172,12 +184,15 @@ print(f"# {text('card.txt').strip() or 'A card'}\n")
 for name, unit, scale in (("bytes_per_s", "GB/s of copies", 1e9), ("flops_per_s", "TFLOP/s of BF16 products", 1e12)):
     if name in rates: print(f"{rates[name] / scale:.0f} {unit}\n")
 print("Tokens/s; shares are of the card's rates above.\n")
-print("| model | prompt | prompts | llama.cpp | batch | decode | llama.cpp | bytes read |\n|---|---|---|---|---|---|---|---|")
+print("| model | prompt | prompts | llama.cpp | batch | decode | llama.cpp | transformers (BF16) | bytes read | mixed pass, of its parts |\n" + "|---" * 10 + "|")
 rows = 0
 for path in sorted(glob.glob(os.path.join(out, "bench-*-[0-9]*.json"))):
     model, prompt = re.match(r"bench-(.*)-(\d+)\.json", os.path.basename(path)).groups()
     b = json.load(open(path))
-    peer, batched = {}, {}
+    peer, batched, mixed, other = {}, {}, {}, {}
+    for m in b.get("mixed", []): mixed[m["batch"]] = m["both_ms"] / (m["decode_ms"] + m["piece_ms"])
+    for r in json.loads(text(f"transformers-{model.split(':')[0]}.json") or '{"results": []}')["results"]:
+        if r["prompt"] == int(prompt): other[r["batch"]] = r["tok_s"]
     for r in json.loads(text(f"llama-{model}.json") or "[]"):
         if r["n_gen"] == 0: peer[r["n_prompt"]] = r["avg_ts"]
     for line in text(f"llama-{model}-batched.jsonl").splitlines():
@@ -188,9 +203,16 @@ for path in sorted(glob.glob(os.path.join(out, "bench-*-[0-9]*.json"))):
         first = d is b["decode"][0]
         def cell(x): return f"{x:.0f}" if x else ""
         print("|", model, "|", prompt, "|", cell(b["pp_tok_s"]) if first else "", "|", cell(peer.get(int(prompt))) if first else "", "|", d["batch"], "|",
-              cell(d["tok_s"]), "|", cell(batched.get(d["batch"])), "|",
-              f"{b['read_gb_s']:.0f} GB/s{share(b['read_gb_s'] * 1e9, 'bytes_per_s')}" if first else "", "|")
+              cell(d["tok_s"]), "|", cell(batched.get(d["batch"])), "|", cell(other.get(d["batch"])), "|",
+              f"{b['read_gb_s']:.0f} GB/s{share(b['read_gb_s'] * 1e9, 'bytes_per_s')}" if first else "", "|",
+              f"{100 * mixed[d['batch']]:.0f}%" if d["batch"] in mixed else "", "|")
         rows += 1
+for path in sorted(glob.glob(os.path.join(out, "bench-*-512.json"))):
+    k = json.load(open(path)).get("kv_device")
+    if not k: continue
+    print(f"\n{os.path.basename(path)[6:-9]}, KV cache on the CPU ({k['device_gb_s']:.0f} GB/s on the device, {k['cpu_gb_s']:.0f} on the CPU, "
+          f"{k['link_gb_s']:.0f} between), by the model: " + "; ".join(
+              f"{c['context']} tokens: {c['cpu_tok_s']:.0f} tokens/s beside {c['device_tok_s']:.0f}" for c in k["contexts"]))
 for log in sorted(glob.glob(os.path.join(out, "sanitizer-*.log"))):
     found = re.findall(r"SUMMARY: .*", open(log, errors="replace").read())
     print(f"\n{os.path.basename(log)[10:-4]}: {found[-1] if found else 'no summary'}")
@@ -207,6 +229,7 @@ stage sanitizer sanitizer
 stage models write_models
 stage bench bench
 stage peers peers
+stage transformers transformers
 stage report report
 [ $skipped = 0 ] && echo "$passed passed, $failed failed" || echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

@@ -5,7 +5,10 @@
      - two accesses of different threads to a word of shared memory, at least one a write, without a barrier (or, among the lanes
        of a group of 32, a group's sync or shuffle) between them: a race, in whatever order the fibers happened to run;
      - a read of what an asynchronous copy has not brought yet: copies land at the wait, not before;
-     - a barrier, sync, shuffle or matrix product that not all threads concerned reach, or at different lines.
+     - a barrier, sync, shuffle or matrix product that not all threads concerned reach, or at different lines;
+     - a product of a warpgroup without its fence, whose operands were not published by those who wrote them and brought over a
+       barrier, are written before it has landed, or lie where its descriptor cannot mean; one that nobody waits for. They read
+       their operands and land their sums at the wait, not before: until then sums are NaN, and must not be touched.
 
    Memory that kernels may use comes from hg_alloc, filled with NaN. hg_launch runs a kernel; hg_error says what was wrong. */
 #ifndef HOST_GPU_H
@@ -13,7 +16,8 @@
 
 #include <stdarg.h>
 
-enum { HG_THREADS = 256, HG_SHARED = 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_THREADS = 256, HG_SHARED_DECLARED = 49152, HG_SHARED = 4 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_WG = 128, HG_WG_OPS = 16 }; /* threads of a warpgroup; its products that may be under way */
 enum { HG_NOBODY = -1, HG_SEVERAL = -2 }; /* instead of a thread */
 enum { HG_READY, HG_AT_BARRIER, HG_AT_GROUP, HG_AT_WARP, HG_DONE };
 
@@ -22,6 +26,7 @@ typedef struct hg_word {
     int16_t writer, reader;           /* threads; HG_SEVERAL: lanes of a group since its last sync */
     uint32_t write_barrier, read_barrier, write_sync, read_sync;
     uint32_t read_groups;             /* groups that read it since barrier read_barrier, a bit each */
+    uint32_t write_published, reading; /* the writer's publishings before; products under way that read it */
 } hg_word;
 
 typedef struct hg_thread {
@@ -30,12 +35,27 @@ typedef struct hg_thread {
     int state, line, mask;
     uint32_t value, received;
     size_t shared_used;
+    uint32_t published, published_before; /* publishings, in all and before the last barrier */
     int n_async;
     struct {
         char *to;
         const char *from;
     } async[HG_ASYNC];
+    struct { /* of products of warpgroups; numbers count them from the start of the kernel */
+        uint32_t issued, landed, committed, waited, ends[HG_WG_OPS]; /* ends: `issued` at each commit */
+        bool fenced;
+        float *sums, kept[64];        /* where they land; what they are so far */
+    } wg;
 } hg_thread;
+
+/* A product of a warpgroup: 64 rows at `a` by 128 rows at `b`, of 16 halves. */
+typedef struct hg_product {
+    uint32_t number, landed; /* 0: none, else its number + 1; threads it has landed for */
+    uint64_t a, b;
+    int line;
+    bool read;
+    float x[64][16], y[128][16];
+} hg_product;
 
 typedef struct hg_memory {
     char *data;
@@ -57,6 +77,9 @@ static struct {
     size_t shared_bytes;          /* declared by the running kernel */
     hg_word words[HG_SHARED / 4];
     float tiles[HG_THREADS / 32][512];
+    hg_product products[HG_THREADS / HG_WG][HG_WG_OPS];
+    size_t more_bytes;            /* of shared memory beyond what is declared, as the launch asks for */
+    bool wrong_products;          /* a device that reads the pieces of operands' rows as they stand, and bytes without their signs */
     hg_memory *memories;
     int n_memories, max_memories;
     const char *last_start;       /* of the allocation that was used last */
@@ -71,6 +94,7 @@ static const char *hg_error(void) { return hg.message; }
 /* ---- Fibers: a stack each, and a switch that keeps what the calling convention says a call keeps. ---- */
 
 static void hg_fiber_main(void);
+static void hg_fail(const char *format, ...);
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(_WIN32) && !defined(__TINYC__)
 void hg_switch(void **save, void *to);
@@ -156,6 +180,7 @@ static void hg_leave(void) {
 
 static void hg_fiber_main(void) {
     hg.kernel(hg.args);
+    if (hg.threads[hg.current].wg.landed != hg.threads[hg.current].wg.issued) hg_fail("a warpgroup's product that nobody has waited for");
     hg.threads[hg.current].state = HG_DONE;
     for (;;) hg_leave();
 }
@@ -241,7 +266,16 @@ static void *hg_shared(size_t bytes) {
     hg_thread *thread = &hg.threads[hg.current];
     char *p = hg.shared + thread->shared_used;
     thread->shared_used += (bytes + 15) / 16 * 16;
-    if (thread->shared_used > HG_SHARED) hg_fail("%d bytes of shared memory", (int)thread->shared_used);
+    if (thread->shared_used > HG_SHARED_DECLARED) hg_fail("%d bytes of shared memory", (int)thread->shared_used);
+    if (thread->shared_used > hg.shared_bytes) hg.shared_bytes = thread->shared_used;
+    return p;
+}
+
+/* What the launch asks for beyond that, from a multiple of 1024 bytes on; nothing is declared after it. */
+static void *hg_shared_more(void) {
+    hg_thread *thread = &hg.threads[hg.current];
+    char *p = hg.shared + (thread->shared_used + 1023) / 1024 * 1024;
+    thread->shared_used = (size_t)(p - hg.shared) + hg.more_bytes;
     if (thread->shared_used > hg.shared_bytes) hg.shared_bytes = thread->shared_used;
     return p;
 }
@@ -281,6 +315,7 @@ static void hg_write(const void *p, size_t bytes) {
     hg_word *w = hg_shared_words(p, bytes), *end = w + bytes / 4;
     int group = hg.current / 32;
     for (; w < end; w++) {
+        if (w->reading) hg_fail("a write of shared memory (word %d) that a warpgroup's product still reads", (int)(w - hg.words));
         if (hg_unordered(w->writer, w->write_barrier, w->write_sync))
             hg_fail("a race: thread %d wrote shared memory (word %d) that this one writes", (int)w->writer, (int)(w - hg.words));
         if (w->reader != HG_NOBODY && w->read_barrier == hg.barriers &&
@@ -289,6 +324,7 @@ static void hg_write(const void *p, size_t bytes) {
         w->writer = (int16_t)hg.current;
         w->write_barrier = hg.barriers;
         w->write_sync = hg.syncs[group];
+        w->write_published = hg.threads[hg.current].published;
         w->reader = HG_NOBODY;
     }
 }
@@ -316,6 +352,162 @@ static void hg_async_wait(void) {
         memcpy(thread->async[i].to, thread->async[i].from, 16);
     }
     thread->n_async = 0;
+}
+
+/* ---- Half floats, as the hardware converts them. ---- */
+
+static float hg_half_to_float(uint16_t h) {
+    uint32_t m = h & 0x7FFFu, bits;
+    float x;
+    if (m < 0x400u) {
+        x = (float)m * 5.9604644775390625e-8f;
+        return h & 0x8000u ? -x : x;
+    }
+    bits = (uint32_t)(h & 0x8000u) << 16 | ((m << 13) + (m >= 0x7C00u ? 224u << 23 : 112u << 23));
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* To the nearest, ties to even. */
+static uint16_t hg_float_to_half(float value) {
+    uint32_t bits, sign, m;
+    memcpy(&bits, &value, 4);
+    sign = bits >> 16 & 0x8000u;
+    m = bits & 0x7FFFFFFFu;
+    if (m > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
+    if (m >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u);
+    if (m >= 0x38800000u) return (uint16_t)(sign | (m - (112u << 23) + 0x0FFFu + (m >> 13 & 1u)) >> 13);
+    return (uint16_t)(sign | (uint32_t)rint(fabs((double)value) * 16777216.0));
+}
+
+/* ---- Products of warpgroups. ---- */
+
+static int hg_wg_row(int thread, int i) { return thread % HG_WG / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8; }
+static int hg_wg_col(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+/* What this thread wrote is for products to read, after the next barrier. */
+static void hg_publish(void) { hg.threads[hg.current].published++; }
+
+/* Where piece c (8 halves) of row r of an operand is. */
+static char *hg_wg_piece(uint64_t operand, int r, int c) {
+    uint32_t start = (uint32_t)(operand & 0x3FFF) << 4, group = (uint32_t)(operand >> 32 & 0x3FFF) << 4;
+    uint32_t at = start + (uint32_t)(r / 8) * group + (uint32_t)(r % 8) * 128 + (uint32_t)c * 16;
+    if (operand >> 62 != 1 || (operand >> 49 & 7)) hg_fail("an operand whose rows are not ordered in pieces of 128 bytes");
+    if (start % 1024 >= 128) hg_fail("an operand that does not begin at a multiple of 1024 bytes, but at %d", (int)start);
+    if (!hg.wrong_products) at ^= at >> 3 & 0x70;
+    return hg.shared + at;
+}
+
+/* A product begins to read an operand. */
+static void hg_wg_begin(uint64_t operand, int rows) {
+    int r, i;
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < 8; i++) {
+            hg_word *w = hg_shared_words(hg_wg_piece(operand, r, i / 4), 16) + i % 4;
+            int at = (int)(w - hg.words);
+            if (w->writer < 0) hg_fail("a warpgroup's product of shared memory (word %d) that nobody has written", at);
+            if (w->write_barrier == hg.barriers) hg_fail("a race: thread %d wrote shared memory (word %d) of a warpgroup's product", (int)w->writer, at);
+            if (hg.threads[w->writer].published_before <= w->write_published)
+                hg_fail("thread %d did not publish shared memory (word %d) of a warpgroup's product", (int)w->writer, at);
+            w->reading++;
+        }
+}
+
+/* And has read it. */
+static void hg_wg_end(uint64_t operand, int rows) {
+    int r, i;
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < 8; i++) {
+            hg_word *w = hg_shared_words(hg_wg_piece(operand, r, i / 4), 16) + i % 4;
+            if (w->read_barrier != hg.barriers || w->reader == HG_NOBODY) w->read_groups = 0;
+            w->read_groups |= 15u << hg.current / HG_WG * 4;
+            w->reader = HG_SEVERAL;
+            w->read_barrier = hg.barriers;
+            w->reading--;
+        }
+}
+
+static void hg_wg_read(uint64_t operand, int rows, float (*to)[16]) {
+    int r, k;
+    for (r = 0; r < rows; r++)
+        for (k = 0; k < 16; k++) to[r][k] = hg_half_to_float(((const uint16_t *)(const void *)hg_wg_piece(operand, r, k / 8))[k % 8]);
+}
+
+static void hg_wg_fence(void) { hg.threads[hg.current].wg.fenced = true; }
+
+/* Sums are NaN of these bits while products are under way. */
+static void hg_wg_hide(float *sums) { memset(sums, 0xFF, 64 * sizeof(float)); }
+
+static bool hg_wg_hidden(const float *sums) {
+    const unsigned char *bytes = (const unsigned char *)sums;
+    size_t i;
+    for (i = 0; i < 64 * sizeof(float); i++)
+        if (bytes[i] != 0xFF) return false;
+    return true;
+}
+
+/* Every thread of the group brings the same product. */
+static void hg_wg_mma(float *sums, uint64_t a, uint64_t b, int line) {
+    hg_thread *t = &hg.threads[hg.current];
+    hg_product *p = &hg.products[hg.current / HG_WG][t->wg.issued % HG_WG_OPS];
+    if (!t->wg.fenced) hg_fail("a warpgroup's product without a fence before it");
+    if (hg.width != 32) hg_fail("a warpgroup's product of warps of %d", hg.width);
+    if (t->wg.issued == t->wg.landed) {
+        memcpy(t->wg.kept, sums, sizeof(t->wg.kept));
+        t->wg.sums = sums;
+        hg_wg_hide(sums);
+    } else if (t->wg.sums != sums) hg_fail("products of a warpgroup with other sums while some are under way");
+    if (p->number == 0) {
+        p->number = t->wg.issued + 1;
+        p->a = a;
+        p->b = b;
+        p->line = line;
+        p->landed = 0;
+        p->read = false;
+        hg_wg_begin(a, 64);
+        hg_wg_begin(b, 128);
+    } else if (p->number != t->wg.issued + 1) hg_fail("too many products of a warpgroup without a wait");
+    else if (p->a != a || p->b != b || p->line != line) hg_fail("divergence: threads of a warpgroup bring different products");
+    t->wg.issued++;
+}
+
+static void hg_wg_commit(void) {
+    hg_thread *t = &hg.threads[hg.current];
+    if (t->wg.committed - t->wg.waited == HG_WG_OPS) hg_fail("too many groups of products without a wait");
+    t->wg.ends[t->wg.committed++ % HG_WG_OPS] = t->wg.issued;
+}
+
+static void hg_wg_land(hg_thread *t) {
+    hg_product *p = &hg.products[hg.current / HG_WG][t->wg.landed % HG_WG_OPS];
+    int i, k;
+    if (!hg_wg_hidden(t->wg.sums)) hg_fail("sums were touched while a warpgroup's product was under way");
+    if (!p->read) {
+        hg_wg_read(p->a, 64, p->x);
+        hg_wg_read(p->b, 128, p->y);
+        p->read = true;
+    }
+    for (i = 0; i < 64; i++) {
+        const float *x = p->x[hg_wg_row(hg.current, i)], *y = p->y[hg_wg_col(hg.current, i)];
+        for (k = 0; k < 16; k++) t->wg.kept[i] += x[k] * y[k];
+    }
+    t->wg.landed++;
+    if (++p->landed < HG_WG) return;
+    hg_wg_end(p->a, 64);
+    hg_wg_end(p->b, 128);
+    p->number = 0;
+}
+
+/* All groups of products but the last n have landed. */
+static void hg_wg_wait(uint32_t n) {
+    hg_thread *t = &hg.threads[hg.current];
+    while (t->wg.committed - t->wg.waited > n) {
+        uint32_t end = t->wg.ends[t->wg.waited++ % HG_WG_OPS];
+        while (t->wg.landed != end) hg_wg_land(t);
+    }
+    if (!t->wg.sums || t->wg.landed != t->wg.issued) return;
+    memcpy(t->wg.sums, t->wg.kept, sizeof(t->wg.kept));
+    t->wg.sums = NULL;
+    t->wg.fenced = false; /* sums may be used now */
 }
 
 /* ---- Where threads wait for each other. ---- */
@@ -355,6 +547,7 @@ static bool hg_release(int first, int n, int state) {
     }
     for (i = first; i < first + n; i++) {
         if (state == HG_AT_GROUP && hg.threads[i].mask > 0) hg.threads[i].received = hg.threads[i ^ hg.threads[i].mask].value;
+        if (state == HG_AT_BARRIER) hg.threads[i].published_before = hg.threads[i].published;
         hg.threads[i].state = HG_READY;
     }
     if (state == HG_AT_BARRIER) hg.barriers++;
@@ -413,7 +606,11 @@ static bool hg_all_done(void) {
 static void hg_run_block(void) {
     size_t i;
     int t;
-    for (i = 0; i < hg.shared_bytes / 4; i++) hg.words[i].writer = hg.words[i].reader = HG_NOBODY;
+    for (i = 0; i < hg.shared_bytes / 4; i++) {
+        hg.words[i].writer = hg.words[i].reader = HG_NOBODY;
+        hg.words[i].reading = 0;
+    }
+    for (i = 0; i < HG_THREADS / HG_WG * HG_WG_OPS; i++) hg.products[i / HG_WG_OPS][i % HG_WG_OPS].number = 0;
     memset(hg.shared, 0xFF, hg.shared_bytes);
     hg.shared_bytes = 0;
     for (t = 0; t < hg.n_threads; t++) {
@@ -421,6 +618,8 @@ static void hg_run_block(void) {
         thread->state = HG_READY;
         thread->line = thread->n_async = 0;
         thread->shared_used = 0;
+        thread->published = thread->published_before = 0;
+        memset(&thread->wg, 0, sizeof(thread->wg));
         hg_fiber_start(thread);
     }
     for (;;) {
@@ -461,16 +660,18 @@ static bool hg_open(void) {
     return hg.shared != NULL;
 }
 
-/* Runs a kernel's workgroups in a random order; false: something was wrong, see hg_error. */
-static bool hg_launch(void (*kernel)(const void *args), const void *args, uint32_t grid_x, uint32_t grid_y, uint32_t block) {
+/* Runs a kernel's workgroups in a random order, with `more_bytes` of shared memory; false: something was wrong, see hg_error. */
+static bool hg_launch(void (*kernel)(const void *args), const void *args, uint32_t grid_x, uint32_t grid_y, uint32_t block,
+                      uint32_t more_bytes) {
     uint32_t n = grid_x * grid_y, i, at, step = 1;
-    if (!hg_open() || block < 1 || block > HG_THREADS || block % (uint32_t)hg.width || n < 1) {
+    if (!hg_open() || block < 1 || block > HG_THREADS || block % (uint32_t)hg.width || n < 1 || more_bytes > HG_SHARED - HG_SHARED_DECLARED - 1024) {
         snprintf(hg.message, sizeof(hg.message), "a launch of %u x %u workgroups of %u threads", grid_x, grid_y, block);
         return false;
     }
     hg.kernel = kernel;
     hg.args = args;
     hg.n_threads = (int)block;
+    hg.more_bytes = more_bytes;
     at = hg_random() % n;
     if (n > 2 && hg_random() % 2) step = n - 1;
     for (i = 0; i < n && !hg.failed; i++, at = (at + step) % n) {
@@ -480,32 +681,6 @@ static bool hg_launch(void (*kernel)(const void *args), const void *args, uint32
     }
     if (hg.failed) hg_close(); /* fibers that stopped halfway leave their stacks as they are */
     return !hg.failed;
-}
-
-/* ---- Half floats, as the hardware converts them. ---- */
-
-static float hg_half_to_float(uint16_t h) {
-    uint32_t m = h & 0x7FFFu, bits;
-    float x;
-    if (m < 0x400u) {
-        x = (float)m * 5.9604644775390625e-8f;
-        return h & 0x8000u ? -x : x;
-    }
-    bits = (uint32_t)(h & 0x8000u) << 16 | ((m << 13) + (m >= 0x7C00u ? 224u << 23 : 112u << 23));
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-/* To the nearest, ties to even. */
-static uint16_t hg_float_to_half(float value) {
-    uint32_t bits, sign, m;
-    memcpy(&bits, &value, 4);
-    sign = bits >> 16 & 0x8000u;
-    m = bits & 0x7FFFFFFFu;
-    if (m > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
-    if (m >= 0x477FF000u) return (uint16_t)(sign | 0x7C00u);
-    if (m >= 0x38800000u) return (uint16_t)(sign | (m - (112u << 23) + 0x0FFFu + (m >> 13 & 1u)) >> 13);
-    return (uint16_t)(sign | (uint32_t)rint(fabs((double)value) * 16777216.0));
 }
 
 #endif

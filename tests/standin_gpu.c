@@ -42,6 +42,8 @@ static const si_kernel si_kernels[] = {
 #undef SI_KERNEL
 };
 
+static int si_more[FG_GPU_KERNEL_COUNT]; /* shared memory beyond what all have, as cuFuncSetAttribute allowed it */
+
 typedef struct si_memory {
     struct si_memory *next;
     char *map, *at;
@@ -94,7 +96,7 @@ static struct {
     si_stream *streams;
     size_t bytes_used;
     int modules, contexts, open; /* retained; `open`: device memory may be touched */
-    long calls, launches, fail_at, fail_launch;
+    long calls, launches, special, fail_at, fail_launch;
     int fail_code, lost, violations;
     uint64_t random;
     void *blas_list; /* see standin_blas.h */
@@ -105,8 +107,8 @@ static struct {
     int rtc_programs;
     char text[4096];
     standin_device device;
-} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, NULL, 0, 0, 0, {-1, 0, 0}, 0, -1, 0, "",
-        {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0}};
+} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, NULL, 0, 0, 0, {-1, 0, 0}, 0, -1, 0, "",
+        {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0}};
 
 static __thread int si_depth, si_hip_device = 7; /* contexts pushed by this thread */
 
@@ -145,6 +147,7 @@ void standin_get_stats(standin_stats *stats) {
     memset(stats, 0, sizeof(*stats));
     stats->calls = si.calls;
     stats->launches = si.launches;
+    stats->special = si.special;
     stats->live = si_live();
     stats->depth = si_depth;
     stats->products = si.products;
@@ -155,7 +158,7 @@ void standin_get_stats(standin_stats *stats) {
 
 /* Numbers of calls and launches begin at 0 again. */
 void standin_fail(long call, long launch, int code) {
-    si.calls = si.launches = 0;
+    si.calls = si.launches = si.special = 0;
     si.fail_at = call;
     si.fail_launch = launch;
     si.fail_code = code;
@@ -382,7 +385,9 @@ static int si_execute(const si_command *c) {
         if (si.device.idle) return 0;
         hg.width = si.device.warp;
         hg.seed = si_random();
-        if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0])) return 0;
+        hg.wrong_products = si.device.wrong_products;
+        si.special += strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi");
+        if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0], c->shared)) return 0;
         si_violation("kernel %s: %s", c->kernel->name, hg_error());
         return SI_ILLEGAL_ADDRESS;
     case SI_MATMUL: return si_blas_run(c->args);
@@ -503,7 +508,7 @@ static int si_launch(const si_kernel *kernel, const unsigned *grid, const unsign
         c.block[i] = block[i];
     }
     if (!params || block[1] != 1 || block[2] != 1 || threads < 1 || threads > 1024 || !grid[0] || !grid[1] || !grid[2] || grid[1] > 65535 || grid[2] != 1 ||
-        shared > (unsigned)si.device.shared_most) {
+        (int)shared > (si_more[kernel - si_kernels] ? si_more[kernel - si_kernels] : si.device.shared)) {
         si_violation("kernel %s: a launch of %ux%ux%u blocks of %u threads, %u bytes shared", kernel->name, grid[0], grid[1], grid[2],
                      (unsigned)threads, shared);
         return SI_INVALID;
@@ -675,6 +680,7 @@ static int si_module_free(void *module) {
         return SI_INVALID_HANDLE;
     }
     si_must_rest("a module is unloaded");
+    memset(si_more, 0, sizeof(si_more));
     si.modules--;
     return 0;
 }
@@ -890,9 +896,11 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     return si_function(function, module, name);
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) {
-    (void)function;
+    const si_kernel *kernel = (const si_kernel *)function;
     ENTER;
-    return attribute == 8 && value <= si.device.shared_most ? 0 : SI_INVALID;
+    if (attribute != 8 || value > si.device.shared_most) return SI_INVALID;
+    si_more[kernel - si_kernels] = value;
+    return 0;
 }
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void *stream, void **params, void **extra) {

@@ -16,6 +16,8 @@ typedef struct standin_device {
     int warp, processors, shared, shared_most; /* shared memory of a block: without and with asking for more */
     size_t memory;
     int reject_binaries;         /* 1: no module but text (PTX) loads */
+    int wrong_products;          /* 1: those of warpgroups (9.0) take the pieces of their operands' rows as they stand, those of bytes
+                                    (gfx906, gfx103x) have no signs */
     int idle;                    /* 1: kernels are not run, and memory starts as zeros: for many runs that only fail */
 } standin_device;
 
@@ -25,6 +27,7 @@ typedef struct standin_stats {
     int depth;                   /* contexts that this thread has pushed */
     size_t bytes_used;
     bool failed;                 /* the call that was to fail has come */
+    long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
     long products, blas_calls;   /* of cuBLASLt or hipBLASLt, since standin_set_blas */
 } standin_stats;
 

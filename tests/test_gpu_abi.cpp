@@ -1,8 +1,10 @@
-/* The drivers' functions as backends/cuda/fg_gpu_host.h declares them against the official headers: as many parameters, each of the
+/* The functions of drivers and libraries as backends/cuda/fg_gpu_host.h declares them against the official headers: as many parameters, each of the
    same size and kind, under the name that is looked up. It compiles or it does not; names are compared when it runs.
 
        c++ -std=c++17 -DWITH_CUDA -I /usr/local/cuda/include tests/test_gpu_abi.cpp && ./a.out
        c++ -std=c++17 -DWITH_HIP tests/test_gpu_abi.cpp && ./a.out        (Debian: libamdhip64-dev)
+       c++ -std=c++17 -DWITH_CUBLASLT -I /usr/local/cuda/include tests/test_gpu_abi.cpp && ./a.out     (PyPI: nvidia-cublas)
+       c++ -std=c++17 -DWITH_HIPBLASLT -I /opt/rocm/include tests/test_gpu_abi.cpp && ./a.out
 
    tests/check_gpu_targets.sh runs it where the headers are. With the one-file source of the kernels as an argument it also compiles that
    by HIPRTC, where FASTGEN_HIPRTC_LIBRARY or libhiprtc.so is one. */
@@ -148,6 +150,51 @@ static void check_all() {
     check<decltype(fg__gpu_api::graph_launch), decltype(&hipGraphLaunch)>(offsetof(fg__gpu_api, graph_launch), NAMES, "hipGraphLaunch");
     check<decltype(fg__gpu_api::graph_exec_destroy), decltype(&hipGraphExecDestroy)>(offsetof(fg__gpu_api, graph_exec_destroy), NAMES, "hipGraphExecDestroy");
     check<decltype(fg__gpu_api::graph_destroy), decltype(&hipGraphDestroy)>(offsetof(fg__gpu_api, graph_destroy), NAMES, "hipGraphDestroy");
+}
+#elif defined(WITH_CUBLASLT)
+#include <cublasLt.h>
+static_assert(CUBLAS_COMPUTE_32F == 68 && CUBLASLT_MATMUL_DESC_TRANSA == 3 && CUBLAS_OP_T == 1 && CUBLAS_STATUS_SUCCESS == 0, "see fg__gpu_cublaslt");
+static_assert((int)CUDA_R_32F == FG__GPU_BLAS_F32 && (int)CUDA_R_16F == FG__GPU_BLAS_F16 && (int)CUDA_R_16BF == FG__GPU_BLAS_BF16, "types");
+static_assert((int)CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == FG__GPU_BLAS_MOST_WORKSPACE && sizeof(cublasOperation_t) == sizeof(int32_t), "attributes");
+static_assert(sizeof(cublasLtMatmulHeuristicResult_t) <= sizeof(fg__gpu_blas_call::found) && offsetof(cublasLtMatmulHeuristicResult_t, algo) == 0, "results");
+static void check_all() {
+    const char *const *NAMES = fg__gpu_cublaslt_names;
+    check<decltype(fg__gpu_blas_api::create), decltype(&cublasLtCreate)>(offsetof(fg__gpu_blas_api, create), NAMES, "cublasLtCreate");
+    check<decltype(fg__gpu_blas_api::destroy), decltype(&cublasLtDestroy)>(offsetof(fg__gpu_blas_api, destroy), NAMES, "cublasLtDestroy");
+    check<decltype(fg__gpu_blas_api::desc_create), decltype(&cublasLtMatmulDescCreate)>(offsetof(fg__gpu_blas_api, desc_create), NAMES, "cublasLtMatmulDescCreate");
+    check<decltype(fg__gpu_blas_api::desc_destroy), decltype(&cublasLtMatmulDescDestroy)>(offsetof(fg__gpu_blas_api, desc_destroy), NAMES, "cublasLtMatmulDescDestroy");
+    check<decltype(fg__gpu_blas_api::desc_set), decltype(&cublasLtMatmulDescSetAttribute)>(offsetof(fg__gpu_blas_api, desc_set), NAMES, "cublasLtMatmulDescSetAttribute");
+    check<decltype(fg__gpu_blas_api::layout_create), decltype(&cublasLtMatrixLayoutCreate)>(offsetof(fg__gpu_blas_api, layout_create), NAMES, "cublasLtMatrixLayoutCreate");
+    check<decltype(fg__gpu_blas_api::layout_destroy), decltype(&cublasLtMatrixLayoutDestroy)>(offsetof(fg__gpu_blas_api, layout_destroy), NAMES, "cublasLtMatrixLayoutDestroy");
+    check<decltype(fg__gpu_blas_api::preference_create), decltype(&cublasLtMatmulPreferenceCreate)>(offsetof(fg__gpu_blas_api, preference_create), NAMES, "cublasLtMatmulPreferenceCreate");
+    check<decltype(fg__gpu_blas_api::preference_destroy), decltype(&cublasLtMatmulPreferenceDestroy)>(offsetof(fg__gpu_blas_api, preference_destroy), NAMES, "cublasLtMatmulPreferenceDestroy");
+    check<decltype(fg__gpu_blas_api::preference_set), decltype(&cublasLtMatmulPreferenceSetAttribute)>(offsetof(fg__gpu_blas_api, preference_set), NAMES, "cublasLtMatmulPreferenceSetAttribute");
+    check<decltype(fg__gpu_blas_api::heuristic), decltype(&cublasLtMatmulAlgoGetHeuristic)>(offsetof(fg__gpu_blas_api, heuristic), NAMES, "cublasLtMatmulAlgoGetHeuristic");
+    check<decltype(fg__gpu_blas_api::matmul), decltype(&cublasLtMatmul)>(offsetof(fg__gpu_blas_api, matmul), NAMES, "cublasLtMatmul");
+}
+#elif defined(WITH_HIPBLASLT)
+#ifndef __HIP_PLATFORM_AMD__
+#define __HIP_PLATFORM_AMD__
+#endif
+#include <hipblaslt/hipblaslt.h>
+static_assert(HIPBLAS_COMPUTE_32F == 2 && HIPBLASLT_MATMUL_DESC_TRANSA == 0 && HIPBLAS_OP_T == 112 && HIPBLAS_STATUS_SUCCESS == 0, "see fg__gpu_hipblaslt");
+static_assert((int)HIP_R_32F == FG__GPU_BLAS_F32 && (int)HIP_R_16F == FG__GPU_BLAS_F16 && (int)HIP_R_16BF == FG__GPU_BLAS_BF16, "types");
+static_assert((int)HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == FG__GPU_BLAS_MOST_WORKSPACE && sizeof(hipblasOperation_t) == sizeof(int32_t), "attributes");
+static_assert(sizeof(hipblasLtMatmulHeuristicResult_t) <= sizeof(fg__gpu_blas_call::found) && offsetof(hipblasLtMatmulHeuristicResult_t, algo) == 0, "results");
+static void check_all() {
+    const char *const *NAMES = fg__gpu_hipblaslt_names;
+    check<decltype(fg__gpu_blas_api::create), decltype(&hipblasLtCreate)>(offsetof(fg__gpu_blas_api, create), NAMES, "hipblasLtCreate");
+    check<decltype(fg__gpu_blas_api::destroy), decltype(&hipblasLtDestroy)>(offsetof(fg__gpu_blas_api, destroy), NAMES, "hipblasLtDestroy");
+    check<decltype(fg__gpu_blas_api::desc_create), decltype(&hipblasLtMatmulDescCreate)>(offsetof(fg__gpu_blas_api, desc_create), NAMES, "hipblasLtMatmulDescCreate");
+    check<decltype(fg__gpu_blas_api::desc_destroy), decltype(&hipblasLtMatmulDescDestroy)>(offsetof(fg__gpu_blas_api, desc_destroy), NAMES, "hipblasLtMatmulDescDestroy");
+    check<decltype(fg__gpu_blas_api::desc_set), decltype(&hipblasLtMatmulDescSetAttribute)>(offsetof(fg__gpu_blas_api, desc_set), NAMES, "hipblasLtMatmulDescSetAttribute");
+    check<decltype(fg__gpu_blas_api::layout_create), decltype(&hipblasLtMatrixLayoutCreate)>(offsetof(fg__gpu_blas_api, layout_create), NAMES, "hipblasLtMatrixLayoutCreate");
+    check<decltype(fg__gpu_blas_api::layout_destroy), decltype(&hipblasLtMatrixLayoutDestroy)>(offsetof(fg__gpu_blas_api, layout_destroy), NAMES, "hipblasLtMatrixLayoutDestroy");
+    check<decltype(fg__gpu_blas_api::preference_create), decltype(&hipblasLtMatmulPreferenceCreate)>(offsetof(fg__gpu_blas_api, preference_create), NAMES, "hipblasLtMatmulPreferenceCreate");
+    check<decltype(fg__gpu_blas_api::preference_destroy), decltype(&hipblasLtMatmulPreferenceDestroy)>(offsetof(fg__gpu_blas_api, preference_destroy), NAMES, "hipblasLtMatmulPreferenceDestroy");
+    check<decltype(fg__gpu_blas_api::preference_set), decltype(&hipblasLtMatmulPreferenceSetAttribute)>(offsetof(fg__gpu_blas_api, preference_set), NAMES, "hipblasLtMatmulPreferenceSetAttribute");
+    check<decltype(fg__gpu_blas_api::heuristic), decltype(&hipblasLtMatmulAlgoGetHeuristic)>(offsetof(fg__gpu_blas_api, heuristic), NAMES, "hipblasLtMatmulAlgoGetHeuristic");
+    check<decltype(fg__gpu_blas_api::matmul), decltype(&hipblasLtMatmul)>(offsetof(fg__gpu_blas_api, matmul), NAMES, "hipblasLtMatmul");
 }
 #endif
 

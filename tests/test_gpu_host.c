@@ -20,6 +20,18 @@ static fg_device *gpu_open(const char *path, const fg_gpu_options *more) {
     return device;
 }
 
+/* As the device is set. */
+static fg_device *gpu_open_as(const char *path, const fg_gpu_options *more) {
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg_gpu_options options = *more;
+    memset(&desc, 0, sizeof(desc));
+    options.image = gpu_standin_image;
+    desc.options = &options;
+    CHECKF(cpu_backend_of(path)->open(&desc, &device) == FG_OK, "%s: %s", path, fg_last_error());
+    return device;
+}
+
 static void gpu_set_variable(const char *name, const char *value) {
 #if FG__WINDOWS
     (void)_putenv_s(name, value);
@@ -297,6 +309,18 @@ static void test_gpu_host_engine(void) {
     gpu_standin_check();
 }
 
+typedef struct gpu_said {
+    char text[1000];
+} gpu_said;
+
+static gpu_said *gpu_ear; /* of engines that gpu_greedy makes */
+
+static void gpu_listen(fg_log_level level, const char *message, void *user) {
+    gpu_said *said = (gpu_said *)user;
+    size_t n = strlen(said->text);
+    if (level >= FG_LOG_WARNING) snprintf(said->text + n, sizeof(said->text) - n, "%s\n", message);
+}
+
 /* Greedy tokens of a request with a prompt of n_prompt tokens, with the given options. */
 static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *options, int n_prompt, int budget, int32_t *tokens,
                       float *logprobs, int most) {
@@ -309,11 +333,13 @@ static int gpu_greedy(fg_model *model, const char *path, const fg_gpu_options *o
     bool busy = true;
     int i, n = 0;
     for (i = 0; i < n_prompt; i++) prompt[i] = 5 + i * 13 % 200;
-    cpu_gpu_options(path);
+    if (!gpu_ear) cpu_gpu_options(path); /* which sets the device's width and name */
     d.backend_options = options;
     d.token_budget = budget;
     d.max_context = 256;
     d.block_tokens = 16;
+    d.log = gpu_ear ? gpu_listen : d.log;
+    d.log_user = gpu_ear ? gpu_ear : d.log_user;
     e = engine_new(&d);
     memset(&request, 0, sizeof(request));
     request.tokens = prompt;
@@ -603,6 +629,141 @@ static void test_gpu_host_blas_faults(void) {
     gpu_standin_check();
 }
 
+/* ---- Hopper's products of warpgroups. ---- */
+
+/* A prompt in three passes of 80 tokens on a device of compute capability `major`.0, or an AMD device; `products`: special ones. */
+static gpu_answer gpu_special_answer(fg_model *model, const char *isa, int major, bool wrong, const fg_gpu_options *more, gpu_said *said, long *products) {
+    standin_device device = gpu_standin.device;
+    fg_gpu_options options = *more;
+    standin_stats stats;
+    gpu_answer a;
+    memset(&a, 0, sizeof(a));
+    memset(said, 0, sizeof(*said));
+    device.major = major;
+    device.wrong_products = wrong;
+    snprintf(device.isa, sizeof(device.isa), "%s", isa);
+    device.warp = strcmp(isa, "gfx906") == 0 ? 64 : 32;
+    gpu_standin.set_device(&device);
+    gpu_standin.fail(-1, -1, 0);
+    options.image = gpu_standin_image;
+    gpu_ear = said;
+    CHECK(gpu_greedy(model, major ? "cuda" : "hip", &options, 240, 80, a.tokens, a.logprobs, 4) == 4);
+    gpu_ear = NULL;
+    gpu_standin.get_stats(&stats);
+    *products = stats.special;
+    gpu_standin.set_device(&gpu_standin.device);
+    return a;
+}
+
+static void gpu_check_hopper(fg_type type, int n_types) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    gpu_answer own, with;
+    gpu_said said;
+    fg_gpu_options options;
+    long products;
+    memset(&options, 0, sizeof(options));
+    spec.type = type;
+    model_sample_open(&m, &spec);
+    if (!m.model) return;
+    own = gpu_special_answer(m.model, "gfx1100", 8, false, &options, &said, &products);
+    CHECK(products == 0);
+    with = gpu_special_answer(m.model, "gfx1100", 9, false, &options, &said, &products);
+    /* a proof of each type, then products of three passes; the host adds up in one order, so that the bits are the same */
+    CHECKF(products == n_types + 3 * 2 * 7 && !said.text[0], "%s: %ld products; the log says: %s", fg_type_name(type), products, said.text);
+    CHECKF(gpu_answers_are(&own, &with, 0), "%s: another answer by warpgroups", fg_type_name(type));
+    with = gpu_special_answer(m.model, "gfx1100", 9, true, &options, &said, &products);
+    CHECKF(products == n_types && gpu_answers_are(&own, &with, 0), "%s: %ld products that are wrong were used", fg_type_name(type), products);
+    CHECKF(strstr(said.text, "wgmma are wrong on Stand-in GPU") && strstr(said.text, fg_type_name(type)), "the log says: %s", said.text);
+    options.plain_products = true;
+    with = gpu_special_answer(m.model, "gfx1100", 9, false, &options, &said, &products);
+    CHECK(products == 0 && gpu_answers_are(&own, &with, 0));
+    options.plain_products = false;
+    options.invariant = true;
+    (void)gpu_special_answer(m.model, "gfx1100", 9, false, &options, &said, &products);
+    CHECKF(products == 0, "%ld products by warpgroups where bits must not depend on the batch", products);
+    model_sample_close(&m);
+}
+
+static void test_gpu_host_hopper(void) {
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_check_hopper(FG_TYPE_F16, 1);
+    gpu_check_hopper(FG_TYPE_Q8_0, 1);
+    gpu_check_hopper(FG_TYPE_F32, 1);
+    gpu_standin_check();
+}
+
+/* The proof of every type holds, and does not where the device is wrong. */
+static void gpu_check_special(const char *path, const char *isa, uint32_t all) {
+    fg_gpu_options options;
+    fg_device *handle;
+    standin_device device;
+    int i, wrong;
+    memset(&options, 0, sizeof(options));
+    for (wrong = 0; wrong < 2; wrong++) {
+        device = gpu_standin.device;
+        device.major = 9;
+        device.wrong_products = wrong;
+        snprintf(device.isa, sizeof(device.isa), "%s", isa);
+        cpu_gpu_options(path);
+        device.warp = strcmp(isa, "gfx906") == 0 ? 64 : 32;
+        gpu_standin.set_device(&device);
+        handle = gpu_open_as(path, &options);
+        if (handle) {
+            fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+            if (fg__gpu_enter(d) == FG_OK) {
+                for (i = 0; i < CPU_TYPES; i++) fg__gpu_prove(d, cpu_types[i]);
+                fg__gpu_leave(d);
+            }
+            CHECKF(d->special_tried == all && d->special_ready == (wrong ? 0 : all), "%s: of %x proofs %x hold", path, (unsigned)d->special_tried,
+                   (unsigned)d->special_ready);
+            fg_backend_cuda()->close(handle);
+        }
+        gpu_standin.set_device(&gpu_standin.device);
+    }
+}
+
+static void test_gpu_host_special_types(void) {
+    uint32_t all = (1u << CPU_TYPES) - 1, floats = 0;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    floats |= 1u << fg_gpu_type_index(FG_GPU_F32) | 1u << fg_gpu_type_index(FG_GPU_F16) | 1u << fg_gpu_type_index(FG_GPU_BF16);
+    gpu_check_special("cuda", "", all);
+    gpu_check_special("hip", "gfx1030", all & ~floats);
+    gpu_check_special("hip", "gfx906", all & ~floats);
+    gpu_standin_check();
+}
+
+/* Products of bytes, of a model on a device of this kind: nearly the other answer, and that where they are wrong. */
+static void gpu_check_bytes(const char *isa) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    gpu_answer own, with;
+    gpu_said said;
+    fg_gpu_options options;
+    long products;
+    memset(&options, 0, sizeof(options));
+    spec.type = FG_TYPE_Q8_0;
+    model_sample_open(&m, &spec);
+    if (!m.model) return;
+    own = gpu_special_answer(m.model, isa, 0, false, &options, &said, &products);
+    CHECKF(products == 2 + 3 * 2 * 7 && !said.text[0], "%s: %ld products; %s", isa, products, said.text); /* the rows to sample from are few, and have gemv */
+    options.plain_products = true;
+    with = gpu_special_answer(m.model, isa, 0, false, &options, &said, &products);
+    CHECKF(products == 0 && gpu_answers_are(&own, &with, 1e-1f), "%s: another answer by bytes: %d %g, not %d %g", isa, own.tokens[3], (double)own.logprobs[3],
+           with.tokens[3], (double)with.logprobs[3]);
+    options.plain_products = false;
+    own = gpu_special_answer(m.model, isa, 0, true, &options, &said, &products);
+    CHECKF(products == 1 && gpu_answers_are(&own, &with, 0) && strstr(said.text, "by bytes are wrong"), "%s: %ld products; %s", isa, products, said.text);
+    model_sample_close(&m);
+}
+
+static void test_gpu_host_bytes(void) {
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_check_bytes("gfx906");
+    gpu_check_bytes("gfx1030");
+    gpu_standin_check();
+}
+
 /* ---- Errors. ---- */
 
 /* Whether a call of this number fails, and what came of it. With `code` 2 memory runs out, with others the device is lost. */
@@ -692,6 +853,9 @@ static void run_gpu_host_tests(void) {
     RUN(test_vulkan_async);
     RUN(test_gpu_host_blas);
     RUN(test_gpu_host_blas_faults);
+    RUN(test_gpu_host_hopper);
+    RUN(test_gpu_host_special_types);
+    RUN(test_gpu_host_bytes);
     RUN(test_gpu_host_faults);
     RUN(test_gpu_host_out_of_memory);
 }

@@ -133,6 +133,84 @@ static void hgt_product(const void *args, int threads) {
 static void hgt_product_right(const void *args) { hgt_product(args, 64); }
 static void hgt_product_part(const void *args) { hgt_product(args, 48); }
 
+/* Products of two warpgroups, which have the same rows of 64 halves at the start of shared memory (left) and behind it (right),
+   right or wrong in one way. */
+enum { HGW_RIGHT, HGW_NO_FENCE, HGW_NOT_PUBLISHED, HGW_LATE_PUBLISH, HGW_NO_BARRIER, HGW_NO_WAIT, HGW_NO_COMMIT, HGW_EARLY_READ,
+       HGW_TOUCHED, HGW_OVERWRITTEN, HGW_NO_BARRIER_AFTER, HGW_NO_ORDER, HGW_SHIFTED, HGW_OUTSIDE, HGW_OTHER_OPERAND, HGW_KINDS };
+
+static int hgw_kind;
+
+static void hgt_warpgroups(const void *args) {
+    FG_SHARED_MORE(uint16_t, x);
+    uint16_t *y = x + 64 * 64;
+    const uint64_t *a = (const uint64_t *)args;
+    uint64_t left = fg_gpu_wg_operand(fgk_shared_address(x)), right = fg_gpu_wg_operand(fgk_shared_address(y));
+    int kind = hgw_kind, me = fgk_thread(), i, k;
+    fgk_wg_sums sums;
+    for (i = me; i < 192 * 8; i += 256) fgk_put_u4(x + i / 8 * 64 + ((i % 8) ^ (i / 8 & 7)) * 8, fgk_load_u4((const uint16_t *)a[1] + 8 * i));
+    for (i = 0; i < 64; i++) sums.x[i] = 1.0f;
+    if (kind != HGW_NOT_PUBLISHED && kind != HGW_LATE_PUBLISH) fgk_wg_publish();
+    if (kind != HGW_NO_BARRIER) fgk_barrier();
+    if (kind == HGW_LATE_PUBLISH) fgk_wg_publish();
+    if (kind != HGW_NO_FENCE) fgk_wg_fence();
+    if (kind == HGW_NO_ORDER) left &= ~((uint64_t)3 << 62);
+    if (kind == HGW_SHIFTED) right += 128 >> 4;
+    if (kind == HGW_OUTSIDE) right += 1024 >> 4;
+    if (kind == HGW_OTHER_OPERAND && me >= 192) left += 1024 >> 4;
+    for (k = 0; k < 4; k++) fgk_wg_mma(&sums, left + 2 * (uint64_t)k, right + 2 * (uint64_t)k);
+    if (kind == HGW_TOUCHED) sums.x[me % 64] = 0.0f;
+    if (kind != HGW_NO_COMMIT) fgk_wg_commit();
+    if (kind == HGW_EARLY_READ) fgk_store((float *)a[0], sums.x[0]);
+    if (kind == HGW_OVERWRITTEN) fgk_put_u4(y + me % 128 * 64, fgk_load_u4((const uint16_t *)a[1]));
+    if (kind != HGW_NO_WAIT) fgk_wg_wait(0);
+    if (kind == HGW_NO_BARRIER_AFTER) fgk_put_u4(y + me % 128 * 64, fgk_load_u4((const uint16_t *)a[1]));
+    if (me >= 128 && kind != HGW_EARLY_READ)
+        for (i = 0; i < 64; i++) fgk_store((float *)a[0] + fgk_wg_row(i) * 128 + fgk_wg_col(i), sums.x[i]);
+}
+
+/* What is wrong with products of warpgroups is found; what is right gives the product. */
+static void test_gpu_host_warpgroups(void) {
+    static const char *const says[HGW_KINDS] = {"", "without a fence", "did not publish", "did not publish", "" /* either message */, "nobody has waited",
+                                                "nobody has waited", "", "were touched", "still reads", "" /* either message */, "not ordered",
+                                                "does not begin", "outside of shared memory", "different products"};
+    float *out = (float *)hg_alloc(64 * 128 * sizeof(float));
+    uint16_t *in = (uint16_t *)hg_alloc(192 * 64 * 2);
+    uint64_t args[2], state = 3;
+    int round, i, j, k;
+    for (i = 0; i < 192 * 64; i++) in[i] = hg_float_to_half((float)(test_random(&state) % 17) - 8.0f);
+    args[0] = hg_address(out);
+    args[1] = hg_address(in);
+    hg.width = 32;
+    for (round = 0; round < 4; round++)
+        for (hgw_kind = 0; hgw_kind < HGW_KINDS; hgw_kind++) {
+            bool passed = hg_launch(hgt_warpgroups, args, 1, 1, 256, 192 * 64 * 2);
+            CHECKF(passed == (hgw_kind == HGW_RIGHT || hgw_kind == HGW_EARLY_READ), "kind %d: %s", hgw_kind, hg_error());
+            CHECKF(strstr(hg_error(), says[hgw_kind]) != NULL, "kind %d: %s", hgw_kind, hg_error());
+            if (hgw_kind == HGW_EARLY_READ) CHECK(isnan(out[0]));
+            for (i = 0; i < 64 && hgw_kind == HGW_RIGHT; i++)
+                for (j = 0; j < 128; j++) {
+                    float sum = 1.0f;
+                    for (k = 0; k < 64; k++) sum += hg_half_to_float(in[i * 64 + k]) * hg_half_to_float(in[(64 + j) * 64 + k]);
+                    CHECKF(out[i * 128 + j] == sum, "%d %d: %g, not %g", i, j, (double)out[i * 128 + j], (double)sum);
+                }
+        }
+    hg.wrong_products = true;
+    hgw_kind = HGW_RIGHT;
+    CHECK(hg_launch(hgt_warpgroups, args, 1, 1, 256, 192 * 64 * 2) && out[17 * 128 + 3] != 0.0f);
+    for (i = k = 0; i < 64; i++)
+        for (j = 0; j < 128; j++) {
+            float sum = 1.0f;
+            int at;
+            for (at = 0; at < 64; at++) sum += hg_half_to_float(in[i * 64 + at]) * hg_half_to_float(in[(64 + j) * 64 + at]);
+            k += out[i * 128 + j] != sum;
+        }
+    CHECKF(k > 4000, "%d sums differ on a device that orders otherwise", k);
+    hg.wrong_products = false;
+    hg_free(in);
+    hg_free(out);
+    hg_close();
+}
+
 static void test_gpu_host_finds(void) {
     static const struct {
         void (*kernel)(const void *args);
@@ -172,7 +250,7 @@ static void test_gpu_host_finds(void) {
             float *here = bytes < 1024 ? (float *)hg_alloc(bytes) : out;
             args[0] = hg_address(here);
             hg.width = round % 2 ? 64 : 32;
-            passed = hg_launch(kernel, args, 2, 1, 64);
+            passed = hg_launch(kernel, args, 2, 1, 64, 0);
             CHECKF(passed == right, "case %d, warps of %d: %s", i, hg.width, hg_error());
             CHECKF(!cases[i].says || strstr(hg_error(), cases[i].says), "case %d: %s", i, hg_error());
             if (kernel == hgt_group_shuffle) CHECK(here[0] == 31.0f && here[31] == 0.0f && here[40] == 40.0f);
@@ -193,7 +271,7 @@ static void test_gpu_host_fragments(void) {
     args[0] = hg_address(out);
     args[1] = hg_address(in);
     for (hg.width = 32; hg.width <= 64; hg.width += 32) {
-        CHECKF(hg_launch(hgt_product_right, args, 1, 1, 64), "%s", hg_error());
+        CHECKF(hg_launch(hgt_product_right, args, 1, 1, 64, 0), "%s", hg_error());
         for (i = 0; i < 16; i++)
             for (j = 0; j < 16; j++) {
                 float sum = 0.0f;
@@ -245,7 +323,7 @@ static const char *gk_name(int kernel) {
 
 static void gk_run(int kernel, const void *args) {
     fg_gpu_shape shape = fg_gpu_shape_of(kernel, args);
-    bool ran = hg_launch(fg_gpu_entries[kernel], args, shape.grid_x, shape.grid_y, shape.block);
+    bool ran = hg_launch(fg_gpu_entries[kernel], args, shape.grid_x, shape.grid_y, shape.block, shape.shared_bytes);
     CHECKF(ran, "%s, warps of %d: %s", gk_name(kernel), hg.width, hg_error());
 }
 
@@ -457,6 +535,48 @@ static void test_gpu_gemv_odd(void) {
     hg_close();
 }
 
+/* By products of warpgroups: the host adds up in the same order, so that the bits are those of gemm16. */
+static void gk_check_warpgroups(gk_product *p, const float *by16) {
+    int kernel = fg_gpu_weight_kernel((int)p->w.type, FG_GPU_GEMMWG), t;
+    if (hg.width != 32) return;
+    gk_forget(p);
+    gk_run(kernel, &p->args);
+    for (t = 0; t < p->m; t++)
+        CHECKF(memcmp(by16 + t * p->args.dst_stride, gk_floats(p->args.dst) + t * p->args.dst_stride, (size_t)p->w.n * sizeof(float)) == 0,
+               "%s: row %d is not that of gemm16", gk_name(kernel), t);
+    CHECK(isnan(gk_floats(p->args.dst)[p->w.n]));
+}
+
+/* By products of bytes: as near as activations of eight bits allow, the same bits 16 or 64 rows at a time and for a row alone. */
+static void gk_check_bytes(gk_product *p) {
+    size_t bytes = (size_t)p->m * (size_t)p->args.dst_stride * sizeof(float), row = (size_t)p->args.dst_stride;
+    float *by16 = (float *)malloc(bytes);
+    int kernel = fg_gpu_byte_kernel((int)p->w.type, 16), t;
+    fg_gpu_acts_args acts = p->acts;
+    double error;
+    if (kernel >= 0) {
+        acts.format = FG_GPU_ACTS_BYTES;
+        gk_run(FG_GPU_KERNEL_acts, &acts);
+        gk_forget(p);
+        gk_run(kernel, &p->args);
+        error = gk_product_error(p, p->m);
+        CHECKF(error < 2e-2, "%s: error %g", gk_name(kernel), error);
+        memcpy(by16, gk_floats(p->args.dst), bytes);
+        gk_forget(p);
+        gk_run(fg_gpu_byte_kernel((int)p->w.type, 64), &p->args);
+        for (t = 0; t < p->m; t++)
+            CHECKF(memcmp(by16 + (size_t)t * row, gk_floats(p->args.dst) + (size_t)t * row, (size_t)p->w.n * sizeof(float)) == 0,
+                   "%s: row %d differs with 64 rows at a time", gk_name(kernel), t);
+        gk_forget(p);
+        *(int32_t *)(uintptr_t)p->args.count = 1;
+        gk_run(kernel, &p->args);
+        CHECK(memcmp(by16, gk_floats(p->args.dst), (size_t)p->w.n * sizeof(float)) == 0 && isnan(gk_floats(p->args.dst)[row]));
+        *(int32_t *)(uintptr_t)p->args.count = p->m;
+        gk_run(FG_GPU_KERNEL_acts, &p->acts);
+    }
+    free(by16);
+}
+
 /* All types with many rows. The kernels for 16, 64 and 128 rows at a time have the same bits, and so has a row alone. */
 static void test_gpu_gemm(void) {
     int i, t, which;
@@ -479,6 +599,8 @@ static void test_gpu_gemm(void) {
                     CHECKF(memcmp(by16 + t * p.args.dst_stride, gk_floats(p.args.dst) + t * p.args.dst_stride, 70 * sizeof(float)) == 0,
                            "%s: row %d is not that of gemm16", gk_name(fg_gpu_weight_kernel((int)cpu_types[i], which)), t);
             }
+            gk_check_warpgroups(&p, by16);
+            gk_check_bytes(&p);
             memcpy(gk_floats(p.args.src), gk_floats(p.args.src) + 20 * p.args.src_stride, (size_t)p.args.k * sizeof(float));
             if (p.args.src2)
                 memcpy(gk_floats(p.args.src2), gk_floats(p.args.src2) + 20 * p.args.src2_stride, (size_t)p.args.n * sizeof(float));
@@ -501,7 +623,7 @@ static void test_gpu_gemm_tiles(void) {
         uint64_t state = 31;
         gk_product p = gk_product_new(FG_TYPE_Q8_0, 160, 150, 140, true, &state);
         gk_run(FG_GPU_KERNEL_acts, &p.acts);
-        for (which = FG_GPU_GEMM16; which <= FG_GPU_GEMM128; which++) {
+        for (which = FG_GPU_GEMM16; which <= (hg.width == 32 ? FG_GPU_GEMMWG : FG_GPU_GEMM128); which++) {
             double error;
             gk_forget(&p);
             gk_run(fg_gpu_weight_kernel(FG_GPU_Q8_0, which), &p.args);
@@ -543,6 +665,48 @@ static void test_gpu_acts(void) {
     hg_close();
 }
 
+/* Activations as bytes: their sums, rows of nothing, and what is not finite, which does not become finite. */
+static void test_gpu_acts_bytes(void) {
+    int i, j, kind;
+    for (kind = 0; kind < 3; kind++) {
+        float x[70];
+        uint64_t state = 9;
+        fg_gpu_acts_args a;
+        const int8_t *bytes;
+        const float *scales;
+        memset(&a, 0, sizeof(a));
+        for (j = 0; j < 70; j++) x[j] = kind == 1 ? 0.0f : cpu_normal(&state);
+        if (kind == 2) x[40] = -INFINITY;
+        a.src = gk_put(x, sizeof(x));
+        a.acts = gk_put(NULL, 128 * 2);
+        a.scales = gk_put(NULL, 4);
+        a.count = gk_int(1);
+        a.k = a.src_stride = 70;
+        a.acts_stride = 128;
+        a.max_rows = 3;
+        a.format = FG_GPU_ACTS_BYTES;
+        hg.width = 32 << (kind & 1);
+        gk_run(FG_GPU_KERNEL_acts, &a);
+        bytes = (const int8_t *)(uintptr_t)a.acts;
+        scales = (const float *)(uintptr_t)(a.acts + 128);
+        for (i = 0; i < 4; i++) {
+            uint32_t words;
+            int sums[2] = {0, 0};
+            memcpy(&words, scales + 2 * i + 1, 4);
+            for (j = 32 * i; j < 32 * i + 32; j++) {
+                double wanted = j < 70 ? (double)x[j] : 0, got = (double)bytes[j] * (double)scales[2 * i];
+                sums[j / 16 % 2] += bytes[j];
+                if (kind == 2 && i == 1) CHECK(j != 40 || isinf(got));
+                else CHECKF(fabs(got - wanted) <= 0.501 * (double)scales[2 * i], "%g is %g", wanted, got);
+            }
+            CHECK((int16_t)words == sums[0] && (int16_t)(words >> 16) == sums[1]);
+        }
+        CHECK(gk_floats(a.scales)[0] == 1.0f);
+        gk_end();
+    }
+    hg_close();
+}
+
 /* bfloat16 activations; what is left to do after a product by a library. */
 static void test_gpu_finish(void) {
     uint64_t state = 5;
@@ -559,7 +723,7 @@ static void test_gpu_finish(void) {
         b.k = a.n = b.src_stride = a.src_stride = 150;
         b.acts_stride = 192;
         b.max_rows = a.max_rows = 3;
-        b.bfloat = 1;
+        b.format = FG_GPU_ACTS_BFLOAT;
         gk_run(FG_GPU_KERNEL_acts, &b);
         for (i = 0; i < 2 * 192; i++) {
             uint16_t wanted = i % 192 < 150 ? fg__f32_to_bf16(gk_floats(a.src)[i / 192 * 150 + i % 192]) : 0;
@@ -1054,6 +1218,7 @@ static void test_gpu_attention_wide(void) {
 }
 
 static void run_gpu_kernel_tests(void) {
+    RUN(test_gpu_host_warpgroups);
     RUN(test_gpu_host_finds);
     RUN(test_gpu_host_fragments);
     RUN(test_gpu_embed);
@@ -1062,6 +1227,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);
+    RUN(test_gpu_acts_bytes);
     RUN(test_gpu_finish);
     RUN(test_gpu_norm);
     RUN(test_gpu_elements);

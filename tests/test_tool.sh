@@ -169,6 +169,15 @@ bench_json() {
 check "bench: --json" bench_json
 table() { tool bench -m $demo -p 32 -n 8 -b 1,4 && [ "$(wc -l <"$dir/out")" -gt 2 ]; }
 check "bench: a table" table
+mixed() {
+    tool bench -m $demo -p 32 -n 8 -b 1,4 --mixed --json -q || return 1
+    tr -d ' \n' <"$dir/out" >"$dir/json"
+    number='[0-9]+\.[0-9]+'
+    part="\"decode_ms\":$number,\"piece_ms\":$number,\"both_ms\":$number"
+    grep -Eq "\"mixed\":\[\{\"batch\":1,\"piece\":32,$part\},\{\"batch\":4,\"piece\":32,$part\}\]" "$dir/json" || return 1
+    tool bench -m $demo -p 32 -n 8 -b 2 --mixed -q && out_matches 'both in a pass' && out_matches ' 32: .* ms .*%'
+}
+check "bench: --mixed" mixed
 simulated() {
     tool bench sim -q -r 3 --json --plot "$dir/sim.svg" || return 1
     [ "$(grep -c '"policy": "splitfuse"' "$dir/out")" = 32 ] && [ "$(grep -c '"policy": "static"' "$dir/out")" = 32 ] && grep -q "</svg>" "$dir/sim.svg"

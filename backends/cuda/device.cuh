@@ -143,6 +143,36 @@ FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
 FG_DEV int fgk_sum_row(int i) { return (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
 FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 8; }
 
+/* Products of warpgroups (four warps), of which Hopper alone has them: 64 rows of one operand by 128 of the other, both in shared
+   memory as fg_gpu_wg_operand describes. They run on their own: what they read must be there for all (fgk_wg_publish by those
+   who wrote it, then a barrier) and stay, and sums must not be touched, from fgk_wg_mma to the fgk_wg_wait that is for them. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define FG_WARPGROUPS 1
+#define FG_SHARED_MORE(type, name) extern __shared__ __align__(1024) type name[]
+typedef struct fgk_wg_sums {
+    float x[64];
+} fgk_wg_sums;
+FG_DEV uint32_t fgk_shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+FG_DEV void fgk_wg_publish(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FG_DEV void fgk_wg_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FG_DEV void fgk_wg_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+#define fgk_wg_wait(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
+#define FGK_8(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), "+f"(x[i + 7])
+/* sums[i][j] += row i of a . row j of b */
+FG_DEV void fgk_wg_mma(fgk_wg_sums *c, uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, 1, 1, 1, 0, 0;"
+        : FGK_8(c->x, 0), FGK_8(c->x, 8), FGK_8(c->x, 16), FGK_8(c->x, 24), FGK_8(c->x, 32), FGK_8(c->x, 40), FGK_8(c->x, 48), FGK_8(c->x, 56)
+        : "l"(a), "l"(b));
+}
+#undef FGK_8
+FG_DEV int fgk_wg_row(int i) { return (fgk_thread() & 127) / 32 * 16 + (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
+FG_DEV int fgk_wg_col(int i) { return i / 4 * 8 + (fgk_thread() & 3) * 2 + i % 2; }
+#endif
+
 #elif defined(__HIP__)
 
 /* ---- AMD: clang's builtins, no header of ROCm's ---- */
@@ -300,6 +330,10 @@ FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & (FG_WARP - 1)) / 16 *
 #if defined(__gfx906__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || \
     defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__) || defined(__gfx10_3_generic__)
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return __builtin_amdgcn_fdot2(a, b, c, false); }
+/* c + products of four signed bytes. */
+#define FG_BYTE_DOTS 1
+#define fgk_in_order() __asm__ volatile("" ::: "memory") /* loads after it come after it: registers do not suffice for all */
+FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) { return __builtin_amdgcn_sdot4((int)a, (int)b, c, false); }
 #else
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return fgk_fma((float)a.y, (float)b.y, fgk_fma((float)a.x, (float)b.x, c)); }
 #endif
@@ -451,6 +485,29 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
     hg_warp_sync(line);
 }
 #define fgk_mma(c, a, b) fgk_mma_at(c, a, b, __LINE__)
+
+#define FG_BYTE_DOTS 1
+#define fgk_in_order() ((void)0)
+FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
+    int i;
+    for (i = 0; i < 32; i += 8) c += hg.wrong_products ? (int)(a >> i & 255u) * (int)(b >> i & 255u) : (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+
+/* Products of warpgroups. */
+#define FG_WARPGROUPS 1
+#define FG_SHARED_MORE(type, name) type *name = (type *)hg_shared_more()
+typedef struct fgk_wg_sums {
+    float x[64];
+} fgk_wg_sums;
+FG_DEV uint32_t fgk_shared_address(const void *p) { return (uint32_t)((const char *)p - hg.shared); }
+FG_DEV void fgk_wg_publish(void) { hg_publish(); }
+FG_DEV void fgk_wg_fence(void) { hg_wg_fence(); }
+FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
+#define fgk_wg_wait(n) hg_wg_wait(n)
+#define fgk_wg_mma(c, a, b) hg_wg_mma((c)->x, a, b, __LINE__)
+FG_DEV int fgk_wg_row(int i) { return hg_wg_row(hg.current, i); }
+FG_DEV int fgk_wg_col(int i) { return hg_wg_col(hg.current, i); }
 
 #endif
 

@@ -12,8 +12,9 @@
    must have compute capability 7.5 or later. fg_engine_desc.device takes a device's number or a part of its name; without it
    the first device is taken. The environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver.
 
-   Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, unless fg_gpu_options says
-   otherwise; FASTGEN_CUBLASLT_LIBRARY names another library, "none" for none.
+   Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, unless
+   fg_gpu_options says otherwise; FASTGEN_CUBLASLT_LIBRARY names another library, "none" for none. On Hopper the others are done by
+   its own instruction (wgmma) where a product at start-up agrees with the CPU's; else as on other devices, and the log says so.
 
    The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.

@@ -9,7 +9,9 @@
 enum {
     FG__GPU_BLAS_FROM = 65,               /* rows of activations from which on products go there */
     FG__GPU_BLAS_WORKSPACE = 32 << 20,    /* what NVIDIA recommends for Hopper */
-    FG__GPU_BLAS_F32 = 0, FG__GPU_BLAS_F16 = 2, FG__GPU_BLAS_BF16 = 14 /* cudaDataType, hipDataType */
+    FG__GPU_BLAS_MOST_WORKSPACE = 1,      /* an attribute of the search, in both */
+    FG__GPU_BLAS_F32 = 0, FG__GPU_BLAS_F16 = 2, FG__GPU_BLAS_BF16 = 14, /* cudaDataType, hipDataType */
+    FG__GPU_BYTES = -1 /* activations of our own products of bytes, see fg_gpu_special.h */
 };
 
 static const char *const fg__gpu_cublaslt_names[] = {
@@ -78,7 +80,7 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     if (!code) code = api->layout_create(&call->acts, p->type, (uint64_t)p->k, (uint64_t)p->rows, p->acts_stride);
     if (!code) code = api->layout_create(&call->out, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->out_stride);
     if (!code) code = api->preference_create(&call->preference);
-    if (!code) code = api->preference_set(call->preference, 1 /* most bytes of workspace */, &workspace, sizeof(workspace));
+    if (!code) code = api->preference_set(call->preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
     if (!code)
         code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->out, call->out, call->preference, 1, call->found, &found);
     return code ? code : found < 1;

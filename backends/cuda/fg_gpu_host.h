@@ -15,6 +15,7 @@ typedef struct fg_gpu_options {
     const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
     bool no_graphs;       /* kernels are launched one by one, not as graphs */
     bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
+    bool plain_products;  /* neither by wgmma (Hopper) nor of bytes (gfx906, gfx103x), but as on other devices */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
     size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
@@ -289,6 +290,7 @@ typedef struct fg__gpu_device {
     void *module;
     void *functions[FG_GPU_KERNEL_COUNT];
     fg__gpu_blas blas;
+    uint32_t special_tried, special_ready; /* see fg_gpu_special.h: types of weights, a bit for each place in FG_GPU_TYPES */
     struct fg__gpu_weight *weights;
 } fg__gpu_device;
 
@@ -979,6 +981,7 @@ typedef struct fg__gpu_step {
     int type, kernel; /* fg_op_type; the first of the op's, where there are several */
     int set, wide_set, wide_kernel; /* ATTENTION; -1: none for many queries */
     int src, src_col;      /* GEMM */
+    fg_type weight_type;   /* GEMM */
     int blas_type;         /* GEMM; FG__GPU_BLAS_F16, FG__GPU_BLAS_BF16; 0: not for a library */
     bool per_row;
     fg__gpu_args args;
@@ -1237,6 +1240,7 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
         fg_gpu_gemm_args *a = &step->args.gemm;
         step->src = op->src;
         step->src_col = op->src_col;
+        step->weight_type = w->type;
         step->blas_type = w->type == FG_TYPE_F16 ? FG__GPU_BLAS_F16 : w->type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : 0;
         a->weight = w->range.at;
         a->src = fg__gpu_slot(plan, op->src, op->src_col);
@@ -1488,19 +1492,20 @@ static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function
         FG_GPU_KERNELS(FG__GPU_NAME)
 #undef FG__GPU_NAME
     };
+    bool more = kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG && !d->functions[kernel];
     int code = 0;
     if (!d->functions[kernel]) code = d->api.module_function(&d->functions[kernel], d->module, names[kernel]);
+    if (!code && more) code = d->api.function_attribute(d->functions[kernel], 8 /* most shared memory of a launch */, FG_GPU_WG_BYTES);
     if (code) d->functions[kernel] = NULL;
     *function = d->functions[kernel];
     return fg__gpu_check(d, code, names[kernel]);
 }
 
-static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
-    fg__gpu_device *d = l->plan->device;
+static fg_result fg__gpu_launch_now(fg__gpu_device *d, int kernel, void *args, bool find_only) {
     fg_gpu_shape shape = fg_gpu_shape_of(kernel, args);
     void *parameters[1], *function;
     fg_result r = fg__gpu_function(d, kernel, &function);
-    if (r != FG_OK || l->find_only) return r;
+    if (r != FG_OK || find_only) return r;
     parameters[0] = args;
     return fg__gpu_check(d,
                          d->api.launch(function, shape.grid_x, shape.grid_y, 1, shape.block, 1, 1, shape.shared_bytes, d->compute, parameters,
@@ -1508,7 +1513,13 @@ static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
                          "launching a kernel");
 }
 
-/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library. */
+static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
+    return fg__gpu_launch_now(l->plan->device, kernel, args, l->find_only);
+}
+
+#include "fg_gpu_special.h"
+
+/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library; FG__GPU_BYTES. */
 static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, int type) {
     fg_gpu_acts_args acts;
     fg_result r;
@@ -1522,7 +1533,7 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
     acts.src_stride = a->src_stride;
     acts.acts_stride = a->acts_stride;
     acts.max_rows = a->max_rows;
-    acts.bfloat = type == FG__GPU_BLAS_BF16;
+    acts.format = type == FG__GPU_BLAS_BF16 ? FG_GPU_ACTS_BFLOAT : type == FG__GPU_BYTES ? FG_GPU_ACTS_BYTES : FG_GPU_ACTS_HALF;
     if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_acts, &acts)) != FG_OK) return r;
     l->acts_slot = step->src;
     l->acts_col = step->src_col;
@@ -1557,10 +1568,10 @@ static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *st
     return rest.scales || a->bias || a->act || a->src2 ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : FG_OK;
 }
 
-/* A product; of many rows it reads half-float activations. */
+/* A product; of many rows it reads activations of half the size, or a quarter. */
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
-    int which = fg_gpu_product_for(rows, d->options.invariant);
+    int which = fg_gpu_product_for(rows, d->options.invariant), special = which < FG_GPU_GEMM16 ? -1 : fg__gpu_special_for(d, step->weight_type, rows);
     bool done = true;
     fg_result r;
     a->max_rows = rows;
@@ -1568,8 +1579,9 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
-    if (which >= FG_GPU_GEMM16 && (r = fg__gpu_launch_acts(l, step, a, FG__GPU_BLAS_F16)) != FG_OK) return r;
-    return fg__gpu_launch(l, step->kernel + which, a);
+    if (which >= FG_GPU_GEMM16 && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
+        return r;
+    return fg__gpu_launch(l, special >= 0 ? special : step->kernel + which, a);
 }
 
 /* The attention of one set of sequences. */
@@ -1788,6 +1800,7 @@ static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *
     plan->graphs = (fg__gpu_graph *)fg__calloc(&d->env, FG__GPU_GRAPHS, sizeof(fg__gpu_graph));
     if (!plan->steps || !plan->graphs) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    fg__gpu_special_open(plan);
     r = fg__gpu_take_plan(plan);
     fg__gpu_leave(d);
     return r == FG_OK ? fg__gpu_make_steps(plan) : r;

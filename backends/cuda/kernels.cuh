@@ -165,9 +165,22 @@ FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout
     fgk_unit_scales(type, row, layout, u, unit);
 }
 
+/* What a code of 0 is, negated. */
+FG_DEV int fgk_code_zero(int type) {
+    return type == FG_GPU_Q4_0 ? 8 : type == FG_GPU_Q5_0 ? 16 : type == FG_GPU_Q8_0 ? 128 : type == FG_GPU_Q3_K ? 4 : type == FG_GPU_Q6_K ? 32 : 0;
+}
+
+/* Codes 2p and 2p + 1 of a unit, 16 bits each. */
+FG_DEV uint32_t fgk_unit_pair(int type, const fgk_unit *unit, int p) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), per_word = 16 / lo;
+    uint32_t pair = unit->lo[p / per_word] >> lo * (p % per_word) & ((1u << lo) - 1u) * 0x00010001u;
+    if (hi) pair |= (unit->hi[p * hi / 16] >> hi * (p % (16 / hi)) & ((1u << hi) - 1u) * 0x00010001u) << lo;
+    return pair;
+}
+
 /* Weights 4g to 4g+3 of a unit; of float types 4 (g % 2) and on of its run g / 2. */
 FG_DEV void fgk_unit_four(int type, const fgk_unit *unit, int g, float *w) {
-    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), p, j;
+    int p, j;
     if (fg_gpu_is_float(type)) {
         FG_UNROLL for (j = 0; j < 4; j++) {
             int at = 4 * g + j;
@@ -178,14 +191,11 @@ FG_DEV void fgk_unit_four(int type, const fgk_unit *unit, int g, float *w) {
         return;
     }
     FG_UNROLL for (p = 2 * g; p < 2 * g + 2; p++) { /* a pair */
-        int per_word = 16 / lo, zero = type == FG_GPU_Q4_0 ? 8 : type == FG_GPU_Q5_0 ? 16 : type == FG_GPU_Q8_0 ? 128
-                                     : type == FG_GPU_Q3_K ? 4 : type == FG_GPU_Q6_K ? 32 : 0;
-        uint32_t pair = unit->lo[p / per_word] >> lo * (p % per_word) & ((1u << lo) - 1u) * 0x00010001u;
-        if (hi) pair |= (unit->hi[p * hi / 16] >> hi * (p % (16 / hi)) & ((1u << hi) - 1u) * 0x00010001u) << lo;
+        uint32_t pair = fgk_unit_pair(type, unit, p);
         FG_UNROLL for (j = 0; j < 2; j++) {
             uint32_t code = j ? pair >> 16 : pair & 0xFFFFu;
             float value = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4 ? fgk_code_value(type, code)
-                                                                                               : (float)((int)code - zero);
+                                                                                               : (float)((int)code - fgk_code_zero(type));
             w[(p - 2 * g) * 2 + j] = unit->scale[g / 4] * value - unit->min[g / 4];
         }
     }
@@ -239,6 +249,25 @@ FG_BODY void fgk_norm(const fg_gpu_norm_args *a) {
     }
 }
 
+/* A row as signed bytes: a group of lanes has 32 of them at a time. */
+FG_DEV void fgk_acts_bytes(const fg_gpu_acts_args *a, const float *src, char *out) {
+    int u, mask;
+    FG_ROLLED for (u = fgk_group(); u < a->acts_stride / 32; u += FG_GPU_GEMV_THREADS / 32) {
+        int i = 32 * u + fgk_lane(), q;
+        float x = i < a->k ? fgk_load(src + i) : 0.0f, scale = fgk_group_max(fgk_abs(x)) / 127.0f, sum, other;
+        x = scale > 0.0f ? fgk_round(x / scale) : 0.0f;
+        x = x < -127.0f ? -127.0f : x <= 127.0f ? x : 127.0f; /* the last also for what is no number */
+        q = (int)x;
+        fgk_store_u8(out + i, (uint32_t)q & 255u);
+        sum = x;
+        FG_UNROLL for (mask = 8; mask > 0; mask /= 2) sum += fgk_shuffle_xor(sum, mask);
+        other = fgk_shuffle_xor(sum, 16);
+        if (fgk_lane() > 0) continue;
+        fgk_store((float *)(out + a->acts_stride) + 2 * u, scale);
+        fgk_store_u32((uint32_t *)(out + a->acts_stride) + 2 * u + 1, ((uint32_t)(int)sum & 0xFFFFu) | (uint32_t)(int)other << 16);
+    }
+}
+
 /* Halves of src * 2^e: the largest of a row gets into [2^13, 2^14), so that sums of products stay far from overflow and small
    numbers keep their bits. */
 FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
@@ -248,7 +277,12 @@ FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
     uint32_t *out = (uint32_t *)((uint16_t *)a->acts + (int64_t)row * a->acts_stride);
     float most = 0.0f, factor;
     if (row >= fgk_count(a->count)) return;
-    if (a->bfloat) {
+    if (a->format == FG_GPU_ACTS_BYTES) {
+        fgk_acts_bytes(a, src, (char *)out);
+        if (fgk_thread() == 0) fgk_store((float *)a->scales + row, 1.0f);
+        return;
+    }
+    if (a->format == FG_GPU_ACTS_BFLOAT) {
         for (i = fgk_thread(); i < a->acts_stride / 2; i += FG_GPU_GEMV_THREADS) {
             float x = 2 * i < a->k ? fgk_load(src + 2 * i) : 0.0f, y = 2 * i + 1 < a->k ? fgk_load(src + 2 * i + 1) : 0.0f;
             fgk_store_u32(out + i, fgk_float_to_bfloat(x) | fgk_float_to_bfloat(y) << 16);
@@ -356,7 +390,8 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
    asynchronously. Rows of tiles have 8 halves of padding, against conflicts. */
 enum { FG_GEMM_K = 64, FG_GEMM_PAD = 72, FG_GEMM_W = FG_GPU_GEMM_ROWS * FG_GEMM_PAD };
 
-FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *to) {
+/* A unit as halves: its four pieces of 16 bytes are those from `first` on of a row in shared memory, where piece c is at c ^ turn. */
+FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int first, int turn) {
     int g;
     FG_UNROLL for (g = 0; g < 8; g += 2) {
         float w[8];
@@ -367,7 +402,7 @@ FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *to) {
         v.y = fgk_two_halves(w[2], w[3]);
         v.z = fgk_two_halves(w[4], w[5]);
         v.w = fgk_two_halves(w[6], w[7]);
-        fgk_put_u4(to + 4 * g, v);
+        fgk_put_u4(row + ((first + g / 2) ^ turn) * 8, v);
     }
 }
 
@@ -392,7 +427,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
     fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
     fgk_gemm_acts(a, x_tiles, col0, count, 0, cols);
-    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD + me % 2 * 32);
+    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD, me % 2 * 4, 0);
     fgk_async_wait();
     fgk_barrier();
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
@@ -411,7 +446,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
                 FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) fgk_mma(&sums[s][c], &rows[s], &col);
             }
         }
-        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD + me % 2 * 32);
+        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD, me % 2 * 4, 0);
         fgk_async_wait();
         fgk_barrier();
     }
@@ -432,7 +467,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
     const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
     const uint16_t *acts = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 2 * 32;
-    uint16_t *x = w + FG_GPU_BIG_ROWS * FG_GEMM_PAD, *to_w = w + me / 2 * FG_GEMM_PAD + me % 2 * 32, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
+    uint16_t *x = w + FG_GPU_BIG_ROWS * FG_GEMM_PAD, *to_w = w + me / 2 * FG_GEMM_PAD, *to_x = x + me / 2 * FG_GEMM_PAD + me % 2 * 32;
     float *out = (float *)(void *)w; /* at the end */
     fgk_unit unit;
     fgk_u4 next[4];
@@ -445,7 +480,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
         fgk_barrier();
-        fgk_gemm_store(type, &unit, to_w);
+        fgk_gemm_store(type, &unit, to_w, me % 2 * 4, 0);
         FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
         fgk_barrier();
         if (k0 + FG_GEMM_K < a->k) {
@@ -473,6 +508,202 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
         fgk_finish_tile(a, out, n0 + k0, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
     }
 }
+
+#if defined(FG_BYTE_DOTS)
+/* For many rows, where there are no matrix instructions: 64 rows of the weight by `cols` (16 or 64) rows of activations as bytes, 64
+   of k at a time, both in shared memory as bytes. A thread has every eighth row of the weight and every sixteenth of activations;
+   products of 16 (or, where they have one scale, 32) are whole numbers, and added up as floats. */
+enum { FG_BYTES_ROW = 20 }; /* words of a row: 16 and padding against conflicts */
+
+/* Shared memory, in words: the tiles and their scales, or at the end the result. */
+#define FG_BYTES_WORDS(cols) \
+    ((FG_FINISH_ROWS + (cols)) * (FG_BYTES_ROW + 8) > (cols)*FG_FINISH_ROW ? (FG_FINISH_ROWS + (cols)) * (FG_BYTES_ROW + 8) : (cols)*FG_FINISH_ROW)
+
+/* Weights 4g to 4g + 3 of a unit as signed bytes. */
+FG_DEV uint32_t fgk_unit_bytes(int type, const fgk_unit *unit, int g) {
+    uint32_t word = 0;
+    int p, j;
+    FG_UNROLL for (p = 0; p < 2; p++) {
+        uint32_t pair = fgk_unit_pair(type, unit, 2 * g + p);
+        FG_UNROLL for (j = 0; j < 2; j++) {
+            uint32_t code = j ? pair >> 16 : pair & 0xFFFFu;
+            int value = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4 ? (int)fgk_code_value(type, code)
+                                                                                             : (int)code - fgk_code_zero(type);
+            word |= ((uint32_t)value & 255u) << (2 * p + j) * 8;
+        }
+    }
+    return word;
+}
+
+/* A unit to shared memory: its bytes, then scales and minima of both halves. */
+FG_DEV void fgk_bytes_put(int type, const fgk_unit *unit, uint32_t *to, uint32_t *scales) {
+    fgk_u4 v;
+    int g;
+    FG_UNROLL for (g = 0; g < 8; g += 4) {
+        v.x = fgk_unit_bytes(type, unit, g);
+        v.y = fgk_unit_bytes(type, unit, g + 1);
+        v.z = fgk_unit_bytes(type, unit, g + 2);
+        v.w = fgk_unit_bytes(type, unit, g + 3);
+        fgk_put_u4(to + g, v);
+    }
+    v.x = fgk_bits(unit->scale[0]);
+    v.y = fgk_bits(unit->scale[1]);
+    v.z = fgk_bits(unit->min[0]);
+    v.w = fgk_bits(unit->min[1]);
+    fgk_put_u4(scales, v);
+}
+
+/* A unit of activations on its way: bytes, what they are multiplied by, sums. */
+typedef struct fgk_bytes {
+    fgk_u4 x[2];
+    float scale;
+    uint32_t sums;
+} fgk_bytes;
+
+FG_DEV void fgk_bytes_load(const fg_gpu_gemm_args *a, const char *row, int u, fgk_bytes *b) {
+    b->x[0] = fgk_load_u4(row + 32 * u);
+    b->x[1] = fgk_load_u4(row + 32 * u + 16);
+    b->scale = fgk_load((const float *)(row + a->acts_stride) + 2 * u);
+    b->sums = fgk_load_u32((const uint32_t *)(row + a->acts_stride) + 2 * u + 1);
+}
+
+FG_DEV int fgk_dot16(fgk_u4 a, fgk_u4 b, int c) {
+    return fgk_dot4(a.w, b.w, fgk_dot4(a.z, b.z, fgk_dot4(a.y, b.y, fgk_dot4(a.x, b.x, c))));
+}
+
+FG_DEV fgk_u4 fgk_bytes_get(const uint32_t *p) {
+    fgk_f4 v = fgk_get_f4((const float *)(const void *)p);
+    fgk_u4 r;
+    r.x = fgk_bits(v.x), r.y = fgk_bits(v.y), r.z = fgk_bits(v.z), r.w = fgk_bits(v.w);
+    return r;
+}
+
+FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, int cols) {
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() * cols, me = fgk_thread();
+    int units = (a->k + 31) / 32, halves = type == FG_GPU_Q2_K || type == FG_GPU_Q3_K || type == FG_GPU_Q6_K;
+    int minima = type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1 || type == FG_GPU_Q2_K || type == FG_GPU_Q4_K || type == FG_GPU_Q5_K;
+    int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1, k0, u, i, j;
+    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride, *acts = (const char *)a->acts + (int64_t)col * a->acts_stride * 2;
+    uint32_t *x = w + FG_GPU_GEMM_ROWS * FG_BYTES_ROW, *w_scales = x + cols * FG_BYTES_ROW, *x_scales = w_scales + FG_GPU_GEMM_ROWS * 8;
+    float *out = (float *)(void *)w; /* at the end */
+    fgk_unit unit;
+    fgk_bytes b;
+    float sums[8][4];
+    if (col0 >= count) return;
+    FG_UNROLL for (i = 0; i < 8; i++)
+        FG_UNROLL for (j = 0; j < cols / 16; j++) sums[i][j] = 0.0f;
+    fgk_unit_load(type, from, &a->layout, units, me % 2, 0, 0, &unit);
+    fgk_bytes_load(a, acts, me % 2, &b);
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += 64) {
+        fgk_barrier();
+        fgk_bytes_put(type, &unit, w + me / 2 * FG_BYTES_ROW + me % 2 * 8, w_scales + me * 4);
+        if (me < 2 * cols) {
+            fgk_u4 v;
+            fgk_put_u4(x + me / 2 * FG_BYTES_ROW + me % 2 * 8, b.x[0]);
+            fgk_put_u4(x + me / 2 * FG_BYTES_ROW + me % 2 * 8 + 4, b.x[1]);
+            v.x = fgk_bits(b.scale);
+            v.y = fgk_bits(b.scale * (float)((int32_t)(b.sums << 16) >> 16));
+            v.z = fgk_bits(b.scale * (float)((int32_t)b.sums >> 16));
+            v.w = 0;
+            fgk_put_u4(x_scales + me * 4, v);
+        }
+        fgk_barrier();
+        if (k0 + 64 < a->k) {
+            fgk_unit_load(type, from, &a->layout, units, k0 / 32 + 2 + me % 2, 0, 0, &unit);
+            fgk_bytes_load(a, acts, k0 / 32 + 2 + me % 2, &b);
+        }
+        FG_ROLLED for (u = 0; u < 2; u++) {
+            fgk_f4 factor[4];
+            fgk_u4 right[2][4];
+            FG_UNROLL for (j = 0; j < cols / 16; j++) {
+                const uint32_t *its = x + (me / 8 + 16 * j) * FG_BYTES_ROW + u * 8;
+                right[0][j] = fgk_bytes_get(its);
+                right[1][j] = fgk_bytes_get(its + 4);
+                factor[j] = fgk_get_f4((const float *)(const void *)(x_scales + ((me / 8 + 16 * j) * 2 + u) * 4));
+            }
+            FG_UNROLL for (i = 0; i < 8; i++) {
+                const uint32_t *its = w + (me % 8 + 8 * i) * FG_BYTES_ROW + u * 8;
+                fgk_u4 left[2];
+                fgk_f4 scales;
+                fgk_in_order();
+                left[0] = fgk_bytes_get(its);
+                left[1] = fgk_bytes_get(its + 4);
+                scales = fgk_get_f4((const float *)(const void *)(w_scales + ((me % 8 + 8 * i) * 2 + u) * 4));
+                FG_UNROLL for (j = 0; j < cols / 16; j++) {
+                    int one = fgk_dot16(left[0], right[0][j], 0), both = fgk_dot16(left[1], right[1][j], halves ? 0 : one);
+                    if (halves) sums[i][j] = fgk_fma((float)one * scales.x, factor[j].x, sums[i][j]);
+                    sums[i][j] = fgk_fma((float)both * scales.y, factor[j].x, sums[i][j]);
+                    if (minima && halves) sums[i][j] = fgk_fma(-scales.z, factor[j].y, sums[i][j]);
+                    if (minima) sums[i][j] = fgk_fma(-scales.w, halves ? factor[j].z : factor[j].y + factor[j].z, sums[i][j]);
+                }
+            }
+        }
+    }
+    fgk_barrier();
+    FG_UNROLL for (i = 0; i < 8; i++)
+        FG_UNROLL for (j = 0; j < cols / 16; j++) fgk_put(out + (me / 8 + 16 * j) * FG_FINISH_ROW + me % 8 + 8 * i, sums[i][j]);
+    fgk_barrier();
+    fgk_finish_tile(a, out, n0, col0, cols, count, FG_GPU_THREADS);
+}
+#endif
+
+#if defined(FG_WARPGROUPS)
+enum { FG_WG_TILE = FG_GPU_BIG_ROWS * FG_GPU_WG_K };
+
+/* A stage's activations. */
+FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, int count, int k0) {
+    int i;
+    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_BIG_ROWS * 8; i += FG_GPU_GEMV_THREADS) {
+        int row = i / 8, c = i % 8, col = col0 + row < count ? col0 + row : count - 1;
+        fgk_async_copy(tile + row * FG_GPU_WG_K + (c ^ (row & 7)) * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k0 + c * 8);
+    }
+}
+
+/* As fgk_gemm_big, by products of warpgroups: each of the two has 64 rows of the weight and all 128 of activations. While a stage is
+   multiplied the next one is filled, which the products of the stage before it may still read: so there are three. A unit of the
+   weight waits in registers for its turn. */
+FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *tiles, int type) {
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int units = (a->k + 31) / 32, half = me / 128, mine = me / 2, first = me % 2 * 4, stage = 0, k0, i, kk;
+    int row = n0 + mine < a->n ? n0 + mine : a->n - 1;
+    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
+    float *out = (float *)(void *)tiles; /* at the end */
+    fgk_unit unit;
+    fgk_wg_sums sums;
+    if (col0 >= count) return;
+    FG_UNROLL for (i = 0; i < 64; i++) sums.x[i] = 0.0f;
+    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
+    fgk_wg_acts(a, tiles + FG_WG_TILE, col0, count, 0);
+    fgk_gemm_store(type, &unit, tiles + mine * FG_GPU_WG_K, first, mine & 7);
+    if (FG_GPU_WG_K < a->k) fgk_unit_load(type, from, &a->layout, units, 2 + me % 2, FG_GPU_WG_K + 32 * (me % 2), 8, &unit);
+    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GPU_WG_K) {
+        int then = stage + 1 < FG_GPU_WG_STAGES ? stage + 1 : 0, k1 = k0 + FG_GPU_WG_K, k2 = k1 + FG_GPU_WG_K;
+        const uint16_t *w = tiles + stage * 2 * FG_WG_TILE, *x = w + FG_WG_TILE;
+        uint16_t *next = tiles + then * 2 * FG_WG_TILE;
+        fgk_async_wait();
+        fgk_wg_publish();
+        fgk_barrier();
+        fgk_wg_fence();
+        FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16)
+            fgk_wg_mma(&sums, fg_gpu_wg_operand(fgk_shared_address(w + half * 64 * FG_GPU_WG_K + kk)), fg_gpu_wg_operand(fgk_shared_address(x + kk)));
+        fgk_wg_commit();
+        if (k1 < a->k) {
+            fgk_wg_acts(a, next + FG_WG_TILE, col0, count, k1);
+            fgk_gemm_store(type, &unit, next + mine * FG_GPU_WG_K, first, mine & 7);
+        }
+        if (k2 < a->k) fgk_unit_load(type, from, &a->layout, units, k2 / 32 + me % 2, k2 + 32 * (me % 2), 8, &unit);
+        fgk_wg_wait(1);
+        stage = then;
+    }
+    fgk_wg_wait(0);
+    fgk_barrier();
+    FG_UNROLL for (i = 0; i < 64; i++)
+        fgk_put(out + (half * FG_GPU_BIG_ROWS + fgk_wg_col(i)) * FG_FINISH_ROW + fgk_wg_row(i), sums.x[i]);
+    fgk_barrier();
+    FG_ROLLED for (i = 0; i < 2; i++)
+        fgk_finish_tile(a, out + i * FG_GPU_BIG_ROWS * FG_FINISH_ROW, n0 + i * FG_FINISH_ROWS, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
+}
+#endif
 
 /* ---- The KV cache. ---- */
 
@@ -1220,6 +1451,24 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
               FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
               fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
 
+/* Of Hopper alone: other targets have no kernel of this name, and gemm128 does its work. */
+#if defined(FG_WARPGROUPS)
+#define FG_WARPGROUP_KERNEL(T)                                                                                               \
+    FG_KERNEL(gemmwg_##T, gemm, FG_TWO_AT_ONCE(FG_GPU_GEMV_THREADS), FG_SHARED_MORE(uint16_t, fgk_more);                      \
+              fgk_gemm_warpgroups(&args, fgk_more, FG_GPU_##T))
+#else
+#define FG_WARPGROUP_KERNEL(T)
+#endif
+
+#if defined(FG_BYTE_DOTS)
+#define FG_BYTE_KERNEL(T, cols)                                                                                     \
+    FG_KERNEL(gemmi##cols##_##T, gemm, FG_GPU_THREADS, FG_SHARED(uint32_t, w, FG_BYTES_WORDS(cols));                 \
+              fgk_gemm_bytes(&args, w, FG_GPU_##T, cols))
+#define FG_BYTE_KERNELS(T) FG_BYTE_KERNEL(T, 16) FG_BYTE_KERNEL(T, 64)
+#else
+#define FG_BYTE_KERNELS(T)
+#endif
+
 #define FG_KERNELS_OF_WEIGHT(T)                                                   \
     FG_KERNEL(embed_##T, embed, FG_GPU_THREADS, fgk_embed(&args, FG_GPU_##T))      \
     FG_GEMV_KERNEL(T, 1, FG_ANY_AT_ONCE)                                                          \
@@ -1229,7 +1478,8 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_GEMM_KERNEL(T, 16)                                                         \
     FG_GEMM_KERNEL(T, 64)                                                         \
     FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
-              fgk_gemm_big(&args, w, FG_GPU_##T))
+              fgk_gemm_big(&args, w, FG_GPU_##T))                                                                        \
+    FG_WARPGROUP_KERNEL(T)
 
 #define FG_KERNELS_OF_KV(T)                                                                             \
     FG_KERNEL(rope_kv_##T, rope_kv, FG_GPU_THREADS, FG_SHARED(float, x, 4 * FG_GPU_MAX_HEAD_DIM);       \
@@ -1245,6 +1495,9 @@ FG_KERNELS_OF_WEIGHT(BF16)
 FG_KERNELS_OF_WEIGHT(Q8_0)
 FG_KERNELS_OF_WEIGHT(Q4_K)
 FG_KERNELS_OF_WEIGHT(Q6_K)
+FG_BYTE_KERNELS(Q8_0)
+FG_BYTE_KERNELS(Q4_K)
+FG_BYTE_KERNELS(Q6_K)
 FG_KERNELS_OF_KV(F16)
 FG_WIDE_KERNELS_OF_KV(F16)
 #ifndef FG_ONLY_SOME
@@ -1260,6 +1513,16 @@ FG_KERNELS_OF_WEIGHT(Q5_K)
 FG_KERNELS_OF_WEIGHT(IQ4_NL)
 FG_KERNELS_OF_WEIGHT(IQ4_XS)
 FG_KERNELS_OF_WEIGHT(MXFP4)
+FG_BYTE_KERNELS(Q4_0)
+FG_BYTE_KERNELS(Q4_1)
+FG_BYTE_KERNELS(Q5_0)
+FG_BYTE_KERNELS(Q5_1)
+FG_BYTE_KERNELS(Q2_K)
+FG_BYTE_KERNELS(Q3_K)
+FG_BYTE_KERNELS(Q5_K)
+FG_BYTE_KERNELS(IQ4_NL)
+FG_BYTE_KERNELS(IQ4_XS)
+FG_BYTE_KERNELS(MXFP4)
 FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
 FG_WIDE_KERNELS_OF_KV(BF16)

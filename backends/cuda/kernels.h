@@ -104,11 +104,15 @@ typedef struct fg_gpu_norm_args {
 } fg_gpu_norm_args;
 
 /* Half-float activations for the gemm kernels: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
-   overflows. With `bfloat` bfloat16, as they are. Products of one src share them. */
+   overflows. As FG_GPU_ACTS_BFLOAT bfloat16, as they are. As FG_GPU_ACTS_BYTES (of gemmi kernels) a row has acts_stride signed
+   bytes, then of each 32 of them a float, by which they are multiplied, and the sums of both halves, 16 bits each; scales[T] = 1.
+   Products of one src share them. */
+enum { FG_GPU_ACTS_HALF, FG_GPU_ACTS_BFLOAT, FG_GPU_ACTS_BYTES };
+
 typedef struct fg_gpu_acts_args {
     uint64_t src, acts, scales, count;
     int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: k rounded up to FG_GPU_ACTS_ALIGN */
-    int32_t bfloat;
+    int32_t format;
 } fg_gpu_acts_args;
 
 /* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
@@ -216,7 +220,13 @@ typedef struct fg_gpu_copy_args {
     X(gemv8_##T, gemm)              \
     X(gemm16_##T, gemm)             \
     X(gemm64_##T, gemm)             \
-    X(gemm128_##T, gemm)
+    X(gemm128_##T, gemm)            \
+    X(gemmwg_##T, gemm)
+
+/* Of quantised types, for devices with dot products of bytes and no matrix instructions. */
+#define FG_GPU_BYTE_KERNELS(X, T) \
+    X(gemmi16_##T, gemm)          \
+    X(gemmi64_##T, gemm)
 
 #define FG_GPU_KV_KERNELS(X, T)      \
     X(rope_kv_##T, rope_kv)          \
@@ -264,7 +274,20 @@ typedef struct fg_gpu_copy_args {
     X(choose, sample)               \
     X(top, top)                     \
     X(pick, top)                    \
-    X(copy, copy)
+    X(copy, copy)                   \
+    FG_GPU_BYTE_KERNELS(X, Q4_0)    \
+    FG_GPU_BYTE_KERNELS(X, Q4_1)    \
+    FG_GPU_BYTE_KERNELS(X, Q5_0)    \
+    FG_GPU_BYTE_KERNELS(X, Q5_1)    \
+    FG_GPU_BYTE_KERNELS(X, Q8_0)    \
+    FG_GPU_BYTE_KERNELS(X, Q2_K)    \
+    FG_GPU_BYTE_KERNELS(X, Q3_K)    \
+    FG_GPU_BYTE_KERNELS(X, Q4_K)    \
+    FG_GPU_BYTE_KERNELS(X, Q5_K)    \
+    FG_GPU_BYTE_KERNELS(X, Q6_K)    \
+    FG_GPU_BYTE_KERNELS(X, IQ4_NL)  \
+    FG_GPU_BYTE_KERNELS(X, IQ4_XS)  \
+    FG_GPU_BYTE_KERNELS(X, MXFP4)
 
 typedef enum fg_gpu_kernel {
 #define FG_GPU_ENUM(name, kind) FG_GPU_KERNEL_##name,
@@ -274,7 +297,8 @@ typedef enum fg_gpu_kernel {
 } fg_gpu_kernel;
 
 /* Kernels of a weight, in the order of FG_GPU_WEIGHT_KERNELS. */
-enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_GEMM128, FG_GPU_PER_WEIGHT };
+enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_GEMM128,
+       FG_GPU_GEMMWG, FG_GPU_PER_WEIGHT };
 enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_PER_KV };
 
 /* The place of a type in FG_GPU_TYPES; -1: none of them. */
@@ -291,8 +315,17 @@ FG_GPU_FN int fg_gpu_type_index(int type) {
 /* The kernel `which` (FG_GPU_EMBED and so on) of a weight of a type. */
 FG_GPU_FN int fg_gpu_weight_kernel(int type, int which) { return fg_gpu_type_index(type) * FG_GPU_PER_WEIGHT + which; }
 
+/* gemmi of a type for up to 16 rows or 64 at a time; -1: of a float type. */
+FG_GPU_FN int fg_gpu_byte_kernel(int type, int rows) {
+    int index = fg_gpu_type_index(type);
+    if (type == FG_GPU_F32 || type == FG_GPU_F16 || type == FG_GPU_BF16 || index < 0) return -1;
+    index -= type == FG_GPU_MXFP4 ? 3 : 2; /* the float types before */
+    return FG_GPU_KERNEL_gemmi16_Q4_0 + 2 * index + (rows > 16);
+}
+
 /* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
-   on how many there are: one kind of product serves all. */
+   on how many there are: one kind of product serves all. In place of gemm128 there may be gemmwg, by products of warpgroups
+   (Hopper), which add up in an order of their own. */
 FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
     if (rows <= 8 && !invariant) return rows <= 1 ? FG_GPU_GEMV1 : rows <= 2 ? FG_GPU_GEMV2 : rows <= 4 ? FG_GPU_GEMV4 : FG_GPU_GEMV8;
     return rows <= 16 ? FG_GPU_GEMM16 : rows <= 64 ? FG_GPU_GEMM64 : FG_GPU_GEMM128;
@@ -319,15 +352,18 @@ FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
 
 typedef struct fg_gpu_shape {
     uint32_t grid_x, grid_y, block; /* workgroups; threads of one. The third dimension is 1 */
-    uint32_t shared_bytes;          /* beyond what kernels declare: always 0 so far */
+    uint32_t shared_bytes;          /* beyond what kernels declare: of gemmwg alone */
 } fg_gpu_shape;
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, norm, acts, sample, choose, top, pick */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, gemmwg, norm, acts, sample, choose, top, pick */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
-    FG_GPU_GEMM_ROWS = 64,     /* of gemm16 and gemm64 */
-    FG_GPU_BIG_ROWS = 128      /* of gemm128, and rows of src */
+    FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
+    FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
+    FG_GPU_WG_K = 64,          /* of k in one stage of gemmwg */
+    FG_GPU_WG_STAGES = 3,
+    FG_GPU_WG_BYTES = FG_GPU_WG_STAGES * 2 * FG_GPU_BIG_ROWS * FG_GPU_WG_K * 2 /* of its shared memory */
 };
 
 FG_GPU_FN int32_t fg_gpu_ceil(int32_t a, int32_t b) { return a / b + (a % b != 0); }
@@ -348,6 +384,11 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 
 /* How kernel `kernel` is launched with these arguments. No dimension of the grid may be 0: launch nothing then. */
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
+    if (kernel >= FG_GPU_KERNEL_gemmi16_Q4_0) {
+        const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
+        int cols = (kernel - FG_GPU_KERNEL_gemmi16_Q4_0) % 2 ? 64 : 16;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, cols), FG_GPU_THREADS);
+    }
     if (kernel < FG_GPU_KERNEL_rope_kv_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         int which = kernel % FG_GPU_PER_WEIGHT;
@@ -357,8 +398,11 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         }
         if (which <= FG_GPU_GEMV8)
             return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)), FG_GPU_GEMV_THREADS);
-        if (which == FG_GPU_GEMM128)
-            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
+        if (which >= FG_GPU_GEMM128) {
+            fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
+            if (which == FG_GPU_GEMMWG) shape.shared_bytes = FG_GPU_WG_BYTES;
+            return shape;
+        }
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
                                  FG_GPU_THREADS);
     }
@@ -400,6 +444,16 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         const fg_gpu_sample_args *a = (const fg_gpu_sample_args *)args;
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_sample ? a->pieces : 1, a->max_rows, FG_GPU_GEMV_THREADS);
     }
+}
+
+/* ---- Operands of products of warpgroups: rows of 64 halves, 128 bytes each, one behind the other from a multiple of 1024 bytes
+   on. Within a row its eight pieces of 16 bytes stand in another order, piece c of row r at place c ^ (r % 8). ---- */
+
+/* The descriptor of an operand whose first row begins at address `at` of shared memory; 32 bytes on are its next 16 columns. Start
+   and distances without their low four bits: bits 0 to 13 the start, 16 to 29 unused with these operands, 32 to 45 the distance of
+   groups of 8 rows; 62 and 63: rows of 128 bytes whose pieces are ordered as above. */
+FG_GPU_FN uint64_t fg_gpu_wg_operand(uint32_t at) {
+    return (uint64_t)(at >> 4 & 0x3FFFu) | (uint64_t)1 << 16 | (uint64_t)(8 * 128 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 /* ---- The KV cache. ---- */

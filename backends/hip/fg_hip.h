@@ -14,6 +14,9 @@
    without it the first device is taken. The environment variable FASTGEN_HIP_LIBRARY names another library to take for the
    driver.
 
+   On gfx906 and gfx103x, which have no matrix instructions, products of quantised weights with more than 8 rows are of bytes, where
+   one at start-up agrees with the CPU's: activations then have 8 bits and a scale for 32 of them.
+
    Where hipBLASLt is installed, products of BF16 and F16 weights with more than 64 rows are its, unless fg_gpu_options says
    otherwise; FASTGEN_HIPBLASLT_LIBRARY names another library, "none" for none. FASTGEN_HIPRTC_LIBRARY does that for HIPRTC.
 

@@ -9,6 +9,12 @@ typedef struct bench_run {
     double roof_gb_s, roof_gop_s; /* measured beside it: reading memory; int8 or float products, as the weights need */
 } bench_run;
 
+/* A pass of SplitFuse beside its parts, in seconds: a token of every sequence, a piece of a prompt, and both together. */
+typedef struct bench_mixed {
+    int piece; /* tokens; 0: it was not measured */
+    double decode_s, piece_s, both_s;
+} bench_mixed;
+
 /* What decides whether the KV cache is better off on the CPU (--kv-device cpu). */
 typedef struct split_model {
     double gpu_gb_s, cpu_gb_s, link_gb_s;  /* reading memory; between host and device, there and back */
@@ -22,6 +28,7 @@ typedef struct bench {
     int batches[BENCH_MAX_BATCHES], n_batches;
     int n_prompt, n_decode;
     bench_run results[BENCH_MAX_BATCHES]; /* medians */
+    bench_mixed mixed[BENCH_MAX_BATCHES];
     double weight_bytes;          /* read by each decode pass */
     double ops_per_token;         /* two for each weight that a token meets, but for those of the output matrix */
     bool dots_are_int8;
@@ -250,6 +257,129 @@ static fg_result bench_all(bench *b) {
     return result;
 }
 
+/* ---- --mixed: a pass of decodes and a piece of a prompt beside the two alone */
+
+enum { MIXED_TIMES = 5 };
+
+/* One pass; its seconds, and what it carried. */
+static fg_result mixed_step(bench *b, fg_stats *stats, double *seconds) {
+    double start = now_seconds();
+    bool busy;
+    fg_result result = fg_step(b->s.engine, 0.0, &busy);
+    *seconds = now_seconds() - start;
+    bench_take_events(b);
+    fg_get_stats(b->s.engine, stats);
+    return result;
+}
+
+/* Steps until a pass carries a token of each of `batch` sequences and nothing else: its seconds. */
+static fg_result mixed_decode(bench *b, int batch, double *seconds) {
+    fg_stats stats;
+    fg_result result = FG_OK;
+    int i;
+    for (i = 0; i < 10000 && result == FG_OK; i++) {
+        result = mixed_step(b, &stats, seconds);
+        if (stats.pass_prompt_tokens == 0 && stats.pass_decode_tokens == batch) break;
+    }
+    return result;
+}
+
+/* A prompt of `piece` tokens as a whole, with `batch` decodes beside it or alone (0): the seconds of its pass; 0 where the pass was
+   another one than that. */
+static fg_result mixed_piece(bench *b, int batch, int piece, double *seconds) {
+    int prompt = b->n_prompt;
+    fg_request request;
+    fg_stats stats;
+    fg_result result;
+    memset(&stats, 0, sizeof(stats));
+    b->n_prompt = piece;
+    result = bench_submit_all(b, 1, &request);
+    b->n_prompt = prompt;
+    if (result == FG_OK) result = mixed_step(b, &stats, seconds);
+    if (stats.pass_prompt_tokens != piece || stats.pass_decode_tokens != batch) *seconds = 0.0;
+    fg_cancel(b->s.engine, request);
+    return result;
+}
+
+/* `batch` sequences decode; every other pass has a piece of a prompt beside them. */
+static fg_result mixed_both(bench *b, int batch, bench_mixed *m) {
+    fg_request *requests = (fg_request *)xrealloc(NULL, (size_t)batch * sizeof(fg_request));
+    double decode[MIXED_TIMES], both[MIXED_TIMES], ignored;
+    fg_result result;
+    int i;
+    memset(requests, 0, (size_t)batch * sizeof(fg_request));
+    result = bench_submit_all(b, batch, requests);
+    if (result == FG_OK) result = mixed_decode(b, batch, &ignored);
+    for (i = 0; i < MIXED_TIMES && result == FG_OK; i++) {
+        result = mixed_decode(b, batch, &decode[i]);
+        if (result == FG_OK) result = mixed_piece(b, batch, m->piece, &both[i]);
+        if (result == FG_OK) result = mixed_decode(b, batch, &ignored); /* the piece's own sequence is gone */
+    }
+    if (result == FG_OK) {
+        m->decode_s = median(decode, MIXED_TIMES);
+        m->both_s = median(both, MIXED_TIMES);
+        result = bench_drain(b, requests, batch);
+    }
+    free(requests);
+    return result;
+}
+
+static fg_result mixed_batch(bench *b, int batch, int budget, bench_mixed *m) {
+    double alone[MIXED_TIMES];
+    fg_result result;
+    bool busy = true;
+    int i;
+    m->piece = budget - batch < b->n_prompt ? budget - batch : b->n_prompt;
+    if (m->piece < 1) m->piece = 0;
+    if (!m->piece) return FG_OK;
+    result = mixed_both(b, batch, m);
+    for (i = 0; i < MIXED_TIMES && result == FG_OK; i++) {
+        result = mixed_piece(b, 0, m->piece, &alone[i]);
+        for (busy = true; busy && result == FG_OK;) result = fg_step(b->s.engine, 0.0, &busy);
+        bench_take_events(b);
+    }
+    if (result == FG_OK) m->piece_s = median(alone, MIXED_TIMES);
+    if (!(m->both_s > 0.0) || !(m->piece_s > 0.0)) m->piece = 0; /* the scheduler made other passes */
+    return result;
+}
+
+static fg_result bench_mixed_all(bench *b) {
+    fg_engine_desc desc;
+    fg_result result = FG_OK;
+    int i;
+    fg_engine_get_desc(b->s.engine, &desc);
+    for (i = 0; i < b->n_batches && result == FG_OK; i++) {
+        if (!b->args->quiet) show_progress((double)i / b->n_batches, "mixed passes");
+        result = mixed_batch(b, b->batches[i], desc.token_budget, &b->mixed[i]);
+    }
+    clear_progress();
+    return result;
+}
+
+static void print_mixed(const bench *b) {
+    int i;
+    printf("\nbatch     decode pass     piece of a prompt     both in a pass     of the sum\n");
+    for (i = 0; i < b->n_batches; i++) {
+        const bench_mixed *m = &b->mixed[i];
+        if (!m->piece) printf("%5d     the scheduler makes no such passes\n", b->batches[i]);
+        else
+            printf("%5d %12.2f ms %9d: %7.2f ms %15.2f ms %13.0f%%\n", b->batches[i], 1e3 * m->decode_s, m->piece, 1e3 * m->piece_s,
+                   1e3 * m->both_s, 100.0 * m->both_s / (m->decode_s + m->piece_s));
+    }
+}
+
+static void mixed_json(const bench *b, str *out) {
+    int i, n = 0;
+    str_puts(out, ", \"mixed\": [");
+    for (i = 0; i < b->n_batches; i++) {
+        const bench_mixed *m = &b->mixed[i];
+        if (!m->piece) continue;
+        str_printf(out, "%s{\"batch\": %d, \"piece\": %d, \"decode_ms\": %.3f, \"piece_ms\": %.3f, \"both_ms\": %.3f}", n++ ? ", " : "",
+                   b->batches[i], m->piece, 1e3 * m->decode_s, 1e3 * m->piece_s, 1e3 * m->both_s);
+    }
+    str_puts(out, "]");
+}
+
 /* ---- --plot: tokens/s over tokens per pass, over batch and over context */
 
 enum { PLOT_POINTS = 16, PLOT_CONTEXT_BATCH = 4 };
@@ -349,6 +479,8 @@ static int bench_plot(bench *b) {
     return result;
 }
 
+static void split_json(const split_model *m, str *out);
+
 static void print_bench_json(const bench *b, const fg_engine_desc *desc, const fg_device_caps *caps) {
     const bench_run *first = smallest_batch(b);
     const char *name = base_name(b->args->model);
@@ -365,8 +497,11 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
     for (i = 0; i < b->n_batches; i++)
         str_printf(&out, "%s{\"batch\": %d, \"tok_s\": %.2f, \"idle_us\": %.1f, \"idle_share\": %.5f}", i ? ", " : "", b->batches[i],
                    b->results[i].tok_s, b->results[i].idle_us, b->results[i].idle_share);
-    str_printf(&out, "], \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n",
-               first->read_gb_s, first->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, first->roof_gop_s);
+    str_puts(&out, "]");
+    if (b->args->mixed) mixed_json(b, &out);
+    if (b->split.gpu_gb_s > 0) split_json(&b->split, &out);
+    str_printf(&out, ", \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n", first->read_gb_s,
+               first->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, first->roof_gop_s);
     fwrite(out.data, 1, out.length, stdout);
     str_free(&out);
 }
@@ -469,16 +604,29 @@ static void bench_split_model(bench *b, const fg_engine_desc *desc) {
     if (!(m->cpu_gb_s > 0) || !(m->link_gb_s > 0) || !(m->memory > 0)) m->gpu_gb_s = 0;
 }
 
+static const double split_contexts[] = {512, 2048, 8192, 32768};
+
+static void split_json(const split_model *m, str *out) {
+    int i;
+    str_printf(out, ", \"kv_device\": {\"device_gb_s\": %.1f, \"cpu_gb_s\": %.1f, \"link_gb_s\": %.1f, \"contexts\": [", m->gpu_gb_s, m->cpu_gb_s,
+               m->link_gb_s);
+    for (i = 0; i < 4; i++) {
+        double own, both, alone = split_alone(m, split_contexts[i], &own), together = split_together(m, split_contexts[i], &both);
+        str_printf(out, "%s{\"context\": %.0f, \"device_seqs\": %.0f, \"device_tok_s\": %.2f, \"cpu_seqs\": %.0f, \"cpu_tok_s\": %.2f}",
+                   i ? ", " : "", split_contexts[i], own, alone, both, together);
+    }
+    str_puts(out, "]}");
+}
+
 static void print_split_model(const split_model *m) {
-    static const double contexts[] = {512, 2048, 8192, 32768};
     int i;
     printf("\nWhere the KV cache belongs, by what was measured: the device reads %.1f GB/s, the CPU %.1f, %.1f cross over between them\n",
            m->gpu_gb_s, m->cpu_gb_s, m->link_gb_s);
     printf("context     all on the device: sequences, tokens/s     --kv-device cpu: sequences, tokens/s\n");
     for (i = 0; i < 4; i++) {
-        double n, own, both, alone = split_alone(m, contexts[i], &n), together = split_together(m, contexts[i], &both);
+        double n, own, both, alone = split_alone(m, split_contexts[i], &n), together = split_together(m, split_contexts[i], &both);
         own = n;
-        printf("%7.0f %26.0f %19.1f %26.0f %12.1f   %s\n", contexts[i], own, alone, both, together, together > 1.05 * alone ? "pays" : "");
+        printf("%7.0f %26.0f %19.1f %26.0f %12.1f   %s\n", split_contexts[i], own, alone, both, together, together > 1.05 * alone ? "pays" : "");
     }
 }
 
@@ -496,6 +644,10 @@ static int bench_open(bench *b) {
         longest = plot_longest_context(b) + b->n_decode + 64;
         if (desc.max_context < longest) desc.max_context = longest;
         if (largest < PLOT_CONTEXT_BATCH) desc.max_seqs = largest = PLOT_CONTEXT_BATCH;
+    }
+    if (b->args->mixed) {
+        largest = ++desc.max_seqs;
+        desc.max_context += 16 * MIXED_TIMES;
     }
     if ((double)largest * (desc.max_context + 256) > 2e9) return usage_error(b->args, "-b %d is too large", largest);
     desc.kv_tokens = largest * (desc.max_context + 256); /* the last block of each may be nearly empty */
@@ -519,6 +671,7 @@ static int cmd_bench(tool_args *args) {
     if (result == 0) result = bench_open(&b);
     catch_interrupts();
     if (result == 0 && bench_all(&b) != FG_OK) result = failure("%s", fg_last_error());
+    if (result == 0 && args->mixed && !interrupted && bench_mixed_all(&b) != FG_OK) result = failure("%s", fg_last_error());
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0) {
         fg_engine_get_desc(b.s.engine, &desc);
@@ -527,6 +680,7 @@ static int cmd_bench(tool_args *args) {
         bench_split_model(&b, &desc);
         if (args->json) print_bench_json(&b, &desc, &caps);
         else print_bench_table(&b, &caps);
+        if (!args->json && args->mixed) print_mixed(&b);
         if (!args->json && b.split.gpu_gb_s > 0) print_split_model(&b.split);
         if (args->plot) result = bench_plot(&b);
     }

@@ -42,7 +42,7 @@ typedef struct tool_args {
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;
     int top_k, penalty_window;
     /* single commands */
-    bool kl, no_bos, no_special, decode, graph, metadata;
+    bool kl, no_bos, no_special, decode, graph, metadata, mixed;
     int bench_prompt, repetitions;
     const char *batches, *plot;
     const char *host, *alias, *api_key;
@@ -86,6 +86,8 @@ static const option options[] = {
     {"-r", "--repetitions", "N", OPT_INT, FIELD(repetitions), 1, 1000, CMD_BENCH, "measure N times, show medians (1)"},
     {"--temp", "--temperature", "X", OPT_REAL, FIELD(bench_temperature), 0, 1000, CMD_BENCH,
      "draw tokens at this temperature, from the whole vocabulary (0: greedy)"},
+    {"--mixed", NULL, NULL, OPT_FLAG, FIELD(mixed), 0, 0, CMD_BENCH,
+     "also passes of a decode of each sequence and a piece of a\nprompt, beside passes of the two alone"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw the curves, as SVG"},
     {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},
