@@ -10858,8 +10858,8 @@ __attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, flo
 }
 
 /* Steps of fg__exp_negative. With a rounding of their own they are not fused, which AVX-512 invites compilers to. */
-#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define FG__ADD512(a, b) _mm512_maskz_add_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps(-1, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__ADD512(a, b) _mm512_maskz_add_round_ps(-1, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
 __attribute__((target("avx512f"))) static inline __m512 fg__exp_negative_512(__m512 x) {
     __m512i bits = _mm512_or_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
