@@ -41,8 +41,8 @@ check "fg_vulkan_spirv.h is what the shaders give" spirv
 # shellcheck disable=SC2086 # the command is several words
 matrix() {
     cmp "$out/matrix.h" backends/vulkan/fg_vulkan_matrix.h || return 1
-    for name in shaders/*_matrix.comp; do
-        ${GLSLANG_MATRIX%glslangValidator}spirv-val --target-env vulkan1.2 "$BUILD/$(basename "$name" .comp).spv" || return 1
+    for source in shaders/*_matrix.comp; do
+        ${GLSLANG_MATRIX%glslangValidator}spirv-val --target-env vulkan1.2 "$BUILD/$(basename "$source" .comp).spv" || return 1
     done
 }
 if [ -n "${GLSLANG_MATRIX-}" ]; then
