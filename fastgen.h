@@ -282,7 +282,8 @@ fg_result fg_model_tensor(const fg_model *model, int index, fg_tensor *tensor); 
 
 /* Metadata as text: key number `index` (NOT_FOUND past the end), value of arrays as "[type x count]". Writes at most
    `capacity` bytes with the closing zero; *length is the whole length. */
-fg_result fg_model_meta(const fg_model *model, int index, const char **key, char *value, size_t capacity, size_t *length);
+fg_result fg_model_meta(const fg_model *model, int index, const char **key, char *value, size_t capacity,
+                        size_t *length);
 
 /* ================================================================================================
    Text and tokens
@@ -1185,7 +1186,8 @@ static void fg__file_forget_pages(const unsigned char *from, size_t bytes) {
 /* Bytes of a mapped file that were used for the last time need not stay in memory; they come back when they are read. */
 static void fg__file_forget(const fg__file *file, const void *from, size_t bytes) {
     size_t at = (size_t)from - (size_t)file->data;
-    if (file->data && at < file->size && bytes <= file->size - at) fg__file_forget_pages((const unsigned char *)from, bytes);
+    if (file->data && at < file->size && bytes <= file->size - at)
+        fg__file_forget_pages((const unsigned char *)from, bytes);
 }
 
 /* Maps the file at `path`; FG_ERROR_IO when it is missing, empty or not a plain file. */
@@ -5888,7 +5890,8 @@ static int fg__j_compare_sorted(void *user, uint32_t a, uint32_t b) {
 }
 
 /* The order of n keys. */
-static uint32_t *fg__j_sorted(fg__jinja *j, const fg__jval *keys, size_t stride, size_t n, bool reverse, bool equal_first) {
+static uint32_t *fg__j_sorted(fg__jinja *j, const fg__jval *keys, size_t stride, size_t n, bool reverse,
+                              bool equal_first) {
     fg__j_sorter sorter;
     uint32_t *order = (uint32_t *)fg__j_alloc(j, 2 * n, sizeof(*order));
     size_t i;
@@ -5938,7 +5941,8 @@ static void fg__j_check_key(fg__jinja *j, fg__jval key, int depth) {
     fg__j_work(j, 1);
     if (depth >= FG__J_MAX_DEPTH) fg__j_fail(j, "values are nested too deeply");
     if (key.type == FG__J_STRING) fg__j_work(j, key.u.s->length / 16);
-    if (key.type == FG__J_LIST || key.type == FG__J_DICT) fg__j_fail(j, "unhashable type: '%s'", fg__j_type_names[key.type]);
+    if (key.type == FG__J_LIST || key.type == FG__J_DICT)
+        fg__j_fail(j, "unhashable type: '%s'", fg__j_type_names[key.type]);
     for (i = 0; key.type == FG__J_TUPLE && i < key.u.l->count; i++) fg__j_check_key(j, key.u.l->items[i], depth + 1);
 }
 
@@ -6386,7 +6390,8 @@ static fg__jval fg__j_invoke(fg__jinja *j, const fg__j_function *f, fg__jval sel
     return f->call(j, &in);
 }
 
-static const fg__j_function *fg__j_function_named(const fg__j_function *table, int count, const char *name, size_t length) {
+static const fg__j_function *fg__j_function_named(const fg__j_function *table, int count, const char *name,
+                                                  size_t length) {
     int i;
     for (i = 0; i < count; i++)
         if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return &table[i];
@@ -6586,7 +6591,8 @@ static void fg__j_rsplit_space(fg__jinja *j, const fg__j_string *s, int64_t limi
     fg__j_work(j, s->length / 8);
 }
 
-static void fg__j_split_at(fg__jinja *j, const fg__j_string *s, const fg__j_string *sep, int64_t limit, fg__j_parts *parts) {
+static void fg__j_split_at(fg__jinja *j, const fg__j_string *s, const fg__j_string *sep, int64_t limit,
+                           fg__j_parts *parts) {
     size_t begin = 0, at;
     while (limit-- != 0 && fg__j_find(j, s, sep, begin, &at)) {
         fg__j_add(j, parts, fg__j_substring(j, s, begin, at));
@@ -6595,7 +6601,8 @@ static void fg__j_split_at(fg__jinja *j, const fg__j_string *s, const fg__j_stri
     fg__j_add(j, parts, fg__j_substring(j, s, begin, s->length));
 }
 
-static void fg__j_rsplit_at(fg__jinja *j, const fg__j_string *s, const fg__j_string *sep, int64_t limit, fg__j_parts *parts) {
+static void fg__j_rsplit_at(fg__jinja *j, const fg__j_string *s, const fg__j_string *sep, int64_t limit,
+                            fg__j_parts *parts) {
     size_t end = s->length, at;
     while (limit-- != 0 && fg__j_find_last(j, s, sep, end, &at)) {
         fg__j_add(j, parts, fg__j_substring(j, s, at + sep->length, end));
@@ -7024,7 +7031,8 @@ static size_t fg__j_put_field(fg__jinja *j, fg__j_braces *b, const fg__j_string 
         if (s->length - at < 3) fg__j_fail(j, "a format ends in a field");
         conversion = s->data[at + 1];
         at += 2;
-        if (!strchr("rsa", conversion) || (s->data[at] != ':' && s->data[at] != '}')) fg__j_fail(j, "a bad conversion in a format");
+        if (!strchr("rsa", conversion) || (s->data[at] != ':' && s->data[at] != '}'))
+            fg__j_fail(j, "a bad conversion in a format");
     }
     v = fg__j_braces_field(j, b, fg__j_substring(j, s, begin, name_end).u.s);
     begin = at < s->length && s->data[at] == ':' ? ++at : at;
@@ -7082,7 +7090,8 @@ static fg__jval fg__j_add_ints(fg__jinja *j, int64_t a, int64_t b) {
 static int64_t fg__j_mul_ints(fg__jinja *j, int64_t a, int64_t b) {
     bool fits = true;
     if (a > 0) fits = b > 0 ? a <= INT64_MAX / b : b >= INT64_MIN / a;
-    else if (a < 0) fits = b > 0 ? a >= INT64_MIN / b : b == 0 || (a != INT64_MIN && b != INT64_MIN && -a <= INT64_MAX / -b);
+    else if (a < 0)
+        fits = b > 0 ? a >= INT64_MIN / b : b == 0 || (a != INT64_MIN && b != INT64_MIN && -a <= INT64_MAX / -b);
     if (!fits) fg__j_too_large(j);
     return a * b;
 }
@@ -7310,7 +7319,8 @@ static fg__jval fg__j_item(fg__jinja *j, fg__jval object, fg__jval key) {
 }
 
 /* A slice's index, or `otherwise` for None, clipped to low..high; negative ones count from the end. */
-static int64_t fg__j_slice_index(fg__jinja *j, fg__jval v, int64_t otherwise, int64_t count, int64_t low, int64_t high) {
+static int64_t fg__j_slice_index(fg__jinja *j, fg__jval v, int64_t otherwise, int64_t count, int64_t low,
+                                 int64_t high) {
     int64_t index;
     if (v.type == FG__J_NONE) return otherwise;
     if (!fg__j_is_integer(v)) fg__j_fail(j, "slice indices must be integers or None");
@@ -7505,7 +7515,8 @@ static fg__jval fg__j_str_removeprefix(fg__jinja *j, const fg__j_in *in) {
 
 static fg__jval fg__j_str_removesuffix(fg__jinja *j, const fg__j_in *in) {
     const fg__j_string *s = in->self.u.s, *what = fg__j_need_string(j, in->a[0]);
-    if (what->length > s->length || memcmp(s->data + s->length - what->length, what->data, what->length) != 0) return in->self;
+    if (what->length > s->length || memcmp(s->data + s->length - what->length, what->data, what->length) != 0)
+        return in->self;
     return fg__j_like(in->self, fg__j_substring(j, s, 0, s->length - what->length));
 }
 
@@ -8030,7 +8041,8 @@ static bool fg__j_parse_float(fg__jinja *j, const fg__j_string *text, fg__jval *
     fg__jval word = fg__j_substring(j, s, sign ? 1 : 0, s->length);
     if (fg__j_parse_number(j, text, 0, v)) return true;
     if (fg__j_is(word, "nan")) *v = fg__j_float(strtod("nan", NULL));
-    else if (fg__j_is(word, "inf") || fg__j_is(word, "infinity")) *v = fg__j_float(sign && s->data[0] == '-' ? -HUGE_VAL : HUGE_VAL);
+    else if (fg__j_is(word, "inf") || fg__j_is(word, "infinity"))
+        *v = fg__j_float(sign && s->data[0] == '-' ? -HUGE_VAL : HUGE_VAL);
     else return false;
     return true;
 }
@@ -8804,7 +8816,8 @@ static size_t fg__j_digits_end(const fg__jinja *j, size_t at) {
 static size_t fg__j_float_end(const fg__jinja *j) {
     size_t whole = fg__j_digits_end(j, j->at), fraction = whole, at, exponent;
     if (whole == j->at || (j->at && j->text[j->at - 1] == '.')) return j->at;
-    if (fg__j_peek(j, whole) == '.' && fg__j_digits_end(j, whole + 1) > whole + 1) fraction = fg__j_digits_end(j, whole + 1);
+    if (fg__j_peek(j, whole) == '.' && fg__j_digits_end(j, whole + 1) > whole + 1)
+        fraction = fg__j_digits_end(j, whole + 1);
     if ((fg__j_peek(j, fraction) | 0x20) == 'e') {
         at = fraction + 1;
         if (fg__j_peek(j, at) == '+' || fg__j_peek(j, at) == '-') at++;
@@ -8824,7 +8837,8 @@ static size_t fg__j_integer_end(const fg__jinja *j, int *base) {
             char c = 0;
             next = end + (fg__j_peek(j, end) == '_' ? 1 : 0);
             c = fg__j_peek(j, next);
-            if (!(c >= '0' && c <= '9' && c - '0' < *base) && !(*base == 16 && (c | 0x20) >= 'a' && (c | 0x20) <= 'f')) break;
+            if (!(c >= '0' && c <= '9' && c - '0' < *base) && !(*base == 16 && (c | 0x20) >= 'a' && (c | 0x20) <= 'f'))
+                break;
         }
         if (end > j->at + 2) return end;
     }
@@ -8841,7 +8855,8 @@ static void fg__j_lex_number(fg__jinja *j) {
     int base = 0;
     fg__jval v = fg__j_value(FG__J_NONE);
     if (end == j->at) end = fg__j_integer_end(j, &base);
-    if (!fg__j_parse_number(j, fg__j_span(j, j->text + j->at, end - j->at).u.s, base, &v)) fg__j_fail(j, "a bad number");
+    if (!fg__j_parse_number(j, fg__j_span(j, j->text + j->at, end - j->at).u.s, base, &v))
+        fg__j_fail(j, "a bad number");
     fg__j_add_token(j, FG__J_T_NUMBER, 0, v);
     fg__j_advance(j, end);
 }
@@ -9526,7 +9541,8 @@ static int32_t fg__j_body(fg__jinja *j, int32_t end1, int32_t end2, int32_t end3
 
 static void fg__j_emit_store(fg__jinja *j, int32_t name, bool param) {
     if (name >= FG__J_W_TRUE && name <= FG__J_W_NONE2) fg__j_fail(j, "a constant cannot be assigned to");
-    if (name == FG__J_W_LOOP && j->fors && !param) fg__j_fail(j, "Can't assign to special loop variable in for-loop target");
+    if (name == FG__J_W_LOOP && j->fors && !param)
+        fg__j_fail(j, "Can't assign to special loop variable in for-loop target");
     fg__j_emit(j, FG__J_OP_STORE, name, 0)->flag =
         (uint8_t)(param ? FG__J_STORE_PARAM : j->ifs ? FG__J_STORE_SOMETIMES : FG__J_STORE_ALWAYS);
 }
@@ -10163,8 +10179,8 @@ static void fg__j_concat(fg__jinja *j, int32_t n) {
 }
 
 /* Adds keywords: those of a ** mapping, or one. */
-static void fg__j_add_named(fg__jinja *j, fg__j_args *args, const fg__jval *names, const fg__jval *values, size_t stride,
-                            size_t n) {
+static void fg__j_add_named(fg__jinja *j, fg__j_args *args, const fg__jval *names, const fg__jval *values,
+                            size_t stride, size_t n) {
     fg__jval *all = fg__j_array(j, 2 * (args->n_named + n));
     size_t i, k;
     for (i = 0; i < args->n_named + n; i++) {
@@ -10252,7 +10268,8 @@ static void fg__j_bind_macro(fg__jinja *j, const fg__j_code_function *f, const f
             slots[i] = fg__j_undefined(j, "a parameter of a macro was not provided");
     }
     if (f->caller >= 0) slots[f->caller] = fg__j_take_named(args, taken, j->names[FG__J_W_CALLER]);
-    if (f->caller >= 0 && slots[f->caller].type == FG__J_MISSING) slots[f->caller] = fg__j_undefined(j, "No caller defined");
+    if (f->caller >= 0 && slots[f->caller].type == FG__J_MISSING)
+        slots[f->caller] = fg__j_undefined(j, "No caller defined");
     rest = fg__j_rest_named(j, args, taken, &n);
     if (f->kwargs >= 0) slots[f->kwargs] = rest;
     else if (n) fg__j_fail(j, "a macro got an unexpected keyword argument");
@@ -10852,7 +10869,8 @@ static inline float fg__exp_negative(float x) {
 
 #if FG__X86
 /* The same with registers twice as wide; without FMA, so that the results are the same. */
-__attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, float max, float temperature, float *FG__RESTRICT out) {
+__attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, float max, float temperature,
+                                                             float *FG__RESTRICT out) {
     int i;
     for (i = 0; i < FG__EXP_BLOCK; i++) out[i] = fg__exp_negative((x[i] - max) / temperature);
 }
@@ -10879,7 +10897,8 @@ __attribute__((target("avx512f"))) static inline __m512 fg__exp_negative_512(__m
     return FG__MUL512(y, _mm512_castsi512_ps(bits));
 }
 
-__attribute__((target("avx512f"))) static void fg__exp_all_avx512(const float *x, float max, float temperature, float *FG__RESTRICT out) {
+__attribute__((target("avx512f"))) static void fg__exp_all_avx512(const float *x, float max, float temperature,
+                                                                  float *FG__RESTRICT out) {
     __m512 top = _mm512_set1_ps(max), t = _mm512_set1_ps(temperature);
     int i;
     for (i = 0; i < FG__EXP_BLOCK; i += 16)
@@ -11150,7 +11169,8 @@ static bool fg__draws_any(const fg_sampling *p, int n_vocab) {
 }
 
 /* Filters, then draws. `partial`: the candidates may lack some of the lowest, and -1 says that these may matter. */
-static int32_t fg__draw_gathered(const fg_sampling *p, fg__candidate *c, int count, float max, double sum, double u, bool partial) {
+static int32_t fg__draw_gathered(const fg_sampling *p, fg__candidate *c, int count, float max, double sum, double u,
+                                 bool partial) {
     if (fg__is_fraction(p->typical_p)) {
         count = fg__cut_typical(c, count, max, sum, p->typical_p);
         sum = fg__set_weights(c, count, max);
@@ -11281,7 +11301,8 @@ static int fg__top_logprobs(fg__candidate *c, int count, double log_sum_exp, fg_
 static int fg__take_candidates(const fg_row_candidates *row, int n_vocab, fg__candidate *c) {
     int i, n = FG__MIN(row->n, FG_MAX_CANDIDATES), count = 0;
     for (i = 0; i < n; i++)
-        if (row->items[i].token >= 0 && row->items[i].token < n_vocab) fg__candidate_set(&c[count++], row->items[i].token, row->items[i].logit);
+        if (row->items[i].token >= 0 && row->items[i].token < n_vocab)
+            fg__candidate_set(&c[count++], row->items[i].token, row->items[i].logit);
     return count;
 }
 
@@ -11294,7 +11315,8 @@ static fg__candidate *fg__find_candidate(fg__candidate *c, int n, int32_t id) {
 
 /* Penalties, bias and bans. What they lower stays under `floor` where it is not among the candidates; -1: something is raised
    that is not. Those that fall to the floor or under it are left out. */
-static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks, fg__candidate *c, int n) {
+static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks, fg__candidate *c,
+                                 int n) {
     bool raises = p->presence_penalty < 0.0f || p->frequency_penalty < 0.0f || (fg__has_repetition_penalty(p) && p->repetition_penalty < 1.0f);
     fg__candidate *one;
     int i, kept = 0;
@@ -11322,8 +11344,8 @@ static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *i
 }
 
 /* As fg__gather, from n candidates that are all there is above `floor`; -1: the row may have more. */
-static int fg__gather_candidates(const fg_sampling *p, int n_vocab, float max, double known_sum, float floor, fg__candidate *c, int n,
-                                 double *sum, bool *partial) {
+static int fg__gather_candidates(const fg_sampling *p, int n_vocab, float max, double known_sum, float floor,
+                                 fg__candidate *c, int n, double *sum, bool *partial) {
     float limit;
     int i, kept = 0;
     bool all = floor == -INFINITY;
@@ -11390,8 +11412,8 @@ static bool fg__candidate_logprobs(const fg__sample_input *in, int n_top, fg__ca
 }
 
 /* False: the row is needed. */
-static bool fg__sample_candidates(const fg__sampler *s, const fg__sample_input *in, int n_top, fg__sample_scratch *scratch,
-                                  fg__sample_output *out) {
+static bool fg__sample_candidates(const fg__sampler *s, const fg__sample_input *in, int n_top,
+                                  fg__sample_scratch *scratch, fg__sample_output *out) {
     out->token = fg__choose_candidate(&s->p, in, scratch);
     if (out->token < 0) return false;
     return (!in->want_logprob && n_top <= 0) || fg__candidate_logprobs(in, n_top, scratch->candidates, out);
@@ -11732,7 +11754,8 @@ static int32_t fg__kv_cost(const fg__kv *kv, const fg__kv_seq *seq, int g, int32
 
 /* Makes room for tokens n_from .. n_to-1, which are about to be written: all or nothing, in every group. Copies that the
    device must do before are appended to `copies` (room for one per group). False: not enough blocks, nothing changed. */
-static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_to, fg_block_copy *copies, int *n_copies) {
+static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_to, fg_block_copy *copies,
+                        int *n_copies) {
     int g;
     int32_t wanted = fg__kv_blocks_of(kv, n_to), entry = n_from >> kv->shift, i;
     for (g = 0; g < kv->n_groups; g++)
@@ -11773,7 +11796,8 @@ static void fg__kv_truncate(fg__kv *kv, fg__kv_seq *seq, int32_t n) {
     int32_t wanted = fg__kv_blocks_of(kv, n), i;
     int g;
     for (g = 0; g < kv->n_groups; g++)
-        for (i = seq->n_blocks - 1; i >= FG__MAX(wanted, seq->first_live[g]); i--) fg__kv_unref(&kv->groups[g], seq->tables[g][i]);
+        for (i = seq->n_blocks - 1; i >= FG__MAX(wanted, seq->first_live[g]); i--)
+            fg__kv_unref(&kv->groups[g], seq->tables[g][i]);
     seq->n_blocks = FG__MIN(seq->n_blocks, wanted);
 }
 
@@ -12154,7 +12178,8 @@ static bool fg__sched_make_room(fg__sched *s, const fg__seq *seq) {
     fg__seq *last = s->running.count ? s->running.items[s->running.count - 1] : NULL;
     size_t i;
     for (i = s->running.count; i-- > 0;)
-        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank) return fg__sched_displace(s, s->running.items[i]);
+        if (s->running.items[i]->held && s->running.items[i]->rank >= seq->rank)
+            return fg__sched_displace(s, s->running.items[i]);
     return last && last != seq && fg__seq_before(seq, last) && fg__sched_displace(s, last);
 }
 
@@ -12256,7 +12281,8 @@ static void fg__sched_drafts(fg__sched *s) {
         bool room = true;
         if (!seq->n_draft || seq->n_scheduled != 1 || fg__seq_left(seq) != 1) continue;
         n = FG__MIN(FG__MIN(seq->n_draft, budget), FG__MIN(s->max_rows - s->n_rows, fg__sched_until(s, seq, FG__MIN(s->target, s->deadline))));
-        for (g = 0; n > 0 && g < s->kv->n_groups; g++) room = room && fg__kv_cost(s->kv, &seq->kv, g, from, from + n) <= spare[g];
+        for (g = 0; n > 0 && g < s->kv->n_groups; g++)
+            room = room && fg__kv_cost(s->kv, &seq->kv, g, from, from + n) <= spare[g];
         if (n <= 0 || !room || !fg__kv_grow(s->kv, &seq->kv, from, from + n, s->copies, &s->n_copies)) continue;
         for (g = 0; g < s->kv->n_groups; g++) spare[g] -= (n >> s->kv->shift) + 1;
         seq->n_drafted = n;
@@ -12685,7 +12711,8 @@ static double fg__model_f64(const fg_model *m, const char *name, double missing)
 
 /* Reads a count between `least` and `most`; `missing` is its default, negative: it must be there. An array, one item a
    layer, is fine when all its items are equal. */
-static fg_result fg__model_int(const fg_model *m, const char *name, int64_t least, int64_t most, int64_t missing, int *out) {
+static fg_result fg__model_int(const fg_model *m, const char *name, int64_t least, int64_t most, int64_t missing,
+                               int *out) {
     char key[160];
     const fg__gguf_value *v = fg__gguf_find(m->gguf, fg__model_key(m, name, key));
     int64_t value = missing, item;
@@ -12737,8 +12764,10 @@ static fg_result fg__model_load_sizes(fg_model *m) {
     if ((r = fg__model_int(m, "feed_forward_length", 1, FG__MAX_DIM, -1, &hp->n_ff)) != FG_OK) return r;
     if ((r = fg__model_int(m, "context_length", 1, 1 << 28, -1, &hp->n_ctx_train)) != FG_OK) return r;
     if ((r = fg__model_int(m, "attention.head_count", 1, 65536, -1, &hp->n_heads)) != FG_OK) return r;
-    if ((r = fg__model_int(m, "attention.head_count_kv", 1, hp->n_heads, hp->n_heads, &hp->n_kv_heads)) != FG_OK) return r;
-    if ((r = fg__model_int(m, "attention.key_length", 1, 4096, hp->n_embd / hp->n_heads, &hp->head_dim)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "attention.head_count_kv", 1, hp->n_heads, hp->n_heads, &hp->n_kv_heads)) != FG_OK)
+        return r;
+    if ((r = fg__model_int(m, "attention.key_length", 1, 4096, hp->n_embd / hp->n_heads, &hp->head_dim)) != FG_OK)
+        return r;
     if ((r = fg__model_int(m, "attention.value_length", 1, 4096, hp->head_dim, &value_dim)) != FG_OK) return r;
     if ((r = fg__model_int(m, "rope.dimension_count", 2, hp->head_dim, hp->head_dim, &hp->n_rot)) != FG_OK) return r;
     if ((r = fg__model_int(m, "attention.sliding_window", 0, 1 << 28, 0, &hp->window)) != FG_OK) return r;
@@ -12747,9 +12776,11 @@ static fg_result fg__model_load_sizes(fg_model *m) {
                         hp->n_heads, hp->n_kv_heads, hp->n_rot);
     if (value_dim != hp->head_dim)
         return fg__fail(FG_ERROR_UNSUPPORTED, "heads of %d for keys but %d for values", hp->head_dim, value_dim);
-    if ((int64_t)hp->n_heads * hp->head_dim > FG__MAX_DIM) return fg__fail(FG_ERROR_BAD_FILE, "the heads are absurdly large");
+    if ((int64_t)hp->n_heads * hp->head_dim > FG__MAX_DIM)
+        return fg__fail(FG_ERROR_BAD_FILE, "the heads are absurdly large");
     hp->norm_eps = fg__model_f64(m, "attention.layer_norm_rms_epsilon", 1e-5);
-    if (!(hp->norm_eps > 0 && hp->norm_eps < 1)) return fg__fail(FG_ERROR_BAD_FILE, "the norm's epsilon is %g", hp->norm_eps);
+    if (!(hp->norm_eps > 0 && hp->norm_eps < 1))
+        return fg__fail(FG_ERROR_BAD_FILE, "the norm's epsilon is %g", hp->norm_eps);
     return FG_OK;
 }
 
@@ -12816,7 +12847,8 @@ static fg_result fg__rope_factors(fg_model *m) {
 /* Any of a rope's numbers may be odd; what comes of them must be angles. */
 static fg_result fg__rope_check(const fg_model *m) {
     int i;
-    if (!(fabs(m->hp.rope_magnitude) <= 1e6)) return fg__fail(FG_ERROR_BAD_FILE, "rope of magnitude %g", m->hp.rope_magnitude);
+    if (!(fabs(m->hp.rope_magnitude) <= 1e6))
+        return fg__fail(FG_ERROR_BAD_FILE, "rope of magnitude %g", m->hp.rope_magnitude);
     for (i = 0; i < m->hp.n_rot / 2; i++)
         if (!(fabsf(m->rope_frequencies[i]) <= 1e6f))
             return fg__fail(FG_ERROR_BAD_FILE, "rope of frequency %g", (double)m->rope_frequencies[i]);
@@ -12837,7 +12869,8 @@ static fg_result fg__model_load_rope(fg_model *m) {
     if (!(hp->rope_base > 1) || !(factor >= 0) || factor > 1e6 || hp->rope_base > 1e12)
         return fg__fail(FG_ERROR_BAD_FILE, "rope with base %g and factor %g", hp->rope_base, factor);
     if (named && !yarn && !none && !(type.length == 6 && memcmp(type.data, "linear", 6) == 0))
-        return fg__fail(FG_ERROR_UNSUPPORTED, "rope scaling '%.*s' is not known", (int)FG__MIN(type.length, 40), type.data);
+        return fg__fail(FG_ERROR_UNSUPPORTED, "rope scaling '%.*s' is not known", (int)FG__MIN(type.length, 40),
+                        type.data);
     m->rope_frequencies = (float *)fg__malloc(&m->env, (size_t)hp->n_rot / 2, sizeof(float));
     if (!m->rope_frequencies) return FG_ERROR_OUT_OF_MEMORY;
     factor = factor > 0 && !none ? factor : 1;
@@ -12863,7 +12896,8 @@ static int64_t fg__model_dim(const fg_model *m, char letter) {
 }
 
 /* Finds a tensor and checks its shape, one letter a dimension. *tensor is NULL when it is absent and `optional`. */
-static fg_result fg__model_find(const fg_model *m, const char *name, const char *shape, bool optional, const fg_tensor **tensor) {
+static fg_result fg__model_find(const fg_model *m, const char *name, const char *shape, bool optional,
+                                const fg_tensor **tensor) {
     const fg_tensor *t = fg__gguf_find_tensor(m->gguf, name);
     int n = (int)strlen(shape), i;
     *tensor = t;
@@ -12942,7 +12976,8 @@ static fg_result fg__model_load_all(fg_model *m, const fg_model_desc *d) {
     fg_result r;
     if (!fg__model_progress(d, 0, "reading the file")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
     if ((r = fg__gguf_open(&m->env, d->path, d->data, d->size, &m->gguf)) != FG_OK) return r;
-    if (!fg__model_progress(d, 0.3f, "reading the vocabulary")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+    if (!fg__model_progress(d, 0.3f, "reading the vocabulary"))
+        return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
     if ((r = fg__model_load_names(m)) != FG_OK) return r;
     if ((r = fg__vocab_load(&m->env, m->gguf, &m->vocab)) != FG_OK) return r;
     if (!fg__model_progress(d, 0.9f, "checking tensors")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
@@ -12956,7 +12991,8 @@ fg_result fg_model_load(const fg_model_desc *desc, fg_model **model) {
     fg__env env;
     fg_model *m;
     fg_result r;
-    if (!desc || !model) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_model_load needs a descriptor and a place for the model");
+    if (!desc || !model)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_model_load needs a descriptor and a place for the model");
     *model = NULL;
     if (!desc->path == !desc->data) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give a path or data, one of the two");
     env = fg__env_make(desc->allocator, desc->log, desc->log_user);
@@ -13043,7 +13079,8 @@ static void fg__model_meta_item(const fg__gguf_value *v, fg__text *out) {
 fg_result fg_model_meta(const fg_model *m, int index, const char **key, char *value, size_t capacity, size_t *length) {
     fg__text out;
     fg_result r;
-    if (index < 0 || index >= fg__gguf_value_count(m->gguf)) return fg__fail(FG_ERROR_NOT_FOUND, "no metadata %d", index);
+    if (index < 0 || index >= fg__gguf_value_count(m->gguf))
+        return fg__fail(FG_ERROR_NOT_FOUND, "no metadata %d", index);
     memset(&out, 0, sizeof(out));
     out.env = &m->env;
     *key = fg__gguf_value_at(m->gguf, index)->key.data;
@@ -13313,7 +13350,9 @@ static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
     if (op->n) fg__text_printf(out, " n=%d", op->n);
     if (op->k) fg__text_printf(out, " k=%d", op->k);
     if (op->act) fg__text_printf(out, " act=%s", acts[op->act]);
-    if (heads) fg__text_printf(out, " heads=%d/%d dim=%d group=%d.%d", op->n_head, op->n_kv_head, op->head_dim, op->group, op->group_layer);
+    if (heads)
+        fg__text_printf(out, " heads=%d/%d dim=%d group=%d.%d", op->n_head, op->n_kv_head, op->head_dim, op->group,
+                        op->group_layer);
     if (op->n_rot) {
         fg__text_printf(out, " k=+%d v=+%d rope=%s:%d", op->src2_col, op->dst_col, op->rope_neox ? "neox" : "pairs", op->n_rot);
     }
@@ -13411,7 +13450,8 @@ static fg_result fg__graph_check_group(const fg_group *group, uint64_t kv_types,
     if (group->kind != FG_GROUP_FULL && group->kind != FG_GROUP_WINDOW)
         return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no cache groups of kind %d", name, (int)group->kind);
     if ((int)group->kv_type < 0 || group->kv_type > 63 || !(kv_types >> group->kv_type & 1))
-        return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no KV cache of type %s", name, fg_type_name(group->kv_type));
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no KV cache of type %s", name,
+                        fg_type_name(group->kv_type));
     if (group->block_tokens < 1 || (group->block_tokens & (group->block_tokens - 1)) || group->block_tokens > 1 << 20 ||
         group->n_layers < 1 || group->n_kv_head < 1 || group->head_dim < 1 || group->n_blocks < 1 ||
         group->window < 0 || (int64_t)group->n_kv_head * group->head_dim > 1 << 24 || group->n_layers > 1 << 16 ||
@@ -16816,7 +16856,8 @@ static fg_result fg__cpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     plan->end_phase = fg__cpu_phase_of(plan, batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops);
     if (plan->first_phase < 0 || plan->end_phase < plan->first_phase) {
         plan->batch = NULL;
-        return fg__fail(FG_ERROR_UNSUPPORTED, "the CPU backend does not part ops %d and on from those before", batch->first_op);
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the CPU backend does not part ops %d and on from those before",
+                        batch->first_op);
     }
     for (i = 0; i < plan->graph->n_groups; i++)
         if (plan->groups[i].n_head) fg__attn_plan(plan, i);
@@ -16836,7 +16877,8 @@ static fg_result fg__cpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output
     return FG_OK;
 }
 
-static fg_result fg__cpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+static fg_result fg__cpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host,
+                                   bool out) {
     fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
     size_t width = (size_t)plan->graph->slots[slot].width;
     int row;
@@ -16867,8 +16909,8 @@ static fg_result fg__cpu_copy_blocks(fg_device *handle, fg_plan *plan_handle, co
     return FG_OK;
 }
 
-static fg_result fg__cpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
-                                     size_t *block_bytes) {
+static fg_result fg__cpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
+                                     void *host, bool out, size_t *block_bytes) {
     fg__cpu_plan *plan = (fg__cpu_plan *)plan_handle;
     size_t bytes = plan->groups[group].block_bytes;
     int i;
@@ -19082,7 +19124,8 @@ static fg_result fg__null_read(fg_device *handle, const void *memory, size_t off
     return FG_OK;
 }
 
-static fg_result fg__null_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **weight, size_t *bytes) {
+static fg_result fg__null_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **weight,
+                               size_t *bytes) {
     (void)handle;
     (void)use;
     if (weight) *weight = NULL;
@@ -19229,8 +19272,8 @@ static fg_result fg__null_copy_blocks(fg_device *handle, fg_plan *plan_handle, c
     return FG_OK;
 }
 
-static fg_result fg__null_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
-                                      size_t *block_bytes) {
+static fg_result fg__null_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
+                                      void *host, bool out, size_t *block_bytes) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     size_t bytes = (size_t)plan->graph->groups[group].block_tokens * sizeof(uint64_t);
     int i;
@@ -19418,14 +19461,16 @@ static void fg__split_unpack(fg_device *handle, fg_weight *weight) {
     fg__free(&s->env, w);
 }
 
-static fg_result fg__split_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **weight, size_t *bytes) {
+static fg_result fg__split_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **weight,
+                                size_t *bytes) {
     fg__split *s = (fg__split *)(void *)handle;
     unsigned devices = fg__split_devices_of(s, tensor);
     fg__split_weight *w = NULL;
     size_t own, sum = 0;
     fg_result r = FG_OK;
     int d;
-    if (weight && !(w = (fg__split_weight *)fg__calloc(&s->env, 1, sizeof(fg__split_weight)))) return FG_ERROR_OUT_OF_MEMORY;
+    if (weight && !(w = (fg__split_weight *)fg__calloc(&s->env, 1, sizeof(fg__split_weight))))
+        return FG_ERROR_OUT_OF_MEMORY;
     for (d = 0; d < 2 && r == FG_OK; d++) {
         if (!(devices >> d & 1)) continue;
         own = 0;
@@ -19526,7 +19571,8 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
     size_t widest = 1;
     int32_t i;
     int d;
-    if (graph->n_slots > FG__SPLIT_SLOTS) return fg__fail(FG_ERROR_UNSUPPORTED, "a graph of %d slots cannot be split", graph->n_slots);
+    if (graph->n_slots > FG__SPLIT_SLOTS)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "a graph of %d slots cannot be split", graph->n_slots);
     plan->ranges = (fg__split_range *)fg__calloc(&s->env, (size_t)graph->n_ops, sizeof(fg__split_range));
     for (d = 0; d < 2; d++) {
         plan->ops[d] = (fg_op *)fg__calloc(&s->env, (size_t)graph->n_ops, sizeof(fg_op));
@@ -19549,7 +19595,9 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
     for (i = 0; i < graph->n_slots; i++)
         if (!graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width);
     for (i = 0; i < graph->n_slots; i++)
-        if (graph->slots[i].per_row) widest = FG__MAX(widest, (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
+        if (graph->slots[i].per_row)
+            widest = FG__MAX(widest,
+                             (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
     plan->n_halves = s->kv_on_cpu && graph->max_seqs > 1 ? 2 : 1;
     if (measure) return FG_OK;
     plan->crossing = (float *)fg__malloc(&s->env, widest * (size_t)graph->max_tokens, sizeof(float));
@@ -19560,13 +19608,15 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
         plan->merged_rows = (fg_row_result *)fg__malloc(&s->env, rows, sizeof(fg_row_result));
         plan->merged_candidates = (fg_row_candidates *)fg__malloc(&s->env, rows, sizeof(fg_row_candidates));
         plan->merged_logits = (float *)fg__malloc(&s->env, rows * (size_t)graph->n_vocab, sizeof(float));
-        if (!plan->cu_q || !plan->rows || !plan->merged_rows || !plan->merged_candidates || !plan->merged_logits) return FG_ERROR_OUT_OF_MEMORY;
+        if (!plan->cu_q || !plan->rows || !plan->merged_rows || !plan->merged_candidates || !plan->merged_logits)
+            return FG_ERROR_OUT_OF_MEMORY;
     }
     return plan->crossing ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
 }
 
 /* The plans of a device, or what they take. Of the CPU, which alone has a KV pool where there are two, the second one borrows it. */
-static fg_result fg__split_prepare_device(fg__split *s, fg__split_plan *plan, int device, bool measure, fg_memory *memory) {
+static fg_result fg__split_prepare_device(fg__split *s, fg__split_plan *plan, int device, bool measure,
+                                          fg_memory *memory) {
     fg_memory own;
     fg_result r;
     int h, g;
@@ -19582,8 +19632,11 @@ static fg_result fg__split_prepare_device(fg__split *s, fg__split_plan *plan, in
         if (r != FG_OK) return r;
         if (h && device == 1) {
             own.kv = 0;
-            for (g = 0; g < plan->small.n_groups; g++) plan->small.groups[g].n_blocks = plan->graphs[1].groups[g].n_blocks;
-            if (!measure) fg__cpu_borrow_pools((fg__cpu_plan *)(void *)plan->plans[1][1], (fg__cpu_plan *)(void *)plan->plans[1][0]);
+            for (g = 0; g < plan->small.n_groups; g++)
+                plan->small.groups[g].n_blocks = plan->graphs[1].groups[g].n_blocks;
+            if (!measure)
+                fg__cpu_borrow_pools((fg__cpu_plan *)(void *)plan->plans[1][1],
+                                     (fg__cpu_plan *)(void *)plan->plans[1][0]);
         }
         if (!memory) continue;
         memory->kv += own.kv;
@@ -19669,7 +19722,8 @@ static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__s
         int rows = plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
         if (!(range->brings[slot / 64] >> slot % 64 & 1) || rows < 1) continue;
         r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from][half], slot, rows, plan->crossing, true);
-        if (r == FG_OK) r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to][half], slot, rows, plan->crossing, false);
+        if (r == FG_OK)
+            r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to][half], slot, rows, plan->crossing, false);
     }
     return r;
 }
@@ -19851,8 +19905,8 @@ static fg_result fg__split_copy_blocks(fg_device *handle, fg_plan *plan_handle, 
 }
 
 /* A block in host memory: that of device 0, then that of the CPU. */
-static fg_result fg__split_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
-                                       size_t *block_bytes) {
+static fg_result fg__split_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
+                                       void *host, bool out, size_t *block_bytes) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
     size_t bytes[2] = {0, 0};
@@ -19862,13 +19916,16 @@ static fg_result fg__split_swap_blocks(fg_device *handle, fg_plan *plan_handle, 
     for (d = 0; d < 2 && r == FG_OK; d++) {
         int32_t own = plan->plans[d][0] ? fg__split_group_of(plan, d, group) : -1;
         if (own < 0) continue;
-        if (!s->backends[d]->swap_blocks) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", s->backends[d]->name);
+        if (!s->backends[d]->swap_blocks)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", s->backends[d]->name);
         r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], own, NULL, 0, NULL, true, &bytes[d]);
     }
     if (r == FG_OK && block_bytes) *block_bytes = bytes[0] + bytes[1];
     for (i = 0; i < n && host && r == FG_OK; i++)
         for (d = 0; d < 2 && r == FG_OK; at += bytes[d], d++)
-            if (bytes[d]) r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], fg__split_group_of(plan, d, group), &blocks[i], 1, at, out, NULL);
+            if (bytes[d])
+                r = s->backends[d]->swap_blocks(s->devices[d], plan->plans[d][0], fg__split_group_of(plan, d, group),
+                                                &blocks[i], 1, at, out, NULL);
     return r;
 }
 
@@ -19883,7 +19940,8 @@ static fg_result fg__split_read_logits(fg_device *handle, fg_plan *plan_handle, 
 }
 
 /* Puts the CPU beside a device that is open, and takes that over: on errors it is closed. */
-static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, fg_device *device, const fg_device_desc *desc, fg__split **out) {
+static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, fg_device *device,
+                                const fg_device_desc *desc, fg__split **out) {
     static const fg_backend table = {
         FG_BACKEND_ABI, sizeof(fg_backend), "split",
         fg__split_probe, fg__split_open, fg__split_close, fg__split_caps,
@@ -19894,7 +19952,8 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
     };
     fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
     fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
-    if (r == FG_OK && !backend->copy_slot) r = fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' cannot share a model with the CPU", backend->name);
+    if (r == FG_OK && !backend->copy_slot)
+        r = fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' cannot share a model with the CPU", backend->name);
     if (r != FG_OK) {
         backend->close(device);
         fg__free(env, s);
@@ -20210,7 +20269,8 @@ static void fg__trace_span(const fg_engine *e, int thread, const char *name, dou
               fg__trace_time(from - e->trace_origin, start), fg__trace_time(FG__MAX(to - from, 0), length), args);
 }
 
-static void fg__trace_async(const fg_engine *e, char phase, fg_request r, const char *name, double at, const char *args) {
+static void fg__trace_async(const fg_engine *e, char phase, fg_request r, const char *name, double at,
+                            const char *args) {
     char time[32];
     fg__trace(e, ",\n{\"ph\":\"%c\",\"cat\":\"request\",\"name\":\"%s\",\"id\":\"0x%x\",\"pid\":1,\"tid\":1,\"ts\":%s,\"args\":{%s}}",
               phase, name, (unsigned)r.id, fg__trace_time(at - e->trace_origin, time), args);
@@ -20230,7 +20290,8 @@ static void fg__trace_request(const fg_engine *e, const fg__request *request, co
     char args[256];
     fg__trace_async(e, 'b', r, "request", t->arrival, "");
     fg__trace_phase(e, r, "queue", t->arrival, request->started ? t->first_scheduled : t->finish);
-    if (request->started) fg__trace_phase(e, r, "prompt", t->inference_begin, request->sampled ? t->first_token : t->inference_end);
+    if (request->started)
+        fg__trace_phase(e, r, "prompt", t->inference_begin, request->sampled ? t->first_token : t->inference_end);
     if (request->sampled) fg__trace_phase(e, r, "output", t->first_token, t->inference_end);
     snprintf(args, sizeof(args), "\"prompt\":%d,\"cached\":%d,\"generated\":%d,\"preemptions\":%d,\"finish\":\"%s\"", end->n_prompt,
              end->n_cached, end->n_generated, end->n_preemptions, finishes[end->finish]);
@@ -20259,7 +20320,8 @@ static void fg__trace_pass(const fg_engine *e, const fg__flight *f, double lande
 /* ---- events ----------------------------------------------------------------------------------- */
 
 /* A node with room for `text_length` bytes of text and n_top alternatives behind it. */
-static fg__event_node *fg__event_new(const fg__env *env, const char *text, size_t text_length, const fg_token_logprob *top, int n_top) {
+static fg__event_node *fg__event_new(const fg__env *env, const char *text, size_t text_length,
+                                     const fg_token_logprob *top, int n_top) {
     size_t top_bytes = (size_t)n_top * sizeof(fg_token_logprob);
     fg__event_node *node = (fg__event_node *)fg__malloc(env, sizeof(fg__event_node) + top_bytes + text_length + 1, 1);
     char *tail;
@@ -20369,20 +20431,23 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
 static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d) {
     int i, n_vocab = e->model->hp.n_vocab;
     if ((d->prompt != NULL) + (d->tokens != NULL) + (d->saved != NULL) != 1)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give the prompt as text, as tokens or as a saved request, one of the three");
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT,
+                        "give the prompt as text, as tokens or as a saved request, one of the three");
     if (d->n < 0 || d->n > 4096 || d->min_tokens < 0 || d->max_tokens < -1)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens, d->max_tokens);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens,
+                        d->max_tokens);
     if (d->best_of < 0 || d->best_of > 4096 || (d->best_of && d->best_of < d->n))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "best_of is %d for %d samples", d->best_of, d->n);
     if (d->n_beams < 0 || d->n_beams > FG__MAX_BEAMS || !(fabsf(d->length_penalty) <= 100))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, the most is %d; length_penalty is %g", d->n_beams, FG__MAX_BEAMS,
-                        (double)d->length_penalty);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, the most is %d; length_penalty is %g", d->n_beams,
+                        FG__MAX_BEAMS, (double)d->length_penalty);
     if (d->n_beams && (d->n > d->n_beams || d->best_of || d->n_stop || d->prompt_logprobs || d->n_draft || d->max_tokens < 0))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, prompt_logprobs, n_draft, and gives at most n_beams texts");
     if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
     if (d->top_logprobs < 0 || d->top_logprobs > FG_MAX_TOP_LOGPROBS)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "top_logprobs is %d, the most is %d", d->top_logprobs, FG_MAX_TOP_LOGPROBS);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "top_logprobs is %d, the most is %d", d->top_logprobs,
+                        FG_MAX_TOP_LOGPROBS);
     if (d->n_stop < 0 || d->n_stop_tokens < 0 || d->n_stop > 4096 || d->n_stop_tokens > 4096 || (d->n_stop && !d->stop) ||
         (d->n_stop_tokens && !d->stop_tokens))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "stop: a count without its list, or over 4096");
@@ -20498,7 +20563,8 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.n_tokens = r->n_prompt;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
     if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
-    if (r->desc.n_draft > 0 && e->draft && fg__kv_seq_init(&e->draft->kv, &s->drafted.kv, (int32_t)room) != FG_OK) return false;
+    if (r->desc.n_draft > 0 && e->draft && fg__kv_seq_init(&e->draft->kv, &s->drafted.kv, (int32_t)room) != FG_OK)
+        return false;
     return fg__kv_seq_init(&e->kv, &s->seq.kv, (int32_t)room) == FG_OK;
 }
 
@@ -20521,7 +20587,8 @@ static bool fg__request_make_beams(const fg_engine *e, fg__request *r) {
     return true;
 }
 
-static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d, const int32_t *prompt, int n_prompt, int n_max) {
+static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d, const int32_t *prompt, int n_prompt,
+                                    int n_max) {
     fg__request *r = (fg__request *)fg__calloc(&e->env, 1, sizeof(fg__request));
     int i;
     if (!r) return NULL;
@@ -20554,7 +20621,8 @@ static fg_result fg__request_place(fg_engine *e, fg__request *r) {
     if (e->desc.max_queue && e->stats.n_waiting + e->n_inbox >= e->desc.max_queue)
         return fg__fail(FG_ERROR_QUEUE_FULL, "%d requests are waiting already", e->desc.max_queue);
     if (e->n_table_free < FG__IDLE_PLACES && e->table_count < (size_t)1 << FG__REQUEST_BITS) {
-        if (!fg__reserve(&e->env, &table, &e->table_capacity, e->table_count + 1, sizeof(fg__request_slot))) return FG_ERROR_OUT_OF_MEMORY;
+        if (!fg__reserve(&e->env, &table, &e->table_capacity, e->table_count + 1, sizeof(fg__request_slot)))
+            return FG_ERROR_OUT_OF_MEMORY;
         e->table = (fg__request_slot *)table;
         i = (int32_t)e->table_count++;
         e->table[i].generation = 1;
@@ -20709,7 +20777,8 @@ static uint64_t fg__model_identity(const fg_engine *e) {
         h = fg__hash_bytes(h, w->name, strlen(w->name));
         h = fg__hash_bytes(h, facts, sizeof(facts));
         h = fg__hash_bytes(h, w->data, FG__MIN(w->bytes, 256));
-        if (w->bytes > 256) h = fg__hash_bytes(h, (const char *)w->data + w->bytes / 2, FG__MIN(w->bytes - w->bytes / 2, 256));
+        if (w->bytes > 256)
+            h = fg__hash_bytes(h, (const char *)w->data + w->bytes / 2, FG__MIN(w->bytes - w->bytes / 2, 256));
     }
     return h;
 }
@@ -20717,7 +20786,8 @@ static uint64_t fg__model_identity(const fg_engine *e) {
 /* All that the bytes of a block depend on. */
 static uint64_t fg__layout_identity(const fg_engine *e) {
     uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
-    if (e->backend->open == fg__split_open) h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 2 + (e->desc.kv_device != NULL));
+    if (e->backend->open == fg__split_open)
+        h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 2 + (e->desc.kv_device != NULL));
     int g;
     for (g = 0; g < e->graph.n_groups; g++) {
         const fg_group *group = &e->graph.groups[g];
@@ -20752,9 +20822,11 @@ static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write
     head.n_tokens = s->seq.n_tokens;
     head.n_computed = FG__MIN(s->seq.n_swapped ? s->seq.n_swapped : s->seq.n_computed, s->seq.n_tokens - 1);
     head.n_prompt = s->request->n_known_prompt;
-    for (g = 0; g < e->graph.n_groups; g++) head.first[g] = s->seq.n_swapped ? s->seq.swap_first[g] : s->seq.kv.first_live[g];
+    for (g = 0; g < e->graph.n_groups; g++)
+        head.first[g] = s->seq.n_swapped ? s->seq.swap_first[g] : s->seq.kv.first_live[g];
     head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
-    if (head.kv_bytes < 0) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", e->backend->name);
+    if (head.kv_bytes < 0)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", e->backend->name);
     if (!blocks || !s->seq.n_swapped) {
         blocks = own = fg__malloc(&e->env, (size_t)head.kv_bytes, 1);
         if (!own) return FG_ERROR_OUT_OF_MEMORY;
@@ -20777,7 +20849,8 @@ static void fg__engine_land_all(fg_engine *e);
 fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, void *user) {
     fg__request *r;
     fg_result result = FG_ERROR_NOT_FOUND;
-    if (!e || !write) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
+    if (!e || !write)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
     fg__mutex_lock(&e->step_lock);
     fg__engine_land_all(e);
     fg__mutex_lock(&e->lock);
@@ -20796,10 +20869,12 @@ static fg_result fg__saved_read(const fg_engine *e, const fg_request_desc *d, fg
     int64_t bytes;
     int32_t blocks;
     int g;
-    if (d->n_saved < sizeof(*head)) return fg__fail(FG_ERROR_BAD_FILE, "a saved request of %zu bytes is too short", d->n_saved);
+    if (d->n_saved < sizeof(*head))
+        return fg__fail(FG_ERROR_BAD_FILE, "a saved request of %zu bytes is too short", d->n_saved);
     memcpy(head, d->saved, sizeof(*head));
     if (memcmp(head->magic, "fgkv 1\n", 8) != 0) return fg__fail(FG_ERROR_BAD_FILE, "this is not a saved request");
-    if (head->model != fg__model_identity(e)) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another model");
+    if (head->model != fg__model_identity(e))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another model");
     if (head->layout != fg__layout_identity(e))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the request was saved with another KV type, block size or device");
     if (head->n_tokens < 1 || head->n_computed < 0 || head->n_computed >= head->n_tokens || head->n_prompt < 0 ||
@@ -20812,14 +20887,16 @@ static fg_result fg__saved_read(const fg_engine *e, const fg_request_desc *d, fg
     bytes = fg__swap_bytes(e, head->n_computed, head->first);
     rest -= (size_t)head->n_tokens * sizeof(int32_t);
     if (bytes < 0) return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not take KV blocks", e->backend->name);
-    if (head->kv_bytes != bytes || (uint64_t)bytes != rest) return fg__fail(FG_ERROR_BAD_FILE, "the saved request is cut short");
+    if (head->kv_bytes != bytes || (uint64_t)bytes != rest)
+        return fg__fail(FG_ERROR_BAD_FILE, "the saved request is cut short");
     if (head->check != fg__saved_check(head, tokens, tokens + (size_t)head->n_tokens * sizeof(int32_t)))
         return fg__fail(FG_ERROR_BAD_FILE, "the saved request is damaged");
     return FG_OK;
 }
 
 /* Gives a new request the blocks that were saved. */
-static fg_result fg__request_restore(const fg_engine *e, fg__request *r, const fg__saved *head, const fg_request_desc *d) {
+static fg_result fg__request_restore(const fg_engine *e, fg__request *r, const fg__saved *head,
+                                     const fg_request_desc *d) {
     fg__sequence *s = &r->samples[0];
     r->n_known_prompt = head->n_prompt;
     if (head->kv_bytes == 0 || s->seq.every_row) return FG_OK;
@@ -21092,7 +21169,8 @@ static void fg__batch_draws(const fg_engine *e, fg__flight *f, const fg__pass_en
 static void fg__batch_rows(fg__flight *f, const fg__seq *seq, int first_token) {
     int i;
     for (i = 0; i < seq->n_scheduled; i++)
-        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens + seq->n_ahead) f->rows[f->batch.n_rows++] = first_token + i;
+        if (seq->every_row || seq->n_computed + i + 1 >= seq->n_tokens + seq->n_ahead)
+            f->rows[f->batch.n_rows++] = first_token + i;
 }
 
 static void fg__batch_tables(const fg_engine *e, fg__flight *f, const fg__seq *seq, int index, int first_token) {
@@ -21154,7 +21232,8 @@ static void fg__batch_entry(const fg_engine *e, fg__flight *f, fg__seq *seq, int
     fg__batch_draws(e, f, entry);
     f->kv_tokens += fg__sched_kv(&e->sched, seq, seq->n_scheduled);
     f->kv_bytes += fg__batch_kv_bytes(e, seq);
-    if (entry->n - entry->n_drafted == 1 && entry->from >= entry->sequence->request->n_prompt) f->n_decoding += entry->n;
+    if (entry->n - entry->n_drafted == 1 && entry->from >= entry->sequence->request->n_prompt)
+        f->n_decoding += entry->n;
 }
 
 /* The pass that the scheduler has made. */
@@ -21302,8 +21381,8 @@ static void fg__row_input(fg_engine *e, const fg_output *output, int row, fg__ro
 }
 
 /* Draws the token after the known ones of `s` from a row of a pass. */
-static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row, fg__sample_scratch *scratch,
-                                   fg__sample_output *out) {
+static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg_output *output, int row,
+                                   fg__sample_scratch *scratch, fg__sample_output *out) {
     const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
     float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
@@ -21473,7 +21552,8 @@ static void fg__request_fork(fg_engine *e, fg__request *r, const fg_output *outp
 
 /* Ends a sample whose memory ran out; before the others were forked from it, they end with it. */
 static void fg__sequence_fail(fg_engine *e, fg__sequence *s, fg_result result) {
-    if (s->request->beams || (!s->request->forked && s->request->n > 1)) fg__request_end(e, s->request, FG_FINISH_ERROR, result);
+    if (s->request->beams || (!s->request->forked && s->request->n > 1))
+        fg__request_end(e, s->request, FG_FINISH_ERROR, result);
     else fg__sequence_end(e, s, FG_FINISH_ERROR, result);
 }
 
@@ -21586,7 +21666,8 @@ static fg_result fg__beam_branch(fg_engine *e, fg__request *r, const fg__extensi
         s->logprob = next[k].logprob;
         s->beam->reported = s->seq.held = false;
         if (s->seq.serial) continue; /* its blocks were taken while it waited */
-        if (fg__sched_add(&e->sched, &s->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank) != FG_OK) return FG_ERROR_OUT_OF_MEMORY;
+        if (fg__sched_add(&e->sched, &s->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank) != FG_OK)
+            return FG_ERROR_OUT_OF_MEMORY;
     }
     return FG_OK;
 }
@@ -21685,7 +21766,8 @@ static void fg__sequence_rows(fg_engine *e, const fg_output *output, const fg__p
         fg__sequence_fail(e, s, FG_ERROR_OUT_OF_MEMORY);
         return;
     }
-    if (entry->n_drafted) fg__sequence_verify(e, s, output, entry->row + entry->n_rows - 1 - entry->n_drafted, entry->n_drafted);
+    if (entry->n_drafted)
+        fg__sequence_verify(e, s, output, entry->row + entry->n_rows - 1 - entry->n_drafted, entry->n_drafted);
     else if (last) fg__sequence_last_row(e, s, output, entry);
 }
 
@@ -21755,7 +21837,8 @@ static bool fg__flight_check(fg__flight *f, fg_result r) {
 }
 
 static void fg__flight_submit(fg_engine *e, fg__flight *f) {
-    if (f->n_copies && !fg__flight_check(f, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies))) return;
+    if (f->n_copies && !fg__flight_check(f, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies)))
+        return;
     (void)fg__flight_check(f, e->backend->submit(e->device, e->plan, &f->batch));
 }
 
@@ -21769,7 +21852,8 @@ static void fg__flight_wait(fg_engine *e, fg__flight *f) {
 static void fg__flight_keep(const fg_engine *e, fg__flight *f) {
     size_t rows = (size_t)f->batch.n_rows;
     if (!f->kept_rows || f->result != FG_OK) return;
-    if (f->output.rows) f->output.rows = (fg_row_result *)memcpy(f->kept_rows, f->output.rows, rows * sizeof(fg_row_result));
+    if (f->output.rows)
+        f->output.rows = (fg_row_result *)memcpy(f->kept_rows, f->output.rows, rows * sizeof(fg_row_result));
     if (f->output.logits)
         f->output.logits = (float *)memcpy(f->kept_logits, f->output.logits, rows * (size_t)e->graph.n_vocab * sizeof(float));
 }
@@ -21860,7 +21944,8 @@ static void fg__draft_add(fg_engine *e, fg__sequence *s, int n) {
         int t = f->batch.n_tokens++, p = from + i;
         f->tokens[t] = s->tokens[p];
         f->positions[t] = p;
-        for (g = 0; g < d->graph.n_groups; g++) f->slots[g][t] = s->drafted.kv.tables[g][p >> shift] * bt + (p & (bt - 1));
+        for (g = 0; g < d->graph.n_groups; g++)
+            f->slots[g][t] = s->drafted.kv.tables[g][p >> shift] * bt + (p & (bt - 1));
     }
     if (f->entries[index].n_rows) f->rows[f->batch.n_rows++] = f->batch.n_tokens - 1;
     f->batch.want_logits = f->batch.want_logits || fg__sampler_needs_logits(&s->request->sampler) || s->request->desc.min_tokens > 0;
@@ -21872,7 +21957,8 @@ static bool fg__draft_grow(fg_engine *e, fg__sequence *s, int n) {
     fg__drafted *drafted = &s->drafted;
     int n_copies = 0; /* nothing is shared: there are none */
     size_t i;
-    if (fg__kv_grow(&e->draft->kv, &drafted->kv, drafted->n_computed, drafted->n_computed + n, NULL, &n_copies)) return true;
+    if (fg__kv_grow(&e->draft->kv, &drafted->kv, drafted->n_computed, drafted->n_computed + n, NULL, &n_copies))
+        return true;
     for (i = 0; i < e->sched.waiting.count; i++) {
         fg__drafted *other = &fg__sequence_of(e->sched.waiting.items[i])->drafted;
         fg__kv_release(&e->draft->kv, &other->kv);
@@ -22030,7 +22116,8 @@ static bool fg__engine_launch(fg_engine *e, int32_t budget) {
     if (e->draft) fg__draft_guess(e, before == NULL);
     f->begin = fg__engine_now(e);
     e->sched.busy = before != NULL;
-    for (i = 0; !e->draft && i < e->sched.running.count; i++) fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
+    for (i = 0; !e->draft && i < e->sched.running.count; i++)
+        fg__sequence_guess(e, fg__sequence_of(e->sched.running.items[i]));
     if (!fg__sched_pass(&e->sched, budget)) return false;
     fg__mutex_lock(&e->driver.lock); /* its thread looks at what it may get next */
     f->state = FG__FLIGHT_MADE;
@@ -22085,7 +22172,8 @@ static void fg__engine_take_output(fg_engine *e, const fg__flight *f) {
     int i;
     for (i = 0; i < f->n_entries; i++) {
         const fg__pass_entry *entry = &f->entries[i];
-        if (!entry->sequence->ended) fg__sched_settle(&e->sched, &entry->sequence->seq, entry->from + entry->n - entry->n_drafted);
+        if (!entry->sequence->ended)
+            fg__sched_settle(&e->sched, &entry->sequence->seq, entry->from + entry->n - entry->n_drafted);
     }
     for (i = 0; i < f->n_entries; i++)
         if (!f->entries[i].sequence->ended) fg__sequence_rows(e, &f->output, &f->entries[i]);
@@ -22159,7 +22247,8 @@ static void fg__engine_land(fg_engine *e) {
     fg__engine_clock_pass(e, f);
     e->pass_end = e->device_end = f->end;
     e->n_landed++;
-    for (i = 0; i < f->n_entries; i++) fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
+    for (i = 0; i < f->n_entries; i++)
+        fg__sched_landed(&e->sched, &f->entries[i].sequence->seq, f->entries[i].sequence->ended);
     if (!fg__engine_in_flight(e) && !e->driver.running && f->output.logits && e->backend->run) fg__flight_draw(e, f);
     if (f->result == FG_OK) fg__engine_take_output(e, f);
     else fg__engine_fail_pass(e, f);
@@ -22215,7 +22304,8 @@ static void fg__engine_step_until(fg_engine *e, double limit) {
 
 fg_result fg_step(fg_engine *e, double time_limit, bool *busy) {
     if (busy) *busy = false;
-    if (!e || !(time_limit >= 0)) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_step needs an engine and a limit that is not negative");
+    if (!e || !(time_limit >= 0))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_step needs an engine and a limit that is not negative");
     fg__mutex_lock(&e->step_lock);
     fg__engine_step_until(e, time_limit);
     fg__mutex_unlock(&e->step_lock);
@@ -22235,7 +22325,8 @@ static fg_result fg__engine_load_model(fg_engine *e) {
     fg_model_desc d;
     fg_result r;
     e->model = e->desc.model;
-    if (!e->desc.model == !e->desc.model_path) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give a model or a model_path, one of the two");
+    if (!e->desc.model == !e->desc.model_path)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give a model or a model_path, one of the two");
     if (e->model) return FG_OK;
     memset(&d, 0, sizeof(d));
     d.path = e->desc.model_path;
@@ -22339,13 +22430,18 @@ static fg_result fg__engine_check_desc(const fg_engine *e) {
     if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "preemption %d is not known", (int)d->preemption);
     if (!(d->target_tbt_ms >= 0 && d->target_tbt_ms < 1e9f))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms is %g, not 0 (none) or positive", (double)d->target_tbt_ms);
-    if (d->policy < FG_POLICY_SPLITFUSE || d->policy > FG_POLICY_STATIC) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "policy %d is not known", (int)d->policy);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "target_tbt_ms is %g, not 0 (none) or positive",
+                        (double)d->target_tbt_ms);
+    if (d->policy < FG_POLICY_SPLITFUSE || d->policy > FG_POLICY_STATIC)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "policy %d is not known", (int)d->policy);
     if (d->block_tokens < 0 || d->block_tokens > 4096 || (d->block_tokens & (d->block_tokens - 1)))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "block_tokens is %d, not a power of two up to 4096", d->block_tokens);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "block_tokens is %d, not a power of two up to 4096",
+                        d->block_tokens);
     if ((int)d->kv_type < 0 || (int)d->kv_type > 63 || !(e->caps.kv_types >> (int)d->kv_type & 1))
         return fg__fail(FG_ERROR_UNSUPPORTED, "the device has no KV cache of type %s", fg_type_name(d->kv_type));
-    if (fg_type_bytes(d->kv_type, dim) == 0) return fg__fail(FG_ERROR_UNSUPPORTED, "heads of %d do not fit KV blocks of type %s", dim, fg_type_name(d->kv_type));
+    if (fg_type_bytes(d->kv_type, dim) == 0)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "heads of %d do not fit KV blocks of type %s", dim,
+                        fg_type_name(d->kv_type));
     return FG_OK;
 }
 
@@ -22383,7 +22479,8 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, (uint64_t)4 << 30));
     tokens = tokens / (size_t)d->block_tokens * (size_t)d->block_tokens;
     if (tokens < (size_t)d->block_tokens * 2)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a KV pool of %zu tokens is less than two blocks of %d", tokens, d->block_tokens);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a KV pool of %zu tokens is less than two blocks of %d", tokens,
+                        d->block_tokens);
     d->kv_tokens = (int)tokens;
     d->max_context = FG__MIN(d->max_context ? d->max_context : e->model->hp.n_ctx_train, d->kv_tokens);
     return FG_OK;
@@ -22439,11 +22536,13 @@ static fg_result fg__draft_load(fg_engine *e, fg__draft *d) {
     d->model = e->desc.draft_model;
     if (d->model->vocab_only) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model was loaded with vocab_only");
     if (d->model->hp.n_vocab != n_vocab)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model has %d tokens, the model %d", d->model->hp.n_vocab, n_vocab);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model has %d tokens, the model %d", d->model->hp.n_vocab,
+                        n_vocab);
     for (i = 0; i < n_vocab; i++) {
         size_t n, m;
         const char *x = fg__vocab_piece(e->model->vocab, i, true, &n), *y = fg__vocab_piece(d->model->vocab, i, true, &m);
-        if (n != m || memcmp(x, y, n) != 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "token %d of the draft model is another one", i);
+        if (n != m || memcmp(x, y, n) != 0)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "token %d of the draft model is another one", i);
     }
     return FG_OK;
 }
@@ -22478,7 +22577,8 @@ static fg_result fg__draft_plan(fg_engine *e) {
     if (!d) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__draft_load(e, d)) != FG_OK) return r;
     if (fg_type_bytes(e->desc.kv_type, d->model->hp.head_dim) == 0)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "heads of the draft model do not fit KV blocks of type %s", fg_type_name(e->desc.kv_type));
+        return fg__fail(FG_ERROR_UNSUPPORTED, "heads of the draft model do not fit KV blocks of type %s",
+                        fg_type_name(e->desc.kv_type));
     if ((r = fg__graph_build(&d->builder, &e->env, d->model)) != FG_OK) return r;
     d->weights = (fg_weight **)fg__calloc(&e->env, d->builder.n_tensors, sizeof(fg_weight *));
     if (!d->weights) return FG_ERROR_OUT_OF_MEMORY;
@@ -22510,12 +22610,13 @@ static void fg__engine_forget(const fg_model *model, const fg_tensor *tensor) {
 }
 
 /* Packs the weights of a model's graph. */
-static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b, fg_weight **weights,
-                                 const char *what) {
+static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b,
+                                 fg_weight **weights, const char *what) {
     size_t i, n = b->n_tensors, bytes;
     fg_result r;
     for (i = 0; i < n; i++) {
-        if (!fg__engine_progress(e, (float)i / (float)n, what)) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
+        if (!fg__engine_progress(e, (float)i / (float)n, what))
+            return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
         r = e->backend->pack(e->device, &b->tensors[i], b->uses[i], &weights[i], &bytes);
         if (r != FG_OK) return r;
         if (bytes) fg__engine_forget(model, &b->tensors[i]); /* the device has a copy */
@@ -22566,7 +22667,8 @@ static fg_result fg__engine_make_flights(fg_engine *e) {
     e->native = e->caps.in_flight >= 2;
     e->candidates = e->caps.candidates >= FG_MAX_CANDIDATES && (e->native || e->desc.async != FG_ASYNC_2); /* there rows are copied */
     for (i = 0; i < 2; i++)
-        if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK) return r;
+        if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK)
+            return r;
     e->sched.halves = e->desc.async == FG_ASYNC_2;
     if (e->sched.halves) e->sched.target /= 2; /* a sequence's tokens are two passes apart */
     return FG_OK;
@@ -22598,7 +22700,8 @@ static fg_result fg__draft_make(fg_engine *e) {
     fg__draft *d = e->draft;
     fg_result r;
     if (!d) return FG_OK;
-    if ((r = fg__engine_pack(e, d->model, &d->builder, d->weights, "packing the draft model's weights")) != FG_OK) return r;
+    if ((r = fg__engine_pack(e, d->model, &d->builder, d->weights, "packing the draft model's weights")) != FG_OK)
+        return r;
     if ((r = e->backend->prepare(e->device, &d->graph, &d->plan, NULL)) != FG_OK) return r;
     if ((r = fg__kv_init(&d->kv, &e->env, d->graph.groups, d->graph.n_groups, false, 0)) != FG_OK) return r;
     d->flight.entries = (fg__pass_entry *)fg__calloc(&e->env, (size_t)e->desc.max_seqs, sizeof(fg__pass_entry));
@@ -22722,7 +22825,8 @@ static void fg__engine_make_swap(fg_engine *e) {
     int g;
     if (!e->backend->swap_blocks) return;
     for (g = 0; g < e->graph.n_groups; g++)
-        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) == FG_OK) sum += bytes * (size_t)e->graph.groups[g].n_blocks;
+        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) == FG_OK)
+            sum += bytes * (size_t)e->graph.groups[g].n_blocks;
     if (!e->desc.swap_bytes) e->desc.swap_bytes = sum;
     e->swap_byte_seconds = 0.25e-9; /* until it is known */
     e->sched.swap = fg__engine_swap;
@@ -22736,7 +22840,8 @@ static fg_result fg__engine_make(fg_engine *e) {
     if ((r = e->backend->prepare(e->device, &e->graph, &e->plan, NULL)) != FG_OK) return r;
     r = fg__kv_init(&e->kv, &e->env, e->graph.groups, e->graph.n_groups, !e->desc.no_prefix_cache, (uint64_t)e->model->n_parameters);
     if (r != FG_OK) return r;
-    if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK) return r;
+    if ((r = fg__sched_init(&e->sched, &e->env, &e->kv, &e->desc, e->graph.max_tokens, e->graph.max_rows)) != FG_OK)
+        return r;
     if ((r = fg__draft_make(e)) != FG_OK) return r;
     if ((r = fg__engine_make_flights(e)) != FG_OK) return r;
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
@@ -22772,7 +22877,8 @@ static fg_result fg__engine_new(const fg_engine_desc *desc, fg_engine **out) {
 fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine) {
     fg_engine *e;
     fg_result r;
-    if (!desc || !engine) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_engine_create needs a descriptor and a place for the engine");
+    if (!desc || !engine)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_engine_create needs a descriptor and a place for the engine");
     *engine = NULL;
     if ((r = fg__engine_new(desc, &e)) != FG_OK) return r;
     r = fg__engine_make(e);
@@ -22785,7 +22891,8 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory) {
     fg_engine *e;
     fg_result r;
     size_t i, bytes, weights = 0;
-    if (!desc || !memory) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_estimate_memory needs a descriptor and a place for the result");
+    if (!desc || !memory)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_estimate_memory needs a descriptor and a place for the result");
     memset(memory, 0, sizeof(*memory));
     if ((r = fg__engine_new(desc, &e)) != FG_OK) return r;
     r = fg__engine_plan(e);
@@ -22868,12 +22975,13 @@ void fg_engine_free(fg_engine *e) {
 
 const char *fg_version(void) { return FG_VERSION; }
 
-fg_result fg_tokenize(const fg_model *m, const char *text, size_t text_length, unsigned flags, int32_t *ids, size_t capacity,
-                      size_t *count) {
+fg_result fg_tokenize(const fg_model *m, const char *text, size_t text_length, unsigned flags, int32_t *ids,
+                      size_t capacity, size_t *count) {
     int32_t *own;
     size_t n;
     fg_result r;
-    if (!m || (!text && text_length)) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_tokenize needs a model and a text");
+    if (!m || (!text && text_length))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_tokenize needs a model and a text");
     if ((r = fg__vocab_encode(m->vocab, text ? text : "", text_length, flags, &own, &n)) != FG_OK) return r;
     if (ids && n) memcpy(ids, own, FG__MIN(n, capacity) * sizeof(int32_t));
     if (count) *count = n;
@@ -22881,8 +22989,8 @@ fg_result fg_tokenize(const fg_model *m, const char *text, size_t text_length, u
     return n <= capacity ? FG_OK : fg__fail(FG_ERROR_BUFFER_TOO_SMALL, "%zu tokens, room for %zu", n, capacity);
 }
 
-fg_result fg_detokenize(const fg_model *m, const int32_t *ids, size_t count, unsigned flags, char *text, size_t capacity,
-                        size_t *length) {
+fg_result fg_detokenize(const fg_model *m, const int32_t *ids, size_t count, unsigned flags, char *text,
+                        size_t capacity, size_t *length) {
     fg__utf8 stream;
     fg__text out;
     fg_result r;
@@ -22896,7 +23004,8 @@ fg_result fg_detokenize(const fg_model *m, const int32_t *ids, size_t count, uns
         const char *piece;
         if (ids[i] < 0 || ids[i] >= m->vocab->n_tokens) {
             fg__text_free(&out);
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "token %d is not in the vocabulary of %d", ids[i], m->vocab->n_tokens);
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "token %d is not in the vocabulary of %d", ids[i],
+                            m->vocab->n_tokens);
         }
         piece = fg__vocab_piece(m->vocab, ids[i], !(flags & FG_NO_SPECIAL), &n);
         fg__utf8_push(&stream, piece, n, &out);
@@ -22924,8 +23033,8 @@ static bool fg__chat_token(const fg_model *m, const char *name, int id, fg__chat
     return true;
 }
 
-fg_result fg_chat_format(const fg_model *m, const char *messages_json, const char *options_json, char *text, size_t capacity,
-                         size_t *length) {
+fg_result fg_chat_format(const fg_model *m, const char *messages_json, const char *options_json, char *text,
+                         size_t capacity, size_t *length) {
     fg__chat_text texts[4];
     size_t n = 0;
     fg__text out;

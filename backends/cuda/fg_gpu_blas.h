@@ -78,7 +78,8 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     if (!code) code = api->desc_set(call->desc, blas->kind->transpose_a, &transposed, sizeof(transposed));
     if (!code) code = api->layout_create(&call->weight, p->type, (uint64_t)p->k, (uint64_t)p->n, p->weight_stride);
     if (!code) code = api->layout_create(&call->acts, p->type, (uint64_t)p->k, (uint64_t)p->rows, p->acts_stride);
-    if (!code) code = api->layout_create(&call->out, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->out_stride);
+    if (!code)
+        code = api->layout_create(&call->out, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->out_stride);
     if (!code) code = api->preference_create(&call->preference);
     if (!code) code = api->preference_set(call->preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
     if (!code)
@@ -143,7 +144,8 @@ static bool fg__gpu_blas_agrees(fg__gpu_device *d, int type, fg__gpu_pointer at)
     fg__gpu_blas_product p;
     int i, j, k, wanted;
     for (i = 0; i < FG__GPU_TRY_N + FG__GPU_TRY_ROWS; i++)
-        for (k = 0; k < FG__GPU_TRY_K; k++) halves[i * FG__GPU_TRY_K + k] = fg__gpu_try_bits(type, fg__gpu_try_number(type, i, k));
+        for (k = 0; k < FG__GPU_TRY_K; k++)
+            halves[i * FG__GPU_TRY_K + k] = fg__gpu_try_bits(type, fg__gpu_try_number(type, i, k));
     p.type = type;
     p.n = FG__GPU_TRY_N, p.k = FG__GPU_TRY_K, p.rows = FG__GPU_TRY_ROWS;
     p.weight = at, p.acts = at + weights * 2, p.out = at + (weights + acts) * 2;

@@ -178,13 +178,15 @@ static fg_result fg__gpu_loader_fill(fg__gpu_loader *loader) {
     for (i = 0; i < FG__COUNT(driver->libraries) && !(own && *own) && !loader->library; i++)
         if (driver->libraries[i]) loader->library = fg__gpu_library(driver->libraries[i]);
     if (!loader->library)
-        return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s driver (%s)", driver->label, own && *own ? own : driver->libraries[0]);
+        return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s driver (%s)", driver->label,
+                        own && *own ? own : driver->libraries[0]);
     for (i = 0; i < FG__GPU_FUNCTIONS; i++) {
         fg__gpu_fn function = driver->names[i] ? fg__gpu_symbol(loader->library, driver->names[i]) : NULL;
         if (!function && driver->names[i] && strcmp(driver->names[i], "hipGetDevicePropertiesR0600") == 0)
             function = fg__gpu_symbol(loader->library, "hipGetDeviceProperties"); /* before ROCm 6 */
         if (!function && driver->names[i])
-            return fg__fail(FG_ERROR_NOT_FOUND, "the %s driver has no %s: it is too old", driver->label, driver->names[i]);
+            return fg__fail(FG_ERROR_NOT_FOUND, "the %s driver has no %s: it is too old", driver->label,
+                            driver->names[i]);
         memcpy((char *)&loader->api + (size_t)i * sizeof(function), &function, sizeof(function));
     }
     return FG_OK;
@@ -302,7 +304,8 @@ static bool fg__gpu_is_fatal(int code) {
 static fg_result fg__gpu_check(fg__gpu_device *d, int code, const char *what) {
     const char *label = d->loader.driver->label;
     if (!code) return FG_OK;
-    if (code == FG__GPU_OUT_OF_MEMORY) return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s: %s is out of memory", what, d->name);
+    if (code == FG__GPU_OUT_OF_MEMORY)
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s: %s is out of memory", what, d->name);
     if (!fg__gpu_is_fatal(code)) return fg__fail(FG_ERROR_DEVICE, "%s: %s error %d", what, label, code);
     d->lost = true;
     return fg__fail(FG_ERROR_DEVICE, "%s: the device was lost (%s error %d)", what, label, code);
@@ -311,7 +314,8 @@ static fg_result fg__gpu_check(fg__gpu_device *d, int code, const char *what) {
 /* Every function of the table begins with this and ends with fg__gpu_leave, also where it fails: the thread's own context
    is as before when they return. */
 static fg_result fg__gpu_enter(fg__gpu_device *d) {
-    if (!d->loader.driver->is_hip) return fg__gpu_check(d, d->api.context_push(d->context), "entering the device's context");
+    if (!d->loader.driver->is_hip)
+        return fg__gpu_check(d, d->api.context_push(d->context), "entering the device's context");
     if (d->api.get_device(&d->before)) d->before = 0;
     return fg__gpu_check(d, d->api.set_device(d->handle), "choosing the device");
 }
@@ -332,7 +336,8 @@ static fg_result fg__gpu_take(fg__gpu_device *d, size_t bytes, fg__gpu_range *ra
     if ((r = fg__gpu_check(d, d->api.memory_info(&room, &total), "asking for free memory")) != FG_OK) return r;
     spare = FG__MIN(spare, total / 64);
     if (range->bytes > room || room - range->bytes < spare)
-        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->name, (double)range->bytes / 1048576.0);
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->name,
+                        (double)range->bytes / 1048576.0);
     return fg__gpu_check(d, d->api.memory_alloc(&range->at, range->bytes), "device memory");
 }
 
@@ -409,7 +414,8 @@ static fg__gpu_pointer fg__gpu_blocks_at(const fg__gpu_blocks *blocks, size_t pl
 }
 
 /* Between a stage and the device: `bytes` of the blocks from `place` on. */
-static fg_result fg__gpu_stage_move(fg__gpu_device *d, fg__gpu_stage *stage, const fg__gpu_blocks *blocks, size_t place, size_t bytes, bool out) {
+static fg_result fg__gpu_stage_move(fg__gpu_device *d, fg__gpu_stage *stage, const fg__gpu_blocks *blocks, size_t place,
+                                    size_t bytes, bool out) {
     size_t done, n;
     fg_result r;
     for (done = 0; done < bytes; done += n) {
@@ -537,7 +543,8 @@ static bool fg__gpu_find_isa(const fg__gpu_api *api, int device, char *isa, size
     for (i = 256; i + 64 < sizeof(properties.bytes); i++) /* the device's own name comes first */
         if (memcmp(properties.bytes + i, "gfx", 3) == 0) break;
     if (i + 64 >= sizeof(properties.bytes)) return false;
-    for (n = 0; n + 1 < size && n < 32 && properties.bytes[i + n] && properties.bytes[i + n] != ':'; n++) isa[n] = properties.bytes[i + n];
+    for (n = 0; n + 1 < size && n < 32 && properties.bytes[i + n] && properties.bytes[i + n] != ':'; n++)
+        isa[n] = properties.bytes[i + n];
     isa[n] = 0;
     return true;
 }
@@ -560,7 +567,8 @@ static fg_result fg__gpu_describe(fg__gpu_device *d, int index) {
         if (r != FG_OK) return r;
     }
     d->attributes[FG__GPU_SHARED_MOST] = FG__MAX(d->attributes[FG__GPU_SHARED_MOST], d->attributes[FG__GPU_SHARED_BYTES]);
-    if (!driver->is_hip) snprintf(d->isa, sizeof(d->isa), "sm_%d%d", d->attributes[FG__GPU_MAJOR], d->attributes[FG__GPU_MINOR]);
+    if (!driver->is_hip)
+        snprintf(d->isa, sizeof(d->isa), "sm_%d%d", d->attributes[FG__GPU_MAJOR], d->attributes[FG__GPU_MINOR]);
     else if (!fg__gpu_find_isa(&d->api, d->handle, d->isa, sizeof(d->isa)))
         return fg__fail(FG_ERROR_UNSUPPORTED, "%s does not tell its instruction set", d->name);
     return FG_OK;
@@ -577,10 +585,12 @@ static fg_result fg__gpu_choose(fg__gpu_device *d, const char *wanted) {
     snprintf(d->name, sizeof(d->name), "%s", label);
     if ((r = fg__gpu_check(d, d->api.device_count(&n), "counting devices")) != FG_OK) return r;
     if (n < 1) return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device", label);
-    if (by_number && (number < 0 || number >= n)) return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device %ld, only %d", label, number, n);
+    if (by_number && (number < 0 || number >= n))
+        return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device %ld, only %d", label, number, n);
     for (i = by_number ? (int)number : 0; i < n; i++) {
         if ((r = fg__gpu_describe(d, i)) != FG_OK) return r;
-        if (by_number || !wanted || !*wanted || strstr(d->name, wanted) || strstr(wanted, d->name) == wanted) return FG_OK;
+        if (by_number || !wanted || !*wanted || strstr(d->name, wanted) || strstr(wanted, d->name) == wanted)
+            return FG_OK;
     }
     return fg__fail(FG_ERROR_NOT_FOUND, "no %s device has '%s' in its name", label, wanted);
 }
@@ -633,7 +643,8 @@ static int fg__gpu_suits(const fg__gpu_device *d, const char *target) {
                                                  {"gfx906", "gfx9-generic"}, {"gfx909", "gfx9-generic"}, {"gfx90c", "gfx9-generic"}};
         size_t i;
         for (i = 0; i < FG__COUNT(generic); i++)
-            if (strncmp(d->isa, generic[i][0], strlen(generic[i][0])) == 0 && strcmp(target, generic[i][1]) == 0) return 500;
+            if (strncmp(d->isa, generic[i][0], strlen(generic[i][0])) == 0 && strcmp(target, generic[i][1]) == 0)
+                return 500;
         return 0;
     }
     if (strncmp(target, "sm_", 3) == 0) {
@@ -653,7 +664,8 @@ static fg_result fg__gpu_try_image(fg__gpu_device *d, const fg__gpu_image *image
     int code = 0;
     if (!bytes) return FG_ERROR_OUT_OF_MEMORY;
     bytes[image->bytes] = 0; /* PTX is text */
-    if (!fg__gpu_unpack_image(image, bytes)) r = fg__fail(FG_ERROR_DEVICE, "the kernels for %s are damaged", image->target);
+    if (!fg__gpu_unpack_image(image, bytes))
+        r = fg__fail(FG_ERROR_DEVICE, "the kernels for %s are damaged", image->target);
     else code = d->api.module_load(&d->module, bytes);
     fg__free(&d->env, bytes);
     if (code) d->module = NULL;
@@ -665,8 +677,8 @@ static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *ima
     int best, score, limit = 1 << 30, i;
     fg_result r = FG_OK;
     if (n < 1)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "no %s kernels were built in: ./build.sh %s makes them", d->loader.driver->label,
-                        d->loader.driver->name);
+        return fg__fail(FG_ERROR_UNSUPPORTED, "no %s kernels were built in: ./build.sh %s makes them",
+                        d->loader.driver->label, d->loader.driver->name);
     for (;;) {
         for (best = -1, score = 0, i = 0; i < n; i++) {
             int suits = fg__gpu_suits(d, images[i].target);
@@ -748,8 +760,8 @@ static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, in
     return r;
 }
 
-static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image *images, int n_images, const fg_device_desc *desc,
-                              fg_device **out) {
+static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image *images, int n_images,
+                              const fg_device_desc *desc, fg_device **out) {
     fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
     fg__gpu_device *d = (fg__gpu_device *)fg__calloc(&env, 1, sizeof(fg__gpu_device));
     fg_result r;
@@ -918,7 +930,8 @@ static fg_result fg__gpu_weight_fill(fg__gpu_device *d, fg__gpu_weight *w) {
     return r;
 }
 
-static fg_result fg__gpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **out, size_t *bytes) {
+static fg_result fg__gpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **out,
+                              size_t *bytes) {
     fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
     fg__gpu_weight described, *w;
     fg_result r = fg__gpu_weight_describe(tensor, use, &described);
@@ -1049,18 +1062,21 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
     for (i = 0; i < graph->n_groups; i++) {
         const fg_group *group = &graph->groups[i];
         if ((r = fg__graph_check_group(group, FG__GPU_KV_TYPES, plan->device->loader.driver->label)) != FG_OK) return r;
-        if (group->head_dim > FG_GPU_MAX_HEAD_DIM) return fg__fail(FG_ERROR_UNSUPPORTED, "GPU backends have no heads of %d", group->head_dim);
+        if (group->head_dim > FG_GPU_MAX_HEAD_DIM)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "GPU backends have no heads of %d", group->head_dim);
         words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
     }
     if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens or tables of so many blocks are too large for a GPU", graph->max_tokens);
+        return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens or tables of so many blocks are too large for a GPU",
+                        graph->max_tokens);
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
         if (op->type < 0 || op->type >= FG_OP_COUNT || op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM ||
             op->type == FG_OP_STATE_SCAN || op->type == FG_OP_ALLREDUCE || op->type == FG_OP_COPY_BLOCKS)
             return fg__fail(FG_ERROR_UNSUPPORTED, "GPU backends have no op %s", fg__op_name(op->type));
         if (!fg__graph_check_op(graph, op, measure))
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i, fg__op_name(op->type));
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
+                            fg__op_name(op->type));
         if (op->type == FG_OP_SAMPLE) plan->sample_op = i;
     }
     return FG_OK;
@@ -1078,7 +1094,8 @@ static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
     int heads = op->n_head / op->n_kv_head, i;
     fg__gpu_set *set;
     for (i = 0; i < plan->n_sets; i++)
-        if (plan->sets[i].group == op->group && plan->sets[i].heads == heads && (plan->sets[i].low > 1) == wide) return i;
+        if (plan->sets[i].group == op->group && plan->sets[i].heads == heads && (plan->sets[i].low > 1) == wide)
+            return i;
     if (plan->n_sets == FG__GPU_SETS) return -1;
     set = &plan->sets[plan->n_sets];
     set->group = op->group;
@@ -1118,14 +1135,16 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         const fg_op *op = &graph->ops[i];
         if (op->type == FG_OP_ATTENTION &&
             (fg__gpu_set_of(plan, op, false) < 0 || (fg__gpu_wide_of(plan, op) >= 0 && fg__gpu_set_of(plan, op, true) < 0)))
-            return fg__fail(FG_ERROR_UNSUPPORTED, "the model has more kinds of attention than GPU backends have room for");
+            return fg__fail(FG_ERROR_UNSUPPORTED,
+                            "the model has more kinds of attention than GPU backends have room for");
         if (op->type != FG_OP_GEMM) continue;
         rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
         plan->acts_k = FG__MAX(plan->acts_k, op->k);
         plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
         if (rows >= FG__GPU_BLAS_FROM && plan->device->blas.ready) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
-            if (op->src2 >= 0 && op->src2 == op->dst) plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
+            if (op->src2 >= 0 && op->src2 == op->dst)
+                plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
         }
     }
     plan->acts_bytes = fg__round_up((size_t)plan->acts_k, FG_GPU_ACTS_ALIGN) * fg__round_up((size_t)plan->acts_rows, FG_GPU_ACTS_ALIGN) * 2;
@@ -1142,7 +1161,8 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         fg__gpu_set *set = &plan->sets[i];
         fg__gpu_size_set(plan, set);
         at = (at + 3) / 4 * 4;
-        if ((int64_t)set->most.items * 8 > (1 << 29) - at) return fg__fail(FG_ERROR_UNSUPPORTED, "passes with so much attention are too large");
+        if ((int64_t)set->most.items * 8 > (1 << 29) - at)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "passes with so much attention are too large");
         set->items_at = at, at += set->most.items * (int)(sizeof(fg_gpu_attn_item) / 4);
         set->merges_at = at, at += set->most.merges * (int)(sizeof(fg_gpu_attn_merge) / 4);
     }
@@ -1190,10 +1210,12 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, row_bytes, &plan->rows)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->tops_bytes, &plan->tops)) != FG_OK) return r;
-    if ((r = fg__gpu_take(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
+    if ((r = fg__gpu_take(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK)
+        return r;
     if ((r = fg__gpu_take(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &plan->pairs)) != FG_OK) return r;
     for (i = 0; i < graph->n_groups; i++)
-        if ((r = fg__gpu_take(d, plan->block_bytes[i] * (size_t)graph->groups[i].n_blocks, &plan->pools[i])) != FG_OK) return r;
+        if ((r = fg__gpu_take(d, plan->block_bytes[i] * (size_t)graph->groups[i].n_blocks, &plan->pools[i])) != FG_OK)
+            return r;
     for (i = 0; i < FG__GPU_BLOCKS; i++) {
         if ((r = fg__gpu_take_host(d, plan->batch_words * 4, &at)) != FG_OK) return r;
         plan->batches[i].at = (int32_t *)at;
@@ -1204,7 +1226,8 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
         plan->host_logits[i] = (float *)at;
         if ((r = fg__gpu_take_host(d, (size_t)graph->max_rows * sizeof(fg_row_candidates), &at)) != FG_OK) return r;
         plan->host_candidates[i] = (fg_row_candidates *)at;
-        if (plan->sample_op >= 0 && (r = fg__gpu_take(d, fg__gpu_logits_bytes(plan), &plan->logits[i])) != FG_OK) return r;
+        if (plan->sample_op >= 0 && (r = fg__gpu_take(d, fg__gpu_logits_bytes(plan), &plan->logits[i])) != FG_OK)
+            return r;
     }
     if ((r = fg__gpu_take_host(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &at)) != FG_OK) return r;
     plan->host_pairs = (int32_t *)at;
@@ -1224,7 +1247,8 @@ static fg__gpu_pointer fg__gpu_word(const fg__gpu_plan *plan, int word) { return
 static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
     const fg__gpu_weight *w = fg__gpu_weight_of(plan, op->weight);
     fg__gpu_pointer count = fg__gpu_word(plan, step->per_row ? 1 : 0);
-    if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a vector for its matrix", fg__op_name(op->type));
+    if (w->vector)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a vector for its matrix", fg__op_name(op->type));
     step->kernel = fg_gpu_weight_kernel((int)w->type, FG_GPU_EMBED);
     if (op->type == FG_OP_EMBED) {
         fg_gpu_embed_args *a = &step->args.embed;
@@ -1360,7 +1384,8 @@ static fg_result fg__gpu_check_vectors(const fg__gpu_plan *plan, const fg_op *op
     vectors[2] = op->bias;
     for (i = 0; i < 3; i++)
         if (vectors[i] >= 0 && !fg__gpu_weight_of(plan, vectors[i])->vector)
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a matrix where a vector belongs", fg__op_name(op->type));
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a matrix where a vector belongs",
+                            fg__op_name(op->type));
     return FG_OK;
 }
 
@@ -1387,7 +1412,8 @@ static fg_result fg__gpu_make_steps(fg__gpu_plan *plan) {
 /* ---- The batch block. ---- */
 
 /* Cuts the pieces of a set into turns: the partial sums of each begin at row 0. */
-static void fg__gpu_cut_turns(fg__gpu_set *set, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges, const fg_gpu_attn_counts *n) {
+static void fg__gpu_cut_turns(fg__gpu_set *set, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges,
+                              const fg_gpu_attn_counts *n) {
     int32_t item = 0, merge = 0, first_row = 0, rows;
     set->turns = 1;
     set->first_item[0] = set->first_merge[0] = 0;
@@ -1443,7 +1469,8 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     memcpy(to + plan->tokens_at, batch->tokens, n);
     memcpy(to + plan->positions_at, batch->positions, n);
     if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
-    if (batch->draws && batch->n_rows) memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
+    if (batch->draws && batch->n_rows)
+        memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
     for (i = 0; i < plan->graph->n_groups; i++) {
         memcpy(to + plan->slots_at[i], batch->slots[i], n);
         memcpy(to + plan->tables_at[i], batch->tables[i], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
@@ -1471,7 +1498,9 @@ static fg_result fg__gpu_send_batch(fg__gpu_plan *plan, const fg__gpu_batch *to,
     for (i = 0; i < plan->n_sets && r == FG_OK; i++) {
         const fg__gpu_set *set = &plan->sets[i];
         r = fg__gpu_send_words(plan, to, set->items_at, (size_t)set->first_item[set->turns] * sizeof(fg_gpu_attn_item) / 4);
-        if (r == FG_OK) r = fg__gpu_send_words(plan, to, set->merges_at, (size_t)set->first_merge[set->turns] * sizeof(fg_gpu_attn_merge) / 4);
+        if (r == FG_OK)
+            r = fg__gpu_send_words(plan, to, set->merges_at,
+                                   (size_t)set->first_merge[set->turns] * sizeof(fg_gpu_attn_merge) / 4);
     }
     return r;
 }
@@ -1520,10 +1549,12 @@ static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
 #include "fg_gpu_special.h"
 
 /* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library; FG__GPU_BYTES. */
-static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, int type) {
+static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a,
+                                     int type) {
     fg_gpu_acts_args acts;
     fg_result r;
-    if (l->acts_slot == step->src && l->acts_col == step->src_col && l->acts_k == a->k && l->acts_type == type) return FG_OK;
+    if (l->acts_slot == step->src && l->acts_col == step->src_col && l->acts_k == a->k && l->acts_type == type)
+        return FG_OK;
     memset(&acts, 0, sizeof(acts));
     acts.src = a->src;
     acts.acts = a->acts;
@@ -1544,7 +1575,8 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
 
 /* A product by the library, then what is added to it. What the library refuses is done by our kernels, now and from then on: *done
    is false then. */
-static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, bool *done) {
+static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a,
+                                     bool *done) {
     fg__gpu_plan *plan = l->plan;
     fg__gpu_device *d = plan->device;
     bool in_place = !a->src2 || a->src2 != a->dst;
@@ -1832,7 +1864,8 @@ static fg_result fg__gpu_feed(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_ba
     int i;
     if (!batch->feed || batch->first_op > 0) return FG_OK;
     for (i = 0; i < batch->n_tokens; i++)
-        if (batch->feed[i] >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
+        if (batch->feed[i] >= plan->graph->max_rows)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
     memcpy(to->at + plan->feed_at, batch->feed, (size_t)batch->n_tokens * sizeof(int32_t));
     if ((r = fg__gpu_send_words(plan, to, plan->feed_at, (size_t)batch->n_tokens)) != FG_OK) return r;
     memset(&l, 0, sizeof(l));
@@ -1899,7 +1932,8 @@ static fg_result fg__gpu_submit(fg_device *handle, fg_plan *plan_handle, const f
     fg_result r;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
-    if (plan->n_submitted - plan->n_waited >= FG__GPU_BLOCKS) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
+    if (plan->n_submitted - plan->n_waited >= FG__GPU_BLOCKS)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
     if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
     r = fg__gpu_pass(plan, to, batch);
@@ -1940,7 +1974,8 @@ static fg_result fg__gpu_read_logits(fg_device *handle, fg_plan *plan_handle, in
     return fg__gpu_read(handle, &plan->logits[turn], (size_t)row * (size_t)n * sizeof(float), logits, (size_t)n * sizeof(float));
 }
 
-static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host,
+                                   bool out) {
     fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
     size_t bytes = (size_t)n_rows * (size_t)plan->graph->slots[slot].width * sizeof(float);
     return out ? fg__gpu_read(handle, &plan->memory, plan->slot_at[slot], host, bytes)
@@ -2003,8 +2038,8 @@ static fg_result fg__gpu_copy_blocks(fg_device *handle, fg_plan *plan_handle, co
 }
 
 /* A block in host memory is as on the device: of each layer K, then V. */
-static fg_result fg__gpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
-                                     size_t *block_bytes) {
+static fg_result fg__gpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
+                                     void *host, bool out, size_t *block_bytes) {
     fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
     fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
     const fg_group *g = &plan->graph->groups[group];
@@ -2014,7 +2049,8 @@ static fg_result fg__gpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, in
     if (block_bytes) *block_bytes = plan->block_bytes[group];
     if (!host || n < 1) return FG_OK;
     for (i = 0; i < n; i++)
-        if (blocks[i] < 0 || blocks[i] >= g->n_blocks) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
+        if (blocks[i] < 0 || blocks[i] >= g->n_blocks)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
     list.base = plan->pools[group].at;
     list.stride = list.bytes = plan->block_bytes[group];
     list.numbers = blocks;

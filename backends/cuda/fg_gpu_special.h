@@ -65,7 +65,8 @@ static fg_result fg__gpu_proof_run(fg__gpu_device *d, int kernel, const fg_gpu_l
     fg_result r;
     memset(&acts, 0, sizeof(acts));
     memset(&a, 0, sizeof(a));
-    for (i = 0; i < rows * FG__GPU_PROOF_K; i++) floats[i] = fg__gpu_proof_src(i / FG__GPU_PROOF_K, i % FG__GPU_PROOF_K);
+    for (i = 0; i < rows * FG__GPU_PROOF_K; i++)
+        floats[i] = fg__gpu_proof_src(i / FG__GPU_PROOF_K, i % FG__GPU_PROOF_K);
     memcpy(d->stages[0].at + weight + src, &rows, sizeof(rows));
     a.weight = at;
     a.layout = *layout;
@@ -146,10 +147,12 @@ static void fg__gpu_special_open(fg__gpu_plan *plan) {
     fg__gpu_device *d = plan->device;
     const fg_graph *graph = plan->graph;
     int i;
-    if (d->options.plain_products || fg_gpu_product_for(graph->max_tokens, d->options.invariant) < FG_GPU_GEMM16) return;
+    if (d->options.plain_products || fg_gpu_product_for(graph->max_tokens, d->options.invariant) < FG_GPU_GEMM16)
+        return;
     if (!d->loader.driver->is_hip && fg_gpu_product_for(graph->max_tokens, 0) != FG_GPU_GEMM128) return;
     for (i = 0; i < graph->n_ops; i++)
-        if (graph->ops[i].type == FG_OP_GEMM && !d->lost) fg__gpu_prove(d, fg__gpu_weight_of(plan, graph->ops[i].weight)->type);
+        if (graph->ops[i].type == FG_OP_GEMM && !d->lost)
+            fg__gpu_prove(d, fg__gpu_weight_of(plan, graph->ops[i].weight)->type);
 }
 
 #endif /* FG_GPU_SPECIAL_H */

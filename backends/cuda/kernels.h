@@ -327,7 +327,8 @@ FG_GPU_FN int fg_gpu_byte_kernel(int type, int rows) {
    on how many there are: one kind of product serves all. In place of gemm128 there may be gemmwg, by products of warpgroups
    (Hopper), which add up in an order of their own. */
 FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
-    if (rows <= 8 && !invariant) return rows <= 1 ? FG_GPU_GEMV1 : rows <= 2 ? FG_GPU_GEMV2 : rows <= 4 ? FG_GPU_GEMV4 : FG_GPU_GEMV8;
+    if (rows <= 8 && !invariant)
+        return rows <= 1 ? FG_GPU_GEMV1 : rows <= 2 ? FG_GPU_GEMV2 : rows <= 4 ? FG_GPU_GEMV4 : FG_GPU_GEMV8;
     return rows <= 16 ? FG_GPU_GEMM16 : rows <= 64 ? FG_GPU_GEMM64 : FG_GPU_GEMM128;
 }
 
@@ -417,8 +418,10 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
             heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
     }
-    if (kernel == FG_GPU_KERNEL_norm) return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
-    if (kernel == FG_GPU_KERNEL_acts) return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+    if (kernel == FG_GPU_KERNEL_norm)
+        return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+    if (kernel == FG_GPU_KERNEL_acts)
+        return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
     if (kernel == FG_GPU_KERNEL_finish) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
@@ -498,7 +501,8 @@ FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_most(int32_t tokens, int32_t seqs, int3
 /* Lists the pieces of attention of the sequences that have from `low` to `high` queries in this pass, for a kernel that has `rows`
    queries in a workgroup, behind what *n counts already. cu_q, kv_len as in fg_batch; window 0: none. With items NULL it only
    counts. Pieces depend on a token's position alone, so a query's sums are the same in every batch. */
-FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window, int32_t rows,
+FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads,
+                               int32_t window, int32_t rows,
                                int32_t low, int32_t high, fg_gpu_attn_counts *n, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
     int32_t s, t, tile = heads >= rows ? 1 : rows / heads;
     for (s = 0; s < n_seqs; s++) {
@@ -533,8 +537,8 @@ FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_
 }
 
 /* All sequences, for `attention`. */
-FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_plan(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads, int32_t window,
-                                              fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
+FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_plan(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads,
+                                              int32_t window, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
     fg_gpu_attn_counts n = {0, 0, 0};
     fg_gpu_attn_add(n_seqs, cu_q, kv_len, heads, window, FG_GPU_ATTN_ROWS, 1, 0x7FFFFFFF, &n, items, merges);
     return n;

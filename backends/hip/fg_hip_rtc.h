@@ -31,7 +31,8 @@ static fg_result fg__hip_rtc_find(const fg__gpu_device *d, fg__hip_rtc *rtc) {
     size_t i;
     memset(rtc, 0, sizeof(*rtc));
     if (own && *own) rtc->library = fg__gpu_library(own);
-    for (i = 0; i < FG__COUNT(libraries) && !(own && *own) && !rtc->library; i++) rtc->library = fg__gpu_library(libraries[i]);
+    for (i = 0; i < FG__COUNT(libraries) && !(own && *own) && !rtc->library; i++)
+        rtc->library = fg__gpu_library(libraries[i]);
     for (i = 0; i < FG__COUNT(fg__hip_rtc_names); i++) {
         fg__gpu_fn function = NULL;
         if (rtc->library || !(own && *own))
@@ -49,7 +50,8 @@ static fg_result fg__hip_rtc_fail(const fg__gpu_device *d, const fg__hip_rtc *rt
     size_t bytes = 0;
     char *text = NULL;
     fg_result r;
-    if (program && !rtc->log_bytes(program, &bytes) && bytes > 0 && bytes < 1 << 24) text = (char *)fg__calloc(&d->env, bytes + 1, 1);
+    if (program && !rtc->log_bytes(program, &bytes) && bytes > 0 && bytes < 1 << 24)
+        text = (char *)fg__calloc(&d->env, bytes + 1, 1);
     if (text && rtc->log(program, text)) text[0] = 0;
     r = fg__fail(FG_ERROR_UNSUPPORTED, "HIPRTC does not compile the kernels for %s: error %d%s%.300s", d->isa, code, text && *text ? ", " : "",
                  text ? text : "");
@@ -93,7 +95,8 @@ static fg_result fg__hip_compile(fg__gpu_device *d, const fg__gpu_image *image) 
                 d->isa);
         source = (char *)fg__malloc(&d->env, image->bytes + 1, 1);
         if (!source) r = FG_ERROR_OUT_OF_MEMORY;
-        else if (!fg__gpu_unpack_image(image, (uint8_t *)source)) r = fg__fail(FG_ERROR_DEVICE, "the source of the kernels is damaged");
+        else if (!fg__gpu_unpack_image(image, (uint8_t *)source))
+            r = fg__fail(FG_ERROR_DEVICE, "the source of the kernels is damaged");
         else {
             source[image->bytes] = 0;
             r = fg__hip_rtc_build(d, &rtc, source);

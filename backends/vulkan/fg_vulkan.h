@@ -737,7 +737,8 @@ static int fg__vk_queue_family(const fg__vk_api *api, void *physical) {
 }
 
 /* What a device is; false: it lacks something that we need. */
-static bool fg__vk_describe(const fg__vk_api *api, void *physical, fg__vk_properties *properties, int *subgroup, uint64_t *max_allocation) {
+static bool fg__vk_describe(const fg__vk_api *api, void *physical, fg__vk_properties *properties, int *subgroup,
+                            uint64_t *max_allocation) {
     fg__vk_subgroup_properties groups;
     fg__vk_maintenance_3_properties more;
     memset(&groups, 0, sizeof(groups));
@@ -792,13 +793,15 @@ static fg_result fg__vk_choose(fg__vk_device *d, const char *wanted) {
     int n = fg__vk_devices(&d->loader, devices), i;
     if (n == 0) return fg__fail(FG_ERROR_NOT_FOUND, "no device has Vulkan 1.2 with subgroup arithmetic");
     if (wanted && *wanted && !*end) {
-        if (number < 0 || number >= n) return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan device %ld, only %d", number, n);
+        if (number < 0 || number >= n)
+            return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan device %ld, only %d", number, n);
         d->physical = devices[number];
     }
     for (i = 0; i < n && !d->physical; i++) {
         fg__vk_describe(&d->loader.api, devices[i], &d->properties, &d->subgroup, &d->max_allocation);
         /* a name as in fg_device_caps begins with the device's own */
-        if (!wanted || !*wanted || strstr(d->properties.name, wanted) || strstr(wanted, d->properties.name) == wanted) d->physical = devices[i];
+        if (!wanted || !*wanted || strstr(d->properties.name, wanted) || strstr(wanted, d->properties.name) == wanted)
+            d->physical = devices[i];
     }
     if (!d->physical) return fg__fail(FG_ERROR_NOT_FOUND, "no Vulkan device has '%s' in its name", wanted);
     fg__vk_describe(&d->loader.api, d->physical, &d->properties, &d->subgroup, &d->max_allocation);
@@ -928,8 +931,10 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     features.next = fg__vk_link_extras(&extras, has);
     d->loader.api.GetPhysicalDeviceFeatures2(d->physical, &features);
     if (!extras.half.half || !extras.storage.storage) has &= ~(uint32_t)(FG_VULKAN_HALF | FG_VULKAN_MATRIX);
-    if (!extras.matrix.matrix || !extras.model.model || !extras.size.control || !extras.size.full) has &= ~(uint32_t)FG_VULKAN_MATRIX;
-    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_fixed_size(d))) has &= ~(uint32_t)FG_VULKAN_MATRIX;
+    if (!extras.matrix.matrix || !extras.model.model || !extras.size.control || !extras.size.full)
+        has &= ~(uint32_t)FG_VULKAN_MATRIX;
+    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_fixed_size(d)))
+        has &= ~(uint32_t)FG_VULKAN_MATRIX;
     if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
     fast = d->properties.device_type == 4 ? 0 : has;
     if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
@@ -966,10 +971,12 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
     extras.model.model = extras.size.control = extras.size.full = extras.matrix.matrix = (d->rungs & FG_VULKAN_MATRIX) != 0;
     extras.dot.dot = (d->rungs & FG_VULKAN_DOT) != 0;
     d->api = d->loader.api;
-    if ((r = fg__vk_check(d, d->api.CreateDevice(d->physical, &info, NULL, &d->handle), "vkCreateDevice")) != FG_OK) return r;
+    if ((r = fg__vk_check(d, d->api.CreateDevice(d->physical, &info, NULL, &d->handle), "vkCreateDevice")) != FG_OK)
+        return r;
     for (i = FG__VK_INSTANCE_FUNCTIONS; i < n; i++) {
         fg_vulkan_fn function = d->api.GetDeviceProcAddr(d->handle, fg__vk_names[i]);
-        if (!function && i < n - FG__VK_EXTENSION_FUNCTIONS) return fg__fail(FG_ERROR_DEVICE, "the Vulkan driver has no %s", fg__vk_names[i]);
+        if (!function && i < n - FG__VK_EXTENSION_FUNCTIONS)
+            return fg__fail(FG_ERROR_DEVICE, "the Vulkan driver has no %s", fg__vk_names[i]);
         fg__vk_set_function(&d->api, i, function);
     }
     if (!d->api.CmdPushDescriptorSetKHR) d->rungs &= ~(uint32_t)FG_VULKAN_PUSH;
@@ -1044,10 +1051,12 @@ static fg_result fg__vk_chunk_fill(fg__vk_device *d, fg__vk_chunk *chunk) {
     info.type = FG__VK_BUFFER_INFO;
     info.bytes = chunk->bytes;
     info.usage = FG__VK_BUFFER_USAGE;
-    if ((r = fg__vk_check(d, d->api.CreateBuffer(d->handle, &info, NULL, &chunk->buffer), "a buffer")) != FG_OK) return r;
+    if ((r = fg__vk_check(d, d->api.CreateBuffer(d->handle, &info, NULL, &chunk->buffer), "a buffer")) != FG_OK)
+        return r;
     d->api.GetBufferMemoryRequirements(d->handle, chunk->buffer, &needs);
     if (needs.bytes > fg__vk_room(d, chunk->kind))
-        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->properties.name, (double)needs.bytes / 1048576.0);
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->properties.name,
+                        (double)needs.bytes / 1048576.0);
     if (!(needs.types >> d->memory_types[chunk->kind] & 1))
         return fg__fail(FG_ERROR_UNSUPPORTED, "%s has no memory for such buffers", d->properties.name);
     memset(&allocate, 0, sizeof(allocate));
@@ -1067,8 +1076,8 @@ static fg_result fg__vk_chunk_new(fg__vk_device *d, int kind, size_t bytes, fg__
     fg__vk_chunk *chunk;
     fg_result r;
     if (bytes > d->max_allocation)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "%s allocates no more than %llu MiB at once, %zu are needed", d->properties.name,
-                        (unsigned long long)(d->max_allocation >> 20), bytes >> 20);
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%s allocates no more than %llu MiB at once, %zu are needed",
+                        d->properties.name, (unsigned long long)(d->max_allocation >> 20), bytes >> 20);
     chunk = (fg__vk_chunk *)fg__calloc(&d->env, 1, sizeof(fg__vk_chunk));
     if (!chunk) return FG_ERROR_OUT_OF_MEMORY;
     chunk->kind = kind;
@@ -1116,7 +1125,8 @@ static fg_result fg__vk_begin(fg__vk_device *d, void *commands, uint32_t flags) 
     return fg__vk_check(d, d->api.BeginCommandBuffer(commands, &info), "recording commands");
 }
 
-static void fg__vk_barrier(fg__vk_device *d, void *commands, uint32_t from_stage, uint32_t from, uint32_t to_stage, uint32_t to) {
+static void fg__vk_barrier(fg__vk_device *d, void *commands, uint32_t from_stage, uint32_t from, uint32_t to_stage,
+                           uint32_t to) {
     fg__vk_barrier_info info;
     memset(&info, 0, sizeof(info));
     info.type = FG__VK_BARRIER_INFO;
@@ -1471,7 +1481,8 @@ static void fg__vk_block(fg_type type, int64_t *elements, int64_t *bytes) {
     while (!(*bytes = fg_type_bytes(type, *elements))) *elements *= 2;
 }
 
-static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor *tensor, fg_op_type use, fg__vk_weight *w) {
+static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor *tensor, fg_op_type use,
+                                        fg__vk_weight *w) {
     int64_t elements, bytes, words, tail = 0, row_bytes;
     int odd_at, n_odd;
     memset(w, 0, sizeof(*w));
@@ -1483,7 +1494,8 @@ static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor 
     if (tensor->n_dims < 1 || tensor->n_dims > 2 || w->k < 1 || w->n < 1 || w->k > 1 << 28 || w->n > 1 << 28)
         return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
     row_bytes = fg_type_bytes(tensor->type, w->k);
-    if (!row_bytes) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' has a type or width we do not know", tensor->name);
+    if (!row_bytes)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' has a type or width we do not know", tensor->name);
     if (tensor->bytes / (size_t)row_bytes < (size_t)w->n)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "tensor '%s' is shorter than its dimensions", tensor->name);
     if (w->vector) {
@@ -1500,7 +1512,8 @@ static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor 
     w->tail_at = (int)words;
     w->stride = (int)(words + tail);
     w->rows_per_piece = (int)FG__MIN(w->n, (int64_t)(d->max_range / 4) / w->stride);
-    if (w->rows_per_piece < 1) return fg__fail(FG_ERROR_UNSUPPORTED, "a row of '%s' is more than the device sees at once", tensor->name);
+    if (w->rows_per_piece < 1)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "a row of '%s' is more than the device sees at once", tensor->name);
     w->n_pieces = (int)((w->n + w->rows_per_piece - 1) / w->rows_per_piece);
     return FG_OK;
 }
@@ -1578,7 +1591,8 @@ static fg_result fg__vk_weight_fill(fg__vk_device *d, fg__vk_weight *w) {
     return r;
 }
 
-static fg_result fg__vk_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **out, size_t *bytes) {
+static fg_result fg__vk_pack(fg_device *handle, const fg_tensor *tensor, fg_op_type use, fg_weight **out,
+                             size_t *bytes) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_weight described, *w;
     fg_result r = fg__vk_weight_describe(d, tensor, use, &described);
@@ -1720,7 +1734,8 @@ static int fg__vk_part_of(const fg__vk_slot *slot, int first, int n) {
 }
 
 /* Calls `visit` for the columns that an op names. */
-static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, int first, int n, bool gemm), void *user) {
+static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, int first, int n, bool gemm),
+                         void *user) {
     int q = op->n_head * op->head_dim, kv = op->n_kv_head * op->head_dim;
     if (op->type == FG_OP_ROPE_KV) {
         visit(user, op->src, op->src_col, q, false);
@@ -1728,7 +1743,9 @@ static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, in
         visit(user, op->src, op->dst_col, kv, false);
         return;
     }
-    if (op->src >= 0) visit(user, op->src, op->src_col, op->type == FG_OP_GEMM ? op->k : op->type == FG_OP_ATTENTION ? q : op->n, false);
+    if (op->src >= 0)
+        visit(user, op->src, op->src_col, op->type == FG_OP_GEMM ? op->k : op->type == FG_OP_ATTENTION ? q : op->n,
+              false);
     if (op->src2 >= 0) visit(user, op->src2, op->type == FG_OP_GEMM ? 0 : op->src2_col, op->n, false);
     if (op->dst >= 0 && op->type != FG_OP_SAMPLE)
         visit(user, op->dst, op->dst_col, op->type == FG_OP_ATTENTION ? q : op->n, op->type == FG_OP_GEMM);
@@ -1819,7 +1836,8 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
     plan->state_at = used;
     for (i = 0; i < graph->n_ops; i++) {
         size_t bytes = (size_t)graph->max_tokens * (size_t)graph->ops[i].n_head * 2 * sizeof(float);
-        if (graph->ops[i].type == FG_OP_ATTENTION && plan->n_pieces[graph->ops[i].group] > 1) plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
+        if (graph->ops[i].type == FG_OP_ATTENTION && plan->n_pieces[graph->ops[i].group] > 1)
+            plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
     }
     plan->slots_bytes = used + fg__round_up(plan->state_bytes, FG__VK_ALIGN);
 }
@@ -1913,22 +1931,26 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
     for (i = 0; i < graph->n_groups; i++) {
         const fg_group *group = &graph->groups[i];
         if ((r = fg__graph_check_group(group, FG__VK_KV_TYPES, "Vulkan")) != FG_OK) return r;
-        if (group->head_dim > 512) return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
+        if (group->head_dim > 512)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
         plan->piece_blocks[i] = (int)FG__MIN((size_t)group->n_blocks, plan->device->max_range / fg__vk_block_bytes(group));
         if (plan->piece_blocks[i] < 1)
-            return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of %d tokens is more than the device sees at once", group->block_tokens);
+            return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of %d tokens is more than the device sees at once",
+                            group->block_tokens);
         plan->n_pieces[i] = (group->n_blocks + plan->piece_blocks[i] - 1) / plan->piece_blocks[i];
         words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
     }
     if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens or tables of so many blocks are too large for Vulkan", graph->max_tokens);
+        return fg__fail(FG_ERROR_UNSUPPORTED,
+                        "passes of %d tokens or tables of so many blocks are too large for Vulkan", graph->max_tokens);
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
         if (op->type < 0 || op->type >= FG_OP_COUNT || op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM ||
             op->type == FG_OP_STATE_SCAN || op->type == FG_OP_ALLREDUCE || op->type == FG_OP_COPY_BLOCKS)
             return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no op %s", fg__op_name(op->type));
         if (!fg__graph_check_op(graph, op, measure))
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i, fg__op_name(op->type));
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
+                            fg__op_name(op->type));
         if (op->type == FG_OP_SAMPLE) last_row = i;
     }
     plan->sample_op = last_row;
@@ -1944,7 +1966,8 @@ static int fg__vk_pipeline_find(fg__vk_device *d, int shader, int a, int b, int 
     size_t i;
     for (i = 0; i < d->n_pipelines; i++) {
         p = &d->pipelines[i];
-        if (p->shader == shader && p->spec[0] == a && p->spec[1] == b && p->spec[2] == c && p->spec[3] == e) return (int)i;
+        if (p->shader == shader && p->spec[0] == a && p->spec[1] == b && p->spec[2] == c && p->spec[3] == e)
+            return (int)i;
     }
     if (!fg__reserve(&d->env, &array, &d->pipelines_capacity, d->n_pipelines + 1, sizeof(fg__vk_pipeline))) return -1;
     d->pipelines = (fg__vk_pipeline *)array;
@@ -2075,8 +2098,8 @@ static void fg__vk_uses(fg__vk_step *step, int resource, bool writes) {
 }
 
 /* Binds columns of a slot; sets the first column within its part, and the floats from row to row. */
-static void fg__vk_bind_slot(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *to, int slot, int first, int n, bool writes,
-                             int32_t *column, int32_t *stride) {
+static void fg__vk_bind_slot(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *to, int slot, int first,
+                             int n, bool writes, int32_t *column, int32_t *stride) {
     const fg__vk_slot *s = &plan->slots[slot];
     int index = fg__vk_part_of(s, first, n);
     const fg__vk_part *part = &s->parts[index];
@@ -2089,7 +2112,8 @@ static void fg__vk_bind_slot(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_
     fg__vk_uses(step, slot * FG__VK_PARTS + index, writes);
 }
 
-static void fg__vk_bind_vector(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *to, int weight, int has) {
+static void fg__vk_bind_vector(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *to, int weight,
+                               int has) {
     if (weight < 0) return;
     *to = fg__vk_whole(&fg__vk_weight_of(plan, weight)->pieces[0].range);
     step->push.has |= has;
@@ -2149,7 +2173,8 @@ static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg_
     for (i = 0; i < FG__VK_BINDINGS; i++) {
         step->buffers[i] = i && bindings->at[i].buffer ? bindings->at[i] : fg__vk_whole(&plan->batch);
         if (step->buffers[i].bytes > d->properties.limits.max_storage_range)
-            return fg__fail(FG_ERROR_UNSUPPORTED, "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
+            return fg__fail(FG_ERROR_UNSUPPORTED,
+                            "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
     }
     if (d->rungs & FG_VULKAN_PUSH) return FG_OK;
     memset(&info, 0, sizeof(info));
@@ -2157,7 +2182,8 @@ static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg_
     info.pool = plan->pool;
     info.count = 1;
     info.layouts = &d->set_layout;
-    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK) return r;
+    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK)
+        return r;
     fg__vk_writes(step, writes);
     d->api.UpdateDescriptorSets(d->handle, FG__VK_BINDINGS, writes, 0, NULL);
     return FG_OK;
@@ -2219,7 +2245,8 @@ static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
     int mode;
     for (mode = 0; mode < FG__VK_MODES; mode++) {
         fg__vk_prepared *p = &plan->prepared[mode];
-        if (p->slot == op->dst || (p->slot == op->src && (op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV))) p->slot = -1;
+        if (p->slot == op->dst || (p->slot == op->src && (op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV)))
+            p->slot = -1;
     }
 }
 
@@ -2241,7 +2268,8 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[
                        ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
                        : fg__vk_pipeline_find(d, gemm, (int)type, 0, 0, gemm == FG__VK_SHADER_GEMM && ragged_tile);
     if (few) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
-    if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES)) r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
+    if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
+        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
     return r;
 }
 
@@ -2280,7 +2308,8 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
 /* Bytes of shared memory of an attention kernel; see shaders/attention*.comp. */
 static size_t fg__vk_attention_bytes(int shader, int head_dim, int rows) {
     size_t r = (size_t)rows, n = (size_t)head_dim, all = 4 * (64 + 10 * r); /* what attention.glsl has */
-    if (shader == FG__VK_SHADER_ATTENTION_MATRIX) return all + 2 * r * (fg__round_up(n, 32) + 8) + 2 * 64 * 40 + 4 * 64 * r + 2 * 72 * r;
+    if (shader == FG__VK_SHADER_ATTENTION_MATRIX)
+        return all + 2 * r * (fg__round_up(n, 32) + 8) + 2 * 64 * 40 + 4 * 64 * r + 2 * 72 * r;
     if (shader == FG__VK_SHADER_ATTENTION_HALF) return all + 2 * fg__round_up(n, 8) * r + 6 * 64 * (r + 4);
     return all + 4 * fg__round_up(n, 4) * r + 4 * 64 * (r + 4);
 }
@@ -2408,7 +2437,8 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
         fg__vk_bind_slot(plan, step, &b.at[4], op->src2, op->src2_col, op->n, false, &p->src2_col, &p->src2_stride);
         p->has |= FG__VK_HAS_SRC2;
     }
-    if (op->type != FG_OP_SAMPLE) fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &p->dst_col, &p->dst_stride);
+    if (op->type != FG_OP_SAMPLE)
+        fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &p->dst_col, &p->dst_stride);
     if (op->type == FG_OP_ACT_MUL) shader = FG__VK_SHADER_ACT_MUL;
     if (op->type == FG_OP_GATHER_ROWS) shader = FG__VK_SHADER_GATHER;
     if (op->type == FG_OP_NORM) {
@@ -2480,7 +2510,8 @@ static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) 
     vectors[2] = op->bias;
     for (i = 0; i < 3; i++)
         if (vectors[i] >= 0 && !fg__vk_weight_of(plan, vectors[i])->vector)
-            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a matrix where a vector belongs", fg__op_name(op->type));
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %s has a matrix where a vector belongs",
+                            fg__op_name(op->type));
     return FG_OK;
 }
 
@@ -2492,7 +2523,8 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         if ((r = fg__vk_check_vectors(plan, &graph->ops[i])) != FG_OK) return r;
         if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
-        else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) r = fg__vk_plan_pieces(plan, i);
+        else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
+            r = fg__vk_plan_pieces(plan, i);
         else r = fg__vk_plan_rest(plan, i);
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, true);
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, false);
@@ -2536,7 +2568,8 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
 
 /* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
-static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows, bool draws) {
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows,
+                               bool draws) {
     fg__vk_device *d = plan->device;
     size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 4 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
@@ -2602,7 +2635,8 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     info.type = FG__VK_COMMAND_INFO;
     info.pool = plan->command_pool;
     info.count = 1;
-    if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK) return r;
+    if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK)
+        return r;
     t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
     r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
@@ -2679,7 +2713,8 @@ static fg_result fg__vk_take_turn(fg__vk_plan *plan, fg__vk_turn *turn) {
     if ((r = fg__vk_take(d, FG__VK_TO_DEVICE, plan->batch_words * 4, &turn->batch)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * sizeof(fg_row_result), &turn->rows)) != FG_OK) return r;
     if (plan->sample_op < 0) return FG_OK;
-    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * sizeof(fg_row_candidates), &turn->candidates)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * sizeof(fg_row_candidates), &turn->candidates)) != FG_OK)
+        return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, fg__vk_logits_bytes(plan), &turn->logits)) != FG_OK) return r;
     return fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_logits_bytes(plan), &turn->kept);
 }
@@ -2691,7 +2726,8 @@ static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
     int g, i;
     if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, plan->slots_bytes, &plan->memory)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
-    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_result), &plan->rows)) != FG_OK) return r;
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_result), &plan->rows)) != FG_OK)
+        return r;
     if (plan->sample_op >= 0) {
         if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_tops_bytes(plan), &plan->tops)) != FG_OK) return r;
         if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, (size_t)graph->max_rows * sizeof(fg_row_candidates), &plan->candidates)) != FG_OK) return r;
@@ -2725,7 +2761,8 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
         if (graph->ops[i].type == FG_OP_SAMPLE) plan->max_steps += 2;
         plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
         if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
-        if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION) plan->max_steps += plan->n_pieces[graph->ops[i].group];
+        if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
+            plan->max_steps += plan->n_pieces[graph->ops[i].group];
     }
     memory->activations = plan->slots_bytes + (1 + FG__VK_TURNS) * (plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result)) +
                           2 * FG__VK_TURNS * fg__vk_logits_bytes(plan);
@@ -2783,7 +2820,8 @@ static fg_result fg__vk_record_before(fg__vk_plan *plan, fg__vk_turn *turn, cons
     fg_result r;
     int i;
     for (i = 0; batch->feed && i < batch->n_tokens; i++)
-        if (batch->feed[i] >= plan->graph->max_rows) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
+        if (batch->feed[i] >= plan->graph->max_rows)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a pass has no row %d", (int)batch->feed[i]);
     if ((r = fg__vk_work_begin(d, &turn->before)) != FG_OK) return r;
     parcel.plan = plan;
     parcel.from = &turn->batch;
@@ -2800,7 +2838,8 @@ static fg_result fg__vk_record_before(fg__vk_plan *plan, fg__vk_turn *turn, cons
     return fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
 }
 
-static void fg__vk_record_copy(fg__vk_device *d, void *commands, const fg__vk_range *from, size_t offset, const fg__vk_range *to, size_t bytes) {
+static void fg__vk_record_copy(fg__vk_device *d, void *commands, const fg__vk_range *from, size_t offset,
+                               const fg__vk_range *to, size_t bytes) {
     fg__vk_copy copy;
     copy.from = from->offset + offset;
     copy.to = to->offset;
@@ -2822,7 +2861,8 @@ static fg_result fg__vk_record_after(fg__vk_plan *plan, fg__vk_turn *turn, const
         const fg_op *op = &plan->graph->ops[plan->sample_op];
         size_t at = plan->slots[op->src].parts[0].offset, bytes = rows * (size_t)op->n * sizeof(float);
         fg__vk_record_copy(d, commands, &plan->rows, 0, &turn->rows, rows * sizeof(fg_row_result));
-        if (batch->draws) fg__vk_record_copy(d, commands, &plan->candidates, 0, &turn->candidates, rows * sizeof(fg_row_candidates));
+        if (batch->draws)
+            fg__vk_record_copy(d, commands, &plan->candidates, 0, &turn->candidates, rows * sizeof(fg_row_candidates));
         if (batch->draws) fg__vk_record_copy(d, commands, &plan->memory, at, &turn->kept, bytes);
         if (batch->want_logits) fg__vk_record_copy(d, commands, &plan->memory, at, &turn->logits, bytes);
     }
@@ -2838,7 +2878,8 @@ static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg
     fg_result r;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
-    if (plan->n_submitted - plan->n_waited >= FG__VK_TURNS) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
+    if (plan->n_submitted - plan->n_waited >= FG__VK_TURNS)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
     if ((r = fg__vk_commands_of(plan, batch, &commands[1])) != FG_OK) return r;
     if ((r = fg__vk_record_before(plan, turn, batch)) != FG_OK) return r;
     if ((r = fg__vk_record_after(plan, turn, batch)) != FG_OK) return r;
@@ -2868,7 +2909,8 @@ static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output 
 }
 
 /* Where K (part 0) or V of a block of a layer is. */
-static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, int layer, int part, int block, size_t *offset) {
+static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, int layer, int part, int block,
+                                           size_t *offset) {
     const fg__vk_layer *piece = fg__vk_layer_piece(plan, group, layer, block / plan->piece_blocks[group]);
     *offset = (size_t)(block % plan->piece_blocks[group]) * fg__vk_block_bytes(&plan->graph->groups[group]);
     return part ? &piece->v : &piece->k;
@@ -2884,7 +2926,8 @@ static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int
 }
 
 /* Each part of a slot lies apart. */
-static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host, bool out) {
+static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host,
+                                  bool out) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     const fg__vk_slot *s = &plan->slots[slot];
@@ -2948,8 +2991,8 @@ static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, con
 }
 
 /* A block in host memory: of each layer K, then V. */
-static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n, void *host, bool out,
-                                    size_t *block_bytes) {
+static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
+                                    void *host, bool out, size_t *block_bytes) {
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     const fg_group *g = &plan->graph->groups[group];
     size_t bytes = fg__vk_block_bytes(g);
@@ -2959,7 +3002,8 @@ static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int
     if (block_bytes) *block_bytes = 2 * bytes * (size_t)g->n_layers;
     if (!host) return FG_OK;
     for (i = 0; i < n; i++)
-        if (blocks[i] < 0 || blocks[i] >= g->n_blocks) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
+        if (blocks[i] < 0 || blocks[i] >= g->n_blocks)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
     for (i = 0; i < n; i++)
         for (j = 0; j < 2 * g->n_layers && r == FG_OK; j++, at += bytes) {
             size_t offset;
@@ -3026,7 +3070,8 @@ static void fg__vk_trial_fill(fg__vk_trial *t, fg_type type) {
         if (i < FG__COUNT(t->src)) t->src[i] = (float)((int)(bits & 0xFFFF) - 0x8000) / 32768.0f;
         else t->weight[i - FG__COUNT(t->src)] = (uint8_t)bits;
     }
-    for (i = 0; type == FG_TYPE_F16 && i < bytes; i += 2) t->weight[i + 1] = (uint8_t)((t->weight[i + 1] & 0x83) | 0x34);
+    for (i = 0; type == FG_TYPE_F16 && i < bytes; i += 2)
+        t->weight[i + 1] = (uint8_t)((t->weight[i + 1] & 0x83) | 0x34);
     for (i = 0; type == FG_TYPE_Q8_0 && i < bytes; i += 34) t->weight[i + 1] = 0x20;
     for (i = 0; type == FG_TYPE_F32 && i < bytes; i += 4) memcpy(t->weight + i, &t->src[i / 4 % FG__COUNT(t->src)], 4);
 }
@@ -3313,7 +3358,8 @@ static fg_result fg__vk_prove(fg__vk_device *d) {
         }
     }
     d->rungs = good;
-    if (r == FG_OK && names.data && !names.failed) fg__log(&d->env, FG_LOG_INFO, "%s: uses %s", d->properties.name, names.data);
+    if (r == FG_OK && names.data && !names.failed)
+        fg__log(&d->env, FG_LOG_INFO, "%s: uses %s", d->properties.name, names.data);
     fg__text_free(&names);
     return r;
 }
@@ -3323,7 +3369,8 @@ static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
     if ((r = fg__vk_choose(d, wanted)) != FG_OK) return r;
     d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
-    if (d->options.max_buffer_bytes) d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
+    if (d->options.max_buffer_bytes)
+        d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
     if ((r = fg__vk_find_rungs(d)) != FG_OK) return r;
     if ((r = fg__vk_make_device(d)) != FG_OK) return r;
     if ((r = fg__vk_find_memory(d)) != FG_OK) return r;

@@ -151,7 +151,8 @@ static bool api_read_field(api_request *r, const json *j, const json_node *value
         return true;
     }
     if (!json_real(j, value, &number)) return api_fail(r, 400, f->name, "%s must be a number", f->name);
-    if (f->type == API_INT && number != floor(number)) return api_fail(r, 400, f->name, "%s must be a whole number", f->name);
+    if (f->type == API_INT && number != floor(number))
+        return api_fail(r, 400, f->name, "%s must be a whole number", f->name);
     if (number < f->least || number > f->most)
         return api_fail(r, 400, f->name, "%s is %.10g, but must be in %.10g to %.10g", f->name, number, f->least, f->most);
     if (f->type == API_INT) *(int *)to = (int)number;
@@ -173,7 +174,8 @@ static bool api_read_fields(api_request *r, const json *j, const api_field *fiel
 static bool api_read_stop(api_request *r, const json *j, const json_node *stop) {
     uint32_t i, n = stop->type == JSON_ARRAY ? stop->count : 1;
     const json_node *item = stop->type == JSON_ARRAY ? stop + 1 : stop;
-    if (n > API_MAX_STOPS) return api_fail(r, 400, "stop", "stop has %u texts, the most is %d", (unsigned)n, API_MAX_STOPS);
+    if (n > API_MAX_STOPS)
+        return api_fail(r, 400, "stop", "stop has %u texts, the most is %d", (unsigned)n, API_MAX_STOPS);
     r->stop_texts = (char **)xrealloc(NULL, (n + 1) * sizeof(char *));
     for (i = 0; i < n; i++, item = json_next(j, item)) {
         str text = {NULL, 0, 0};
@@ -324,7 +326,8 @@ static bool api_add_messages(api_request *r, const json *j, const json_node *mes
     uint32_t i, done = messages->begin;
     for (i = 0; i < messages->count; i++, message = json_next(j, message)) {
         const json_node *role = json_get(j, message, "role"), *content = json_get(j, message, "content");
-        if (!role || role->type != JSON_STRING) return api_fail(r, 400, "messages", "message %u has no role", (unsigned)i);
+        if (!role || role->type != JSON_STRING)
+            return api_fail(r, 400, "messages", "message %u has no role", (unsigned)i);
         if (!content || content->type != JSON_ARRAY) continue;
         api_add_raw(j, done, content->begin, to);
         if (!api_join_parts(r, j, content, to)) return false;
@@ -342,7 +345,8 @@ static bool api_add_variables(api_request *r, const json *j, str *to) {
     if (choice && !none && !(choice->type == JSON_STRING && json_is(j, choice, "auto")))
         return api_fail(r, 400, "tool_choice", "tool_choice can be \"auto\" or \"none\": calls cannot be forced");
     if (tools && tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
-    if (more && more->type != JSON_OBJECT) return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
+    if (more && more->type != JSON_OBJECT)
+        return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
     str_printf(to, "{\"add_generation_prompt\":%s", r->add_generation_prompt ? "true" : "false");
     if (tools && tools->count && !none) {
         str_puts(to, ",\"tools\":");
@@ -418,7 +422,8 @@ static bool api_read_format(api_request *r, const api_server *s, const json *j) 
     if (!any && !(type && type->type == JSON_STRING && json_is(j, type, "json_schema")))
         return api_fail(r, 400, "response_format", "response_format.type must be \"text\", \"json_object\" or \"json_schema\"");
     if (!any && !schema) return api_fail(r, 400, "response_format", "response_format.json_schema.schema is missing");
-    if (r->n_prompts != 1 || r->echo) return api_fail(r, 400, "response_format", "response_format is for one prompt without echo");
+    if (r->n_prompts != 1 || r->echo)
+        return api_fail(r, 400, "response_format", "response_format is for one prompt without echo");
     r->grammar = grammar_make(j, any ? NULL : schema);
     if (r->grammar->error[0]) return api_fail(r, 400, "response_format", "response_format: %s", r->grammar->error);
     grammar_vocab_make(s->vocab, s->model, s->n_vocab);
@@ -433,7 +438,8 @@ static bool api_read_format(api_request *r, const api_server *s, const json *j) 
 static bool api_read_seed(api_request *r, const json *j, uint64_t seed) {
     const json_node *node = json_get(j, j->nodes, "seed");
     int64_t value = 0;
-    if (node && !json_integer(j, node, &value)) return api_fail(r, 400, "seed", "seed must be a whole number of 64 bits");
+    if (node && !json_integer(j, node, &value))
+        return api_fail(r, 400, "seed", "seed must be a whole number of 64 bits");
     r->desc.sampling.seed = node ? (uint64_t)value : seed;
     return true;
 }
@@ -442,8 +448,10 @@ static bool api_read_stream(api_request *r, const json *j) {
     const json_node *options = json_get(j, j->nodes, "stream_options");
     const json_node *usage = options ? json_get(j, options, "include_usage") : NULL;
     if (options && !r->stream) return api_fail(r, 400, "stream_options", "stream_options needs stream to be true");
-    if (options && options->type != JSON_OBJECT) return api_fail(r, 400, "stream_options", "stream_options must be an object");
-    if (usage && usage->type != JSON_BOOL) return api_fail(r, 400, "stream_options", "include_usage must be true or false");
+    if (options && options->type != JSON_OBJECT)
+        return api_fail(r, 400, "stream_options", "stream_options must be an object");
+    if (usage && usage->type != JSON_BOOL)
+        return api_fail(r, 400, "stream_options", "include_usage must be true or false");
     r->include_usage = usage && j->text[usage->begin] == 't';
     return true;
 }
@@ -457,12 +465,14 @@ static bool api_finish_desc(api_request *r) {
     if (d->sampling.top_p == 0.0f) d->sampling.top_p = 1e-6f; /* the best token alone; 0 is off for the engine */
     d->max_tokens = r->max_tokens < 0 ? 0 : r->max_tokens == 0 ? -1 : r->max_tokens;
     if (r->kind == API_COMPLETION) r->logprobs = r->top_logprobs >= 0;
-    else if (r->top_logprobs > 0 && !r->logprobs) return api_fail(r, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
+    else if (r->top_logprobs > 0 && !r->logprobs)
+        return api_fail(r, 400, "top_logprobs", "top_logprobs needs logprobs to be true");
     if (r->top_logprobs < 0) r->top_logprobs = 0;
     d->logprobs = r->logprobs;
     d->top_logprobs = r->top_logprobs;
     d->prompt_logprobs = r->echo && r->logprobs;
-    if (d->max_tokens < 0 && !r->echo) return api_fail(r, 400, "max_tokens", "max_tokens is 0: nothing to do without echo");
+    if (d->max_tokens < 0 && !r->echo)
+        return api_fail(r, 400, "max_tokens", "max_tokens is 0: nothing to do without echo");
     return true;
 }
 
@@ -489,7 +499,8 @@ static void api_add_token_text(const fg_model *model, int32_t token, str *to) {
 static bool api_read_tokenize(api_request *r, const api_server *s, const json *j) {
     const api_prompt *p;
     size_t i;
-    if (!api_check_model(r, s, j) || !api_read_fields(r, j, api_tokenize_fields, API_COUNT(api_tokenize_fields))) return false;
+    if (!api_check_model(r, s, j) || !api_read_fields(r, j, api_tokenize_fields, API_COUNT(api_tokenize_fields)))
+        return false;
     if (json_get(j, j->nodes, "messages") ? !api_read_messages(r, s, j) : !api_read_prompts(r, s, j)) return false;
     if (r->n_prompts != 1) return api_fail(r, 400, "prompt", "prompt must be one text");
     p = r->prompts;
@@ -513,7 +524,8 @@ static bool api_read_detokenize(api_request *r, const api_server *s, const json 
     if (!api_check_model(r, s, j)) return false;
     if (!tokens) return api_fail(r, 400, "tokens", "tokens is missing");
     n = api_read_tokens(r, j, tokens, "tokens", &ids);
-    if (n >= 0 && add_detokenized(s->model, ids, (size_t)n, 0, &text) != FG_OK) api_fail(r, 400, "tokens", "%s", fg_last_error());
+    if (n >= 0 && add_detokenized(s->model, ids, (size_t)n, 0, &text) != FG_OK)
+        api_fail(r, 400, "tokens", "%s", fg_last_error());
     if (r->error.status == 0) {
         str_puts(&r->reply, "{\"prompt\":");
         str_json(&r->reply, text.data ? text.data : "", text.length);
@@ -525,7 +537,8 @@ static bool api_read_detokenize(api_request *r, const api_server *s, const json 
 }
 
 /* Reads a body. What is wrong is in r->error; api_request_free in any case. `seed` is for requests without one. */
-static void api_read(api_request *r, const api_server *s, api_kind kind, const char *body, size_t length, uint64_t seed) {
+static void api_read(api_request *r, const api_server *s, api_kind kind, const char *body, size_t length,
+                     uint64_t seed) {
     json j;
     memset(r, 0, sizeof(*r));
     r->kind = kind;

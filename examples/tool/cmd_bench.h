@@ -78,7 +78,8 @@ static void count_products(bench *b) {
     for (i = 0; fg_model_tensor(b->s.model, i, &tensor) == FG_OK; i++) {
         if (strncmp(tensor.name, "blk.", 4) != 0 || tensor.n_dims < 2) continue;
         b->ops_per_token += 2.0 * (double)tensor.dims[0] * (double)tensor.dims[1];
-        if (tensor.type == FG_TYPE_F32 || tensor.type == FG_TYPE_F16 || tensor.type == FG_TYPE_BF16) b->dots_are_int8 = false;
+        if (tensor.type == FG_TYPE_F32 || tensor.type == FG_TYPE_F16 || tensor.type == FG_TYPE_BF16)
+            b->dots_are_int8 = false;
     }
 }
 
@@ -468,7 +469,8 @@ static int bench_plot(bench *b) {
     int i, result = 0;
     memset(curves, 0, 4 * sizeof(bench_curve));
     if (plot_measure(b, curves) != FG_OK) result = failure("%s", fg_last_error());
-    for (i = 0; i < 4; i++) lines[i].name = names[i], lines[i].x = curves[i].x, lines[i].y = curves[i].y, lines[i].n = curves[i].n;
+    for (i = 0; i < 4; i++)
+        lines[i].name = names[i], lines[i].x = curves[i].x, lines[i].y = curves[i].y, lines[i].n = curves[i].n;
     for (i = 0; i < 3; i++) {
         charts[i].title = titles[i], charts[i].x_label = labels[i], charts[i].y_label = "tokens/s";
         charts[i].lines = &lines[i], charts[i].n_lines = i == 2 ? 2 : 1, charts[i].log_x = true;
@@ -581,7 +583,8 @@ static double split_measure(const fg_backend *backend, const fg_engine_desc *des
     backend->caps(device, &caps);
     if (backend->profile(device, &roofs) != FG_OK) roofs.read_bytes_per_s = 0;
     if (memory) *memory = (double)caps.memory_bytes;
-    if (link_gb_s && (seconds = split_link_seconds(backend, device, bytes)) > 0) *link_gb_s = 2.0 * (double)bytes / seconds / 1e9;
+    if (link_gb_s && (seconds = split_link_seconds(backend, device, bytes)) > 0)
+        *link_gb_s = 2.0 * (double)bytes / seconds / 1e9;
     backend->close(device);
     return roofs.read_bytes_per_s / 1e9;
 }
@@ -671,7 +674,8 @@ static int cmd_bench(tool_args *args) {
     if (result == 0) result = bench_open(&b);
     catch_interrupts();
     if (result == 0 && bench_all(&b) != FG_OK) result = failure("%s", fg_last_error());
-    if (result == 0 && args->mixed && !interrupted && bench_mixed_all(&b) != FG_OK) result = failure("%s", fg_last_error());
+    if (result == 0 && args->mixed && !interrupted && bench_mixed_all(&b) != FG_OK)
+        result = failure("%s", fg_last_error());
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0) {
         fg_engine_get_desc(b.s.engine, &desc);

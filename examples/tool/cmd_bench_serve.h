@@ -74,14 +74,16 @@ static int load_length(uint64_t *state, int mean) {
 
 static void load_write_tokens(const load *b, int n, uint64_t *state, str *to) {
     int low = b->args->vocab / 3, i;
-    for (i = 0; i < n; i++) str_printf(to, i ? ",%d" : "[%d", low + (int)(bench_random(state) % (uint64_t)(b->args->vocab - low)));
+    for (i = 0; i < n; i++)
+        str_printf(to, i ? ",%d" : "[%d", low + (int)(bench_random(state) % (uint64_t)(b->args->vocab - low)));
     str_puts(to, "]");
 }
 
 static void load_write_words(const load *b, int n, uint64_t *state, str *to) {
     str text = {NULL, 0, 0};
     int i;
-    for (i = 0; i < n; i++) str_printf(&text, i ? " %s" : "%s", b->text.data + b->words[bench_random(state) % (uint64_t)b->n_words]);
+    for (i = 0; i < n; i++)
+        str_printf(&text, i ? " %s" : "%s", b->text.data + b->words[bench_random(state) % (uint64_t)b->n_words]);
     str_json(to, text.data, text.length);
     str_free(&text);
 }
@@ -193,7 +195,8 @@ static bool load_receive(load *b, load_client *c, double now) {
     c->in.length += (size_t)n;
     if (c->status == 0 && !load_read_head(c)) return c->in.length < 65536;
     used = c->in.length;
-    if (c->chunked && http_take_chunks(&c->chunks, c->in.data, c->in.length, &used, &c->body, (size_t)1 << 30) != 0) return false;
+    if (c->chunked && http_take_chunks(&c->chunks, c->in.data, c->in.length, &used, &c->body, (size_t)1 << 30) != 0)
+        return false;
     if (!c->chunked) str_add(&c->body, c->in.data, c->in.length);
     c->in.length = 0;
     load_take_lines(b, c, now);
@@ -301,7 +304,8 @@ static void load_measure(load *b, int index) {
     double column[LOAD_MAX_ROUNDS];
     int n = b->args->repetitions, i, k;
     for (b->round = 0; b->round < n; b->round++)
-        for (i = 0; i < b->n_servers && !interrupted; i++) load_run(b, &b->servers[i], b->clients[index], &rounds[i][b->round]);
+        for (i = 0; i < b->n_servers && !interrupted; i++)
+            load_run(b, &b->servers[i], b->clients[index], &rounds[i][b->round]);
     for (i = 0; i < b->n_servers && !interrupted; i++)
         for (k = 0; k < LOAD_VALUES; k++) {
             int r;
@@ -317,7 +321,8 @@ static void print_load_table(const load *b) {
     int i, k, r;
     for (i = 0; i < b->n_servers; i++) {
         const load_server *s = &b->servers[i];
-        if (s->port) printf("%s%s (http://%s:%d%s, %s)\n", i ? "\n" : "", s->name, s->host, s->port, s->prefix, s->model);
+        if (s->port)
+            printf("%s%s (http://%s:%d%s, %s)\n", i ? "\n" : "", s->name, s->host, s->port, s->prefix, s->model);
         else printf("%s%s (%s)\n", i ? "\n" : "", s->name, s->model);
         printf("clients  requests/s  tokens/s  latency s  first token s   p99 s   gap ms  p99 ms");
         for (r = 0; r < b->n_rates; r++) printf("  passed/s@%g", b->rates[r]);
@@ -402,7 +407,8 @@ static int load_plot(const load *b) {
     int i, n = 3 + b->n_rates, result = 0;
     for (i = 0; i < n; i++) {
         load_fill_curves(b, i, &curves[i]);
-        if (i >= 3) snprintf(curves[i].title, sizeof(curves[i].title), "Effective throughput at %g tokens/s", b->rates[i - 3]);
+        if (i >= 3)
+            snprintf(curves[i].title, sizeof(curves[i].title), "Effective throughput at %g tokens/s", b->rates[i - 3]);
         else snprintf(curves[i].title, sizeof(curves[i].title), "%s", titles[i]);
         charts[i].title = curves[i].title;
         charts[i].x_label = i == 0 ? "requests/s" : "clients";
@@ -418,7 +424,8 @@ static int load_plot(const load *b) {
 
 /* ---- arguments --------------------------------------------------------------------------------- */
 
-static int parse_numbers(const tool_args *args, const char *option, const char *text, double least, double most, double *to, int room) {
+static int parse_numbers(const tool_args *args, const char *option, const char *text, double least, double most,
+                         double *to, int room) {
     int n = 0;
     while (*text) {
         char *end;
@@ -435,7 +442,8 @@ static int parse_numbers(const tool_args *args, const char *option, const char *
 static int parse_url(const tool_args *args, const char *text, load_server *s) {
     const char *http = strstr(text, "http://"), *at, *slash, *colon;
     char port[8] = "80";
-    if (!http || (http != text && http[-1] != '=')) return usage_error(args, "--url: '%s' is not [NAME=]http://ADDRESS:PORT", text);
+    if (!http || (http != text && http[-1] != '='))
+        return usage_error(args, "--url: '%s' is not [NAME=]http://ADDRESS:PORT", text);
     at = http + 7;
     slash = strchr(at, '/') ? strchr(at, '/') : at + strlen(at);
     colon = slash;
@@ -448,7 +456,8 @@ static int parse_url(const tool_args *args, const char *text, load_server *s) {
     if (s->port < 1 || s->port > 65535 || !parse_address(s->host, s->port, &s->address))
         return usage_error(args, "--url: '%s' has no address and port that can be found", text);
     snprintf(s->prefix, sizeof(s->prefix), "%.*s", (int)(slash[0] && slash[1] ? strlen(slash) : 0), slash);
-    if (strlen(s->prefix) >= 3 && strcmp(s->prefix + strlen(s->prefix) - 3, "/v1") == 0) s->prefix[strlen(s->prefix) - 3] = 0;
+    if (strlen(s->prefix) >= 3 && strcmp(s->prefix + strlen(s->prefix) - 3, "/v1") == 0)
+        s->prefix[strlen(s->prefix) - 3] = 0;
     if (http == text) snprintf(s->name, sizeof(s->name), "%.*s", (int)(slash - at), at);
     else snprintf(s->name, sizeof(s->name), "%.*s", (int)(http - text) - 1, text);
     return 0;

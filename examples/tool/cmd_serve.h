@@ -123,7 +123,8 @@ static bool call_submit_prompts(server *s, call *c) {
         c->parts[i].owner = c;
         c->parts[i].prompt = i;
         result = fg_submit(s->s.engine, &desc, &c->handles[i]);
-        if (result != FG_OK) return api_fail_result(&c->request, result, result == FG_ERROR_QUEUE_FULL ? NULL : "prompt");
+        if (result != FG_OK)
+            return api_fail_result(&c->request, result, result == FG_ERROR_QUEUE_FULL ? NULL : "prompt");
         c->n_submitted++;
         c->n_open++;
     }
@@ -199,7 +200,8 @@ static void count_end(server *s, call *c, const fg_event *event) {
     if (event->n_generated < 1) return;
     metrics_add(&s->m, METRIC_PREFILL, t->first_token - t->first_scheduled);
     metrics_add(&s->m, METRIC_DECODE, t->inference_end - t->first_token);
-    if (event->n_generated > 1) metrics_add(&s->m, METRIC_REQUEST_GAP, (t->inference_end - t->first_token) / (event->n_generated - 1));
+    if (event->n_generated > 1)
+        metrics_add(&s->m, METRIC_REQUEST_GAP, (t->inference_end - t->first_token) / (event->n_generated - 1));
 }
 
 /* Sends what a stream has to say after an event. A client that does not read it is not waited for. */
@@ -461,7 +463,8 @@ static void conn_turn(server *s, conn *c, int events) {
     if (!c->dead && was_full) conn_process(s, c);
     if (!c->dead && c->close && !c->call && !c->half_closed && c->out.length == 0) conn_half_close(s, c);
     if (!c->dead && conn_timed_out(s, c)) {
-        if (c->in_request && !c->call && !c->out.length && !c->half_closed) conn_refuse(s, c, 408, "the request took too long to come");
+        if (c->in_request && !c->call && !c->out.length && !c->half_closed)
+            conn_refuse(s, c, 408, "the request took too long to come");
         else c->dead = true;
     }
     if (s->draining && !c->call && c->out.length == 0 && !c->half_closed) c->close = true;
@@ -631,7 +634,8 @@ static int server_listen(server *s) {
     int port = s->args->port;
     bool v6 = strchr(s->args->host, ':') != NULL;
     if (!sockets_start()) return failure("this system has no sockets");
-    if (!parse_address(s->args->host, port, &address)) return usage_error(s->args, "--host: there is no address '%s'", s->args->host);
+    if (!parse_address(s->args->host, port, &address))
+        return usage_error(s->args, "--host: there is no address '%s'", s->args->host);
     raise_file_limit(s->max_conns + 64);
     s->listener = socket_listen(&address, &port);
     if (s->listener == NO_SOCKET) return failure("cannot listen on %s port %d", s->args->host, port);

@@ -165,7 +165,8 @@ static double sim_best(const sim *m, int workload, int policy, int rate) {
     double best = 0.0;
     int c;
     for (c = 0; c < SIM_LOADS; c++)
-        if (m->results[workload][policy][c].effective[rate] > best) best = m->results[workload][policy][c].effective[rate];
+        if (m->results[workload][policy][c].effective[rate] > best)
+            best = m->results[workload][policy][c].effective[rate];
     return best;
 }
 
@@ -178,7 +179,8 @@ static void sim_print_table(const sim *m) {
         for (r = 0; r < SIM_RATES; r++) {
             double best = sim_best(m, w, 0, r), other = sim_best(m, w, 1, r);
             printf("%6d  %6d  %8.0f     ", sim_workloads[w].prompt, sim_workloads[w].output, sim_rates[r]);
-            for (p = 0; p < SIM_POLICIES; p++) printf(p == 1 ? "%15.2f" : p == 0 ? "%9.2f" : "%8.2f", sim_best(m, w, p, r));
+            for (p = 0; p < SIM_POLICIES; p++)
+                printf(p == 1 ? "%15.2f" : p == 0 ? "%9.2f" : "%8.2f", sim_best(m, w, p, r));
             if (other > 0.0) printf("%20.2fx\n", best / other);
             else printf("%21s\n", best > 0.0 ? "only splitfuse" : "-");
         }
@@ -193,7 +195,8 @@ static void sim_print_ratios(const sim *m) {
         for (c = 0; c < SIM_LOADS; c++) {
             const sim_result *x = &m->results[w][0][c], *y = &m->results[w][1][c];
             if (x->p95_gap > 0.0 && y->p95_gap / x->p95_gap > gap) gap = y->p95_gap / x->p95_gap, gw = w, gc = c;
-            if (y->throughput > 0.0 && x->throughput / y->throughput > throughput) throughput = x->throughput / y->throughput, tw = w, tc = c;
+            if (y->throughput > 0.0 && x->throughput / y->throughput > throughput)
+                throughput = x->throughput / y->throughput, tw = w, tc = c;
         }
     for (w = 0; w < SIM_WORKLOADS; w++)
         for (r = 0; r < SIM_RATES; r++) {

@@ -110,7 +110,8 @@ static fg_result sweep_host(sweep *w, bool cache, double *seconds) {
         if (result == FG_OK) result = sweep_drain(w);
         if (result == FG_OK) {
             fg_get_stats(w->s.engine, &stats);
-            if (stats.host_seconds / (double)stats.prompt_tokens < *seconds) *seconds = stats.host_seconds / (double)stats.prompt_tokens;
+            if (stats.host_seconds / (double)stats.prompt_tokens < *seconds)
+                *seconds = stats.host_seconds / (double)stats.prompt_tokens;
         }
         fg_engine_free(w->s.engine);
         w->s.engine = engine;
@@ -217,7 +218,8 @@ static fg_result sweep_loads(sweep *w) {
     m.desc.token_budget = 512;
     for (mode = 0; mode < SWEEP_MODES; mode++)
         for (i = 0; i < SWEEP_RATES && result == FG_OK && !interrupted; i++) {
-            if (!w->args->quiet) show_progress(0.75 + 0.25 * (mode * SWEEP_RATES + i) / (SWEEP_MODES * SWEEP_RATES), "queries/s");
+            if (!w->args->quiet)
+                show_progress(0.75 + 0.25 * (mode * SWEEP_RATES + i) / (SWEEP_MODES * SWEEP_RATES), "queries/s");
             result = sweep_queries(w, &m, mode, sweep_rates[i], &w->inference[mode][i], &w->latency[mode][i]);
         }
     return result;
@@ -252,7 +254,8 @@ static void sweep_print(const sweep *w) {
     printf("keeping the cache takes %.1f ns of the host for each token, %.4f%% of what the model takes\n\n", 1e9 * w->hash_seconds,
            100.0 * w->hash_seconds / w->token_seconds);
     printf("tokens in the pass    pass, ms     tokens/s\n");
-    for (i = 0; i < w->n_passes; i++) printf("%18.0f %11.2f %12.1f\n", w->pass_tokens[i], w->pass_ms[i], w->pass_tokens_s[i]);
+    for (i = 0; i < w->n_passes; i++)
+        printf("%18.0f %11.2f %12.1f\n", w->pass_tokens[i], w->pass_ms[i], w->pass_tokens_s[i]);
     printf("\nsimulated: a 7B model on a data-centre GPU, 2 ms of the host's work for each pass\n"
            "queries/s    inference, s: off   overlap   async-2    latency, s: off   overlap   async-2\n");
     for (i = 0; i < SWEEP_RATES; i++)
@@ -260,7 +263,8 @@ static void sweep_print(const sweep *w) {
                w->latency[0][i], w->latency[1][i], w->latency[2][i]);
 }
 
-static void sweep_chart(plot_chart *chart, const char *title, const char *x, const char *y, const plot_line *lines, int n_lines, bool log_x) {
+static void sweep_chart(plot_chart *chart, const char *title, const char *x, const char *y, const plot_line *lines,
+                        int n_lines, bool log_x) {
     chart->title = title;
     chart->x_label = x;
     chart->y_label = y;

@@ -207,7 +207,8 @@ static bool grammar_merge(grammar *g, int to_index, int from_index) {
     const grammar_node *from = &g->nodes[from_index];
     unsigned had = to->types | to->literal_types;
     int first = g->n_texts, n = to->n_literals + from->n_literals, i, k, made;
-    if (from->open && !grammar_is_known(from)) return grammar_fail(g, "anyOf: a schema that contains itself must be an object") == 0;
+    if (from->open && !grammar_is_known(from))
+        return grammar_fail(g, "anyOf: a schema that contains itself must be an object") == 0;
     if ((had & from->types) || (from->literal_types & to->types))
         return grammar_fail(g, "anyOf: alternatives of the same type are not supported") == 0;
     if (n > GRAMMAR_MAX_LITERALS || first > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "anyOf: too many values") == 0;
@@ -223,7 +224,8 @@ static bool grammar_merge(grammar *g, int to_index, int from_index) {
     to->literal_types |= from->literal_types;
     if (from->types >> JSON_NUMBER & 1) to->integer = from->integer;
     if (from->types >> JSON_ARRAY & 1) to->items = from->items, to->least = from->least, to->most = from->most;
-    if (from->types >> JSON_OBJECT & 1) to->properties = from->properties, to->n_properties = from->n_properties, to->extra = from->extra;
+    if (from->types >> JSON_OBJECT & 1)
+        to->properties = from->properties, to->n_properties = from->n_properties, to->extra = from->extra;
     return true;
 }
 
@@ -314,7 +316,8 @@ static bool grammar_read_types(grammar *g, const json_node *schema, int index) {
         if (value->type != JSON_ARRAY || value->count == 0 || value->count > GRAMMAR_MAX_LITERALS)
             return grammar_fail(g, "enum must be an array of at most %d values", GRAMMAR_MAX_LITERALS) == 0;
         if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
-        for (k = 0, value = value + 1; k < json_next(j, item)->count; k++, value = json_next(j, value)) grammar_add_literal(g, value, node);
+        for (k = 0, value = value + 1; k < json_next(j, item)->count; k++, value = json_next(j, value))
+            grammar_add_literal(g, value, node);
     }
     if (node->n_literals) return true;
     if (type && type->type == JSON_ARRAY)
@@ -323,8 +326,10 @@ static bool grammar_read_types(grammar *g, const json_node *schema, int index) {
             if (bit == 0) return grammar_fail(g, "type: no such type") == 0;
             node->types |= bit;
         }
-    else if (type && (node->types = grammar_type(j, type, &node->integer)) == 0) return grammar_fail(g, "type: no such type") == 0;
-    else if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required"))) node->types = 1u << JSON_OBJECT;
+    else if (type && (node->types = grammar_type(j, type, &node->integer)) == 0)
+        return grammar_fail(g, "type: no such type") == 0;
+    else if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required")))
+        node->types = 1u << JSON_OBJECT;
     else if (!type && json_get(j, schema, "items")) node->types = 1u << JSON_ARRAY;
     else if (!type) node->types = 63;
     return true;
@@ -335,7 +340,8 @@ static bool grammar_fill(grammar *g, const json_node *schema, int index, int dep
     int i;
     for (i = 0; i < 3; i++) {
         const json_node *list = json_get(g->j, schema, alternatives[i]);
-        if (list && i == 2 && list->count != 1) return grammar_fail(g, "allOf of several schemas is not supported") == 0;
+        if (list && i == 2 && list->count != 1)
+            return grammar_fail(g, "allOf of several schemas is not supported") == 0;
         if (list) return grammar_read_any_of(g, list, index, depth);
     }
     if (!grammar_read_types(g, schema, index)) return false;
@@ -498,7 +504,8 @@ static bool grammar_key(const grammar *g, grammar_state *s, unsigned char c) {
     int i;
     for (i = s->low; i <= s->high; i++) {
         const grammar_text *key = &g->texts[all[i].key];
-        if (memcmp(g->pool.data + key->at, prefix, key->length < (size_t)s->at ? key->length : (size_t)s->at) != 0) continue;
+        if (memcmp(g->pool.data + key->at, prefix, key->length < (size_t)s->at ? key->length : (size_t)s->at) != 0)
+            continue;
         if (c == '"' && key->length == (size_t)s->at) {
             f->next = i + 1;
             return grammar_expect(s, all[i].node, GRAMMAR_COLON);
@@ -516,7 +523,9 @@ static bool grammar_string(const grammar *g, grammar_state *s, unsigned char c) 
         s->left--;
         return (c & 0xC0) == 0x80;
     }
-    if (c == '"') return s->key ? grammar_expect(s, g->nodes[s->frames[s->depth - 1].node].extra, GRAMMAR_COLON) : grammar_end_value(s);
+    if (c == '"')
+        return s->key ? grammar_expect(s, g->nodes[s->frames[s->depth - 1].node].extra,
+                                       GRAMMAR_COLON) : grammar_end_value(s);
     if (c == '\\') s->mode = GRAMMAR_ESCAPE;
     else if (c >= 0xC2 && c <= 0xF4) s->left = c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
     else if (c < 0x20 || c >= 0x7F) return false;
@@ -542,7 +551,8 @@ static bool grammar_number(const grammar *g, grammar_state *s, unsigned char c) 
     if (digit && s->mode != GRAMMAR_ZERO) {
         if (s->mode == GRAMMAR_MINUS) s->mode = c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS;
         else if (s->mode == GRAMMAR_POINT) s->mode = GRAMMAR_FRACTION;
-        else if (s->mode == GRAMMAR_E || s->mode == GRAMMAR_SIGN) s->mode = GRAMMAR_EXPONENT, s->left = GRAMMAR_MAX_DIGITS - 3;
+        else if (s->mode == GRAMMAR_E || s->mode == GRAMMAR_SIGN)
+            s->mode = GRAMMAR_EXPONENT, s->left = GRAMMAR_MAX_DIGITS - 3;
         return ++s->left <= GRAMMAR_MAX_DIGITS;
     }
     if (s->mode == GRAMMAR_E && (c == '+' || c == '-')) s->mode = GRAMMAR_SIGN;
@@ -622,7 +632,8 @@ static int grammar_kind(const fg_model *model, int32_t token, const char *text, 
     if (i < length && fg_detokenize(model, &token, 1, FG_NO_SPECIAL, buffer, sizeof(buffer), &shown) == FG_OK && shown == 0)
         return GRAMMAR_NEVER;
     for (i = 0; i < length; i++)
-        if ((unsigned char)text[i] < 0x20 || (unsigned char)text[i] > 0x7E || text[i] == '"' || text[i] == '\\') return GRAMMAR_MIXED;
+        if ((unsigned char)text[i] < 0x20 || (unsigned char)text[i] > 0x7E || text[i] == '"' || text[i] == '\\')
+            return GRAMMAR_MIXED;
     return GRAMMAR_PLAIN;
 }
 

@@ -57,7 +57,8 @@ static int http_parse_line(const char *line, size_t length, http_head *head) {
     if (end == target || length - end != 9 || memcmp(line + end, " HTTP/", 6) != 0 || line[end + 7] != '.') return 400;
     if (line[end + 6] != '1' || line[end + 8] < '0' || line[end + 8] > '9') return 505;
     head->minor = line[end + 8] - '0';
-    if (line[target] != '/') return strcmp(head->method, "OPTIONS") == 0 && end - target == 1 && line[target] == '*' ? 0 : 400;
+    if (line[target] != '/')
+        return strcmp(head->method, "OPTIONS") == 0 && end - target == 1 && line[target] == '*' ? 0 : 400;
     for (path = 0; target + path < end && line[target + path] != '?' && line[target + path] != '#'; path++) {}
     if (path >= sizeof(head->path)) return 414;
     memcpy(head->path, line + target, path);

@@ -111,7 +111,8 @@ static bool json_read_number(json *j) {
 static bool json_read_word(json *j, const char *word, json_type type) {
     size_t length = strlen(word);
     json_node *node;
-    if (j->length - j->at < length || memcmp(j->text + j->at, word, length) != 0) return json_fail(j, "expected a value");
+    if (j->length - j->at < length || memcmp(j->text + j->at, word, length) != 0)
+        return json_fail(j, "expected a value");
     node = json_push(j, type);
     j->at += length;
     node->end = (uint32_t)j->at;

@@ -104,7 +104,8 @@ static void metrics_add(metrics *m, metric_id id, double value) {
 }
 
 /* `labels` is the text between the braces. */
-static void add_metric(str *to, const char *name, const char *type, const char *help, const char *labels, double value) {
+static void add_metric(str *to, const char *name, const char *type, const char *help, const char *labels,
+                       double value) {
     str_printf(to, "# HELP vllm:%s %s\n# TYPE vllm:%s %s\nvllm:%s{%s} %.17g\n", name, help, name, type, name, labels, value);
 }
 
@@ -157,12 +158,14 @@ static void add_finished(str *to, const char *labels, const metrics *m) {
 }
 
 /* The whole page. */
-static void add_metrics(str *to, const char *labels, const metrics *m, const fg_stats *s, const fg_engine_desc *engine) {
+static void add_metrics(str *to, const char *labels, const metrics *m, const fg_stats *s,
+                        const fg_engine_desc *engine) {
     int i;
     add_gauges(to, labels, s);
     add_counters(to, labels, s);
     add_finished(to, labels, m);
-    for (i = 0; i < METRIC_COUNT; i++) add_histogram(to, metric_names[i].name, metric_names[i].help, labels, &m->histograms[i]);
+    for (i = 0; i < METRIC_COUNT; i++)
+        add_histogram(to, metric_names[i].name, metric_names[i].help, labels, &m->histograms[i]);
     str_puts(to, "# HELP vllm:cache_config_info The KV cache.\n# TYPE vllm:cache_config_info gauge\n");
     str_printf(to, "vllm:cache_config_info{%s,block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"%s\"} 1\n", labels,
                engine->block_tokens, s->blocks_total, engine->no_prefix_cache ? "False" : "True");

@@ -97,7 +97,8 @@ static void plot_draw_line(FILE *f, const plot_chart *c, int k, const plot_axis 
     int i, n = 0;
     fprintf(f, "<g stroke='%s' fill='%s'><path fill='none' stroke-width='2' d='", plot_colour(k), plot_colour(k));
     for (i = 0; i < line->n; i++)
-        if (plot_shows(c, line, i)) fprintf(f, "%s%.1f %.1f", n++ ? "L" : "M", plot_x(x, line->x[i]), plot_y(y, line->y[i]));
+        if (plot_shows(c, line, i))
+            fprintf(f, "%s%.1f %.1f", n++ ? "L" : "M", plot_x(x, line->x[i]), plot_y(y, line->y[i]));
     fprintf(f, "'/>");
     for (i = 0; i < line->n; i++)
         if (plot_shows(c, line, i) && line->n <= 64)

@@ -174,7 +174,8 @@ static void answer_take(api_answer *a, int prompt, const fg_event *event) {
     int i;
     if (event->type == FG_EVENT_PROMPT)
         for (i = 0; i < a->request->n; i++) add_logprobs_of(a, c + i, event);
-    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END) str_add(&c->text, event->text, event->text_length);
+    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END)
+        str_add(&c->text, event->text, event->text_length);
     if (event->type == FG_EVENT_TOKEN && a->request->logprobs &&
         (a->request->desc.ignore_eos || !fg_token_is_end(a->model, event->token)))
         add_logprobs_of(a, c, event);

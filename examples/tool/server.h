@@ -153,7 +153,8 @@ static void conn_add_head(server *s, conn *c, int status, const char *type) {
 }
 
 /* A whole answer. `more` are further header lines, or NULL. */
-static void conn_respond(server *s, conn *c, int status, const char *type, const char *more, const char *body, size_t length) {
+static void conn_respond(server *s, conn *c, int status, const char *type, const char *more, const char *body,
+                         size_t length) {
     conn_add_head(s, c, status, type);
     if (more) str_puts(&c->out, more);
     if (status != 204) str_printf(&c->out, "Content-Length: %zu\r\n", length);

@@ -165,7 +165,8 @@ static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s
 
 static void session_close(session *s) {
     fg_engine_free(s->engine); /* ends the trace */
-    if (s->trace && (fflush(s->trace) != 0 || ferror(s->trace))) failure("the trace is not complete: %s", strerror(errno));
+    if (s->trace && (fflush(s->trace) != 0 || ferror(s->trace)))
+        failure("the trace is not complete: %s", strerror(errno));
     if (s->trace) fclose(s->trace);
     fg_model_free(s->model);
     memset(s, 0, sizeof(*s));
