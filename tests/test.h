@@ -28,6 +28,9 @@ static const char *test_filter;      /* run only tests whose name contains it */
         }                                                                                    \
     } while (0)
 
+/* The larger of two errors; not a number, once one of them is not, so that no limit holds. */
+static inline double test_worse(double worst, double error) { return error <= worst || worst != worst ? worst : error; }
+
 /* Leaves the test, which counts as skipped unless something failed before. */
 #define SKIP(reason)                   \
     do {                               \

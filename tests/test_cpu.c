@@ -522,7 +522,7 @@ static void cpu_check_norm(const char *path, int n, int kind) {
         for (i = 0; i < n; i++) {
             double expected =
                 ((double)a[i] - mean) * scale * (kind == 3 ? 1.0 : (double)w[i]) + (kind == 1 ? (double)bias[i] : 0.0);
-            worst = fmax(worst, fabs((double)out[row * n + i] - expected) / (1.0 + fabs(expected)));
+            worst = test_worse(worst, fabs((double)out[row * n + i] - expected) / (1.0 + fabs(expected)));
         }
     }
     CHECKF(worst < 2e-6, "%s n %d kind %d: error %g", path, n, kind, worst);
@@ -565,8 +565,8 @@ static void test_cpu_act_mul(void) {
                     cpu_weight_row(rig, embed->weight, row, a);
                     for (i = 0; i < 133; i++) {
                         double expected = cpu_act(act, (double)a[5 + i]) * (double)a[160 + i];
-                        worst = fmax(worst, fabs((double)out[row * 140 + i] - expected) /
-                                                (1.0 + fabs((double)a[5 + i] * (double)a[160 + i])));
+                        worst = test_worse(worst, fabs((double)out[row * 140 + i] - expected) /
+                                                      (1.0 + fabs((double)a[5 + i] * (double)a[160 + i])));
                     }
                 }
                 CHECKF(worst < 2e-6, "%s act %d: error %g", paths[p], act, worst);
@@ -638,7 +638,7 @@ static void test_cpu_exp(void) {
             for (j = 0; j < FG__SPAN; j++)
                 s[j] = x[j] = j ? -87.0f * (float)(i * FG__SPAN + j) / (2000.0f * FG__SPAN) : 0.0f;
             ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, &max, &sum);
-            for (j = 0; j < FG__SPAN; j++) worst = fmax(worst, fabs((double)s[j] / exp((double)x[j]) - 1.0));
+            for (j = 0; j < FG__SPAN; j++) worst = test_worse(worst, fabs((double)s[j] / exp((double)x[j]) - 1.0));
         }
         CHECKF(worst < 1.3e-7, "%s: relative error %g", fg__cpu_path_names[path], worst);
         for (j = 0; j < FG__SPAN; j++) s[j] = j ? -1000.0f * (float)j : 50.0f;
@@ -711,7 +711,7 @@ static double cpu_gemm_error(const char *path, int n_threads, fg_type type, int 
                 /* the part's own limit for the F32 one, the caller's for the other */
                 sum = fabs((double)out[row * (2 * n + 9) + 9 + part * n + j] - sum) / (sqrt(norm_w * norm_x) + 1.0);
                 if (part == 1) CHECKF(sum < cpu_gemm_limit(path, FG_TYPE_F32, m), "%s F32 beside %s: error %g", path, fg_type_name(type), sum);
-                if (part == 0) worst = fmax(worst, sum);
+                if (part == 0) worst = test_worse(worst, sum);
             }
         }
     free(x);
@@ -1041,8 +1041,7 @@ static double cpu_attn_error(const cpu_attn *c, const cpu_rig *rig, int s, const
                 double is = (double)all[(size_t)cpu_attn_token(c, s, p) * (size_t)q_width + (size_t)(h * hd + i)];
                 double error = fabs(is - out[i] / sum);
                 squares += error * error;
-                worst = error > worst || error != error ? error : worst;
-                if (worst != worst) worst = 1e9;
+                worst = test_worse(worst, error);
             }
         }
     }

@@ -136,7 +136,7 @@ static void gemm_check_errors(const gemm_case *c) {
                 whole += (double)w[i] * (double)x[i];
                 size += fabs((double)w[i] * (double)seen[i]);
             }
-            worst = fmax(worst, fabs(got - packed) / size);
+            worst = test_worse(worst, fabs(got - packed) / size);
             noise += (got - whole) * (got - whole);
             signal += whole * whole + 1e-30;
         }

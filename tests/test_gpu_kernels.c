@@ -476,7 +476,7 @@ static double gk_product_error(const gk_product *p, int rows) {
         }
         error = gk_error(gk_floats(p->args.dst) + t * p->args.dst_stride, wanted, (size_t)p->w.n);
         CHECK(isnan(gk_floats(p->args.dst)[t * p->args.dst_stride + p->w.n]));
-        worst = error > worst ? error : worst;
+        worst = test_worse(worst, error);
     }
     free(wanted);
     return worst;
@@ -1171,7 +1171,7 @@ static void gk_check_attention(const gk_attn *c, bool wide) {
             for (h = 0; h < c->n_head; h += c->n_head > 2 ? c->n_head - 1 : 1) {
                 gk_attn_reference(g, s, c->kv_len[s] - c->queries[s] + t, h, wanted);
                 error = gk_error(gk_floats(all) + (size_t)at * (size_t)width + h * c->head_dim, wanted, (size_t)c->head_dim);
-                worst = error > worst ? error : worst;
+                worst = test_worse(worst, error);
             }
             /* the last query alone has the same bits as among others */
             if (t == c->queries[s] - 1)

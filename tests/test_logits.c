@@ -218,7 +218,8 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
     int32_t ids[64];
     uint64_t state = logits_seed(c, "ids");
     int i, count = c->n_tokens * c->n_vocab;
-    float worst = 0, *rows = (float *)malloc((size_t)count * sizeof(float));
+    float *rows = (float *)malloc((size_t)count * sizeof(float));
+    double worst = 0;
     for (i = 0; i < c->n_tokens; i++) ids[i] = (int32_t)(test_random(&state) % (uint64_t)c->n_vocab);
     memset(&desc, 0, sizeof(desc));
     desc.model = model;
@@ -235,11 +236,11 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
         result = logits_collect(engine, ids, c->n_tokens, rows, c->n_vocab);
         CHECKF(result == FG_OK, "%s: %s", c->name, fg_last_error());
         for (i = 0; i < count && result == FG_OK; i++) {
-            float error = fabsf(rows[i] - expected[i]);
-            if (!(error <= worst)) worst = error; /* also for NaN */
+            worst = test_worse(worst, fabs((double)rows[i] - (double)expected[i]));
         }
         /* products of many rows round both sides to half floats on CUDA and HIP */
-        CHECKF(worst < (cpu_is_gpu(cpu_path) && !cpu_is_vulkan(cpu_path) ? 2e-2f : 1e-4f), "%s, path %s, budget %d: error %g", c->name, cpu_path ? cpu_path : "default", budget, worst);
+        CHECKF(worst < (cpu_is_gpu(cpu_path) && !cpu_is_vulkan(cpu_path) ? 2e-2 : 1e-4), "%s, path %s, budget %d: error %g", c->name,
+               cpu_path ? cpu_path : "default", budget, worst);
     } else {
         CHECKF(result == FG_ERROR_UNSUPPORTED && cpu_path && strcmp(cpu_path, "scalar") != 0, "%s, path %s: %s", c->name,
                cpu_path ? cpu_path : "default", fg_last_error());

@@ -433,7 +433,7 @@ static void sample_exp_is_exact_enough(void) {
     float x;
     for (x = 0.0f; x > -87.3f; x -= 0.00037f) {
         double error = fabs((double)fg__exp_negative(x) / exp((double)x) - 1.0);
-        worst = error > worst ? error : worst;
+        worst = test_worse(worst, error);
     }
     CHECKF(worst < 3e-7, "worst relative error %g", worst);
     CHECK(fg__exp_negative(0.0f) == 1.0f);

@@ -163,10 +163,12 @@ static void test_vulkan_attention_long(void) {
     for (p = 0; p < 2; p++) all[p] = (float *)calloc(n, sizeof(float));
     for (p = 0; p < 4; p++) {
         cpu_rig *rig = cpu_attn_rig(&c, 256);
-        double worst = 0;
-        if (cpu_rig_open(rig, paths[p], 1) == FG_OK) cpu_attn_all(&c, rig, 1, 256, all[p > 0]);
-        for (i = 0; p && i < n; i++) worst = fmax(worst, fabs((double)all[0][i] - (double)all[1][i]));
-        CHECKF(worst < (p < 2 ? 1e-3 : 2e-2), "%s: error %g", paths[p], worst);
+        double limit = p < 2 ? 1e-3 : 2e-2;
+        for (i = 0; i < n; i++) all[p > 0][i] = NAN;
+        CHECK(cpu_rig_open(rig, paths[p], 1) == FG_OK);
+        cpu_attn_all(&c, rig, 1, 256, all[p > 0]);
+        for (i = 0; i < n && fabs((double)all[0][i] - (double)all[p > 0][i]) < limit; i++) {}
+        CHECKF(i == n, "%s: value %d is %g, not %g", paths[p], (int)i, (double)all[p > 0][i], (double)all[0][i]);
         cpu_rig_free(rig);
     }
     for (p = 0; p < 2; p++) free(all[p]);
