@@ -273,15 +273,16 @@ static fg_result mixed_step(bench *b, fg_stats *stats, double *seconds) {
     return result;
 }
 
-/* Steps until a pass carries a token of each of `batch` sequences and nothing else: its seconds. */
+/* Steps until a pass carries a token of each of `batch` sequences and nothing else: its seconds; 0 where none did. */
 static fg_result mixed_decode(bench *b, int batch, double *seconds) {
     fg_stats stats;
     fg_result result = FG_OK;
     int i;
     for (i = 0; i < 10000 && result == FG_OK; i++) {
         result = mixed_step(b, &stats, seconds);
-        if (stats.pass_prompt_tokens == 0 && stats.pass_decode_tokens == batch) break;
+        if (stats.pass_prompt_tokens == 0 && stats.pass_decode_tokens == batch) return result;
     }
+    *seconds = 0.0;
     return result;
 }
 
@@ -292,6 +293,7 @@ static fg_result mixed_piece(bench *b, int batch, int piece, double *seconds) {
     fg_request request;
     fg_stats stats;
     fg_result result;
+    memset(&request, 0, sizeof(request));
     memset(&stats, 0, sizeof(stats));
     b->n_prompt = piece;
     result = bench_submit_all(b, 1, &request);
@@ -340,7 +342,7 @@ static fg_result mixed_batch(bench *b, int batch, int budget, bench_mixed *m) {
         bench_take_events(b);
     }
     if (result == FG_OK) m->piece_s = median(alone, MIXED_TIMES);
-    if (!(m->both_s > 0.0) || !(m->piece_s > 0.0)) m->piece = 0; /* the scheduler made other passes */
+    if (!(m->decode_s > 0.0) || !(m->both_s > 0.0) || !(m->piece_s > 0.0)) m->piece = 0; /* the scheduler made other passes */
     return result;
 }
 
