@@ -17268,7 +17268,7 @@ typedef enum fg__gemm_form {
     FG__FORM_MIN16   /* scale * q - min, scales of 32, minimums of 16 */
 } fg__gemm_form;
 
-static fg__gemm_form fg__gemm_form_of(fg_type type) {
+static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q4_1:
     case FG_TYPE_Q5_1:
@@ -17313,7 +17313,7 @@ static fg_type fg__gemm_like(fg_type type) {
 #endif
 
 /* What is added to weights to make them unsigned, where they are not expanded to -128..127. */
-static int fg__gemm_offset(fg_type type) {
+static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q4_0: return 8;
     case FG_TYPE_Q5_0: return 16;
@@ -18000,6 +18000,7 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 3
+#define FG__FEW256 2 /* tokens for which weights are expanded as they are used */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
 
@@ -18039,21 +18040,27 @@ FG__INLINE256 __m256i fg__lookup_256(__m256i table, __m256i index) {
                                                                                0x04040404, 0x08080808, 0x0c0c0c0c)));
 }
 
-/* Step `step` of 8 rows, expanded; see the functions of AVX-512. For Q2_K and Q3_K `table` and `more` are for these 16
-   weights. */
-FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more,
-                                     int step) {
+/* Step `step` of 8 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
+FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, int step) {
     switch ((int)type) {
     case FG_TYPE_Q4_1: return fg__plane_256(low, 4, step, 0);
     case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__plane_256(low, 4, step, 0));
     case FG_TYPE_Q5_1: return fg__planes_256(low, 4, high, 1, step);
     case FG_TYPE_Q6_K: return fg__planes_256(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__lookup_256(table, fg__plane_256(low, 2, step, 0));
-    case FG_TYPE_Q3_K:
-        return _mm256_add_epi8(fg__lookup_256(table, fg__plane_256(low, 2, step, 0)),
-                               fg__lookup_256(more, fg__plane_256(high, 1, step, 0)));
+    case FG_TYPE_Q2_K: return fg__plane_256(low, 2, step, 0);
+    case FG_TYPE_Q3_K: return fg__planes_256(low, 2, high, 1, step);
     default: return fg__load_256(low + step * 128);
     }
+}
+
+/* The same with their scales, by tables for these 16 weights. */
+FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more,
+                                     int step) {
+    __m256i v;
+    if (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K) return fg__quants_256(type, low, high, table, step);
+    v = fg__lookup_256(table, fg__plane_256(low, 2, step, 0));
+    if (type == FG_TYPE_Q2_K) return v;
+    return _mm256_add_epi8(v, fg__lookup_256(more, fg__plane_256(high, 1, step, 0)));
 }
 
 /* Tables of 16 weights number i. */
@@ -18085,7 +18092,7 @@ FG__INLINE256 void fg__expand_256(fg_type type, const uint8_t *low, const uint8_
 }
 
 /* Scales and minimums of block b of a unit, 8 rows. */
-FG__TARGET_AVX2 static void fg__scales_256(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b,
+FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b,
                                            float *scale, float *min) {
     __m256 d = _mm256_setzero_ps(), m = d;
     __m256i s = _mm256_setzero_si256(), s2 = s;
@@ -18189,23 +18196,36 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
     return _mm256_set1_epi32(x);
 }
 
+/* Steps whose products fit 16 bits together; 1: weights that are multiplied as signed. */
+static FG__ALWAYS_INLINE int fg__together_256(fg_type type) {
+    return fg__gemm_offset(type) == 128 ? 1 : type == FG_TYPE_Q2_K || type == FG_TYPE_Q6_K ? 2 : 4;
+}
+
+/* 16 rows of a block: expanded, in `low`, or planes and scales of block `b` of a unit. */
+typedef struct fg__rows_256 {
+    const uint8_t *low, *high, *bytes, *halves;
+    float *scale, *min;
+    int b;
+    __m256i table;
+} fg__rows_256;
+
 /* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: signed weights give at most
    2 * 128 * 127, and unsigned ones, of which `together` steps are added, 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127. */
-FG__INLINE256 void fg__dots_256(bool is_signed, int together, int nt, const uint8_t *w, const uint8_t *acts,
-                                size_t stride, __m256i acc[][2]) {
+FG__INLINE256 void fg__dots_256(fg_type like, bool is_signed, int together, int nt, const fg__rows_256 *w, int part,
+                                const uint8_t *acts, size_t stride, __m256i acc[][2]) {
     __m256i ones = _mm256_set1_epi16(1), pairs[FG__TILE256][2], v[2], size[2], x;
     int step, t, i;
     FG__UNROLL
     for (step = 0; step < 4; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            v[i] = fg__load_256(w + step * 128 + 32 * i);
+            v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, 4 * part + step);
             if (is_signed) v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
             size[i] = is_signed ? _mm256_abs_epi8(v[i]) : v[i];
         }
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            x = fg__act_256(acts, stride, t, step);
+            x = fg__act_256(acts, stride, t, 4 * part + step);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 __m256i product = _mm256_maddubs_epi16(size[i], is_signed ? _mm256_sign_epi8(x, v[i]) : x);
@@ -18229,13 +18249,14 @@ FG__INLINE256 void fg__part_256(int nt, const float *scale, __m256i acc[][2], __
 }
 
 /* Where the sums of a part of block b start, for weights with `offset` added. */
-FG__INLINE256 void fg__start_256(int nt, const fg__gemm_job *job, int b, int part, __m256i acc[][2]) {
+FG__INLINE256 void fg__start_256(int nt, fg__gemm_form form, int offset, const fg__gemm_job *job, int b, int part,
+                                 __m256i acc[][2]) {
     int t, start;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-        start = job->form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b];
-        acc[t][0] = acc[t][1] = _mm256_set1_epi32(start / 128 * job->offset);
+        start = form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b];
+        acc[t][0] = acc[t][1] = _mm256_set1_epi32(start / 128 * offset);
     }
 }
 
@@ -18268,37 +18289,139 @@ FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const fg_
     }
 }
 
-/* A tile of 16 rows from `row` on. The form is no constant here, to keep the code small. */
-FG__INLINE256 void fg__tile_q8_256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
-    const fg__gemm_form form = job->form;
-    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN     ? 1
-                                                                  : form == FG__FORM_MIN16 ? 2
-                                                                                           : 0;
-    const float *scale = s->scale + row, *min = s->min + row;
-    __m256 f[FG__TILE256][2], v[FG__TILE256][2];
-    __m256i acc[FG__TILE256][2];
-    int b, t, part;
+/* Multiplies the sums of a part with its whole scales, and adds those of part 0 to those of part 1. */
+FG__INLINE256 void fg__factors_256(fg_type type, int nt, const fg__rows_256 *w, int part, __m256i acc[][2],
+                                   __m256i part0[][2]) {
+    int t, i;
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        __m256i factor = _mm256_setzero_si256();
+        if (type == FG_TYPE_Q2_K) factor = fg__and_256(fg__bytes_256(w->bytes + (2 * w->b + part) * 32 + 8 * i), 15);
+        else factor = _mm256_sub_epi32(_mm256_set1_epi32(32), fg__scale_q3_256(w->bytes + 8 * i, 2 * w->b + part));
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            acc[t][i] = _mm256_mullo_epi32(acc[t][i], factor);
+            if (part) acc[t][i] = _mm256_add_epi32(acc[t][i], part0[t][i]);
+            part0[t][i] = acc[t][i];
+        }
+    }
+}
+
+/* 16 rows of one block. */
+FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, int together, int offset, int nt,
+                                      const fg__rows_256 *w, int b, const fg__gemm_job *job, __m256 f[][2]) {
+    const int scales = form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const uint8_t *acts = job->acts + b * 32;
+    const bool factors = like == FG_TYPE_Q2_K || like == FG_TYPE_Q3_K;
+    __m256 v[FG__TILE256][2];
+    __m256i acc[FG__TILE256][2], part0[FG__TILE256][2];
+    int t, part;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
+    FG__UNROLL
+    for (part = 0; part < 2; part++) {
+        if (part == 0 || scales == 2) fg__start_256(nt, form, offset, job, b, part, acc);
+        if (factors) fg__start_256(nt, FG__FORM_SUB16, offset, job, b, part, acc);
+        if (together == 4) fg__dots_256(like, false, 4, nt, w, part, acts, job->stride, acc);
+        else if (together == 2) fg__dots_256(like, false, 2, nt, w, part, acts, job->stride, acc);
+        else fg__dots_256(like, true, 1, nt, w, part, acts, job->stride, acc);
+        if (factors) fg__factors_256(like, nt, w, part, acc, part0);
+        if (part == 1 || scales == 2) fg__part_256(nt, w->scale + part * (scales - 1) * FG__PANEL, acc, v);
+    }
+    fg__block_256(nt, minimums, w->min, job->acts, job->stride, b, v, f);
+}
+
+/* A tile of 16 rows from `row` on, expanded before. The form is no constant here, to keep the code small. */
+FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_job *job) {
+    const int scales = job->form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = job->form == FG__FORM_MIN ? 1 : job->form == FG__FORM_MIN16 ? 2 : 0;
+    __m256 f[FG__TILE256][2];
+    fg__rows_256 w;
+    int b, t;
+    w.low = w.high = w.bytes = w.halves = s->q + row * 4;
+    w.scale = s->scale + row;
+    w.min = s->min + row;
+    w.b = 0;
+    w.table = _mm256_setzero_si256();
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
-    for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
+    for (b = 0; b < job->n; b++, w.low += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        FG__UNROLL
-        for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
-        FG__UNROLL
-        for (part = 0; part < 2; part++) {
-            const uint8_t *w = s->q + b * 1024 + part * 512 + row * 4, *acts = job->acts + b * 32 + part * 16;
-            if (part == 0 || scales == 2) fg__start_256(nt, job, b, part, acc);
-            if (job->together == 4)
-                fg__dots_256(false, 4, nt, w, acts, job->stride, acc);
-            else if (job->together == 2)
-                fg__dots_256(false, 2, nt, w, acts, job->stride, acc);
-            else
-                fg__dots_256(true, 1, nt, w, acts, job->stride, acc);
-            if (part == 1 || scales == 2) fg__part_256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
-        }
-        fg__block_256(nt, minimums, min, job->acts, job->stride, b, v, f);
+        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->together, job->offset, nt, &w, b, job, f);
     }
     fg__tile_end_256(nt, f, row, job);
+}
+
+/* The 16 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
+FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t *from, int b, int row, fg__rows_256 *w) {
+    const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
+    const uint8_t *high = unit + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
+    int i;
+    w->b = b % layout->blocks;
+    w->low = unit + w->b * layout->low * 128 + row * 4;
+    w->high = high + w->b * layout->high * 128 + row * 4;
+    w->bytes = bytes + row;
+    w->halves = bytes + layout->n_bytes * 32 + row * 2;
+    FG__UNROLL
+    for (i = 0; i < 2; i++)
+        fg__scales_256(layout->type, w->bytes + 8 * i, w->halves + 16 * i, w->b, w->scale + 8 * i, w->min + 8 * i);
+}
+
+/* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
+   and `like`, a type with the same planes, are constants. */
+FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
+                                    __m256i table, fg__gemm_job *job) {
+    const bool q3 = layout->type == FG_TYPE_Q3_K; /* 3 bits, without their scales */
+    const int together = q3 ? 4 : fg__together_256(layout->type);
+    const int offset = q3 ? 4 : together == 1 ? 0 : fg__gemm_offset(layout->type);
+    __m256 f[2][FG__FEW256][2];
+    float scale[2 * FG__PANEL], min[2 * FG__PANEL];
+    fg__rows_256 w;
+    int b, t, half;
+    w.scale = scale;
+    w.min = min;
+    w.table = table;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) f[0][t][0] = f[0][t][1] = f[1][t][0] = f[1][t][1] = _mm256_setzero_ps();
+    for (b = 0; b < job->n; b++) {
+        fg__fetch_ahead(job);
+        for (half = 0; half < 2; half++) {
+            fg__rows_of_256(layout, from, b, 16 * half, &w);
+            fg__tile_block_256(like, fg__gemm_form_of(layout->type), together, offset, nt, &w, b, job, f[half]);
+        }
+    }
+    fg__tile_end_256(nt, f[0], 0, job);
+    fg__tile_end_256(nt, f[1], 16, job);
+}
+
+FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, int bytes,
+                                     fg__gemm_job job) {
+    const uint8_t *values = fg__gemm_table_of(layout->type);
+    __m256i table = _mm256_setzero_si256();
+    if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
+    fg__fetch_plan(&job, bytes, job.n);
+    if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
+    else fg__tile_few_256(layout, like, 2, from, table, &job);
+}
+
+FG__TARGET_AVX2 static void fg__slice_few_256(fg_type type, const uint8_t *from, int bytes, fg__gemm_job job) {
+    const fg__panel_layout *of = fg__panel_layouts;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0: fg__tiles_few_256(&of[0], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q4_1: fg__tiles_few_256(&of[1], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q5_0: fg__tiles_few_256(&of[2], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q5_1: fg__tiles_few_256(&of[3], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q8_0: fg__tiles_few_256(&of[4], FG_TYPE_Q8_0, from, bytes, job); break;
+    case FG_TYPE_Q2_K: fg__tiles_few_256(&of[5], FG_TYPE_Q2_K, from, bytes, job); break;
+    case FG_TYPE_Q3_K: fg__tiles_few_256(&of[6], FG_TYPE_Q3_K, from, bytes, job); break;
+    case FG_TYPE_Q4_K: fg__tiles_few_256(&of[7], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q5_K: fg__tiles_few_256(&of[8], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q6_K: fg__tiles_few_256(&of[9], FG_TYPE_Q6_K, from, bytes, job); break;
+    case FG_TYPE_IQ4_NL: fg__tiles_few_256(&of[10], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    case FG_TYPE_IQ4_XS: fg__tiles_few_256(&of[11], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    default: fg__tiles_few_256(&of[12], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    }
 }
 
 #if FG__HAS_AVXVNNI
@@ -18322,7 +18445,7 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
         for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
         FG__UNROLL
         for (part = 0; part < 2; part++) {
-            if (part == 0 || scales == 2) fg__start_256(nt, job, b, part, acc);
+            if (part == 0 || scales == 2) fg__start_256(nt, form, job->offset, job, b, part, acc);
             FG__UNROLL
             for (step = 4 * part; step < 4 * part + 4; step++) {
                 w0 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4);
@@ -18341,7 +18464,7 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
     fg__tile_end_256(nt, f, row, job);
 }
 
-FG__TARGET_AVXVNNI static void fg__slice_vnni_256(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
@@ -18355,7 +18478,7 @@ FG__TARGET_AVXVNNI static void fg__slice_vnni_256(const fg__gemm_slice *s, int r
 }
 #endif
 
-FG__TARGET_AVX2 static void fg__slice_q8_256(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
@@ -18368,21 +18491,27 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(const fg__gemm_slice *s, int row, i
     }
 }
 
-typedef void (*fg__slice_fn)(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
+typedef void (*fg__slice_fn)(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
 
 static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const uint8_t *from, int64_t k,
                                fg__gemm_job job) {
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
+    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL;
     int64_t left;
     job.form = fg__gemm_form_of(type);
     job.offset = fg__gemm_offset(type);
-    job.together = job.offset == 128 ? 1 : type == FG_TYPE_Q2_K || type == FG_TYPE_Q6_K ? 2 : 4;
+    job.together = fg__together_256(type);
     if (job.offset == 128 && !vnni) job.offset = 0; /* multiplied as signed */
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
+        if (job.m <= FG__FEW256) {
+            job.next = fg__weights_ahead(from, unit_bytes, job.m);
+            fg__slice_few_256(type, from, job.n * (int)block_bytes, job);
+            continue;
+        }
         job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
         fg__unpack_256(type, from, job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
@@ -18397,37 +18526,44 @@ static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const vo
                        fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
 
-/* A tile of floats, 16 rows. Lanes of BF16 are pairs. */
-FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, const uint8_t *w, int row, fg__gemm_job *job) {
+/* A tile of floats, 16 rows for each of `halves`. Lanes of BF16 are pairs. */
+FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint8_t *w, int row, fg__gemm_job *job) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, each = type == FG_TYPE_BF16 ? 2 : 1;
-    __m256 f[FG__TILE512][2], v[2], x;
+    __m256 f[2][FG__TILE512][2], v, x;
     __m256i pair;
     int i, j, h, t;
     FG__UNROLL
-    for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
+    for (t = 0; t < nt; t++) f[0][t][0] = f[0][t][1] = f[1][t][0] = f[1][t][1] = _mm256_setzero_ps();
     for (i = 0, w += row * (run / 32); i < job->n; i++, w += run) {
         if (i % 8 == 0) fg__fetch_ahead(job);
         FG__UNROLL
         for (j = 0; j < each; j++) {
             FG__UNROLL
-            for (h = 0; h < 2; h++) {
+            for (h = 0; h < 2 * halves; h++) {
                 if (type == FG_TYPE_F16) {
-                    v[h] = fg__halves_256(w + 16 * h);
+                    v = fg__halves_256(w + 16 * h);
                 } else {
                     pair = fg__load_256(w + 32 * h);
                     if (type == FG_TYPE_BF16) pair = j ? fg__and_256(pair, (int)0xffff0000u) : fg__shift_256(pair, -16);
-                    v[h] = _mm256_castsi256_ps(pair);
+                    v = _mm256_castsi256_ps(pair);
                 }
-            }
-            FG__UNROLL
-            for (t = 0; t < nt; t++) {
-                x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
-                f[t][0] = _mm256_fmadd_ps(v[0], x, f[t][0]);
-                f[t][1] = _mm256_fmadd_ps(v[1], x, f[t][1]);
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
+                    f[h / 2][t][h % 2] = _mm256_fmadd_ps(v, x, f[h / 2][t][h % 2]);
+                }
             }
         }
     }
-    fg__tile_end_256(nt, f, row, job);
+    FG__UNROLL
+    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, job);
+}
+
+/* Few tokens: all 32 rows at once, so that memory is read in order. */
+FG__INLINE256 void fg__few_f32_256(fg_type type, const uint8_t *w, int bytes, fg__gemm_job job) {
+    fg__fetch_plan(&job, bytes, (job.n + 7) / 8);
+    if (job.m == 1) fg__tile_f32_256(type, 1, 2, w, 0, &job);
+    else fg__tile_f32_256(type, 2, 2, w, 0, &job);
 }
 
 FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, int bytes, fg__gemm_job job) {
@@ -18436,14 +18572,26 @@ FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, in
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_f32_256(type, 1, w, row, &job); break;
-        case 2: fg__tile_f32_256(type, 2, w, row, &job); break;
-        case 3: fg__tile_f32_256(type, 3, w, row, &job); break;
-        case 4: fg__tile_f32_256(type, 4, w, row, &job); break;
-        case 5: fg__tile_f32_256(type, 5, w, row, &job); break;
-        default: fg__tile_f32_256(type, 6, w, row, &job); break;
+        case 1: fg__tile_f32_256(type, 1, 1, w, row, &job); break;
+        case 2: fg__tile_f32_256(type, 2, 1, w, row, &job); break;
+        case 3: fg__tile_f32_256(type, 3, 1, w, row, &job); break;
+        case 4: fg__tile_f32_256(type, 4, 1, w, row, &job); break;
+        case 5: fg__tile_f32_256(type, 5, 1, w, row, &job); break;
+        default: fg__tile_f32_256(type, 6, 1, w, row, &job); break;
         }
     }
+}
+
+/* Up to 128 lanes of a panel. */
+FG__INLINE256 void fg__slice_f32_256(fg_type type, const uint8_t *w, fg__gemm_job job) {
+    const int run = type == FG_TYPE_F16 ? 64 : 128;
+    int row;
+    if (job.m <= FG__FEW256) {
+        fg__few_f32_256(type, w, job.n * run, job);
+        return;
+    }
+    for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2)
+        fg__tiles_f32_256(type, w, row, job.n * run / 2, job);
 }
 
 FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, int64_t k, const void *acts,
@@ -18452,19 +18600,15 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
-    int row;
-    for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
+    for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0;
+         left -= 128, job.first = false, w += 128 * run, job.acts += 128 * lane) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, 1024, m);
-        for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
-            switch ((int)type) {
-            case FG_TYPE_F32: fg__tiles_f32_256(FG_TYPE_F32, w, row, job.n * run / 2, job); break;
-            case FG_TYPE_F16: fg__tiles_f32_256(FG_TYPE_F16, w, row, job.n * run / 2, job); break;
-            default: fg__tiles_f32_256(FG_TYPE_BF16, w, row, job.n * run / 2, job); break;
-            }
+        job.next = fg__weights_ahead(w, m <= FG__FEW256 ? 1024 : 128 * run, m);
+        switch ((int)type) {
+        case FG_TYPE_F32: fg__slice_f32_256(FG_TYPE_F32, w, job); break;
+        case FG_TYPE_F16: fg__slice_f32_256(FG_TYPE_F16, w, job); break;
+        default: fg__slice_f32_256(FG_TYPE_BF16, w, job); break;
         }
-        w += 128 * run;
-        job.acts += 128 * lane;
     }
 }
 
