@@ -67,6 +67,7 @@ typedef struct si_command {
     size_t bytes;
     si_event *event;
     uint64_t ticket;
+    struct si_stream *recorded; /* WAIT: the stream of that record, as the event may have another since */
     struct si_graph *graph;
     const si_kernel *kernel;
     unsigned grid[3], block[3], shared;
@@ -427,11 +428,11 @@ static bool si_run(si_stream *s, size_t n, int depth) {
     while (s->first < s->n && s->first < n && !si.lost) {
         si_stream *other = si.streams;
         if (!si_may_run(s)) {
-            const si_command *c = &s->commands[s->first];
-            size_t before = c->event->stream ? c->event->stream->first : 0;
-            if (depth > 8 || !c->event->stream || c->event->stream == s) return false;
-            si_run(c->event->stream, before + 1, depth + 1);
-            if (!si.lost && !si_may_run(s) && c->event->stream->first == before) return false;
+            si_stream *of = s->commands[s->first].recorded;
+            size_t before = of ? of->first : 0, own = s->first;
+            if (depth > 8 || !of || of == s) return false;
+            si_run(of, before + 1, depth + 1);
+            if (!si.lost && of->first == before && s->first == own) return false;
             continue;
         }
         for (; other && si_random() % 4; other = other->next) {}
@@ -583,6 +584,7 @@ static int si_event_wait(si_stream *s, si_event *e) {
     c.kind = SI_WAIT;
     c.event = e;
     c.ticket = e->recorded;
+    c.recorded = e->stream;
     return si_enqueue(s, &c);
 }
 

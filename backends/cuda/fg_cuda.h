@@ -89,7 +89,7 @@ const fg_backend *fg_backend_cuda(void) {
         fg__gpu_alloc, fg__gpu_free, fg__gpu_write, fg__gpu_read,
         fg__gpu_pack, fg__gpu_unpack, fg__gpu_prepare, fg__gpu_release,
         fg__gpu_submit, fg__gpu_wait, fg__gpu_copy_blocks, fg__gpu_profile,
-        fg__gpu_swap_blocks, fg__gpu_read_logits, fg__gpu_copy_slot, NULL,
+        fg__gpu_swap_blocks, fg__gpu_read_logits, fg__gpu_copy_slot, NULL, fg__gpu_stage_slot,
     };
     return &backend;
 }
