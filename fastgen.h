@@ -19531,18 +19531,35 @@ static int32_t fg__split_group_of(const fg__split_plan *plan, int device, int32_
     return -1;
 }
 
-/* Whether an op reads, and whether it writes, a slot; a write of some columns only keeps the others. */
-static bool fg__split_op_reads(const fg_op *op, const fg_graph *graph, int32_t slot) {
-    if ((op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot) return true;
-    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot &&
-           (op->dst_col != 0 || (op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n) < graph->slots[slot].width);
+/* Columns that an op writes of its dst. */
+static int32_t fg__split_op_columns(const fg_op *op) { return op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n; }
+
+static bool fg__split_op_takes(const fg_op *op, int32_t slot) { return (op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot; }
+
+static bool fg__split_op_gives(const fg_op *op, int32_t slot) {
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+}
+
+/* Whether an op reads what a slot holds. A write of some columns keeps the others, unless ops after it on its device write all of
+   them, one behind the other, before any reads it (q, k and v). */
+static bool fg__split_op_reads(const fg__split *s, const fg_graph *graph, int32_t index, int32_t slot) {
+    int32_t i, end = 0, width = graph->slots[slot].width;
+    if (fg__split_op_takes(&s->ops[index], slot)) return true;
+    if (!fg__split_op_gives(&s->ops[index], slot)) return false;
+    for (i = index; i < s->n_ops && fg__split_device_of(s, i) == fg__split_device_of(s, index) && end < width; i++) {
+        if (fg__split_op_takes(&s->ops[i], slot)) return true;
+        if (!fg__split_op_gives(&s->ops[i], slot)) continue;
+        if (s->ops[i].dst_col != end) return true;
+        end += fg__split_op_columns(&s->ops[i]);
+    }
+    return end < width;
 }
 
 static bool fg__split_op_writes(const fg_op *op, int32_t slot) {
     if (op->type == FG_OP_ROPE_KV || (op->type == FG_OP_NORM && op->src2 >= 0)) {
         if (op->src == slot) return true;
     }
-    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+    return fg__split_op_gives(op, slot);
 }
 
 /* Lays ops into the graphs of their devices, in ranges, and finds what crosses over before each. */
@@ -19569,7 +19586,7 @@ static void fg__split_ranges(const fg__split *s, fg__split_plan *plan) {
             op->group = fg__split_group_of(plan, d, s->ops[i].group);
         }
         for (slot = 0; slot < plan->graph->n_slots; slot++) {
-            bool reads = fg__split_op_reads(&s->ops[i], plan->graph, slot), writes = fg__split_op_writes(&s->ops[i], slot);
+            bool reads = fg__split_op_reads(s, plan->graph, i, slot), writes = fg__split_op_writes(&s->ops[i], slot);
             if (reads && valid[slot] && !(valid[slot] >> d & 1)) {
                 range->brings[slot / 64] |= (uint64_t)1 << slot % 64;
                 plan->slots[0][slot].crosses = true;
