@@ -73,6 +73,8 @@ typedef struct fg__gpu_api {
     int(FG__GPU_CALL *context_release)(int device);
     int(FG__GPU_CALL *context_push)(void *context);
     int(FG__GPU_CALL *context_pop)(void **context);
+    int(FG__GPU_CALL *context_create)(void **context, unsigned flags, int device); /* which is pushed, too */
+    int(FG__GPU_CALL *context_destroy)(void *context);
     int(FG__GPU_CALL *get_device)(int *device);
     int(FG__GPU_CALL *set_device)(int device);
     int(FG__GPU_CALL *device_properties)(void *properties, int device);
@@ -284,7 +286,9 @@ typedef struct fg__gpu_device {
     int index, handle, attributes[FG__GPU_ATTRIBUTES], before; /* before: HIP's device of the calling thread */
     size_t memory;
     void *context;
+    bool own_context;   /* it was created, and is not the one that all of the process share */
     bool is_open, lost; /* is_open: memory, streams and so on may exist */
+    const struct fg__gpu_image *image; /* of `module`; NULL: options.image, or compiled here */
     void *compute, *copies;   /* streams */
     void *down, *up;          /* streams of what crosses over while passes run: to the host and to the device, each in its order */
     void *passed, *copied;    /* events: the last pass is done; the last copy is */
@@ -696,6 +700,7 @@ static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *ima
         if (best < 0)
             return r != FG_OK ? r : fg__fail(FG_ERROR_UNSUPPORTED, "%s (%s) has no kernels among those built in", d->name, d->isa);
         r = fg__gpu_try_image(d, &images[best]);
+        if (r == FG_OK) d->image = &images[best];
         if (r == FG_OK || d->lost || r == FG_ERROR_OUT_OF_MEMORY) return r;
         fg__log(&d->env, FG_LOG_WARNING, "%s does not take the kernels for %s", d->name, images[best].target);
         limit = score;
@@ -723,7 +728,8 @@ static void fg__gpu_close(fg_device *handle) {
         if (d->module) (void)d->api.module_unload(d->module);
         fg__gpu_leave(d);
     }
-    if (d->context) (void)d->api.context_release(d->handle);
+    if (d->context && d->own_context) (void)d->api.context_destroy(d->context);
+    else if (d->context) (void)d->api.context_release(d->handle);
     fg__gpu_loader_close(&d->loader);
     fg__free(&env, d);
 }
@@ -748,6 +754,18 @@ static fg_result fg__gpu_make_streams(fg__gpu_device *d) {
     return r;
 }
 
+/* Code, streams and stages, in the device's context. */
+static fg_result fg__gpu_furnish(fg__gpu_device *d, const fg__gpu_image *images, int n_images) {
+    fg_result r;
+    d->is_open = true;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    if (d->options.image) r = fg__gpu_check(d, d->api.module_load(&d->module, d->options.image), "loading kernels");
+    else r = fg__gpu_load_images(d, images, n_images);
+    if (r == FG_OK) r = fg__gpu_make_streams(d);
+    fg__gpu_leave(d);
+    return r;
+}
+
 static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, int n_images, const char *wanted) {
     fg_result r;
     if ((r = fg__gpu_choose(d, wanted)) != FG_OK) return r;
@@ -758,13 +776,7 @@ static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, in
             return r;
         }
     }
-    d->is_open = true;
-    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
-    if (d->options.image) r = fg__gpu_check(d, d->api.module_load(&d->module, d->options.image), "loading kernels");
-    else r = fg__gpu_load_images(d, images, n_images);
-    if (r == FG_OK) r = fg__gpu_make_streams(d);
-    fg__gpu_leave(d);
-    return r;
+    return fg__gpu_furnish(d, images, n_images);
 }
 
 static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image *images, int n_images,

@@ -60,7 +60,7 @@ enum { FG__HIP_IMAGES = 0 };
 /* In the order of fg__gpu_api; NULL: HIP has none. */
 static const char *const fg__hip_names[FG__GPU_FUNCTIONS] = {
     "hipInit", "hipDriverGetVersion", "hipGetDeviceCount", "hipDeviceGet", "hipDeviceGetName", "hipDeviceGetAttribute", "hipDeviceTotalMem",
-    NULL, NULL, NULL, NULL, "hipGetDevice", "hipSetDevice", "hipGetDevicePropertiesR0600",
+    NULL, NULL, NULL, NULL, NULL, NULL, "hipGetDevice", "hipSetDevice", "hipGetDevicePropertiesR0600",
     "hipMemGetInfo", "hipMalloc", "hipFree", "hipHostMalloc", "hipHostFree", "hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync",
     "hipMemcpyDtoDAsync", "hipMemsetD8Async", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize", "hipStreamWaitEvent",
     "hipEventCreateWithFlags", "hipEventDestroy", "hipEventRecord", "hipEventSynchronize", "hipModuleLoadData", "hipModuleUnload",
