@@ -359,7 +359,8 @@ typedef struct fg_engine_desc {
     int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
                                 cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
-                                arXiv 2403.11421); NULL: where the layers are */
+                                arXiv 2403.11421), half of the sequences on each at a time; NULL: where the layers are. Whether it
+                                pays, `fastgen bench` says */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */

@@ -217,6 +217,74 @@ static void test_split_gpu(void) {
     if (!n) SKIP("there is no GPU driver, and no stand-in");
 }
 
+/* ---- When it pays ---- */
+
+#include "../examples/tool/split_model.h"
+
+/* Of given numbers, worked out by hand: 10 layers, 100 kB of cache for each token, 1 GB of room. */
+static split_model split_given(void) {
+    split_model m;
+    memset(&m, 0, sizeof(m));
+    m.n_layers = 10;
+    split_point(&m, 512, 0.080); /* in any order */
+    split_point(&m, 1, 0.010);
+    split_point(&m, 64, 0.009); /* more tokens take no less: 10 ms */
+    m.device_kv = 1e12;
+    m.cpu_kv = 1e11;
+    m.down.seconds = m.up.seconds = 10e-6;
+    m.down.bytes_per_s = m.up.bytes_per_s = 1e10;
+    m.down_bytes = 1e4;
+    m.up_bytes = 5e3;
+    m.kv_bytes = 1e5;
+    m.room = 1e9;
+    m.at_once = 1;
+    return m;
+}
+
+static bool split_near(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
+
+static void test_split_model(void) {
+    split_model m = split_given();
+    double n, rate;
+    CHECK(split_near(split_products(&m, 1), 0.010) && split_near(split_products(&m, 0.5), 0.010) && split_near(split_products(&m, 64), 0.010));
+    CHECK(split_near(split_products(&m, 288), 0.045) && split_near(split_products(&m, 512), 0.080) && split_near(split_products(&m, 960), 0.150));
+    /* 10,000 tokens: one sequence fits, 10 + 1 ms */
+    rate = split_alone(&m, 10000, &n);
+    CHECKF(n == 1 && split_near(rate, 1 / 0.011), "%g sequences, %g tokens/s", n, rate);
+    /* one on each side: 10 ms of products, 10 of attention, 0.11 and 0.105 of copies, one behind the other; then the CPU is the slower */
+    CHECKF(split_near(split_pass(&m, 10000, 2), 0.020215), "%g s", split_pass(&m, 10000, 2));
+    CHECKF(split_near(split_pass(&m, 10000, 1), 0.020215) && split_near(split_pass(&m, 10000, 4), 0.040), "%g s", split_pass(&m, 10000, 4));
+    rate = split_together(&m, 10000, &n);
+    CHECKF(n == 2 && split_near(rate, 2 / 0.020215) && split_pays(&m, 10000), "%g sequences, %g tokens/s", n, rate);
+    /* 100 tokens: a hundred fit; the device is the slower with the cache on the CPU */
+    rate = split_alone(&m, 100, &n);
+    CHECKF(n == 100 && split_near(rate, 100 / 0.016625), "%g sequences, %g tokens/s", n, rate);
+    CHECK(split_near(split_pass(&m, 100, 128), 0.020) && split_near(split_pass(&m, 100, 256), 0.040));
+    rate = split_together(&m, 100, &n);
+    CHECKF(n == 128 && split_near(rate, 6400), "%g sequences, %g tokens/s", n, rate);
+    CHECK(split_pays(&m, 100));
+    m.device_kv = 1e13; /* 100 sequences in 15.7 ms: 6364 tokens/s, too near */
+    CHECK(!split_pays(&m, 100));
+    /* copies are what lasts longest */
+    m.down.bytes_per_s = 1e7;
+    CHECKF(split_near(split_pass(&m, 1000, 128), 2 * 10 * (10e-6 + 64e-3)), "%g s", split_pass(&m, 1000, 128));
+    /* room for one on the host, and none on the device */
+    m = split_given();
+    m.cpu_room = 1.5e9;
+    m.room = -1;
+    CHECK(split_alone(&m, 10000, &n) == 0 && n == 0);
+    rate = split_together(&m, 10000, &n);
+    CHECKF(n == 1 && split_near(rate, 1 / 0.020215) && split_pays(&m, 10000), "%g sequences, %g tokens/s", n, rate);
+    m.cpu_room = 0.5e9;
+    CHECK(split_together(&m, 10000, &n) == 0 && n == 0 && !split_pays(&m, 10000));
+    /* a device in software takes turns with the CPU: all adds up, and the answer is no however slow its attention is */
+    m = split_given();
+    m.at_once = 0;
+    m.device_kv = 1e10;
+    CHECK(split_near(split_pass(&m, 10000, 2), 0.040) && split_near(split_pass(&m, 10000, 4), 0.060));
+    CHECK(split_together(&m, 10000, &n) > 1.05 * split_alone(&m, 10000, &rate) && !split_pays(&m, 10000));
+}
+
 /* ---- Both halves at once ---- */
 
 enum { SPLIT_FOUR = 4, SPLIT_TOKENS = 7, SPLIT_TIMED = 5 }; /* requests, tokens of each, the pass that is timed */
@@ -481,6 +549,7 @@ static void test_split_gpu_faults(void) {
 
 static void run_split_tests(void) {
     RUN(test_split_level);
+    RUN(test_split_model);
     RUN(test_split_layers);
     RUN(test_split_kv);
     RUN(test_split_engine);
