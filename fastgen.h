@@ -17343,6 +17343,7 @@ typedef struct fg__gemm_job {
     float *out;
     int m, n;
     bool once;  /* few tokens: weights are read for them alone */
+    bool fresh; /* the scales of the slice are still to be read */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
@@ -17351,7 +17352,11 @@ typedef struct fg__gemm_job {
     int together; /* AVX2: steps whose products fit 16 bits; 1: as signed */
 } fg__gemm_job;
 
-#define FG__GEMM_AHEAD 10240 /* bytes that weights are fetched ahead of their use */
+/* Weights are fetched ahead of their use: for few tokens 4 KiB before what is read together (a unit's scales are at its end),
+   which keeps memory busy; for many, whose tiles take their time, further. */
+static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const uint8_t *weights, int together, int m) {
+    return weights + (m <= 4 ? 4096 + together : 10240);
+}
 
 /* The job for the first tokens of a panel. */
 static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_t stride, int m, float *out,
@@ -17364,10 +17369,10 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     job.m = m;
     job.n = job.left = job.each = 0;
     job.first = true;
-    job.once = false;
+    job.once = job.fresh = false;
     job.form = FG__FORM_SIGNED;
     job.offset = job.together = 0;
-    job.next = (const uint8_t *)panel + FG__GEMM_AHEAD;
+    job.next = (const uint8_t *)panel;
     return job;
 }
 
@@ -17581,7 +17586,7 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(e, tiny, small));
 }
 
-/* Scales and minimums of block b of a unit, 16 rows. */
+/* Scales and minimums of block b of a unit, 16 rows. `type` and `layout` are constants. */
 FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, int half,
                                   float *scale, float *min, int32_t *factor) {
     const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
@@ -17627,37 +17632,36 @@ FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, 
     _mm512_storeu_ps(scale, d);
 }
 
-/* The same for n blocks. `type` and `layout` are constants. */
-FG__INLINE512 void fg__slice_scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n,
-                                        fg__gemm_slice *to) {
-    const int unit_bytes = layout->bytes * FG__PANEL;
-    float *scale = to->scale, *min = to->min;
+/* Those of block b of a slice, 32 rows. */
+FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__gemm_slice *to) {
+    const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
+    float *scale = to->scale + (layout->type == FG_TYPE_Q6_K ? 2 : 1) * b * FG__PANEL;
+    float *min = to->min + (layout->type == FG_TYPE_Q2_K ? 2 : 1) * b * FG__PANEL;
+    int32_t *factor = to->factor + 2 * b * FG__PANEL;
+    fg__scales_512(layout->type, layout, unit, b % layout->blocks, 0, scale, min, factor);
+    fg__scales_512(layout->type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16, factor + 16);
+}
+
+FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
     int b;
-    for (b = 0; b < n; b++) {
-        const uint8_t *unit = from + b / layout->blocks * unit_bytes;
-        fg__scales_512(type, layout, unit, b % layout->blocks, 0, scale, min, to->factor + 2 * b * FG__PANEL);
-        fg__scales_512(type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16,
-                       to->factor + 2 * b * FG__PANEL + 16);
-        scale += type == FG_TYPE_Q6_K ? 2 * FG__PANEL : FG__PANEL;
-        min += type == FG_TYPE_Q2_K ? 2 * FG__PANEL : FG__PANEL;
-    }
+    for (b = 0; b < n; b++) fg__block_scales_512(layout, from, b, to);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
-    case FG_TYPE_IQ4_NL: fg__slice_scales_512(FG_TYPE_Q4_0, &fg__panel_layouts[0], from, n, to); break;
-    case FG_TYPE_Q4_1: fg__slice_scales_512(FG_TYPE_Q4_1, &fg__panel_layouts[1], from, n, to); break;
-    case FG_TYPE_Q5_0: fg__slice_scales_512(FG_TYPE_Q5_0, &fg__panel_layouts[2], from, n, to); break;
-    case FG_TYPE_Q5_1: fg__slice_scales_512(FG_TYPE_Q5_1, &fg__panel_layouts[3], from, n, to); break;
-    case FG_TYPE_Q8_0: fg__slice_scales_512(FG_TYPE_Q8_0, &fg__panel_layouts[4], from, n, to); break;
-    case FG_TYPE_Q2_K: fg__slice_scales_512(FG_TYPE_Q2_K, &fg__panel_layouts[5], from, n, to); break;
-    case FG_TYPE_Q3_K: fg__slice_scales_512(FG_TYPE_Q3_K, &fg__panel_layouts[6], from, n, to); break;
-    case FG_TYPE_Q4_K: fg__slice_scales_512(FG_TYPE_Q4_K, &fg__panel_layouts[7], from, n, to); break;
-    case FG_TYPE_Q5_K: fg__slice_scales_512(FG_TYPE_Q5_K, &fg__panel_layouts[8], from, n, to); break;
-    case FG_TYPE_Q6_K: fg__slice_scales_512(FG_TYPE_Q6_K, &fg__panel_layouts[9], from, n, to); break;
-    case FG_TYPE_IQ4_XS: fg__slice_scales_512(FG_TYPE_IQ4_XS, &fg__panel_layouts[11], from, n, to); break;
-    default: fg__slice_scales_512(FG_TYPE_MXFP4, &fg__panel_layouts[12], from, n, to); break;
+    case FG_TYPE_IQ4_NL: fg__slice_scales_512(&fg__panel_layouts[0], from, n, to); break;
+    case FG_TYPE_Q4_1: fg__slice_scales_512(&fg__panel_layouts[1], from, n, to); break;
+    case FG_TYPE_Q5_0: fg__slice_scales_512(&fg__panel_layouts[2], from, n, to); break;
+    case FG_TYPE_Q5_1: fg__slice_scales_512(&fg__panel_layouts[3], from, n, to); break;
+    case FG_TYPE_Q8_0: fg__slice_scales_512(&fg__panel_layouts[4], from, n, to); break;
+    case FG_TYPE_Q2_K: fg__slice_scales_512(&fg__panel_layouts[5], from, n, to); break;
+    case FG_TYPE_Q3_K: fg__slice_scales_512(&fg__panel_layouts[6], from, n, to); break;
+    case FG_TYPE_Q4_K: fg__slice_scales_512(&fg__panel_layouts[7], from, n, to); break;
+    case FG_TYPE_Q5_K: fg__slice_scales_512(&fg__panel_layouts[8], from, n, to); break;
+    case FG_TYPE_Q6_K: fg__slice_scales_512(&fg__panel_layouts[9], from, n, to); break;
+    case FG_TYPE_IQ4_XS: fg__slice_scales_512(&fg__panel_layouts[11], from, n, to); break;
+    default: fg__slice_scales_512(&fg__panel_layouts[12], from, n, to); break;
     }
 }
 
@@ -17692,9 +17696,11 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     }
 }
 
-/* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. */
-FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__weights_512 *w,
-                                   const fg__gemm_slice *s, fg__gemm_job *job) {
+/* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. `layout`, a
+   constant: the scales of a fresh slice are read block by block, as memory is best read in order (a tenth faster at one token
+   than reading them before); NULL: they are there. */
+FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__panel_layout *layout,
+                                   const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
@@ -17707,6 +17713,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     fg__tile_start_512(nt, f);
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
+        if (layout && job->fresh) fg__block_scales_512(layout, w->low, b, s);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
             for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
@@ -17768,22 +17775,23 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
-FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__weights_512 *w,
-                                    const fg__gemm_slice *s, int bytes, fg__gemm_job job) {
+FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__panel_layout *layout,
+                                    const fg__weights_512 *w, fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     fg__fetch_plan(&job, bytes, tiles * job.n);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    job.fresh = layout != NULL;
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride, job.fresh = false) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_q8_512(type, form, 1, w, s, &job); break;
-        case 2: fg__tile_q8_512(type, form, 2, w, s, &job); break;
-        case 3: fg__tile_q8_512(type, form, 3, w, s, &job); break;
-        case 4: fg__tile_q8_512(type, form, 4, w, s, &job); break;
+        case 1: fg__tile_q8_512(type, form, 1, layout, w, s, &job); break;
+        case 2: fg__tile_q8_512(type, form, 2, layout, w, s, &job); break;
+        case 3: fg__tile_q8_512(type, form, 3, layout, w, s, &job); break;
+        case 4: fg__tile_q8_512(type, form, 4, layout, w, s, &job); break;
         case 5:
-            if (most > 4) fg__tile_q8_512(type, form, 5, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 5, layout, w, s, &job);
             break;
         default:
-            if (most > 4) fg__tile_q8_512(type, form, 6, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 6, layout, w, s, &job);
             break;
         }
     }
@@ -17792,7 +17800,7 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
 /* Tokens up to which expanding weights in registers, again for each tile, is faster than doing it once in memory. */
 static int fg__fused_tokens_512(fg_type type) {
     switch ((int)type) {
-    case FG_TYPE_Q8_0: return 0; /* nothing to expand */
+    case FG_TYPE_Q8_0: /* nothing to expand */
     case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return FG__FUSED512;
     case FG_TYPE_Q6_K: return 2 * FG__FUSED512;
@@ -17801,28 +17809,35 @@ static int fg__fused_tokens_512(fg_type type) {
 }
 
 /* A slice for few tokens. */
-FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, const fg__gemm_slice *s,
-                                                      int bytes, const fg__gemm_job *job) {
+FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
+                                                      const fg__gemm_job *job) {
+    const fg__panel_layout *of = fg__panel_layouts;
     const int most = FG__FUSED512;
-    switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q4_1: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_0, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_1: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
-    default: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, w, s, bytes, *job); break;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0:
+    case FG_TYPE_IQ4_NL: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[0], w, s, bytes, *job); break;
+    case FG_TYPE_Q4_1: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[1], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_0, FG__FORM_SIGNED, most, &of[2], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_1: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[3], w, s, bytes, *job); break;
+    case FG_TYPE_Q8_0: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, most, &of[4], w, s, bytes, *job); break;
+    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, &of[5], w, s, bytes, *job); break;
+    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, &of[6], w, s, bytes, *job); break;
+    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[7], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[8], w, s, bytes, *job); break;
+    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, &of[9], w, s, bytes, *job); break;
+    case FG_TYPE_IQ4_XS: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[11], w, s, bytes, *job); break;
+    default: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[12], w, s, bytes, *job); break;
     }
 }
 
 /* A slice of bytes, expanded or of Q8_0. */
 FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w,
-                                                   const fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
+                                                   fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch (form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, w, s, bytes, *job); break;
-    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, w, s, bytes, *job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 4, w, s, bytes, *job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 4, w, s, bytes, *job); break;
+    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, NULL, w, s, bytes, *job); break;
+    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, NULL, w, s, bytes, *job); break;
+    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 4, NULL, w, s, bytes, *job); break;
+    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 4, NULL, w, s, bytes, *job); break;
     }
 }
 
@@ -17841,17 +17856,17 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = from + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(from, unit_bytes, m);
         w.low = from;
         w.high = w.low + layout->blocks * layout->low * 128;
         w.bytes = w.high + layout->blocks * layout->high * 128;
         w.low_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->low * 128);
         w.high_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->high * 128);
-        fg__unpack_scales_512(type, from, job.n, s);
         if (m <= fg__fused_tokens_512(type)) {
             fg__slice_fused_512(type, &w, s, job.n * block_bytes, &job);
             continue;
         }
+        fg__unpack_scales_512(type, from, job.n, s);
         if (type != FG_TYPE_Q8_0) {
             fg__unpack_512(type, &w, job.n, s->q);
             w.low = s->q;
@@ -17920,7 +17935,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
     int64_t left;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         switch ((int)type) {
         case FG_TYPE_F32: fg__tiles_f32_512(FG_TYPE_F32, w, job.n * run, job); break;
         case FG_TYPE_F16: fg__tiles_f32_512(FG_TYPE_F16, w, job.n * run, job); break;
@@ -17968,7 +17983,7 @@ FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *pa
         job.m = m;
         job.acts = a;
         job.out = out;
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         fg__fetch_plan(&job, job.n * 128, tiles * ((job.n + 7) / 8));
         for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
             nt = (job.m + tiles - 1) / tiles;
@@ -18382,7 +18397,7 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = from + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
         fg__unpack_256(type, from, job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
@@ -18454,7 +18469,7 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
     int row;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
             switch ((int)type) {
             case FG_TYPE_F32: fg__tiles_f32_256(FG_TYPE_F32, w, row, job.n * run / 2, job); break;
@@ -18916,7 +18931,7 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         int bytes = (int)(FG__MIN(left, 8) * block_bytes / 4);
         job.n = (int)FG__MIN(left, 8);
-        job.next = from + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
         fg__unpack_neon(type, pairs, from, job.n, s);
         for (row = 0; row < FG__PANEL; row += 8, job.next += bytes) {
             if (pairs)
@@ -19030,7 +19045,7 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
     int row;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
             switch ((int)type) {
             case FG_TYPE_F32: fg__tiles_f32_neon(FG_TYPE_F32, w, row, job.n * run / 2, job); break;
