@@ -111,7 +111,7 @@
    own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes. One
    that is far from the host's memory says caps.candidates: then rows of logits stay on the device, but for the highest of each,
    or a token drawn there, and read_logits brings the few that sampling needs whole. With copy_slot and fg_batch.first_op, which
-   runs a part of the list, it can share a model with the CPU (>>split).
+   runs a part of the list, it can share a model with the CPU (>>split); with stage_slot what crosses over does so while it computes.
 
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
@@ -359,7 +359,8 @@ typedef struct fg_engine_desc {
     int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
                                 cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
-                                arXiv 2403.11421); NULL: where the layers are */
+                                arXiv 2403.11421), half of the sequences on each at a time; NULL: where the layers are. Whether it
+                                pays, `fastgen bench` says */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
@@ -624,7 +625,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
    Activations live in slots: matrices of float, one row per token (or per output row), which the backend allocates.
    ================================================================================================ */
 
-#define FG_BACKEND_ABI 2
+#define FG_BACKEND_ABI 3
 #define FG_MAX_GROUPS 4
 
 /* X(name): the closed set of operations. T tokens of the pass, R rows that need logits, S sequences. */
@@ -674,6 +675,7 @@ typedef struct fg_slot {
     const char *name;
     int32_t width;
     bool per_row;
+    bool crosses; /* its rows go to the host, or come from there, by stage_slot */
 } fg_slot;
 
 typedef enum fg_group_kind { FG_GROUP_FULL, FG_GROUP_WINDOW, FG_GROUP_LATENT, FG_GROUP_STATE } fg_group_kind;
@@ -753,6 +755,14 @@ typedef struct fg_row_candidates {
     fg_candidate items[FG_MAX_CANDIDATES];
 } fg_row_candidates;
 
+/* What stage_slot does. A slot that crosses has memory of the host beside it, [n_rows][width], which the plan keeps. */
+typedef enum fg_stage {
+    FG_STAGE_ASK,  /* begins to copy rows there, behind what was submitted of the plan */
+    FG_STAGE_TAKE, /* waits until they are there */
+    FG_STAGE_ROOM, /* waits until it may be written */
+    FG_STAGE_SEND  /* begins to copy rows to the device; what is submitted next comes after that */
+} fg_stage;
+
 /* Valid until the next submit of the plan; with caps.in_flight 2, until the one after that. */
 typedef struct fg_output {
     const fg_row_result *rows; /* [n_rows] */
@@ -830,6 +840,9 @@ struct fg_backend {
     /* Calls work(user, i) for each i < n on the host threads that passes run on, and returns when all are done; not while a pass is
        in progress. NULL: there are none. */
     void (*run)(fg_device *device, int n, void (*work)(void *user, int i), void *user);
+    /* Copies the first n_rows of a slot that crosses beside whatever the device computes, and sets *host to the host's memory of it.
+       One way at a time: TAKE follows ASK, and SEND follows ROOM. NULL: copy_slot does it all, and fg_slot.crosses is not heeded. */
+    fg_result (*stage_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, fg_stage stage, float **host);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -13132,6 +13145,7 @@ static int fg__graph_slot(fg__graph_builder *b, const char *name, int width, boo
     b->slots[b->n_slots].name = name;
     b->slots[b->n_slots].width = width;
     b->slots[b->n_slots].per_row = per_row;
+    b->slots[b->n_slots].crosses = false;
     return (int)b->n_slots++;
 }
 
@@ -17032,7 +17046,7 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
                                        fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL,
-                                       fg__cpu_copy_slot, fg__cpu_run};
+                                       fg__cpu_copy_slot, fg__cpu_run, NULL};
     return &backend;
 }
 /* ================================================================================================
@@ -19457,7 +19471,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL, NULL,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL, NULL, NULL,
     };
     return &backend;
 }
@@ -19471,7 +19485,8 @@ const fg_backend *fg_backend_null(void) {
    is on:
      gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
      kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
-   With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0.
+   With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0, and what
+   crosses over does so beside both, where device 0 has stage_slot. Its queue is never empty then: the CPU waits for its own half only.
    ================================================================================================ */
 
 /* Ops in a row on one device. */
@@ -19516,7 +19531,7 @@ typedef struct fg__split_plan {
     fg__split_range *ranges;
     int32_t n_ranges;
     int sampler;               /* the device with SAMPLE; -1: none */
-    float *crossing;           /* rows of a slot on their way */
+    float *crossing;           /* rows of a slot on their way, where device 0 has no memory for them */
     /* the pass */
     fg_batch halves[2];        /* of the model's graph */
     int used;                  /* halves that it has */
@@ -19676,18 +19691,35 @@ static int32_t fg__split_group_of(const fg__split_plan *plan, int device, int32_
     return -1;
 }
 
-/* Whether an op reads, and whether it writes, a slot; a write of some columns only keeps the others. */
-static bool fg__split_op_reads(const fg_op *op, const fg_graph *graph, int32_t slot) {
-    if ((op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot) return true;
-    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot &&
-           (op->dst_col != 0 || (op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n) < graph->slots[slot].width);
+/* Columns that an op writes of its dst. */
+static int32_t fg__split_op_columns(const fg_op *op) { return op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n; }
+
+static bool fg__split_op_takes(const fg_op *op, int32_t slot) { return (op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot; }
+
+static bool fg__split_op_gives(const fg_op *op, int32_t slot) {
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+}
+
+/* Whether an op reads what a slot holds. A write of some columns keeps the others, unless ops after it on its device write all of
+   them, one behind the other, before any reads it (q, k and v). */
+static bool fg__split_op_reads(const fg__split *s, const fg_graph *graph, int32_t index, int32_t slot) {
+    int32_t i, end = 0, width = graph->slots[slot].width;
+    if (fg__split_op_takes(&s->ops[index], slot)) return true;
+    if (!fg__split_op_gives(&s->ops[index], slot)) return false;
+    for (i = index; i < s->n_ops && fg__split_device_of(s, i) == fg__split_device_of(s, index) && end < width; i++) {
+        if (fg__split_op_takes(&s->ops[i], slot)) return true;
+        if (!fg__split_op_gives(&s->ops[i], slot)) continue;
+        if (s->ops[i].dst_col != end) return true;
+        end += fg__split_op_columns(&s->ops[i]);
+    }
+    return end < width;
 }
 
 static bool fg__split_op_writes(const fg_op *op, int32_t slot) {
     if (op->type == FG_OP_ROPE_KV || (op->type == FG_OP_NORM && op->src2 >= 0)) {
         if (op->src == slot) return true;
     }
-    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+    return fg__split_op_gives(op, slot);
 }
 
 /* Lays ops into the graphs of their devices, in ranges, and finds what crosses over before each. */
@@ -19714,9 +19746,10 @@ static void fg__split_ranges(const fg__split *s, fg__split_plan *plan) {
             op->group = fg__split_group_of(plan, d, s->ops[i].group);
         }
         for (slot = 0; slot < plan->graph->n_slots; slot++) {
-            bool reads = fg__split_op_reads(&s->ops[i], plan->graph, slot), writes = fg__split_op_writes(&s->ops[i], slot);
+            bool reads = fg__split_op_reads(s, plan->graph, i, slot), writes = fg__split_op_writes(&s->ops[i], slot);
             if (reads && valid[slot] && !(valid[slot] >> d & 1)) {
                 range->brings[slot / 64] |= (uint64_t)1 << slot % 64;
+                plan->slots[0][slot].crosses = true;
                 valid[slot] |= (uint8_t)(1u << d);
             }
             if (writes) valid[slot] = (uint8_t)(1u << d);
@@ -19759,7 +19792,7 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
                              (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
     plan->n_halves = s->kv_on_cpu && graph->max_seqs > 1 ? 2 : 1;
     if (measure) return FG_OK;
-    plan->crossing = (float *)fg__malloc(&s->env, widest * (size_t)graph->max_tokens, sizeof(float));
+    plan->crossing = (float *)fg__malloc(&s->env, s->backends[0]->stage_slot ? 1 : widest * (size_t)graph->max_tokens, sizeof(float));
     if (plan->n_halves > 1) {
         size_t rows = (size_t)graph->max_rows;
         plan->cu_q = (int32_t *)fg__malloc(&s->env, (size_t)graph->max_seqs + 1, sizeof(int32_t));
@@ -19874,15 +19907,49 @@ static fg_result fg__split_settle(fg__split *s, fg__split_plan *plan, int half) 
     return r;
 }
 
+/* Rows of a slot to a device; the CPU reads and writes them where device 0 has them on the host, if it has. */
+static fg_result fg__split_cross_slot(fg__split *s, fg__split_plan *plan, int half, int to, int slot, int rows) {
+    const fg_backend *other = s->backends[0];
+    fg_plan *plans[2];
+    float *host = plan->crossing;
+    int d, from = 1 - to;
+    fg_result r;
+    for (d = 0; d < 2; d++) plans[d] = plan->plans[d][half];
+    if (!other->stage_slot) {
+        r = s->backends[from]->copy_slot(s->devices[from], plans[from], slot, rows, host, true);
+        return r == FG_OK ? s->backends[to]->copy_slot(s->devices[to], plans[to], slot, rows, host, false) : r;
+    }
+    r = other->stage_slot(s->devices[0], plans[0], slot, rows, to ? FG_STAGE_TAKE : FG_STAGE_ROOM, &host);
+    if (r == FG_OK) r = s->backends[1]->copy_slot(s->devices[1], plans[1], slot, rows, host, !to);
+    if (r == FG_OK && !to) r = other->stage_slot(s->devices[0], plans[0], slot, rows, FG_STAGE_SEND, &host);
+    return r;
+}
+
+static int fg__split_rows(const fg__split_plan *plan, const fg__split_range *range, int half, int slot) {
+    if (!(range->brings[slot / 64] >> slot % 64 & 1)) return 0;
+    return plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
+}
+
+/* What a range reads of the other device's. */
 static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__split_range *range, int half) {
-    int to = range->device, from = 1 - to, slot;
+    int slot, rows;
     fg_result r = FG_OK;
     for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
-        int rows = plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
-        if (!(range->brings[slot / 64] >> slot % 64 & 1) || rows < 1) continue;
-        r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from][half], slot, rows, plan->crossing, true);
-        if (r == FG_OK)
-            r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to][half], slot, rows, plan->crossing, false);
+        rows = fg__split_rows(plan, range, half, slot);
+        if (rows > 0) r = fg__split_cross_slot(s, plan, half, range->device, slot, rows);
+    }
+    return r;
+}
+
+/* Asks device 0 for what the next range, on the CPU, will read of it. */
+static fg_result fg__split_ask(fg__split *s, fg__split_plan *plan, int half, int32_t next) {
+    int slot, rows;
+    float *host;
+    fg_result r = FG_OK;
+    if (!s->backends[0]->stage_slot || next >= plan->n_ranges || plan->ranges[next].device == 0) return FG_OK;
+    for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
+        rows = fg__split_rows(plan, &plan->ranges[next], half, slot);
+        if (rows > 0) r = s->backends[0]->stage_slot(s->devices[0], plan->plans[0][half], slot, rows, FG_STAGE_ASK, &host);
     }
     return r;
 }
@@ -19956,20 +20023,40 @@ static fg_result fg__split_start(fg__split *s, fg__split_plan *plan, int half, i
     return r;
 }
 
+/* The next range of a half, behind its last one. */
+static fg_result fg__split_next(fg__split *s, fg__split_plan *plan, int half, int32_t index) {
+    fg_result r = fg__split_settle(s, plan, half);
+    if (r == FG_OK) r = fg__split_cross(s, plan, &plan->ranges[index], half);
+    if (r == FG_OK) r = fg__split_start(s, plan, half, index);
+    return r == FG_OK ? fg__split_ask(s, plan, half, index + 1) : r;
+}
+
 /* Range after range; the last may still run when this returns. */
 static fg_result fg__split_run(fg__split *s, fg__split_plan *plan) {
     fg_result r = FG_OK;
     int32_t i;
-    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) {
-        if ((r = fg__split_settle(s, plan, 0)) != FG_OK) break;
-        if ((r = fg__split_cross(s, plan, &plan->ranges[i], 0)) != FG_OK) break;
-        r = fg__split_start(s, plan, 0, i);
-    }
+    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) r = fg__split_next(s, plan, 0, i);
     return r;
 }
 
-/* The first half is a range ahead of the second. Ranges take turns on the devices: what is done at once is on both. */
-static fg_result fg__split_run_halves(fg__split *s, fg__split_plan *plan) {
+/* By turns each half goes on until it has work on device 0 again: there this half's work, and its copies, come behind the other's,
+   which runs while the CPU has this one. The last ranges may still run when this returns. */
+static fg_result fg__split_run_turns(fg__split *s, fg__split_plan *plan) {
+    int32_t next[2] = {0, 0};
+    fg_result r = FG_OK;
+    int h;
+    for (h = 0; r == FG_OK && (next[0] < plan->n_ranges || next[1] < plan->n_ranges); h = 1 - h)
+        while (next[h] < plan->n_ranges && r == FG_OK) {
+            r = fg__split_next(s, plan, h, next[h]);
+            if (plan->ranges[next[h]++].device == 0) break;
+        }
+    for (h = 0; h < 2 && r != FG_OK; h++) (void)fg__split_settle(s, plan, h);
+    return r;
+}
+
+/* Where copies come behind all that was submitted: the first half is a range ahead of the second, and while ranges of both run, one
+   on each device, nothing crosses over. */
+static fg_result fg__split_run_steps(fg__split *s, fg__split_plan *plan) {
     fg_result r = FG_OK, end;
     int32_t i, n = plan->n_ranges;
     for (i = -1; i < n && r == FG_OK; i++) {
@@ -20010,7 +20097,8 @@ static fg_result fg__split_submit(fg_device *handle, fg_plan *plan_handle, const
         plan->used = 2;
     }
     for (h = 0; h < plan->used; h++) fg__split_batch(plan, h);
-    return plan->used > 1 ? fg__split_run_halves(s, plan) : fg__split_run(s, plan);
+    if (plan->used < 2) return fg__split_run(s, plan);
+    return s->backends[0]->stage_slot ? fg__split_run_turns(s, plan) : fg__split_run_steps(s, plan);
 }
 
 /* The outputs of two halves as that of one pass. */
@@ -20034,7 +20122,8 @@ static void fg__split_merge(const fg__split_plan *plan, fg_output *output) {
 static fg_result fg__split_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
-    fg_result r = fg__split_settle(s, plan, 0);
+    fg_result r = fg__split_settle(s, plan, 0), other = fg__split_settle(s, plan, 1);
+    if (r == FG_OK) r = other;
     if (plan->used > 1) fg__split_merge(plan, output);
     else *output = plan->outputs[0];
     return r;
@@ -20107,7 +20196,7 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
         fg__split_alloc, fg__split_free, fg__split_write, fg__split_read,
         fg__split_pack, fg__split_unpack, fg__split_prepare, fg__split_release,
         fg__split_submit, fg__split_wait, fg__split_copy_blocks, fg__split_profile,
-        fg__split_swap_blocks, fg__split_read_logits, NULL, NULL,
+        fg__split_swap_blocks, fg__split_read_logits, NULL, NULL, NULL,
     };
     fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
     fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
