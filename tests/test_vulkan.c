@@ -69,6 +69,56 @@ static void test_vulkan_wide(void) {
     }
 }
 
+/* Products of 40 rows, then of 1, 2, 5 and 9 of them: how many values have other bits. */
+static int vulkan_other_bits(const char *path, fg_type type, int k) {
+    enum { N = 70, MOST = 40 };
+    static const int sizes[] = {1, 2, 5, 9};
+    static float all[N * MOST];
+    uint64_t state = 11;
+    cpu_rig *rig = cpu_rig_new(MOST);
+    int x = cpu_slot(rig, k, false), y = cpu_slot(rig, N, false), i, j, other = 0;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, k);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, k, MOST, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_GEMM, x, y, N);
+    op->k = k;
+    op->act = FG_ACT_SILU;
+    op->weight = cpu_weight(rig, type, k, N, FG_OP_GEMM, &state);
+    cpu_rig_end(rig, y);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        memcpy(all, cpu_rig_run(rig, 0, MOST), sizeof(all));
+        for (i = 0; i < 4; i++) {
+            const float *rows = cpu_rig_run(rig, 7 * i, sizes[i]);
+            for (j = 0; j < N * sizes[i]; j++) other += memcmp(&rows[j], &all[7 * i * N + j], sizeof(float)) != 0;
+        }
+    }
+    cpu_rig_free(rig);
+    return other;
+}
+
+/* The invariant mode: one order of sums for every number of rows. Without it kernels differ. */
+static void test_vulkan_invariant(void) {
+    static const char *const paths[] = {"vulkan-invariant", "vulkan-dot-invariant", "vulkan-half-invariant", "vulkan-matrix-invariant"};
+    int p, i, other = 0;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < CPU_TYPES; i += 5) other += vulkan_other_bits("vulkan", cpu_types[i], 512);
+    CHECK(other > 0);
+    for (p = 0; p < 4; p++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        CHECK(d != NULL);
+        if (!d || (p && d->rungs == 0)) continue;
+        CHECKF(d->narrow, "%s: products of few rows are not those of many", paths[p]);
+        for (i = 0; i < CPU_TYPES; i++) {
+            if (p == 1 && fg__vk_is_float(cpu_types[i])) continue; /* as without */
+            if (p > 1 && i % 3 != p % 3) continue;
+            other = vulkan_other_bits(paths[p], cpu_types[i], 512);
+            CHECKF(other == 0, "%s, %s: %d values differ", paths[p], fg_type_name(cpu_types[i]), other);
+        }
+        CHECK(p != 0 || vulkan_other_bits(paths[p], FG_TYPE_F16, 75) == 0); /* no whole units */
+    }
+    CHECK(cpu_gemm_error("vulkan-invariant", 1, FG_TYPE_Q4_K, 512, 33, 1, FG_ACT_SILU, true) < 2e-6);
+    CHECK(cpu_gemm_error("vulkan-invariant", 1, FG_TYPE_F16, 75, 70, 5, FG_ACT_NONE, false) < 2e-6);
+}
+
 static void test_vulkan_model(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
@@ -698,6 +748,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_swap);
     RUN(test_vulkan_kv_pieces);
     RUN(test_vulkan_wide);
+    RUN(test_vulkan_invariant);
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
     RUN(test_vulkan_attention);
@@ -706,6 +757,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_attention_cuts);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
+    RUN(test_vulkan_engine_invariant);
     RUN(test_vulkan_faults);
     RUN(test_vulkan_out_of_memory);
     RUN(test_vulkan_cache);

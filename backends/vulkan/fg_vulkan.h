@@ -23,7 +23,13 @@
    CPU's; else the next lower way does the work, and the log says so.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
-   kernels; attention's do so with cooperative matrices alone. */
+   kernels; attention's do so with cooperative matrices alone. fg_vulkan_options.invariant gives a request the same bits alone and in any
+   batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows then add in the order of those
+   of many, and attention does without cooperative matrices. That costs most where rows are few. It holds while a layer's keys (and its
+   values) are within what the device sees of a buffer at once (maxStorageBufferRange); beyond it the log says that it does not.
+
+   Attention of up to 8 queries of a sequence is cut at multiples of 512 positions, so that a long context keeps a whole card busy; longer
+   chunks of prompts add in the same order. Which is done where does not show in results. */
 
 #ifndef FG_VULKAN_H
 #define FG_VULKAN_H
@@ -50,6 +56,7 @@ typedef struct fg_vulkan_options {
     size_t max_buffer_bytes; /* no kernel sees more of a buffer at once; 0: the device's limit */
     /* vkGetInstanceProcAddr of another loader; NULL: that of the system */
     fg_vulkan_fn (*get_instance_proc_addr)(void *instance, const char *name);
+    bool invariant;          /* a request's bits do not depend on what runs beside it; slower with few rows */
     uint32_t off;            /* FG_VULKAN_...: not used */
     uint32_t force;          /* FG_VULKAN_...: used where the device has them, though it emulates them; their test decides still */
 } fg_vulkan_options;
@@ -625,6 +632,7 @@ typedef struct fg__vk_device {
     uint64_t max_allocation;
     size_t max_range;
     int subgroup, memory_types[FG__VK_KINDS];
+    bool narrow;    /* with options.invariant: products of few rows have kernels of their own, whose bits are those of many */
     uint32_t rungs; /* FG_VULKAN_...: in use */
     fg__vk_matrix_shape shape;
     fg__vk_chunk *chunks;
@@ -1797,6 +1805,7 @@ static size_t fg__vk_prepared_words(int mode, int k) {
 
 /* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, _HALF, _MATRIX, or 0. */
 static uint32_t fg__vk_rung_of(const fg__vk_device *d, fg_type type, bool many) {
+    many = many || d->options.invariant;
     if (many && (d->rungs & FG_VULKAN_MATRIX) && type != FG_TYPE_F32) return FG_VULKAN_MATRIX;
     if ((d->rungs & FG_VULKAN_DOT) && !fg__vk_is_float(type)) return FG_VULKAN_DOT;
     if (many && (d->rungs & FG_VULKAN_HALF) && type != FG_TYPE_F32) return FG_VULKAN_HALF;
@@ -2362,26 +2371,44 @@ static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
     }
 }
 
+/* Products by tiles: rows of the weight and of src for which an invocation has sums, then the rows of src of a tile. which: as
+   fg__vk_step.pipelines; of few rows there are such with options.invariant alone. */
+static void fg__vk_tile_of(const fg__vk_device *d, int shader, int which, int tile[3]) {
+    int threads = shader == FG__VK_SHADER_GEMM ? 64 : 128;
+    tile[0] = tile[1] = shader == FG__VK_SHADER_GEMM ? 8 : 4;
+    if (which < 2 && d->narrow && shader != FG__VK_SHADER_GEMM_MATRIX) {
+        tile[0] = 1;
+        tile[1] = which == 0 ? 1 : FG__VK_FEW_ROWS * 64 / threads;
+    }
+    tile[2] = threads * tile[0] / 64 * tile[1];
+}
+
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
 static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[3]) {
     const fg_op *op = &plan->graph->ops[index];
     fg__vk_device *d = plan->device;
     fg_type type = fg__vk_weight_of(plan, op->weight)->type;
     uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
-    int gemv = few ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, gemm = FG__VK_SHADER_GEMM;
+    int gemv = few ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, gemm = FG__VK_SHADER_GEMM, i, tile[3];
     int ragged = fg__vk_is_float(type) && op->k % 8, ragged_tile = fg__vk_is_float(type) && op->k % 32;
+    bool invariant = d->options.invariant;
     fg_result r = FG_OK;
     if (many == FG_VULKAN_DOT) gemm = FG__VK_SHADER_GEMM_DOT;
     if (many == FG_VULKAN_HALF) gemm = FG__VK_SHADER_GEMM_HALF;
     if (many == FG_VULKAN_MATRIX) gemm = FG__VK_SHADER_GEMM_MATRIX;
-    pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
-    pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
-    pipelines[2] = gemm == FG__VK_SHADER_GEMM_MATRIX
-                       ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
-                       : fg__vk_pipeline_find(d, gemm, (int)type, 0, 0, gemm == FG__VK_SHADER_GEMM && ragged_tile);
-    if (few) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
+    if (!invariant) {
+        pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
+        pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
+    }
+    for (i = invariant ? 0 : 2; i < 3; i++) {
+        fg__vk_tile_of(d, gemm, i, tile);
+        pipelines[i] = gemm == FG__VK_SHADER_GEMM_MATRIX
+                           ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
+                           : fg__vk_pipeline_find(d, gemm, (int)type, tile[0], tile[1], gemm == FG__VK_SHADER_GEMM && ragged_tile);
+    }
+    if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
     if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
-        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
+        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, invariant ? 0 : FG__VK_FEW_ROWS + 1, INT_MAX);
     return r;
 }
 
@@ -2440,13 +2467,13 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
     bool halves = type == FG_TYPE_F16 || type == FG_TYPE_Q8_0;
     int i;
     for (i = 0; i < 3; i++) {
-        bool items = step->part == FG__VK_ITEMS, many = i == 2 && !items;
+        bool items = step->part == FG__VK_ITEMS, many = i == 2 && !items, matrix = many && !d->options.invariant;
         int shader = halves && (d->rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = items;
         int rows = 1, most = many ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
         while (rows < most) rows *= 2;
         while (rows > 1 && !fg__vk_tile_fits(d, shader, op->head_dim, rows)) rows /= 2;
         if (tall > (int)m->m && !fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) tall /= 2;
-        if (many && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
+        if (matrix && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
             fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
             shader = FG__VK_SHADER_ATTENTION_MATRIX;
             rows = tall;
@@ -2703,12 +2730,13 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     int which = rows == 1 ? 0 : rows <= FG__VK_FEW_ROWS ? 1 : 2, across = step->groups, down = rows;
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
-        int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
-        int tile = d->pipelines[step->pipelines[2]].shader == FG__VK_SHADER_GEMM ? 64 : 32; /* rows of src */
-        if (which == 2) at_once = 64;
+        bool tiles = which == 2 || d->options.invariant;
+        int at_once = tiles ? 64 : FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS), tile[3];
+        fg__vk_tile_of(d, d->pipelines[step->pipelines[2]].shader, which, tile);
+        if (!tiles) tile[2] = which == 0 ? 1 : FG__VK_GEMV_COLS;
         across = (step->push.rows + at_once - 1) / at_once;
-        if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
-        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + tile - 1) / tile;
+        if (!tiles) across = (int)FG__MIN((uint32_t)across, most);
+        down = (rows + tile[2] - 1) / tile[2];
     }
     if (step->kind == FG_OP_ATTENTION && step->part != FG__VK_MERGES) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
@@ -2938,6 +2966,7 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_device *d = plan->device;
     fg_memory counted;
     fg_result r;
+    int g;
     plan->slots = (fg__vk_slot *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(fg__vk_slot));
     if (!plan->slots) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__vk_check_graph(plan, measure)) != FG_OK) return r;
@@ -2946,6 +2975,10 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_count(plan, measure, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;
+    for (g = 0; g < graph->n_groups; g++)
+        if (d->options.invariant && plan->n_pieces[g] > 1)
+            fg__log(&d->env, FG_LOG_WARNING, "%s sees a layer's KV cache in %d pieces: bits depend on which blocks a request has; use fewer kv_tokens",
+                    d->properties.name, plan->n_pieces[g]);
     plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_kv, sizeof(fg__vk_layer));
     plan->steps = (fg__vk_step *)fg__calloc(&d->env, (size_t)plan->max_steps, sizeof(fg__vk_step));
     if (!plan->layers || !plan->steps) return FG_ERROR_OUT_OF_MEMORY;
@@ -3206,7 +3239,7 @@ static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
    Opening: a small product proves each rung
    ================================================================================================ */
 
-enum { FG__VK_TRIAL_K = 96, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33 };
+enum { FG__VK_TRIAL_K = 96, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33, FG__VK_TRIAL_KEPT = 3 };
 
 /* dst[rows, N] = src[rows, K] . weight^T as a graph, and what it is on this thread. */
 typedef struct fg__vk_trial {
@@ -3216,8 +3249,11 @@ typedef struct fg__vk_trial {
     fg_weight *weights[2];
     fg_graph graph;
     fg_plan *plan;
-    int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are 0, 1, ... */
+    int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are ..., 1, 0 */
     float src[FG__VK_TRIAL_ROWS * FG__VK_TRIAL_K], row[FG__VK_TRIAL_K];
+    float kept[FG__VK_TRIAL_KEPT * FG__VK_TRIAL_N]; /* the first rows of the pass before */
+    int n_kept;
+    bool differs; /* from those in another pass */
     uint8_t weight[FG__VK_TRIAL_N * FG__VK_TRIAL_K * 4];
 } fg__vk_trial;
 
@@ -3289,7 +3325,7 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     fg_result r;
     int i, j, row;
     memset(&batch, 0, sizeof(batch));
-    for (i = 0; i < m; i++) t->numbers[i] = i;
+    for (i = 0; i < m; i++) t->numbers[i] = m - 1 - i; /* a row has another place in every pass */
     t->ends[1] = batch.n_tokens = batch.n_rows = m;
     batch.n_seqs = 1;
     batch.tokens = batch.positions = batch.rows = t->numbers;
@@ -3298,6 +3334,9 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     batch.want_logits = true;
     if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
     if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK) return r;
+    if (memcmp(t->kept, output.logits, sizeof(float) * (size_t)t->n_kept * FG__VK_TRIAL_N) != 0) t->differs = true;
+    t->n_kept = FG__MIN(m, FG__VK_TRIAL_KEPT);
+    memcpy(t->kept, output.logits, sizeof(float) * (size_t)t->n_kept * FG__VK_TRIAL_N);
     for (j = 0; j < FG__VK_TRIAL_N; j++) {
         const fg_tensor *tensor = &t->tensors[1];
         fg__dequantize_row(tensor->type, t->weight + (int64_t)j * fg_type_bytes(tensor->type, FG__VK_TRIAL_K), t->row, FG__VK_TRIAL_K);
@@ -3316,8 +3355,8 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     return FG_OK;
 }
 
-/* The largest error of products of one row, of few and of many. */
-static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
+/* The largest error of products of one row, of few and of many, and whether a row's bits differ between them. */
+static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error, bool *differs) {
     fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
     fg_result r;
@@ -3331,6 +3370,7 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
     if (r == FG_OK) r = fg__vk_trial_run(d, t, 1, error);
     if (r == FG_OK) r = fg__vk_trial_run(d, t, 3, error);
     if (r == FG_OK) r = fg__vk_trial_run(d, t, FG__VK_TRIAL_ROWS, error);
+    *differs = t->differs;
     if (t->plan) fg__vk_release(handle, t->plan);
     for (i = 0; i < 2; i++)
         if (t->weights[i]) fg__vk_unpack(handle, t->weights[i]);
@@ -3474,7 +3514,8 @@ static fg_result fg__vk_prove_one(fg__vk_device *d, int index, bool *good) {
     fg_type type = bit == FG_VULKAN_PUSH ? FG_TYPE_F32 : bit == FG_VULKAN_DOT ? FG_TYPE_Q8_0 : FG_TYPE_F16;
     const char *what = "a product";
     double error = 0, most = bit == FG_VULKAN_PUSH ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
-    fg_result r = fg__vk_try(d, type, &error);
+    bool differs;
+    fg_result r = fg__vk_try(d, type, &error, &differs);
     if (r == FG_OK && error <= most && (bit & (FG_VULKAN_HALF | FG_VULKAN_MATRIX))) {
         what = "attention";
         most = 5e-3;
@@ -3526,6 +3567,31 @@ static fg_result fg__vk_prove(fg__vk_device *d) {
     return r;
 }
 
+/* With options.invariant: gives up kernels, and in the end a rung, whose rows have other bits among others. */
+static fg_result fg__vk_prove_invariant(fg__vk_device *d) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_Q8_0};
+    for (;;) {
+        bool differs = false, one;
+        double error;
+        size_t i;
+        for (i = 0; i < FG__COUNT(types); i++) {
+            fg_result r = fg__vk_try(d, types[i], &error, &one);
+            if (r != FG_OK) return r;
+            differs = differs || one;
+        }
+        if (!differs) return FG_OK;
+        if (d->narrow) d->narrow = false;
+        else if (d->rungs & FG_VULKAN_MATRIX) {
+            fg__log(&d->env, FG_LOG_WARNING, "%s: cooperative matrices are not used: a row's bits depend on the others", d->properties.name);
+            d->rungs &= ~(uint32_t)FG_VULKAN_MATRIX;
+            d->narrow = true;
+        } else {
+            return fg__fail(FG_ERROR_UNSUPPORTED, "%s: a product's bits depend on the number of rows, which `invariant` rules out",
+                            d->properties.name);
+        }
+    }
+}
+
 static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     fg_result r;
     if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
@@ -3540,7 +3606,9 @@ static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     if ((r = fg__vk_make_cache(d)) != FG_OK) return r;
     if ((r = fg__vk_make_commands(d)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, FG__VK_STAGING, &d->staging)) != FG_OK) return r;
-    return d->rungs ? fg__vk_prove(d) : FG_OK;
+    d->narrow = d->options.invariant;
+    if (d->rungs && (r = fg__vk_prove(d)) != FG_OK) return r;
+    return d->options.invariant ? fg__vk_prove_invariant(d) : FG_OK;
 }
 
 static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
