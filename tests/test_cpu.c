@@ -153,7 +153,7 @@ typedef struct cpu_vulkan {
     bool tried;
 } cpu_vulkan;
 
-enum { CPU_VULKANS = 7 };
+enum { CPU_VULKANS = 11 };
 static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan", NULL, 0, 0, false},
     {"vulkan-split", NULL, 32768, 0, false},
@@ -162,17 +162,26 @@ static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan-half", NULL, 0, FG_VULKAN_HALF, false},
     {"vulkan-matrix", NULL, 0, FG_VULKAN_MATRIX, false},
     {"vulkan-push", NULL, 0, FG_VULKAN_PUSH, false},
+    {"vulkan-invariant", NULL, 0, 0, false},
+    {"vulkan-dot-invariant", NULL, 0, FG_VULKAN_DOT, false},
+    {"vulkan-half-invariant", NULL, 0, FG_VULKAN_HALF, false},
+    {"vulkan-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false},
 };
+
+static void cpu_vulkan_options(const cpu_vulkan *v, fg_vulkan_options *options) {
+    memset(options, 0, sizeof(*options));
+    options->max_buffer_bytes = v->limit;
+    options->force = v->force;
+    options->off = ~v->force;
+    options->invariant = strstr(v->path, "invariant") != NULL;
+}
 
 static fg_device *cpu_vulkan_device(int which) {
     cpu_vulkan *v = &cpu_vulkans[which];
     fg_device_desc desc;
     fg_vulkan_options options;
     memset(&desc, 0, sizeof(desc));
-    memset(&options, 0, sizeof(options));
-    options.max_buffer_bytes = v->limit;
-    options.force = v->force;
-    options.off = ~v->force;
+    cpu_vulkan_options(v, &options);
     desc.options = &options;
     if (!v->tried && fg_backend_vulkan()->open(&desc, &v->device) != FG_OK) v->device = NULL;
     v->tried = true;
@@ -196,8 +205,9 @@ static void cpu_vulkan_close(void) {
 }
 
 /* A path is one of the CPU, or "vulkan" (the floor), "vulkan-split" and "vulkan-kv" (kernels that see little of a buffer at once),
-   "vulkan-dot",   "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), or "cuda", "hip", "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of
-   standin_gpu.c. */
+   "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the same
+   with "-invariant" behind, or "cuda", "hip", "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh
+   names, which is that of standin_gpu.c. */
 static const fg_backend *cpu_backend_of(const char *path) {
     return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
          : path && strncmp(path, "cuda", 4) == 0 ? fg_backend_cuda()
@@ -219,6 +229,11 @@ static size_t gpu_scratch_bytes; /* see fg_gpu_options */
 /* Options of a path, for as long as the tests run. */
 static const void *cpu_gpu_options(const char *path) {
     static fg_gpu_options options;
+    static fg_vulkan_options vulkan;
+    if (cpu_is_vulkan(path) && strstr(path, "invariant")) {
+        cpu_vulkan_options(&cpu_vulkans[cpu_vulkan_number(path)], &vulkan);
+        return &vulkan;
+    }
     if (!cpu_is_gpu(path) || cpu_is_vulkan(path) || !gpu_standin_open()) return NULL;
     gpu_standin_width(strncmp(path, "hip64", 5) == 0 ? 64 : 32);
     options.image = gpu_standin_image;
