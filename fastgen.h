@@ -17478,20 +17478,27 @@ typedef struct fg__weights_512 {
     __m512i table; /* to be indexed, or added */
 } fg__weights_512;
 
-/* Step `step` of block b of 16 rows, as the unsigned operand of the dot product. Constant `type`: one that stands for
-   all with the same planes. Q2_K and Q3_K come without their scales. */
-FG__INLINE512 __m512i fg__weight_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
+/* Step `step` of block b of 16 rows, as the unsigned operand of the dot product: with fg__gemm_offset added. Constant
+   `type`: one that stands for all with the same planes. Q2_K and Q3_K come without their scales. */
+FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
     const uint8_t *low = w->low + b * w->low_stride + half, *high = w->high + b * w->high_stride + half;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: return _mm512_shuffle_epi8(w->table, fg__plane_512(low, 4, step, 0));
+    case FG_TYPE_Q4_0: /* for few tokens Q4_1 stands for it, too */
+    case FG_TYPE_IQ4_NL: return _mm512_shuffle_epi8(w->table, fg__plane_512(low, 4, step, 0));
     case FG_TYPE_Q4_1: return fg__plane_512(low, 4, step, 0);
-    case FG_TYPE_Q5_0: return _mm512_add_epi8(fg__planes_512(low, 4, high, 1, step), w->table);
+    case FG_TYPE_Q5_0:
     case FG_TYPE_Q5_1: return fg__planes_512(low, 4, high, 1, step);
-    case FG_TYPE_Q6_K: return _mm512_add_epi8(fg__planes_512(low, 4, high, 2, step), w->table);
+    case FG_TYPE_Q6_K: return fg__planes_512(low, 4, high, 2, step);
     case FG_TYPE_Q2_K: return fg__plane_512(low, 2, step, 0);
     case FG_TYPE_Q3_K: return fg__planes_512(low, 2, high, 1, step);
     default: return _mm512_loadu_si512(low + step * 128); /* Q8_0, and what is expanded */
     }
+}
+
+/* The same with 128 added, where it is weights times scales. */
+FG__INLINE512 __m512i fg__weight_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
+    __m512i v = fg__quants_512(type, w, b, half, step);
+    return type == FG_TYPE_Q5_0 || type == FG_TYPE_Q6_K ? _mm512_add_epi8(v, w->table) : v;
 }
 
 /* The scale of 16 weights number i of Q3_K, plus 32. */
@@ -17696,6 +17703,13 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     }
 }
 
+/* Where sums start for weights with `offset` added, a power of two: `sum` is -128 times that of the activations. */
+FG__INLINE512 __m512i fg__start_512(int32_t sum, int offset) {
+    int shift = 0;
+    for (; offset < 128; offset *= 2) shift++;
+    return shift ? (__m512i)((fg__i32x16)_mm512_set1_epi32(sum) >> shift) : _mm512_set1_epi32(sum);
+}
+
 /* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. `layout`, a
    constant: the scales of a fresh slice are read block by block, as memory is best read in order (a tenth faster at one token
    than reading them before); NULL: they are there. */
@@ -17704,6 +17718,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const int offset = layout ? fg__gemm_offset(layout->type) : 128;
     const float *scale = s->scale, *min = s->min;
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
@@ -17725,16 +17740,15 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             for (t = 0; t < nt; t++) {
                 const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
                 acc[t][0] = _mm512_setzero_si512();
-                if (form == FG__FORM_SIGNED && !factors) acc[t][0] = _mm512_set1_epi32(a->sum[b]);
-                if (form == FG__FORM_SUB16) acc[t][0] = _mm512_set1_epi32(a->sum16[2 * b + part]);
-                if (type == FG_TYPE_Q3_K) /* -4 times the sum */
-                    acc[t][0] = (__m512i)((fg__i32x16)_mm512_set1_epi32(a->sum16[2 * b + part]) >> 5);
+                if (form == FG__FORM_SIGNED && !factors) acc[t][0] = fg__start_512(a->sum[b], offset);
+                if (form == FG__FORM_SUB16) acc[t][0] = fg__start_512(a->sum16[2 * b + part], offset);
+                if (type == FG_TYPE_Q3_K) acc[t][0] = fg__start_512(a->sum16[2 * b + part], 4);
                 acc[t][1] = acc[t][0];
             }
             FG__UNROLL
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
-                w0 = fg__weight_512(type, w, b, 0, step);
-                w1 = fg__weight_512(type, w, b, 64, step);
+                w0 = fg__quants_512(type, w, b, 0, step);
+                w1 = fg__quants_512(type, w, b, 64, step);
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     memcpy(&x, acts + t * stride + b * 32 + step * 4, 4);
@@ -17814,10 +17828,10 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
     const fg__panel_layout *of = fg__panel_layouts;
     const int most = FG__FUSED512;
     switch ((int)type) {
-    case FG_TYPE_Q4_0:
-    case FG_TYPE_IQ4_NL: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[0], w, s, bytes, *job); break;
+    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, most, &of[0], w, s, bytes, *job); break;
+    case FG_TYPE_IQ4_NL: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, &of[10], w, s, bytes, *job); break;
     case FG_TYPE_Q4_1: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[1], w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_0, FG__FORM_SIGNED, most, &of[2], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, most, &of[2], w, s, bytes, *job); break;
     case FG_TYPE_Q5_1: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[3], w, s, bytes, *job); break;
     case FG_TYPE_Q8_0: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, most, &of[4], w, s, bytes, *job); break;
     case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, &of[5], w, s, bytes, *job); break;
@@ -17825,8 +17839,8 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
     case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[7], w, s, bytes, *job); break;
     case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[8], w, s, bytes, *job); break;
     case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, &of[9], w, s, bytes, *job); break;
-    case FG_TYPE_IQ4_XS: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[11], w, s, bytes, *job); break;
-    default: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[12], w, s, bytes, *job); break;
+    case FG_TYPE_IQ4_XS: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, &of[11], w, s, bytes, *job); break;
+    default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, &of[12], w, s, bytes, *job); break;
     }
 }
 
