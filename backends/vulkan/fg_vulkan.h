@@ -3633,7 +3633,7 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
         fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
-        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot, NULL,
+        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot, NULL, NULL,
     };
     return &backend;
 }
