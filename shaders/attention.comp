@@ -8,6 +8,7 @@ layout(constant_id = 3) const int ITEMS = 0;
 const int PITCH = ROWS < 4 ? ROWS : ROWS + 4;
 const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = GROUP / SHARES; /* invocations of a word; words */
 const int OWN = (WORDS + GROUP - 1) / GROUP;
+const int STEP = OWN * PER_WORD * ROWS > 32 ? 1 : 4; /* words or positions of a loop's round: a driver may end loops after so many */
 shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row]; before a cut what shares add up */
 shared float part[POSITIONS * PITCH];
 
@@ -26,14 +27,18 @@ void load_queries(int me) {
 void multiply_keys(int me, int at) {
     float s[ROWS];
     [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
-    for (int word = 0; word < WORDS; word++) {
-        uint bits = k_cache[at + word];
-        float factor = TYPE == Q8_0 ? scale_of(k_cache[at + WORDS + word / 16], word) : 1.0;
-        [[unroll]] for (int i = 0; i < PER_WORD; i++) {
-            float k = value_of(bits, i) * factor;
-            [[unroll]] for (int r = 0; r < ROWS; r++) s[r] += q[(word * PER_WORD + i) * ROWS + r] * k;
+    for (int word0 = 0; word0 < WORDS; word0 += STEP)
+        [[unroll]] for (int u = 0; u < STEP; u++) {
+            int word = word0 + u;
+            if (WORDS % STEP == 0 || word < WORDS) {
+                uint bits = k_cache[at + word];
+                float factor = TYPE == Q8_0 ? scale_of(k_cache[at + WORDS + word / 16], word) : 1.0;
+                [[unroll]] for (int i = 0; i < PER_WORD; i++) {
+                    float k = value_of(bits, i) * factor;
+                    [[unroll]] for (int r = 0; r < ROWS; r++) s[r] += q[(word * PER_WORD + i) * ROWS + r] * k;
+                }
+            }
         }
-    }
     [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
 }
 
@@ -53,24 +58,25 @@ void main() {
             softmax(base);
             [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
                 [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
-            for (int j = share; j < end; j += SHARES) {
-                float weights[ROWS];
-                at = row_of[j];
-                if (at < 0) continue;
-                [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
-                [[unroll]] for (int i = 0; i < OWN; i++) {
-                    int word = me % SPAN + i * GROUP;
-                    uint bits;
-                    float factor;
-                    if (word >= WORDS) continue;
-                    bits = v_cache[at + word];
-                    factor = TYPE == Q8_0 ? scale_of(v_cache[at + WORDS + word / 16], word) : 1.0;
-                    [[unroll]] for (int e = 0; e < PER_WORD; e++) {
-                        float v = value_of(bits, e) * factor;
-                        [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+            for (int j0 = share; j0 < end; j0 += STEP * SHARES)
+                [[unroll]] for (int u = 0; u < STEP; u++) {
+                    int j = j0 + u * SHARES;
+                    if (row_of[j] >= 0) {
+                        float weights[ROWS];
+                        [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
+                        [[unroll]] for (int i = 0; i < OWN; i++) {
+                            int word = me % SPAN + i * GROUP;
+                            if (word < WORDS) {
+                                uint bits = v_cache[row_of[j] + word];
+                                float factor = TYPE == Q8_0 ? scale_of(v_cache[row_of[j] + WORDS + word / 16], word) : 1.0;
+                                [[unroll]] for (int e = 0; e < PER_WORD; e++) {
+                                    float v = value_of(bits, e) * factor;
+                                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+                                }
+                            }
+                        }
                     }
                 }
-            }
             barrier();
         }
         end_cut(cut);

@@ -551,7 +551,7 @@ static void test_vulkan_engine(void) {
 /* The same bits alone and in any batch, chunk, with prefixes from the cache, set back and resumed. */
 static void test_vulkan_engine_invariant(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
-    bits_gpu("vulkan-invariant", "vulkan-invariant", 2, 8);
+    bits_gpu("vulkan-invariant", "vulkan-invariant", 3, 6);
 }
 
 static void bits_model(const model_spec *spec) {
