@@ -3,6 +3,7 @@
    multiples of 64 on, with an online softmax; a position that a row does not see adds nothing to it, so that its result does not
    depend on the others of the tile, nor on ROWS. Of a KV pool in pieces each pass takes the blocks of one, and dst and state hold the sums
    from one to the next. */
+#extension GL_KHR_memory_scope_semantics : require
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
 #include "kv.glsl"
@@ -78,10 +79,10 @@ void start_rows() {
     sum = state[state_of(row)].y;
 }
 
-/* Leaves in row_factor what results are to be divided by. */
+/* Leaves in row_factor what results are to be divided by. The barrier orders the state too: others of the row have read it. */
 void end_rows() {
     int me = int(gl_LocalInvocationIndex), row = me / LANES;
-    barrier();
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     if (row < ROWS && me % LANES == 0) {
         row_factor[row] = (has & HAS_LATER) != 0 ? 1.0 : sum;
         if ((has & HAS_LATER) != 0 && row < n_rows) state[state_of(row)] = vec2(largest, sum);
