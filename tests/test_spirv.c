@@ -41,11 +41,11 @@ static void test_spirv_ops(void) {
     SPIRV_ALL;
     for (p = 0; p < 3; p++) {
         spirv_on(paths[p], test_cpu_embed);
+        spirv_on(paths[p], test_cpu_sample);
+        if (p == 2) break;
         spirv_on(paths[p], test_cpu_norm);
         spirv_on(paths[p], test_cpu_act_mul);
-        spirv_on(paths[p], test_cpu_sample);
         spirv_on(paths[p], test_cpu_gemm_odd);
-        if (p == 2) break;
         draw_check_width(paths[p], 129);
         draw_check_width(paths[p], 9001);
         spirv_none(paths[p]);
@@ -105,13 +105,13 @@ static void test_spirv_attention(void) {
 }
 
 static void test_spirv_model(void) {
-    static const char *const paths[] = {"vulkan32", "vulkan64-kv", "vulkan64-all"};
-    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {37, 9, 1, 0, 0, 0}};
+    static const char *const paths[] = {"vulkan64-kv", "vulkan32-all"};
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {21, 9, 1, 0, 0, 0}};
     size_t p;
     SPIRV_ALL;
-    for (p = 0; p < 3; p++) {
+    for (p = 0; p < 2; p++) {
         const char *path = paths[p];
-        gpu_check_model(path, &c, (int)p, CPU_TYPES, strstr(path, "-all") ? 0.1 : strstr(path, "half") || strstr(path, "matrix") ? 2e-2 : 1e-4);
+        gpu_check_model(path, &c, p ? 5 : CPU_TYPES - 1, CPU_TYPES, strstr(path, "-all") ? 0.1 : strstr(path, "half") || strstr(path, "matrix") ? 2e-2 : 1e-4);
         spirv_none(path);
     }
     cpu_check_copy_blocks("vulkan64-kv");
@@ -322,8 +322,8 @@ static void spirv_story(fg_model *model, const char *path, char *out, size_t siz
     d.max_seqs = 2;
     d.n_threads = 1;
     CHECK(logits_choose(&d, path));
-    r.prompt = "Once upon a time there was";
-    r.max_tokens = 8;
+    r.prompt = "Once upon a time";
+    r.max_tokens = 6;
     r.ignore_eos = true;
     CHECKF(fg_engine_create(&d, &e) == FG_OK && fg_submit(e, &r, &handle) == FG_OK, "%s", fg_last_error());
     CHECK(!e || strcmp(fg_engine_get_backend(e), cpu_is_gpu(path) ? "vulkan" : "cpu") == 0);
@@ -353,7 +353,7 @@ static void test_spirv_engine(void) {
         spirv_none("a story");
     }
     fg_model_free(model);
-    bits_gpu("scalar", "vulkan32", 9, 3); /* a batch, preemption */
+    bits_gpu("scalar", "vulkan32", 7, 3);
     spirv_none("jobs");
 }
 
