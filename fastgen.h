@@ -111,7 +111,7 @@
    own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes. One
    that is far from the host's memory says caps.candidates: then rows of logits stay on the device, but for the highest of each,
    or a token drawn there, and read_logits brings the few that sampling needs whole. With copy_slot and fg_batch.first_op, which
-   runs a part of the list, it can share a model with the CPU (>>split).
+   runs a part of the list, it can share a model with the CPU (>>split); with stage_slot what crosses over does so while it computes.
 
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
@@ -359,7 +359,8 @@ typedef struct fg_engine_desc {
     int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
                                 cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
-                                arXiv 2403.11421); NULL: where the layers are */
+                                arXiv 2403.11421), half of the sequences on each at a time; NULL: where the layers are. Whether it
+                                pays, `fastgen bench` says */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* requests that may wait; 0: no limit */
@@ -624,7 +625,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
    Activations live in slots: matrices of float, one row per token (or per output row), which the backend allocates.
    ================================================================================================ */
 
-#define FG_BACKEND_ABI 2
+#define FG_BACKEND_ABI 3
 #define FG_MAX_GROUPS 4
 
 /* X(name): the closed set of operations. T tokens of the pass, R rows that need logits, S sequences. */
@@ -674,6 +675,7 @@ typedef struct fg_slot {
     const char *name;
     int32_t width;
     bool per_row;
+    bool crosses; /* its rows go to the host, or come from there, by stage_slot */
 } fg_slot;
 
 typedef enum fg_group_kind { FG_GROUP_FULL, FG_GROUP_WINDOW, FG_GROUP_LATENT, FG_GROUP_STATE } fg_group_kind;
@@ -753,6 +755,14 @@ typedef struct fg_row_candidates {
     fg_candidate items[FG_MAX_CANDIDATES];
 } fg_row_candidates;
 
+/* What stage_slot does. A slot that crosses has memory of the host beside it, [n_rows][width], which the plan keeps. */
+typedef enum fg_stage {
+    FG_STAGE_ASK,  /* begins to copy rows there, behind what was submitted of the plan */
+    FG_STAGE_TAKE, /* waits until they are there */
+    FG_STAGE_ROOM, /* waits until it may be written */
+    FG_STAGE_SEND  /* begins to copy rows to the device; what is submitted next comes after that */
+} fg_stage;
+
 /* Valid until the next submit of the plan; with caps.in_flight 2, until the one after that. */
 typedef struct fg_output {
     const fg_row_result *rows; /* [n_rows] */
@@ -830,6 +840,9 @@ struct fg_backend {
     /* Calls work(user, i) for each i < n on the host threads that passes run on, and returns when all are done; not while a pass is
        in progress. NULL: there are none. */
     void (*run)(fg_device *device, int n, void (*work)(void *user, int i), void *user);
+    /* Copies the first n_rows of a slot that crosses beside whatever the device computes, and sets *host to the host's memory of it.
+       One way at a time: TAKE follows ASK, and SEND follows ROOM. NULL: copy_slot does it all, and fg_slot.crosses is not heeded. */
+    fg_result (*stage_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, fg_stage stage, float **host);
 };
 
 const fg_backend *fg_backend_cpu(void);  /* always there */
@@ -13132,6 +13145,7 @@ static int fg__graph_slot(fg__graph_builder *b, const char *name, int width, boo
     b->slots[b->n_slots].name = name;
     b->slots[b->n_slots].width = width;
     b->slots[b->n_slots].per_row = per_row;
+    b->slots[b->n_slots].crosses = false;
     return (int)b->n_slots++;
 }
 
@@ -17032,7 +17046,7 @@ const fg_backend *fg_backend_cpu(void) {
                                        fg__cpu_free,   fg__cpu_write,       fg__cpu_read,    fg__cpu_pack,
                                        fg__cpu_unpack, fg__cpu_prepare,     fg__cpu_release, fg__cpu_submit,
                                        fg__cpu_wait,   fg__cpu_copy_blocks, fg__cpu_profile, fg__cpu_swap_blocks, NULL,
-                                       fg__cpu_copy_slot, fg__cpu_run};
+                                       fg__cpu_copy_slot, fg__cpu_run, NULL};
     return &backend;
 }
 /* ================================================================================================
@@ -17268,7 +17282,7 @@ typedef enum fg__gemm_form {
     FG__FORM_MIN16   /* scale * q - min, scales of 32, minimums of 16 */
 } fg__gemm_form;
 
-static fg__gemm_form fg__gemm_form_of(fg_type type) {
+static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q4_1:
     case FG_TYPE_Q5_1:
@@ -17313,7 +17327,7 @@ static fg_type fg__gemm_like(fg_type type) {
 #endif
 
 /* What is added to weights to make them unsigned, where they are not expanded to -128..127. */
-static int fg__gemm_offset(fg_type type) {
+static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q4_0: return 8;
     case FG_TYPE_Q5_0: return 16;
@@ -17329,6 +17343,7 @@ typedef struct fg__gemm_job {
     float *out;
     int m, n;
     bool once;  /* few tokens: weights are read for them alone */
+    bool fresh; /* the scales of the slice are still to be read */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
@@ -17337,7 +17352,11 @@ typedef struct fg__gemm_job {
     int together; /* AVX2: steps whose products fit 16 bits; 1: as signed */
 } fg__gemm_job;
 
-#define FG__GEMM_AHEAD 10240 /* bytes that weights are fetched ahead of their use */
+/* Weights are fetched ahead of their use: for few tokens 4 KiB before what is read together (a unit's scales are at its end),
+   which keeps memory busy; for many, whose tiles take their time, further. */
+static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const uint8_t *weights, int together, int m) {
+    return weights + (m <= 4 ? 4096 + together : 10240);
+}
 
 /* The job for the first tokens of a panel. */
 static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_t stride, int m, float *out,
@@ -17350,10 +17369,10 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     job.m = m;
     job.n = job.left = job.each = 0;
     job.first = true;
-    job.once = false;
+    job.once = job.fresh = false;
     job.form = FG__FORM_SIGNED;
     job.offset = job.together = 0;
-    job.next = (const uint8_t *)panel + FG__GEMM_AHEAD;
+    job.next = (const uint8_t *)panel;
     return job;
 }
 
@@ -17567,7 +17586,7 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(e, tiny, small));
 }
 
-/* Scales and minimums of block b of a unit, 16 rows. */
+/* Scales and minimums of block b of a unit, 16 rows. `type` and `layout` are constants. */
 FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, int half,
                                   float *scale, float *min, int32_t *factor) {
     const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
@@ -17613,37 +17632,36 @@ FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, 
     _mm512_storeu_ps(scale, d);
 }
 
-/* The same for n blocks. `type` and `layout` are constants. */
-FG__INLINE512 void fg__slice_scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n,
-                                        fg__gemm_slice *to) {
-    const int unit_bytes = layout->bytes * FG__PANEL;
-    float *scale = to->scale, *min = to->min;
+/* Those of block b of a slice, 32 rows. */
+FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__gemm_slice *to) {
+    const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
+    float *scale = to->scale + (layout->type == FG_TYPE_Q6_K ? 2 : 1) * b * FG__PANEL;
+    float *min = to->min + (layout->type == FG_TYPE_Q2_K ? 2 : 1) * b * FG__PANEL;
+    int32_t *factor = to->factor + 2 * b * FG__PANEL;
+    fg__scales_512(layout->type, layout, unit, b % layout->blocks, 0, scale, min, factor);
+    fg__scales_512(layout->type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16, factor + 16);
+}
+
+FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
     int b;
-    for (b = 0; b < n; b++) {
-        const uint8_t *unit = from + b / layout->blocks * unit_bytes;
-        fg__scales_512(type, layout, unit, b % layout->blocks, 0, scale, min, to->factor + 2 * b * FG__PANEL);
-        fg__scales_512(type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16,
-                       to->factor + 2 * b * FG__PANEL + 16);
-        scale += type == FG_TYPE_Q6_K ? 2 * FG__PANEL : FG__PANEL;
-        min += type == FG_TYPE_Q2_K ? 2 * FG__PANEL : FG__PANEL;
-    }
+    for (b = 0; b < n; b++) fg__block_scales_512(layout, from, b, to);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
-    case FG_TYPE_IQ4_NL: fg__slice_scales_512(FG_TYPE_Q4_0, &fg__panel_layouts[0], from, n, to); break;
-    case FG_TYPE_Q4_1: fg__slice_scales_512(FG_TYPE_Q4_1, &fg__panel_layouts[1], from, n, to); break;
-    case FG_TYPE_Q5_0: fg__slice_scales_512(FG_TYPE_Q5_0, &fg__panel_layouts[2], from, n, to); break;
-    case FG_TYPE_Q5_1: fg__slice_scales_512(FG_TYPE_Q5_1, &fg__panel_layouts[3], from, n, to); break;
-    case FG_TYPE_Q8_0: fg__slice_scales_512(FG_TYPE_Q8_0, &fg__panel_layouts[4], from, n, to); break;
-    case FG_TYPE_Q2_K: fg__slice_scales_512(FG_TYPE_Q2_K, &fg__panel_layouts[5], from, n, to); break;
-    case FG_TYPE_Q3_K: fg__slice_scales_512(FG_TYPE_Q3_K, &fg__panel_layouts[6], from, n, to); break;
-    case FG_TYPE_Q4_K: fg__slice_scales_512(FG_TYPE_Q4_K, &fg__panel_layouts[7], from, n, to); break;
-    case FG_TYPE_Q5_K: fg__slice_scales_512(FG_TYPE_Q5_K, &fg__panel_layouts[8], from, n, to); break;
-    case FG_TYPE_Q6_K: fg__slice_scales_512(FG_TYPE_Q6_K, &fg__panel_layouts[9], from, n, to); break;
-    case FG_TYPE_IQ4_XS: fg__slice_scales_512(FG_TYPE_IQ4_XS, &fg__panel_layouts[11], from, n, to); break;
-    default: fg__slice_scales_512(FG_TYPE_MXFP4, &fg__panel_layouts[12], from, n, to); break;
+    case FG_TYPE_IQ4_NL: fg__slice_scales_512(&fg__panel_layouts[0], from, n, to); break;
+    case FG_TYPE_Q4_1: fg__slice_scales_512(&fg__panel_layouts[1], from, n, to); break;
+    case FG_TYPE_Q5_0: fg__slice_scales_512(&fg__panel_layouts[2], from, n, to); break;
+    case FG_TYPE_Q5_1: fg__slice_scales_512(&fg__panel_layouts[3], from, n, to); break;
+    case FG_TYPE_Q8_0: fg__slice_scales_512(&fg__panel_layouts[4], from, n, to); break;
+    case FG_TYPE_Q2_K: fg__slice_scales_512(&fg__panel_layouts[5], from, n, to); break;
+    case FG_TYPE_Q3_K: fg__slice_scales_512(&fg__panel_layouts[6], from, n, to); break;
+    case FG_TYPE_Q4_K: fg__slice_scales_512(&fg__panel_layouts[7], from, n, to); break;
+    case FG_TYPE_Q5_K: fg__slice_scales_512(&fg__panel_layouts[8], from, n, to); break;
+    case FG_TYPE_Q6_K: fg__slice_scales_512(&fg__panel_layouts[9], from, n, to); break;
+    case FG_TYPE_IQ4_XS: fg__slice_scales_512(&fg__panel_layouts[11], from, n, to); break;
+    default: fg__slice_scales_512(&fg__panel_layouts[12], from, n, to); break;
     }
 }
 
@@ -17678,9 +17696,11 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     }
 }
 
-/* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. */
-FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__weights_512 *w,
-                                   const fg__gemm_slice *s, fg__gemm_job *job) {
+/* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. `layout`, a
+   constant: the scales of a fresh slice are read block by block, as memory is best read in order (a tenth faster at one token
+   than reading them before); NULL: they are there. */
+FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__panel_layout *layout,
+                                   const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
@@ -17693,6 +17713,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     fg__tile_start_512(nt, f);
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
+        if (layout && job->fresh) fg__block_scales_512(layout, w->low, b, s);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
             for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
@@ -17754,22 +17775,23 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
-FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__weights_512 *w,
-                                    const fg__gemm_slice *s, int bytes, fg__gemm_job job) {
+FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__panel_layout *layout,
+                                    const fg__weights_512 *w, fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     fg__fetch_plan(&job, bytes, tiles * job.n);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    job.fresh = layout != NULL;
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride, job.fresh = false) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_q8_512(type, form, 1, w, s, &job); break;
-        case 2: fg__tile_q8_512(type, form, 2, w, s, &job); break;
-        case 3: fg__tile_q8_512(type, form, 3, w, s, &job); break;
-        case 4: fg__tile_q8_512(type, form, 4, w, s, &job); break;
+        case 1: fg__tile_q8_512(type, form, 1, layout, w, s, &job); break;
+        case 2: fg__tile_q8_512(type, form, 2, layout, w, s, &job); break;
+        case 3: fg__tile_q8_512(type, form, 3, layout, w, s, &job); break;
+        case 4: fg__tile_q8_512(type, form, 4, layout, w, s, &job); break;
         case 5:
-            if (most > 4) fg__tile_q8_512(type, form, 5, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 5, layout, w, s, &job);
             break;
         default:
-            if (most > 4) fg__tile_q8_512(type, form, 6, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 6, layout, w, s, &job);
             break;
         }
     }
@@ -17778,7 +17800,7 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
 /* Tokens up to which expanding weights in registers, again for each tile, is faster than doing it once in memory. */
 static int fg__fused_tokens_512(fg_type type) {
     switch ((int)type) {
-    case FG_TYPE_Q8_0: return 0; /* nothing to expand */
+    case FG_TYPE_Q8_0: /* nothing to expand */
     case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return FG__FUSED512;
     case FG_TYPE_Q6_K: return 2 * FG__FUSED512;
@@ -17787,28 +17809,35 @@ static int fg__fused_tokens_512(fg_type type) {
 }
 
 /* A slice for few tokens. */
-FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, const fg__gemm_slice *s,
-                                                      int bytes, const fg__gemm_job *job) {
+FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
+                                                      const fg__gemm_job *job) {
+    const fg__panel_layout *of = fg__panel_layouts;
     const int most = FG__FUSED512;
-    switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q4_1: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_0, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_1: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
-    default: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, w, s, bytes, *job); break;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0:
+    case FG_TYPE_IQ4_NL: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[0], w, s, bytes, *job); break;
+    case FG_TYPE_Q4_1: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[1], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_0, FG__FORM_SIGNED, most, &of[2], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_1: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[3], w, s, bytes, *job); break;
+    case FG_TYPE_Q8_0: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, most, &of[4], w, s, bytes, *job); break;
+    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, &of[5], w, s, bytes, *job); break;
+    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, &of[6], w, s, bytes, *job); break;
+    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[7], w, s, bytes, *job); break;
+    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[8], w, s, bytes, *job); break;
+    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, &of[9], w, s, bytes, *job); break;
+    case FG_TYPE_IQ4_XS: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[11], w, s, bytes, *job); break;
+    default: fg__tiles_q8_512(FG_TYPE_Q4_0, FG__FORM_SIGNED, most, &of[12], w, s, bytes, *job); break;
     }
 }
 
 /* A slice of bytes, expanded or of Q8_0. */
 FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w,
-                                                   const fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
+                                                   fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch (form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, w, s, bytes, *job); break;
-    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, w, s, bytes, *job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 4, w, s, bytes, *job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 4, w, s, bytes, *job); break;
+    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, NULL, w, s, bytes, *job); break;
+    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, NULL, w, s, bytes, *job); break;
+    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 4, NULL, w, s, bytes, *job); break;
+    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 4, NULL, w, s, bytes, *job); break;
     }
 }
 
@@ -17827,17 +17856,17 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = from + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(from, unit_bytes, m);
         w.low = from;
         w.high = w.low + layout->blocks * layout->low * 128;
         w.bytes = w.high + layout->blocks * layout->high * 128;
         w.low_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->low * 128);
         w.high_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->high * 128);
-        fg__unpack_scales_512(type, from, job.n, s);
         if (m <= fg__fused_tokens_512(type)) {
             fg__slice_fused_512(type, &w, s, job.n * block_bytes, &job);
             continue;
         }
+        fg__unpack_scales_512(type, from, job.n, s);
         if (type != FG_TYPE_Q8_0) {
             fg__unpack_512(type, &w, job.n, s->q);
             w.low = s->q;
@@ -17906,7 +17935,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
     int64_t left;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         switch ((int)type) {
         case FG_TYPE_F32: fg__tiles_f32_512(FG_TYPE_F32, w, job.n * run, job); break;
         case FG_TYPE_F16: fg__tiles_f32_512(FG_TYPE_F16, w, job.n * run, job); break;
@@ -17954,7 +17983,7 @@ FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *pa
         job.m = m;
         job.acts = a;
         job.out = out;
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         fg__fetch_plan(&job, job.n * 128, tiles * ((job.n + 7) / 8));
         for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
             nt = (job.m + tiles - 1) / tiles;
@@ -17985,6 +18014,7 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 3
+#define FG__FEW256 2 /* tokens for which weights are expanded as they are used */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
 
@@ -18024,21 +18054,27 @@ FG__INLINE256 __m256i fg__lookup_256(__m256i table, __m256i index) {
                                                                                0x04040404, 0x08080808, 0x0c0c0c0c)));
 }
 
-/* Step `step` of 8 rows, expanded; see the functions of AVX-512. For Q2_K and Q3_K `table` and `more` are for these 16
-   weights. */
-FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more,
-                                     int step) {
+/* Step `step` of 8 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
+FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, int step) {
     switch ((int)type) {
     case FG_TYPE_Q4_1: return fg__plane_256(low, 4, step, 0);
     case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__plane_256(low, 4, step, 0));
     case FG_TYPE_Q5_1: return fg__planes_256(low, 4, high, 1, step);
     case FG_TYPE_Q6_K: return fg__planes_256(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__lookup_256(table, fg__plane_256(low, 2, step, 0));
-    case FG_TYPE_Q3_K:
-        return _mm256_add_epi8(fg__lookup_256(table, fg__plane_256(low, 2, step, 0)),
-                               fg__lookup_256(more, fg__plane_256(high, 1, step, 0)));
+    case FG_TYPE_Q2_K: return fg__plane_256(low, 2, step, 0);
+    case FG_TYPE_Q3_K: return fg__planes_256(low, 2, high, 1, step);
     default: return fg__load_256(low + step * 128);
     }
+}
+
+/* The same with their scales, by tables for these 16 weights. */
+FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more,
+                                     int step) {
+    __m256i v;
+    if (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K) return fg__quants_256(type, low, high, table, step);
+    v = fg__lookup_256(table, fg__plane_256(low, 2, step, 0));
+    if (type == FG_TYPE_Q2_K) return v;
+    return _mm256_add_epi8(v, fg__lookup_256(more, fg__plane_256(high, 1, step, 0)));
 }
 
 /* Tables of 16 weights number i. */
@@ -18070,7 +18106,7 @@ FG__INLINE256 void fg__expand_256(fg_type type, const uint8_t *low, const uint8_
 }
 
 /* Scales and minimums of block b of a unit, 8 rows. */
-FG__TARGET_AVX2 static void fg__scales_256(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b,
+FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b,
                                            float *scale, float *min) {
     __m256 d = _mm256_setzero_ps(), m = d;
     __m256i s = _mm256_setzero_si256(), s2 = s;
@@ -18174,23 +18210,36 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
     return _mm256_set1_epi32(x);
 }
 
+/* Steps whose products fit 16 bits together; 1: weights that are multiplied as signed. */
+static FG__ALWAYS_INLINE int fg__together_256(fg_type type) {
+    return fg__gemm_offset(type) == 128 ? 1 : type == FG_TYPE_Q2_K || type == FG_TYPE_Q6_K ? 2 : 4;
+}
+
+/* 16 rows of a block: expanded, in `low`, or planes and scales of block `b` of a unit. */
+typedef struct fg__rows_256 {
+    const uint8_t *low, *high, *bytes, *halves;
+    float *scale, *min;
+    int b;
+    __m256i table;
+} fg__rows_256;
+
 /* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: signed weights give at most
    2 * 128 * 127, and unsigned ones, of which `together` steps are added, 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127. */
-FG__INLINE256 void fg__dots_256(bool is_signed, int together, int nt, const uint8_t *w, const uint8_t *acts,
-                                size_t stride, __m256i acc[][2]) {
+FG__INLINE256 void fg__dots_256(fg_type like, bool is_signed, int together, int nt, const fg__rows_256 *w, int part,
+                                const uint8_t *acts, size_t stride, __m256i acc[][2]) {
     __m256i ones = _mm256_set1_epi16(1), pairs[FG__TILE256][2], v[2], size[2], x;
     int step, t, i;
     FG__UNROLL
     for (step = 0; step < 4; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            v[i] = fg__load_256(w + step * 128 + 32 * i);
+            v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, 4 * part + step);
             if (is_signed) v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
             size[i] = is_signed ? _mm256_abs_epi8(v[i]) : v[i];
         }
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            x = fg__act_256(acts, stride, t, step);
+            x = fg__act_256(acts, stride, t, 4 * part + step);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 __m256i product = _mm256_maddubs_epi16(size[i], is_signed ? _mm256_sign_epi8(x, v[i]) : x);
@@ -18214,13 +18263,14 @@ FG__INLINE256 void fg__part_256(int nt, const float *scale, __m256i acc[][2], __
 }
 
 /* Where the sums of a part of block b start, for weights with `offset` added. */
-FG__INLINE256 void fg__start_256(int nt, const fg__gemm_job *job, int b, int part, __m256i acc[][2]) {
+FG__INLINE256 void fg__start_256(int nt, fg__gemm_form form, int offset, const fg__gemm_job *job, int b, int part,
+                                 __m256i acc[][2]) {
     int t, start;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-        start = job->form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b];
-        acc[t][0] = acc[t][1] = _mm256_set1_epi32(start / 128 * job->offset);
+        start = form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b];
+        acc[t][0] = acc[t][1] = _mm256_set1_epi32(start / 128 * offset);
     }
 }
 
@@ -18253,37 +18303,139 @@ FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const fg_
     }
 }
 
-/* A tile of 16 rows from `row` on. The form is no constant here, to keep the code small. */
-FG__INLINE256 void fg__tile_q8_256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
-    const fg__gemm_form form = job->form;
-    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN     ? 1
-                                                                  : form == FG__FORM_MIN16 ? 2
-                                                                                           : 0;
-    const float *scale = s->scale + row, *min = s->min + row;
-    __m256 f[FG__TILE256][2], v[FG__TILE256][2];
-    __m256i acc[FG__TILE256][2];
-    int b, t, part;
+/* Multiplies the sums of a part with its whole scales, and adds those of part 0 to those of part 1. */
+FG__INLINE256 void fg__factors_256(fg_type type, int nt, const fg__rows_256 *w, int part, __m256i acc[][2],
+                                   __m256i part0[][2]) {
+    int t, i;
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        __m256i factor = _mm256_setzero_si256();
+        if (type == FG_TYPE_Q2_K) factor = fg__and_256(fg__bytes_256(w->bytes + (2 * w->b + part) * 32 + 8 * i), 15);
+        else factor = _mm256_sub_epi32(_mm256_set1_epi32(32), fg__scale_q3_256(w->bytes + 8 * i, 2 * w->b + part));
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            acc[t][i] = _mm256_mullo_epi32(acc[t][i], factor);
+            if (part) acc[t][i] = _mm256_add_epi32(acc[t][i], part0[t][i]);
+            part0[t][i] = acc[t][i];
+        }
+    }
+}
+
+/* 16 rows of one block. */
+FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, int together, int offset, int nt,
+                                      const fg__rows_256 *w, int b, const fg__gemm_job *job, __m256 f[][2]) {
+    const int scales = form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const uint8_t *acts = job->acts + b * 32;
+    const bool factors = like == FG_TYPE_Q2_K || like == FG_TYPE_Q3_K;
+    __m256 v[FG__TILE256][2];
+    __m256i acc[FG__TILE256][2], part0[FG__TILE256][2];
+    int t, part;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
+    FG__UNROLL
+    for (part = 0; part < 2; part++) {
+        if (part == 0 || scales == 2) fg__start_256(nt, form, offset, job, b, part, acc);
+        if (factors) fg__start_256(nt, FG__FORM_SUB16, offset, job, b, part, acc);
+        if (together == 4) fg__dots_256(like, false, 4, nt, w, part, acts, job->stride, acc);
+        else if (together == 2) fg__dots_256(like, false, 2, nt, w, part, acts, job->stride, acc);
+        else fg__dots_256(like, true, 1, nt, w, part, acts, job->stride, acc);
+        if (factors) fg__factors_256(like, nt, w, part, acc, part0);
+        if (part == 1 || scales == 2) fg__part_256(nt, w->scale + part * (scales - 1) * FG__PANEL, acc, v);
+    }
+    fg__block_256(nt, minimums, w->min, job->acts, job->stride, b, v, f);
+}
+
+/* A tile of 16 rows from `row` on, expanded before. The form is no constant here, to keep the code small. */
+FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_job *job) {
+    const int scales = job->form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = job->form == FG__FORM_MIN ? 1 : job->form == FG__FORM_MIN16 ? 2 : 0;
+    __m256 f[FG__TILE256][2];
+    fg__rows_256 w;
+    int b, t;
+    w.low = w.high = w.bytes = w.halves = s->q + row * 4;
+    w.scale = s->scale + row;
+    w.min = s->min + row;
+    w.b = 0;
+    w.table = _mm256_setzero_si256();
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
-    for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
+    for (b = 0; b < job->n; b++, w.low += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        FG__UNROLL
-        for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
-        FG__UNROLL
-        for (part = 0; part < 2; part++) {
-            const uint8_t *w = s->q + b * 1024 + part * 512 + row * 4, *acts = job->acts + b * 32 + part * 16;
-            if (part == 0 || scales == 2) fg__start_256(nt, job, b, part, acc);
-            if (job->together == 4)
-                fg__dots_256(false, 4, nt, w, acts, job->stride, acc);
-            else if (job->together == 2)
-                fg__dots_256(false, 2, nt, w, acts, job->stride, acc);
-            else
-                fg__dots_256(true, 1, nt, w, acts, job->stride, acc);
-            if (part == 1 || scales == 2) fg__part_256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
-        }
-        fg__block_256(nt, minimums, min, job->acts, job->stride, b, v, f);
+        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->together, job->offset, nt, &w, b, job, f);
     }
     fg__tile_end_256(nt, f, row, job);
+}
+
+/* The 16 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
+FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t *from, int b, int row, fg__rows_256 *w) {
+    const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
+    const uint8_t *high = unit + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
+    int i;
+    w->b = b % layout->blocks;
+    w->low = unit + w->b * layout->low * 128 + row * 4;
+    w->high = high + w->b * layout->high * 128 + row * 4;
+    w->bytes = bytes + row;
+    w->halves = bytes + layout->n_bytes * 32 + row * 2;
+    FG__UNROLL
+    for (i = 0; i < 2; i++)
+        fg__scales_256(layout->type, w->bytes + 8 * i, w->halves + 16 * i, w->b, w->scale + 8 * i, w->min + 8 * i);
+}
+
+/* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
+   and `like`, a type with the same planes, are constants. */
+FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
+                                    __m256i table, fg__gemm_job *job) {
+    const bool q3 = layout->type == FG_TYPE_Q3_K; /* 3 bits, without their scales */
+    const int together = q3 ? 4 : fg__together_256(layout->type);
+    const int offset = q3 ? 4 : together == 1 ? 0 : fg__gemm_offset(layout->type);
+    __m256 f[2][FG__FEW256][2];
+    float scale[2 * FG__PANEL], min[2 * FG__PANEL];
+    fg__rows_256 w;
+    int b, t, half;
+    w.scale = scale;
+    w.min = min;
+    w.table = table;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) f[0][t][0] = f[0][t][1] = f[1][t][0] = f[1][t][1] = _mm256_setzero_ps();
+    for (b = 0; b < job->n; b++) {
+        fg__fetch_ahead(job);
+        for (half = 0; half < 2; half++) {
+            fg__rows_of_256(layout, from, b, 16 * half, &w);
+            fg__tile_block_256(like, fg__gemm_form_of(layout->type), together, offset, nt, &w, b, job, f[half]);
+        }
+    }
+    fg__tile_end_256(nt, f[0], 0, job);
+    fg__tile_end_256(nt, f[1], 16, job);
+}
+
+FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, int bytes,
+                                     fg__gemm_job job) {
+    const uint8_t *values = fg__gemm_table_of(layout->type);
+    __m256i table = _mm256_setzero_si256();
+    if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
+    fg__fetch_plan(&job, bytes, job.n);
+    if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
+    else fg__tile_few_256(layout, like, 2, from, table, &job);
+}
+
+FG__TARGET_AVX2 static void fg__slice_few_256(fg_type type, const uint8_t *from, int bytes, fg__gemm_job job) {
+    const fg__panel_layout *of = fg__panel_layouts;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0: fg__tiles_few_256(&of[0], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q4_1: fg__tiles_few_256(&of[1], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q5_0: fg__tiles_few_256(&of[2], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q5_1: fg__tiles_few_256(&of[3], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q8_0: fg__tiles_few_256(&of[4], FG_TYPE_Q8_0, from, bytes, job); break;
+    case FG_TYPE_Q2_K: fg__tiles_few_256(&of[5], FG_TYPE_Q2_K, from, bytes, job); break;
+    case FG_TYPE_Q3_K: fg__tiles_few_256(&of[6], FG_TYPE_Q3_K, from, bytes, job); break;
+    case FG_TYPE_Q4_K: fg__tiles_few_256(&of[7], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q5_K: fg__tiles_few_256(&of[8], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q6_K: fg__tiles_few_256(&of[9], FG_TYPE_Q6_K, from, bytes, job); break;
+    case FG_TYPE_IQ4_NL: fg__tiles_few_256(&of[10], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    case FG_TYPE_IQ4_XS: fg__tiles_few_256(&of[11], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    default: fg__tiles_few_256(&of[12], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    }
 }
 
 #if FG__HAS_AVXVNNI
@@ -18307,7 +18459,7 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
         for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
         FG__UNROLL
         for (part = 0; part < 2; part++) {
-            if (part == 0 || scales == 2) fg__start_256(nt, job, b, part, acc);
+            if (part == 0 || scales == 2) fg__start_256(nt, form, job->offset, job, b, part, acc);
             FG__UNROLL
             for (step = 4 * part; step < 4 * part + 4; step++) {
                 w0 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4);
@@ -18326,7 +18478,7 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
     fg__tile_end_256(nt, f, row, job);
 }
 
-FG__TARGET_AVXVNNI static void fg__slice_vnni_256(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
@@ -18340,7 +18492,7 @@ FG__TARGET_AVXVNNI static void fg__slice_vnni_256(const fg__gemm_slice *s, int r
 }
 #endif
 
-FG__TARGET_AVX2 static void fg__slice_q8_256(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
@@ -18353,22 +18505,28 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(const fg__gemm_slice *s, int row, i
     }
 }
 
-typedef void (*fg__slice_fn)(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
+typedef void (*fg__slice_fn)(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
 
 static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const uint8_t *from, int64_t k,
                                fg__gemm_job job) {
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
+    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL;
     int64_t left;
     job.form = fg__gemm_form_of(type);
     job.offset = fg__gemm_offset(type);
-    job.together = job.offset == 128 ? 1 : type == FG_TYPE_Q2_K || type == FG_TYPE_Q6_K ? 2 : 4;
+    job.together = fg__together_256(type);
     if (job.offset == 128 && !vnni) job.offset = 0; /* multiplied as signed */
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = from + FG__GEMM_AHEAD;
+        if (job.m <= FG__FEW256) {
+            job.next = fg__weights_ahead(from, unit_bytes, job.m);
+            fg__slice_few_256(type, from, job.n * (int)block_bytes, job);
+            continue;
+        }
+        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
         fg__unpack_256(type, from, job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
@@ -18382,37 +18540,44 @@ static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const vo
                        fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
 
-/* A tile of floats, 16 rows. Lanes of BF16 are pairs. */
-FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, const uint8_t *w, int row, fg__gemm_job *job) {
+/* A tile of floats, 16 rows for each of `halves`. Lanes of BF16 are pairs. */
+FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint8_t *w, int row, fg__gemm_job *job) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, each = type == FG_TYPE_BF16 ? 2 : 1;
-    __m256 f[FG__TILE512][2], v[2], x;
+    __m256 f[2][FG__TILE512][2], v, x;
     __m256i pair;
     int i, j, h, t;
     FG__UNROLL
-    for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
+    for (t = 0; t < nt; t++) f[0][t][0] = f[0][t][1] = f[1][t][0] = f[1][t][1] = _mm256_setzero_ps();
     for (i = 0, w += row * (run / 32); i < job->n; i++, w += run) {
         if (i % 8 == 0) fg__fetch_ahead(job);
         FG__UNROLL
         for (j = 0; j < each; j++) {
             FG__UNROLL
-            for (h = 0; h < 2; h++) {
+            for (h = 0; h < 2 * halves; h++) {
                 if (type == FG_TYPE_F16) {
-                    v[h] = fg__halves_256(w + 16 * h);
+                    v = fg__halves_256(w + 16 * h);
                 } else {
                     pair = fg__load_256(w + 32 * h);
                     if (type == FG_TYPE_BF16) pair = j ? fg__and_256(pair, (int)0xffff0000u) : fg__shift_256(pair, -16);
-                    v[h] = _mm256_castsi256_ps(pair);
+                    v = _mm256_castsi256_ps(pair);
                 }
-            }
-            FG__UNROLL
-            for (t = 0; t < nt; t++) {
-                x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
-                f[t][0] = _mm256_fmadd_ps(v[0], x, f[t][0]);
-                f[t][1] = _mm256_fmadd_ps(v[1], x, f[t][1]);
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
+                    f[h / 2][t][h % 2] = _mm256_fmadd_ps(v, x, f[h / 2][t][h % 2]);
+                }
             }
         }
     }
-    fg__tile_end_256(nt, f, row, job);
+    FG__UNROLL
+    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, job);
+}
+
+/* Few tokens: all 32 rows at once, so that memory is read in order. */
+FG__INLINE256 void fg__few_f32_256(fg_type type, const uint8_t *w, int bytes, fg__gemm_job job) {
+    fg__fetch_plan(&job, bytes, (job.n + 7) / 8);
+    if (job.m == 1) fg__tile_f32_256(type, 1, 2, w, 0, &job);
+    else fg__tile_f32_256(type, 2, 2, w, 0, &job);
 }
 
 FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, int bytes, fg__gemm_job job) {
@@ -18421,14 +18586,26 @@ FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, in
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_f32_256(type, 1, w, row, &job); break;
-        case 2: fg__tile_f32_256(type, 2, w, row, &job); break;
-        case 3: fg__tile_f32_256(type, 3, w, row, &job); break;
-        case 4: fg__tile_f32_256(type, 4, w, row, &job); break;
-        case 5: fg__tile_f32_256(type, 5, w, row, &job); break;
-        default: fg__tile_f32_256(type, 6, w, row, &job); break;
+        case 1: fg__tile_f32_256(type, 1, 1, w, row, &job); break;
+        case 2: fg__tile_f32_256(type, 2, 1, w, row, &job); break;
+        case 3: fg__tile_f32_256(type, 3, 1, w, row, &job); break;
+        case 4: fg__tile_f32_256(type, 4, 1, w, row, &job); break;
+        case 5: fg__tile_f32_256(type, 5, 1, w, row, &job); break;
+        default: fg__tile_f32_256(type, 6, 1, w, row, &job); break;
         }
     }
+}
+
+/* Up to 128 lanes of a panel. */
+FG__INLINE256 void fg__slice_f32_256(fg_type type, const uint8_t *w, fg__gemm_job job) {
+    const int run = type == FG_TYPE_F16 ? 64 : 128;
+    int row;
+    if (job.m <= FG__FEW256) {
+        fg__few_f32_256(type, w, job.n * run, job);
+        return;
+    }
+    for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2)
+        fg__tiles_f32_256(type, w, row, job.n * run / 2, job);
 }
 
 FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, int64_t k, const void *acts,
@@ -18437,19 +18614,15 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
-    int row;
-    for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
+    for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0;
+         left -= 128, job.first = false, w += 128 * run, job.acts += 128 * lane) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = w + FG__GEMM_AHEAD;
-        for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
-            switch ((int)type) {
-            case FG_TYPE_F32: fg__tiles_f32_256(FG_TYPE_F32, w, row, job.n * run / 2, job); break;
-            case FG_TYPE_F16: fg__tiles_f32_256(FG_TYPE_F16, w, row, job.n * run / 2, job); break;
-            default: fg__tiles_f32_256(FG_TYPE_BF16, w, row, job.n * run / 2, job); break;
-            }
+        job.next = fg__weights_ahead(w, m <= FG__FEW256 ? 1024 : 128 * run, m);
+        switch ((int)type) {
+        case FG_TYPE_F32: fg__slice_f32_256(FG_TYPE_F32, w, job); break;
+        case FG_TYPE_F16: fg__slice_f32_256(FG_TYPE_F16, w, job); break;
+        default: fg__slice_f32_256(FG_TYPE_BF16, w, job); break;
         }
-        w += 128 * run;
-        job.acts += 128 * lane;
     }
 }
 
@@ -18902,7 +19075,7 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         int bytes = (int)(FG__MIN(left, 8) * block_bytes / 4);
         job.n = (int)FG__MIN(left, 8);
-        job.next = from + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
         fg__unpack_neon(type, pairs, from, job.n, s);
         for (row = 0; row < FG__PANEL; row += 8, job.next += bytes) {
             if (pairs)
@@ -19016,7 +19189,7 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
     int row;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = w + FG__GEMM_AHEAD;
+        job.next = fg__weights_ahead(w, 1024, m);
         for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
             switch ((int)type) {
             case FG_TYPE_F32: fg__tiles_f32_neon(FG_TYPE_F32, w, row, job.n * run / 2, job); break;
@@ -19298,7 +19471,7 @@ const fg_backend *fg_backend_null(void) {
         fg__null_probe, fg__null_open, fg__null_close, fg__null_caps,
         fg__null_alloc, fg__null_free, fg__null_write, fg__null_read,
         fg__null_pack, fg__null_unpack, fg__null_prepare, fg__null_release,
-        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL, NULL,
+        fg__null_submit, fg__null_wait, fg__null_copy_blocks, fg__null_profile, fg__null_swap_blocks, NULL, NULL, NULL, NULL,
     };
     return &backend;
 }
@@ -19312,7 +19485,8 @@ const fg_backend *fg_backend_null(void) {
    is on:
      gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
      kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
-   With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0.
+   With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0, and what
+   crosses over does so beside both, where device 0 has stage_slot. Its queue is never empty then: the CPU waits for its own half only.
    ================================================================================================ */
 
 /* Ops in a row on one device. */
@@ -19357,7 +19531,7 @@ typedef struct fg__split_plan {
     fg__split_range *ranges;
     int32_t n_ranges;
     int sampler;               /* the device with SAMPLE; -1: none */
-    float *crossing;           /* rows of a slot on their way */
+    float *crossing;           /* rows of a slot on their way, where device 0 has no memory for them */
     /* the pass */
     fg_batch halves[2];        /* of the model's graph */
     int used;                  /* halves that it has */
@@ -19517,18 +19691,35 @@ static int32_t fg__split_group_of(const fg__split_plan *plan, int device, int32_
     return -1;
 }
 
-/* Whether an op reads, and whether it writes, a slot; a write of some columns only keeps the others. */
-static bool fg__split_op_reads(const fg_op *op, const fg_graph *graph, int32_t slot) {
-    if ((op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot) return true;
-    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot &&
-           (op->dst_col != 0 || (op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n) < graph->slots[slot].width);
+/* Columns that an op writes of its dst. */
+static int32_t fg__split_op_columns(const fg_op *op) { return op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n; }
+
+static bool fg__split_op_takes(const fg_op *op, int32_t slot) { return (op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot; }
+
+static bool fg__split_op_gives(const fg_op *op, int32_t slot) {
+    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+}
+
+/* Whether an op reads what a slot holds. A write of some columns keeps the others, unless ops after it on its device write all of
+   them, one behind the other, before any reads it (q, k and v). */
+static bool fg__split_op_reads(const fg__split *s, const fg_graph *graph, int32_t index, int32_t slot) {
+    int32_t i, end = 0, width = graph->slots[slot].width;
+    if (fg__split_op_takes(&s->ops[index], slot)) return true;
+    if (!fg__split_op_gives(&s->ops[index], slot)) return false;
+    for (i = index; i < s->n_ops && fg__split_device_of(s, i) == fg__split_device_of(s, index) && end < width; i++) {
+        if (fg__split_op_takes(&s->ops[i], slot)) return true;
+        if (!fg__split_op_gives(&s->ops[i], slot)) continue;
+        if (s->ops[i].dst_col != end) return true;
+        end += fg__split_op_columns(&s->ops[i]);
+    }
+    return end < width;
 }
 
 static bool fg__split_op_writes(const fg_op *op, int32_t slot) {
     if (op->type == FG_OP_ROPE_KV || (op->type == FG_OP_NORM && op->src2 >= 0)) {
         if (op->src == slot) return true;
     }
-    return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
+    return fg__split_op_gives(op, slot);
 }
 
 /* Lays ops into the graphs of their devices, in ranges, and finds what crosses over before each. */
@@ -19555,9 +19746,10 @@ static void fg__split_ranges(const fg__split *s, fg__split_plan *plan) {
             op->group = fg__split_group_of(plan, d, s->ops[i].group);
         }
         for (slot = 0; slot < plan->graph->n_slots; slot++) {
-            bool reads = fg__split_op_reads(&s->ops[i], plan->graph, slot), writes = fg__split_op_writes(&s->ops[i], slot);
+            bool reads = fg__split_op_reads(s, plan->graph, i, slot), writes = fg__split_op_writes(&s->ops[i], slot);
             if (reads && valid[slot] && !(valid[slot] >> d & 1)) {
                 range->brings[slot / 64] |= (uint64_t)1 << slot % 64;
+                plan->slots[0][slot].crosses = true;
                 valid[slot] |= (uint8_t)(1u << d);
             }
             if (writes) valid[slot] = (uint8_t)(1u << d);
@@ -19600,7 +19792,7 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
                              (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
     plan->n_halves = s->kv_on_cpu && graph->max_seqs > 1 ? 2 : 1;
     if (measure) return FG_OK;
-    plan->crossing = (float *)fg__malloc(&s->env, widest * (size_t)graph->max_tokens, sizeof(float));
+    plan->crossing = (float *)fg__malloc(&s->env, s->backends[0]->stage_slot ? 1 : widest * (size_t)graph->max_tokens, sizeof(float));
     if (plan->n_halves > 1) {
         size_t rows = (size_t)graph->max_rows;
         plan->cu_q = (int32_t *)fg__malloc(&s->env, (size_t)graph->max_seqs + 1, sizeof(int32_t));
@@ -19715,15 +19907,49 @@ static fg_result fg__split_settle(fg__split *s, fg__split_plan *plan, int half) 
     return r;
 }
 
+/* Rows of a slot to a device; the CPU reads and writes them where device 0 has them on the host, if it has. */
+static fg_result fg__split_cross_slot(fg__split *s, fg__split_plan *plan, int half, int to, int slot, int rows) {
+    const fg_backend *other = s->backends[0];
+    fg_plan *plans[2];
+    float *host = plan->crossing;
+    int d, from = 1 - to;
+    fg_result r;
+    for (d = 0; d < 2; d++) plans[d] = plan->plans[d][half];
+    if (!other->stage_slot) {
+        r = s->backends[from]->copy_slot(s->devices[from], plans[from], slot, rows, host, true);
+        return r == FG_OK ? s->backends[to]->copy_slot(s->devices[to], plans[to], slot, rows, host, false) : r;
+    }
+    r = other->stage_slot(s->devices[0], plans[0], slot, rows, to ? FG_STAGE_TAKE : FG_STAGE_ROOM, &host);
+    if (r == FG_OK) r = s->backends[1]->copy_slot(s->devices[1], plans[1], slot, rows, host, !to);
+    if (r == FG_OK && !to) r = other->stage_slot(s->devices[0], plans[0], slot, rows, FG_STAGE_SEND, &host);
+    return r;
+}
+
+static int fg__split_rows(const fg__split_plan *plan, const fg__split_range *range, int half, int slot) {
+    if (!(range->brings[slot / 64] >> slot % 64 & 1)) return 0;
+    return plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
+}
+
+/* What a range reads of the other device's. */
 static fg_result fg__split_cross(fg__split *s, fg__split_plan *plan, const fg__split_range *range, int half) {
-    int to = range->device, from = 1 - to, slot;
+    int slot, rows;
     fg_result r = FG_OK;
     for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
-        int rows = plan->graph->slots[slot].per_row ? plan->halves[half].n_rows : plan->halves[half].n_tokens;
-        if (!(range->brings[slot / 64] >> slot % 64 & 1) || rows < 1) continue;
-        r = s->backends[from]->copy_slot(s->devices[from], plan->plans[from][half], slot, rows, plan->crossing, true);
-        if (r == FG_OK)
-            r = s->backends[to]->copy_slot(s->devices[to], plan->plans[to][half], slot, rows, plan->crossing, false);
+        rows = fg__split_rows(plan, range, half, slot);
+        if (rows > 0) r = fg__split_cross_slot(s, plan, half, range->device, slot, rows);
+    }
+    return r;
+}
+
+/* Asks device 0 for what the next range, on the CPU, will read of it. */
+static fg_result fg__split_ask(fg__split *s, fg__split_plan *plan, int half, int32_t next) {
+    int slot, rows;
+    float *host;
+    fg_result r = FG_OK;
+    if (!s->backends[0]->stage_slot || next >= plan->n_ranges || plan->ranges[next].device == 0) return FG_OK;
+    for (slot = 0; slot < plan->graph->n_slots && r == FG_OK; slot++) {
+        rows = fg__split_rows(plan, &plan->ranges[next], half, slot);
+        if (rows > 0) r = s->backends[0]->stage_slot(s->devices[0], plan->plans[0][half], slot, rows, FG_STAGE_ASK, &host);
     }
     return r;
 }
@@ -19797,20 +20023,40 @@ static fg_result fg__split_start(fg__split *s, fg__split_plan *plan, int half, i
     return r;
 }
 
+/* The next range of a half, behind its last one. */
+static fg_result fg__split_next(fg__split *s, fg__split_plan *plan, int half, int32_t index) {
+    fg_result r = fg__split_settle(s, plan, half);
+    if (r == FG_OK) r = fg__split_cross(s, plan, &plan->ranges[index], half);
+    if (r == FG_OK) r = fg__split_start(s, plan, half, index);
+    return r == FG_OK ? fg__split_ask(s, plan, half, index + 1) : r;
+}
+
 /* Range after range; the last may still run when this returns. */
 static fg_result fg__split_run(fg__split *s, fg__split_plan *plan) {
     fg_result r = FG_OK;
     int32_t i;
-    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) {
-        if ((r = fg__split_settle(s, plan, 0)) != FG_OK) break;
-        if ((r = fg__split_cross(s, plan, &plan->ranges[i], 0)) != FG_OK) break;
-        r = fg__split_start(s, plan, 0, i);
-    }
+    for (i = 0; i < plan->n_ranges && r == FG_OK; i++) r = fg__split_next(s, plan, 0, i);
     return r;
 }
 
-/* The first half is a range ahead of the second. Ranges take turns on the devices: what is done at once is on both. */
-static fg_result fg__split_run_halves(fg__split *s, fg__split_plan *plan) {
+/* By turns each half goes on until it has work on device 0 again: there this half's work, and its copies, come behind the other's,
+   which runs while the CPU has this one. The last ranges may still run when this returns. */
+static fg_result fg__split_run_turns(fg__split *s, fg__split_plan *plan) {
+    int32_t next[2] = {0, 0};
+    fg_result r = FG_OK;
+    int h;
+    for (h = 0; r == FG_OK && (next[0] < plan->n_ranges || next[1] < plan->n_ranges); h = 1 - h)
+        while (next[h] < plan->n_ranges && r == FG_OK) {
+            r = fg__split_next(s, plan, h, next[h]);
+            if (plan->ranges[next[h]++].device == 0) break;
+        }
+    for (h = 0; h < 2 && r != FG_OK; h++) (void)fg__split_settle(s, plan, h);
+    return r;
+}
+
+/* Where copies come behind all that was submitted: the first half is a range ahead of the second, and while ranges of both run, one
+   on each device, nothing crosses over. */
+static fg_result fg__split_run_steps(fg__split *s, fg__split_plan *plan) {
     fg_result r = FG_OK, end;
     int32_t i, n = plan->n_ranges;
     for (i = -1; i < n && r == FG_OK; i++) {
@@ -19851,7 +20097,8 @@ static fg_result fg__split_submit(fg_device *handle, fg_plan *plan_handle, const
         plan->used = 2;
     }
     for (h = 0; h < plan->used; h++) fg__split_batch(plan, h);
-    return plan->used > 1 ? fg__split_run_halves(s, plan) : fg__split_run(s, plan);
+    if (plan->used < 2) return fg__split_run(s, plan);
+    return s->backends[0]->stage_slot ? fg__split_run_turns(s, plan) : fg__split_run_steps(s, plan);
 }
 
 /* The outputs of two halves as that of one pass. */
@@ -19875,7 +20122,8 @@ static void fg__split_merge(const fg__split_plan *plan, fg_output *output) {
 static fg_result fg__split_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
     fg__split *s = (fg__split *)(void *)handle;
     fg__split_plan *plan = (fg__split_plan *)(void *)plan_handle;
-    fg_result r = fg__split_settle(s, plan, 0);
+    fg_result r = fg__split_settle(s, plan, 0), other = fg__split_settle(s, plan, 1);
+    if (r == FG_OK) r = other;
     if (plan->used > 1) fg__split_merge(plan, output);
     else *output = plan->outputs[0];
     return r;
@@ -19948,7 +20196,7 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
         fg__split_alloc, fg__split_free, fg__split_write, fg__split_read,
         fg__split_pack, fg__split_unpack, fg__split_prepare, fg__split_release,
         fg__split_submit, fg__split_wait, fg__split_copy_blocks, fg__split_profile,
-        fg__split_swap_blocks, fg__split_read_logits, NULL, NULL,
+        fg__split_swap_blocks, fg__split_read_logits, NULL, NULL, NULL,
     };
     fg__split *s = (fg__split *)fg__calloc(env, 1, sizeof(fg__split));
     fg_result r = s ? FG_OK : FG_ERROR_OUT_OF_MEMORY;

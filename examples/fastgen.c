@@ -29,6 +29,8 @@
 #include "tool/cmd_tokenize.h"
 #include "tool/cmd_perplexity.h"
 #include "tool/cmd_info.h"
+#include "tool/split_model.h"
+#include "tool/split_measure.h"
 #include "tool/cmd_bench.h"
 #include "tool/cmd_demo.h"
 #include "tool/cmd_sim.h"

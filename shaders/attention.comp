@@ -3,11 +3,12 @@
 /* Attention in floats: an invocation per position for the products of queries and keys, per word of values for theirs with the
    weights. Where a head has few words, several share a word and have positions of their own. */
 #define GROUP 64
+layout(constant_id = 3) const int ITEMS = 0;
 #include "attention.glsl"
 const int PITCH = ROWS < 4 ? ROWS : ROWS + 4;
 const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = GROUP / SHARES; /* invocations of a word; words */
 const int OWN = (WORDS + GROUP - 1) / GROUP;
-shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row]; in the end what shares add up */
+shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row]; before a cut what shares add up */
 shared float part[POSITIONS * PITCH];
 
 int part_at(int j, int row) { return j * PITCH + row; }
@@ -40,55 +41,51 @@ void main() {
     int me = int(gl_LocalInvocationIndex), share = me / SPAN;
     float acc[OWN * PER_WORD * ROWS];
     if (!find_tile()) return;
-    load_queries(me);
     start_rows();
-    [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            int d = (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD;
-            acc[i * ROWS + r] = (has & HAS_EARLIER) != 0 && share == 0 && r < n_rows && d < HEAD_DIM ? dst[dst_of(r) + d] : 0.0;
-        }
-    barrier();
-    for (int base = first_base(); base <= last_position; base += POSITIONS) {
-        int at = find_row(base + me), end = min(POSITIONS, last_position - base + 1);
-        row_of[me] = at;
-        if (at >= 0) multiply_keys(me, at);
-        softmax(base);
-        [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
-            [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
-        for (int j = share; j < end; j += SHARES) {
-            float weights[ROWS];
-            at = row_of[j];
-            if (at < 0) continue;
-            [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
-            [[unroll]] for (int i = 0; i < OWN; i++) {
-                int word = me % SPAN + i * GROUP;
-                uint bits;
-                float factor;
-                if (word >= WORDS) continue;
-                bits = v_cache[at + word];
-                factor = TYPE == Q8_0 ? scale_of(v_cache[at + WORDS + word / 16], word) : 1.0;
-                [[unroll]] for (int e = 0; e < PER_WORD; e++) {
-                    float v = value_of(bits, e) * factor;
-                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+    for (int cut = first_cut; cut <= last_cut; cut++) {
+        load_queries(me);
+        [[unroll]] for (int i = 0; i < OWN * PER_WORD * ROWS; i++) acc[i] = 0.0;
+        barrier();
+        for (int base = start_cut(cut); base <= end_of(cut); base += POSITIONS) {
+            int at = find_row(base + me), end = min(POSITIONS, last_position - base + 1);
+            row_of[me] = at;
+            if (at >= 0) multiply_keys(me, at);
+            softmax(base);
+            [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+                [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
+            for (int j = share; j < end; j += SHARES) {
+                float weights[ROWS];
+                at = row_of[j];
+                if (at < 0) continue;
+                [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
+                [[unroll]] for (int i = 0; i < OWN; i++) {
+                    int word = me % SPAN + i * GROUP;
+                    uint bits;
+                    float factor;
+                    if (word >= WORDS) continue;
+                    bits = v_cache[at + word];
+                    factor = TYPE == Q8_0 ? scale_of(v_cache[at + WORDS + word / 16], word) : 1.0;
+                    [[unroll]] for (int e = 0; e < PER_WORD; e++) {
+                        float v = value_of(bits, e) * factor;
+                        [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+                    }
                 }
             }
+            barrier();
         }
-        barrier();
-    }
-    end_rows();
-    for (int s = 1; s < SHARES; s++) { /* there are shares where a head is no more than an invocation's words */
-        int at = me % SPAN * PER_WORD * ROWS;
-        if (share == s && me % SPAN < WORDS)
-            [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) q[at + i] = acc[i];
-        barrier();
-        if (share == 0 && me < WORDS)
-            [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) acc[i] += q[at + i];
-        barrier();
-    }
-    if (share > 0) return;
-    [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            int d = (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD;
-            if (r < n_rows && d < HEAD_DIM) dst[dst_of(r) + d] = acc[i * ROWS + r] / row_factor[r];
+        end_cut(cut);
+        for (int s = 1; s < SHARES; s++) { /* there are shares where a head is no more than an invocation's words */
+            int at = me % SPAN * PER_WORD * ROWS;
+            if (share == s && me % SPAN < WORDS)
+                [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) q[at + i] = acc[i];
+            barrier();
+            if (share == 0 && me < WORDS)
+                [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) acc[i] += q[at + i];
+            barrier();
         }
+        if (share == 0)
+            [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
+                [[unroll]] for (int r = 0; r < ROWS; r++)
+                    put(r, (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD, acc[i * ROWS + r], cut);
+    }
 }

@@ -6,6 +6,7 @@
    times 64, since a device may take small halves for zero; where values are so large that a sum of eight is past the largest
    half, it is made again in floats. */
 #define GROUP 64
+layout(constant_id = 3) const int ITEMS = 0;
 #include "attention.glsl"
 #include "attention_half.glsl"
 const int PITCH = ROWS < 4 ? ROWS : ROWS + 4;
@@ -14,7 +15,7 @@ const int OWN = (WORDS + GROUP - 1) / GROUP, PAIRS = PER_WORD / 2;
 const int DIMS = (HEAD_DIM + 7) / 8 * 8;
 const float BIGGER = 64.0;
 shared f16vec2 q[DIMS / 2 * ROWS]; /* [pair of dimensions][row] */
-shared float part[POSITIONS * PITCH]; /* in the end what shares add up */
+shared float part[POSITIONS * PITCH]; /* before a cut what shares add up */
 shared float16_t weights[POSITIONS * PITCH];
 
 int part_at(int j, int row) { return j * PITCH + row; }
@@ -71,57 +72,53 @@ void main() {
     if (!find_tile()) return;
     load_queries(me);
     start_rows();
-    [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
-            bool earlier = (has & HAS_EARLIER) != 0 && share == 0 && r < n_rows;
-            acc[i * ROWS + r].x = earlier && d < HEAD_DIM ? dst[dst_of(r) + d] * BIGGER : 0.0;
-            acc[i * ROWS + r].y = earlier && d + 1 < HEAD_DIM ? dst[dst_of(r) + d + 1] * BIGGER : 0.0;
-        }
-    barrier();
-    for (int base = first_base(); base <= last_position; base += POSITIONS) {
-        int at = find_row(base + me);
-        row_of[me] = at;
-        if (at >= 0) multiply_keys(me, at);
-        softmax(base);
-        [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
-            [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
-        for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8)
-            [[unroll]] for (int i = 0; i < OWN * PAIRS; i++) {
-                int word = me % SPAN + i / PAIRS * GROUP;
-                f16vec2 eight[ROWS];
-                if (word >= WORDS) continue;
-                [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
-                for (int j = j0; j < j0 + 8; j++) {
-                    f16vec2 v;
-                    if (row_of[j] < 0) continue;
-                    v = values_of(row_of[j], word, i % PAIRS);
-                    [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
-                }
-                [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    vec2 all = vec2(eight[r]);
-                    if (!(abs(all.x) <= 65504.0 && abs(all.y) <= 65504.0)) all = sum_in_floats(j0, j0 + 8, word, i % PAIRS, r);
-                    acc[i * ROWS + r] += all;
-                }
-            }
+    for (int cut = first_cut; cut <= last_cut; cut++) {
+        [[unroll]] for (int i = 0; i < OWN * PAIRS * ROWS; i++) acc[i] = vec2(0.0);
         barrier();
+        for (int base = start_cut(cut); base <= end_of(cut); base += POSITIONS) {
+            int at = find_row(base + me);
+            row_of[me] = at;
+            if (at >= 0) multiply_keys(me, at);
+            softmax(base);
+            [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+                [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
+            for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8)
+                [[unroll]] for (int i = 0; i < OWN * PAIRS; i++) {
+                    int word = me % SPAN + i / PAIRS * GROUP;
+                    f16vec2 eight[ROWS];
+                    if (word >= WORDS) continue;
+                    [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
+                    for (int j = j0; j < j0 + 8; j++) {
+                        f16vec2 v;
+                        if (row_of[j] < 0) continue;
+                        v = values_of(row_of[j], word, i % PAIRS);
+                        [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
+                    }
+                    [[unroll]] for (int r = 0; r < ROWS; r++) {
+                        vec2 all = vec2(eight[r]);
+                        if (!(abs(all.x) <= 65504.0 && abs(all.y) <= 65504.0)) all = sum_in_floats(j0, j0 + 8, word, i % PAIRS, r);
+                        acc[i * ROWS + r] += all;
+                    }
+                }
+            barrier();
+        }
+        end_cut(cut);
+        for (int s = 1; s < SHARES; s++) /* there are shares where a head is no more than an invocation's words */
+            [[unroll]] for (int i = 0; i < PER_WORD; i++) {
+                int at = me % SPAN * ROWS;
+                if (share == s && me % SPAN < WORDS)
+                    [[unroll]] for (int r = 0; r < ROWS; r++) part[at + r] = acc[i / 2 * ROWS + r][i % 2];
+                barrier();
+                if (share == 0 && me < WORDS)
+                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[i / 2 * ROWS + r][i % 2] += part[at + r];
+                barrier();
+            }
+        if (share == 0)
+            [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
+                [[unroll]] for (int r = 0; r < ROWS; r++) {
+                    int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
+                    put(r, d, acc[i * ROWS + r].x / BIGGER, cut);
+                    put(r, d + 1, acc[i * ROWS + r].y / BIGGER, cut);
+                }
     }
-    end_rows();
-    for (int s = 1; s < SHARES; s++) /* there are shares where a head is no more than an invocation's words */
-        [[unroll]] for (int i = 0; i < PER_WORD; i++) {
-            int at = me % SPAN * ROWS;
-            if (share == s && me % SPAN < WORDS)
-                [[unroll]] for (int r = 0; r < ROWS; r++) part[at + r] = acc[i / 2 * ROWS + r][i % 2];
-            barrier();
-            if (share == 0 && me < WORDS)
-                [[unroll]] for (int r = 0; r < ROWS; r++) acc[i / 2 * ROWS + r][i % 2] += part[at + r];
-            barrier();
-        }
-    if (share > 0) return;
-    [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
-            if (r < n_rows && d < HEAD_DIM) dst[dst_of(r) + d] = acc[i * ROWS + r].x / BIGGER / row_factor[r];
-            if (r < n_rows && d + 1 < HEAD_DIM) dst[dst_of(r) + d + 1] = acc[i * ROWS + r].y / BIGGER / row_factor[r];
-        }
 }

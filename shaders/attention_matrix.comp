@@ -9,6 +9,7 @@
    into shared memory 32 dimensions of 64 positions at a time; matrices of sums are dealt out to subgroups. Weights are times
    32768, since a device may take small halves for zero. */
 #define GROUP 128
+const int ITEMS = 0;
 #include "attention.glsl"
 #include "attention_half.glsl"
 layout(constant_id = 3) const int SHAPE = 16 << 24 | 16 << 16 | 16 << 8 | 4; /* M, N, K, subgroups */
@@ -108,26 +109,22 @@ void main() {
         q_tile[row * Q_STRIDE + d / 4] = f16vec4(query_of(row, d), query_of(row, d + 1), query_of(row, d + 2), query_of(row, d + 3));
     }
     start_rows();
-    [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++)
-        [[unroll]] for (int e = 0; e < EACH; e++) {
-            int row = (me + e * GROUP) / CHUNK, d = c * CHUNK + me % CHUNK;
-            acc[c * EACH + e] = (has & HAS_EARLIER) != 0 && row < n_rows && d < HEAD_DIM ? dst[dst_of(row) + d] * BIGGER : 0.0;
+    for (int cut = first_cut; cut <= last_cut; cut++) {
+        [[unroll]] for (int i = 0; i < DIMS / CHUNK * EACH; i++) acc[i] = 0.0;
+        for (int base = start_cut(cut); base <= end_of(cut); base += POSITIONS) {
+            if (me < POSITIONS) row_of[me] = find_row(base + me);
+            multiply_keys(me);
+            softmax(base);
+            [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++) {
+                multiply_values(me, c * CHUNK);
+                [[unroll]] for (int e = 0; e < EACH; e++)
+                    acc[c * EACH + e] = acc[c * EACH + e] * row_factor[(me + e * GROUP) / CHUNK] + part[me + e * GROUP];
+            }
+            barrier();
         }
-    for (int base = first_base(); base <= last_position; base += POSITIONS) {
-        if (me < POSITIONS) row_of[me] = find_row(base + me);
-        multiply_keys(me);
-        softmax(base);
-        [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++) {
-            multiply_values(me, c * CHUNK);
+        end_cut(cut);
+        [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++)
             [[unroll]] for (int e = 0; e < EACH; e++)
-                acc[c * EACH + e] = acc[c * EACH + e] * row_factor[(me + e * GROUP) / CHUNK] + part[me + e * GROUP];
-        }
-        barrier();
+                put((me + e * GROUP) / CHUNK, c * CHUNK + me % CHUNK, acc[c * EACH + e] / BIGGER, cut);
     }
-    end_rows();
-    [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++)
-        [[unroll]] for (int e = 0; e < EACH; e++) {
-            int row = (me + e * GROUP) / CHUNK, d = c * CHUNK + me % CHUNK;
-            if (row < n_rows && d < HEAD_DIM) dst[dst_of(row) + d] = acc[c * EACH + e] / BIGGER / row_factor[row];
-        }
 }

@@ -1,13 +1,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 /* As gemm.comp, of quantised weights and src in bytes: 64 rows of the weight by 32 rows of src, 32 of k at a time (4 KiB of
-   shared memory); each invocation has 4 x 4 sums. */
+   shared memory); each invocation has 4 x 4 sums, or fewer as there. */
 layout(local_size_x = 128) in;
 #include "common.glsl"
 #include "quant.glsl"
 #include "product.glsl"
 #include "dot.glsl"
-const int TILE_N = 64, TILE_M = 32;
+layout(constant_id = 1) const int OWN_N = 4;
+layout(constant_id = 2) const int OWN_M = 4;
+const int TILE_N = 64, ACROSS = TILE_N / OWN_N, TILE_M = 128 / ACROSS * OWN_M, OWN = OWN_N * OWN_M;
 shared uint w_tile[8 * TILE_N];
 shared uint x_tile[8 * TILE_M];
 shared vec2 w_scale[TILE_N];
@@ -36,37 +38,35 @@ void load_source(int row, int u, int place) {
 
 void main() {
     int me = int(gl_LocalInvocationIndex), count = row_count();
-    int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M, across = me % 16 * 4, down = me / 16 * 4;
-    float acc[16];
+    int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M, across = me % ACROSS * OWN_N, down = me / ACROSS * OWN_M;
+    float acc[OWN];
     if (m0 >= count) return;
-    for (int i = 0; i < 16; i++) acc[i] = 0.0;
+    for (int i = 0; i < OWN; i++) acc[i] = 0.0;
     for (int u = 0; u < k / 32; u++) {
-        int dots[32];
+        int dots[2 * OWN];
         if (me < TILE_N) load_weight(n0 + me, u, me);
         else if (me < TILE_N + TILE_M) load_source(min(m0 + me - TILE_N, count - 1), u, me - TILE_N);
         barrier();
-        for (int i = 0; i < 32; i++) dots[i] = 0;
+        for (int i = 0; i < 2 * OWN; i++) dots[i] = 0;
         for (int i = 0; i < 8; i++) {
-            uint a[4], b[4];
-            int part = HALVES ? i / 4 * 16 : 0;
-            for (int j = 0; j < 4; j++) {
-                a[j] = w_tile[i * TILE_N + across + j];
-                b[j] = x_tile[i * TILE_M + down + j];
-            }
-            for (int j = 0; j < 16; j++) dots[part + j] += dot4(a[j % 4], b[j / 4]);
+            uint a[OWN_N], b[OWN_M];
+            int part = HALVES ? i / 4 * OWN : 0;
+            for (int j = 0; j < OWN_N; j++) a[j] = w_tile[i * TILE_N + across + j];
+            for (int j = 0; j < OWN_M; j++) b[j] = x_tile[i * TILE_M + down + j];
+            for (int j = 0; j < OWN; j++) dots[part + j] += dot4(a[j % OWN_N], b[j / OWN_N]);
         }
-        for (int j = 0; j < 16; j++) {
-            vec2 scale = w_scale[across + j % 4];
-            vec3 x = x_scale[down + j / 4];
+        for (int j = 0; j < OWN; j++) {
+            vec2 scale = w_scale[across + j % OWN_N];
+            vec3 x = x_scale[down + j / OWN_N];
             float one = scale.x * float(dots[j]);
-            if (HALVES) one += scale.y * float(dots[16 + j]);
+            if (HALVES) one += scale.y * float(dots[OWN + j]);
             acc[j] += one * x.x;
-            if (LOWS) acc[j] -= dot(w_low[across + j % 4], x.yz);
+            if (LOWS) acc[j] -= dot(w_low[across + j % OWN_N], x.yz);
         }
         barrier();
     }
-    for (int j = 0; j < 16; j++) {
-        int row = n0 + across + j % 4, col = m0 + down + j / 4;
+    for (int j = 0; j < OWN; j++) {
+        int row = n0 + across + j % OWN_N, col = m0 + down + j / OWN_N;
         if (row < rows && col < count) finish(row, col, acc[j]);
     }
 }

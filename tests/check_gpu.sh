@@ -210,9 +210,9 @@ for path in sorted(glob.glob(os.path.join(out, "bench-*-[0-9]*.json"))):
 for path in sorted(glob.glob(os.path.join(out, "bench-*-512.json"))):
     k = json.load(open(path)).get("kv_device")
     if not k: continue
-    print(f"\n{os.path.basename(path)[6:-9]}, KV cache on the CPU ({k['device_gb_s']:.0f} GB/s on the device, {k['cpu_gb_s']:.0f} on the CPU, "
-          f"{k['link_gb_s']:.0f} between), by the model: " + "; ".join(
-              f"{c['context']} tokens: {c['cpu_tok_s']:.0f} tokens/s beside {c['device_tok_s']:.0f}" for c in k["contexts"]))
+    print(f"\n{os.path.basename(path)[6:-9]}, KV cache on the CPU ({k['device_gb_s']:.0f} GB/s of attention on the device, "
+          f"{k['cpu_gb_s']:.0f} on the CPU, {100 * k['at_once']:.0f}% at once, {k['down_gb_s']:.0f} GB/s to the host and {k['up_gb_s']:.0f} back), by the model: " +
+          "; ".join(f"{c['context']} tokens: {c['cpu_tok_s']:.0f} tokens/s beside {c['device_tok_s']:.0f}" for c in k["contexts"]))
 for log in sorted(glob.glob(os.path.join(out, "sanitizer-*.log"))):
     found = re.findall(r"SUMMARY: .*", open(log, errors="replace").read())
     print(f"\n{os.path.basename(log)[10:-4]}: {found[-1] if found else 'no summary'}")

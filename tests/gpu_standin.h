@@ -15,6 +15,10 @@ static struct {
     void (*fail_rtc)(long call);
     void (*set_device)(const standin_device *device);
     void (*get_device)(standin_device *device);
+    void (*set_order)(const standin_order *order);
+    void (*set_clock)(const standin_clock *clock);
+    void (*host_works)(double seconds);
+    size_t (*get_spans)(const standin_span **spans, standin_clock *clock);
     standin_device device; /* as it is at first */
 } gpu_standin;
 
@@ -41,6 +45,8 @@ static bool gpu_standin_open(void) {
     CHECK(gpu_standin_symbol("standin_get_stats", &gpu_standin.get_stats) && gpu_standin_symbol("standin_fail", &gpu_standin.fail) &&
           gpu_standin_symbol("standin_set_blas", &gpu_standin.set_blas) && gpu_standin_symbol("standin_fail_rtc", &gpu_standin.fail_rtc) &&
           gpu_standin_symbol("standin_set_device", &gpu_standin.set_device) && gpu_standin_symbol("standin_get_device", &gpu_standin.get_device));
+    CHECK(gpu_standin_symbol("standin_set_order", &gpu_standin.set_order) && gpu_standin_symbol("standin_set_clock", &gpu_standin.set_clock) &&
+          gpu_standin_symbol("standin_host_works", &gpu_standin.host_works) && gpu_standin_symbol("standin_get_spans", &gpu_standin.get_spans));
     gpu_standin.get_device(&gpu_standin.device);
     return true;
 }

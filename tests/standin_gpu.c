@@ -7,7 +7,10 @@
      between guards, whose bytes are checked.
    - Asynchronous copies need pinned memory. Freeing with work under way, using what was destroyed, calls without a
      context, launches during a capture that do not belong there: violations, which the tests read.
-   - Any call can be told to fail, by its number; a fatal error stays, as on a real device.
+   - Any call can be told to fail, by its number; a fatal error stays in its context, as on a real device, and in no other.
+   - What belongs to a context (memory, streams, events, functions) is used while that one is current, or it is a violation.
+   - A clock of its own says when each command would have run if kernels and copies took a given time: it is read by tests of what
+     runs at once (standin_set_clock).
 
    Kernels run by tests/host_gpu.h. The functions standin_* are for the tests. */
 #define _GNU_SOURCE
@@ -26,7 +29,7 @@
 #include "standin_gpu.h"
 
 enum { SI_INVALID = 1, SI_OUT_OF_MEMORY = 2, SI_NOT_INITIALIZED = 3, SI_INVALID_DEVICE = 101, SI_INVALID_CONTEXT = 201,
-       SI_NO_BINARY = 209, SI_INVALID_HANDLE = 400, SI_NOT_FOUND = 500, SI_NOT_READY = 600, SI_ILLEGAL_ADDRESS = 700,
+       SI_NO_BINARY = 209, SI_INVALID_HANDLE = 400, SI_NOT_FOUND = 500, SI_NOT_READY = 600, SI_ILLEGAL_ADDRESS = 700, SI_ILLEGAL_INSTRUCTION = 715,
        SI_CAPTURE_UNSUPPORTED = 900 };
 enum { SI_PAGE = 4096, SI_ALIGN = 256, SI_GUARD = 0xEE, SI_POISON = 0xFF, SI_MAX_ARGS = 1024 };
 
@@ -42,10 +45,22 @@ static const si_kernel si_kernels[] = {
 #undef SI_KERNEL
 };
 
-static int si_more[FG_GPU_KERNEL_COUNT]; /* shared memory beyond what all have, as cuFuncSetAttribute allowed it */
+/* A kernel in a context. */
+typedef struct si_function {
+    const si_kernel *kernel;
+    struct si_context *in;
+    int more; /* shared memory beyond what all have, as cuFuncSetAttribute allowed it */
+} si_function;
+
+typedef struct si_context {
+    struct si_context *next;
+    int lost, modules;
+    si_function functions[FG_GPU_KERNEL_COUNT];
+} si_context;
 
 typedef struct si_memory {
     struct si_memory *next;
+    si_context *in;
     char *map, *at;
     size_t map_bytes, bytes;
     bool pinned;
@@ -53,8 +68,10 @@ typedef struct si_memory {
 
 typedef struct si_event {
     struct si_event *next;
+    si_context *in;
     struct si_stream *stream; /* of the last record */
     uint64_t recorded, done;
+    double time; /* of the last record, by the clock */
 } si_event;
 
 enum { SI_COPY, SI_FILL, SI_LAUNCH, SI_RECORD, SI_WAIT, SI_GRAPH, SI_MATMUL };
@@ -67,6 +84,7 @@ typedef struct si_command {
     size_t bytes;
     si_event *event;
     uint64_t ticket;
+    struct si_stream *recorded; /* WAIT: the stream of that record, as the event may have another since */
     struct si_graph *graph;
     const si_kernel *kernel;
     unsigned grid[3], block[3], shared;
@@ -75,6 +93,7 @@ typedef struct si_command {
 
 typedef struct si_graph {
     struct si_graph *next;
+    si_context *in;
     si_command *commands;
     size_t n, capacity;
     bool is_exec;
@@ -82,6 +101,8 @@ typedef struct si_graph {
 
 typedef struct si_stream {
     struct si_stream *next;
+    si_context *in;
+    double ready; /* when all its commands are done, by the clock */
     si_command *commands;
     size_t first, n, capacity;
     si_graph *capture;
@@ -95,10 +116,16 @@ static struct {
     si_graph *graphs;
     si_stream *streams;
     size_t bytes_used;
-    int modules, contexts, open; /* retained; `open`: device memory may be touched */
+    si_context *contexts;        /* those that were created */
+    int retained, open;          /* the primary one, so often; device memory may be touched */
     long calls, launches, special, fail_at, fail_launch;
-    int fail_code, lost, violations;
+    int fail_code, violations;
     uint64_t random;
+    standin_order order;
+    long waits;
+    standin_clock clock;
+    standin_span *spans;
+    size_t n_spans, max_spans;
     void *blas_list; /* see standin_blas.h */
     int blas_objects;
     long blas_calls, products;
@@ -107,10 +134,15 @@ static struct {
     int rtc_programs;
     char text[4096];
     standin_device device;
-} si = {false, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0, 1, NULL, 0, 0, 0, {-1, 0, 0}, 0, -1, 0, "",
-        {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0}};
+} si = {.fail_at = -1, .fail_launch = -1, .random = 1, .order = {-1, 0}, .blas = {-1, 0, 0}, .rtc_fail = -1,
+        .device = {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0}};
 
-static __thread int si_depth, si_hip_device = 7; /* contexts pushed by this thread */
+enum { SI_DEEPEST = 8 };
+static si_context si_primary;
+static __thread si_context *si_stack[SI_DEEPEST]; /* contexts pushed by this thread */
+static __thread int si_depth, si_hip_device = 7;
+
+static si_context *si_current(void) { return si_depth > 0 && si_hip_device != 0 ? si_stack[si_depth - 1] : &si_primary; }
 
 /* ---- For the tests. ---- */
 
@@ -130,16 +162,24 @@ int standin_violations(const char **text) {
     return si.violations;
 }
 
-static int si_live(void) {
-    int n = si.modules + si.contexts + si.blas_objects + si.rtc_programs;
+/* Objects of a context. */
+static int si_live_in(const si_context *in) {
+    int n = in->modules;
     const si_memory *m;
     const si_event *e;
     const si_graph *g;
     const si_stream *s;
-    for (m = si.memory; m; m = m->next) n++;
-    for (e = si.events; e; e = e->next) n++;
-    for (g = si.graphs; g; g = g->next) n++;
-    for (s = si.streams; s; s = s->next) n++;
+    for (m = si.memory; m; m = m->next) n += m->in == in;
+    for (e = si.events; e; e = e->next) n += e->in == in;
+    for (g = si.graphs; g; g = g->next) n += g->in == in;
+    for (s = si.streams; s; s = s->next) n += s->in == in;
+    return n;
+}
+
+static int si_live(void) {
+    int n = si_live_in(&si_primary) + si.retained + si.blas_objects + si.rtc_programs;
+    const si_context *c;
+    for (c = si.contexts; c; c = c->next) n += 1 + si_live_in(c);
     return n;
 }
 
@@ -154,6 +194,7 @@ void standin_get_stats(standin_stats *stats) {
     stats->blas_calls = si.blas_calls;
     stats->bytes_used = si.bytes_used;
     stats->failed = si.fail_at >= 0 && si.calls > si.fail_at;
+    stats->waits = si.waits;
 }
 
 /* Numbers of calls and launches begin at 0 again. */
@@ -162,7 +203,62 @@ void standin_fail(long call, long launch, int code) {
     si.fail_at = call;
     si.fail_launch = launch;
     si.fail_code = code;
-    si.lost = 0;
+    si_primary.lost = 0;
+}
+
+void standin_set_order(const standin_order *order) {
+    si.order = *order;
+    si.waits = 0;
+}
+
+/* The clock begins at 0 again, and what was written down is forgotten. */
+void standin_set_clock(const standin_clock *clock) {
+    si_stream *s;
+    si_event *e;
+    for (s = si.streams; s; s = s->next) s->ready = 0;
+    for (e = si.events; e; e = e->next) e->time = 0;
+    si.clock = *clock;
+    si.clock.now = 0;
+    si.n_spans = 0;
+}
+
+static void si_span(int what, const void *stream, double start, double end) {
+    if (si.n_spans == si.max_spans) {
+        size_t more = si.max_spans ? 2 * si.max_spans : 1024;
+        standin_span *grown = (standin_span *)realloc(si.spans, more * sizeof(*grown));
+        if (!grown) return;
+        si.spans = grown;
+        si.max_spans = more;
+    }
+    si.spans[si.n_spans].what = what;
+    si.spans[si.n_spans].stream = stream;
+    si.spans[si.n_spans].start = start;
+    si.spans[si.n_spans++].end = end;
+}
+
+/* The host is busy for so long. */
+void standin_host_works(double seconds) {
+    if (!si.clock.runs) return;
+    si_span('H', NULL, si.clock.now, si.clock.now + seconds);
+    si.clock.now += seconds;
+}
+
+size_t standin_get_spans(const standin_span **spans, standin_clock *clock) {
+    *spans = si.spans;
+    *clock = si.clock;
+    return si.n_spans;
+}
+
+/* A command of a stream takes so long, behind those before it. */
+static void si_spend(si_stream *s, int what, double seconds) {
+    double start = s->ready > si.clock.now ? s->ready : si.clock.now;
+    if (!si.clock.runs || s->capture) return;
+    si_span(what, s, start, start + seconds);
+    s->ready = start + seconds;
+}
+
+static void si_clock_until(double time) {
+    if (si.clock.runs && time > si.clock.now) si.clock.now = time;
 }
 
 void standin_set_device(const standin_device *device) { si.device = *device; }
@@ -182,15 +278,15 @@ static uint64_t si_random(void) {
     return si.random ^= si.random << 17;
 }
 
-static bool si_is_fatal(int code) { return code == 700 || code == 719 || code == 214 || code == 46; }
+static bool si_is_fatal(int code) { return code == 700 || code == SI_ILLEGAL_INSTRUCTION || code == 719 || code == 214 || code == 46; }
 
 /* What a call that needs no context begins with: the error to return at once, or 0. */
 static int si_begin(void) {
     if (si.calls++ == si.fail_at) {
-        if (si_is_fatal(si.fail_code)) si.lost = si.fail_code;
+        if (si_is_fatal(si.fail_code)) si_current()->lost = si.fail_code;
         return si.fail_code;
     }
-    return si.lost;
+    return si_current()->lost;
 }
 
 static int si_enter(const char *name) {
@@ -209,7 +305,7 @@ static size_t si_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit 
 static si_memory *si_find(const void *at, size_t bytes) {
     si_memory *m;
     for (m = si.memory; m; m = m->next)
-        if ((const char *)at >= m->at && (const char *)at < m->at + m->bytes)
+        if ((const char *)at >= m->at && (const char *)at < m->at + m->bytes && (m->pinned || m->in == si_current()))
             return bytes <= (size_t)(m->at + m->bytes - (const char *)at) ? m : NULL;
     return NULL;
 }
@@ -258,6 +354,7 @@ static int si_alloc(void **out, size_t bytes, bool pinned) {
         free(m);
         return SI_OUT_OF_MEMORY;
     }
+    m->in = si_current();
     m->map_bytes = map_bytes;
     m->bytes = bytes;
     m->pinned = pinned;
@@ -281,16 +378,16 @@ static int si_alloc(void **out, size_t bytes, bool pinned) {
 static bool si_pending(void) {
     const si_stream *s;
     for (s = si.streams; s; s = s->next)
-        if (s->first < s->n) return true;
+        if (s->in == si_current() && s->first < s->n) return true;
     return false;
 }
 
-static void si_drop_all(void);
+static void si_drop_all(const si_context *in);
 
 /* Freeing what work under way may use. After an injected error, which may be that of the wait before, drivers wait by themselves. */
 static void si_must_rest(const char *what) {
     if (!si_pending()) return;
-    if (si.fail_at >= 0 && si.calls > si.fail_at) si_drop_all();
+    if (si.fail_at >= 0 && si.calls > si.fail_at) si_drop_all(si_current());
     else si_violation("%s while work is under way", what);
 }
 
@@ -340,24 +437,24 @@ static bool si_push(si_command **list, size_t *n, size_t *capacity, const si_com
 static bool si_known_stream(const si_stream *stream) {
     const si_stream *s;
     for (s = si.streams; s; s = s->next)
-        if (s == stream) return true;
-    si_violation("a stream that does not exist");
+        if (s == stream && s->in == si_current()) return true;
+    si_violation("a stream that does not exist, or not in this context");
     return false;
 }
 
 static bool si_known_event(const si_event *event) {
     const si_event *e;
     for (e = si.events; e; e = e->next)
-        if (e == event) return true;
-    si_violation("an event that does not exist");
+        if (e == event && e->in == si_current()) return true;
+    si_violation("an event that does not exist, or not in this context");
     return false;
 }
 
 static bool si_known_graph(const si_graph *graph, bool is_exec) {
     const si_graph *g;
     for (g = si.graphs; g; g = g->next)
-        if (g == graph && g->is_exec == is_exec) return true;
-    si_violation("a graph that does not exist");
+        if (g == graph && g->is_exec == is_exec && g->in == si_current()) return true;
+    si_violation("a graph that does not exist, or not in this context");
     return false;
 }
 
@@ -386,7 +483,10 @@ static int si_execute(const si_command *c) {
         hg.width = si.device.warp;
         hg.seed = si_random();
         hg.wrong_products = si.device.wrong_products;
-        si.special += strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi");
+        if (strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi")) {
+            si.special++;
+            if (si.device.wrong_products == 2) return SI_ILLEGAL_INSTRUCTION;
+        }
         if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0], c->shared)) return 0;
         si_violation("kernel %s: %s", c->kernel->name, hg_error());
         return SI_ILLEGAL_ADDRESS;
@@ -406,10 +506,10 @@ static bool si_may_run(const si_stream *s) {
     return c->kind != SI_WAIT || c->event->done >= c->ticket;
 }
 
-static void si_drop_all(void) {
+static void si_drop_all(const si_context *in) {
     si_stream *s;
     for (s = si.streams; s; s = s->next)
-        while (s->first < s->n) si_command_free(&s->commands[s->first++]);
+        while (s->in == in && s->first < s->n) si_command_free(&s->commands[s->first++]);
 }
 
 static void si_run_one(si_stream *s) {
@@ -417,28 +517,41 @@ static void si_run_one(si_stream *s) {
     int code = si_execute(&c);
     si_command_free(&c);
     if (!code) return;
-    if (si_is_fatal(code)) si.lost = code;
-    else si.lost = SI_ILLEGAL_ADDRESS;
-    si_drop_all();
+    s->in->lost = si_is_fatal(code) ? code : SI_ILLEGAL_ADDRESS;
+    si_drop_all(s->in);
 }
 
 /* Runs a stream until its first `n` commands are done, what they wait for before. */
 static bool si_run(si_stream *s, size_t n, int depth) {
-    while (s->first < s->n && s->first < n && !si.lost) {
+    while (s->first < s->n && s->first < n && !s->in->lost) {
         si_stream *other = si.streams;
         if (!si_may_run(s)) {
-            const si_command *c = &s->commands[s->first];
-            size_t before = c->event->stream ? c->event->stream->first : 0;
-            if (depth > 8 || !c->event->stream || c->event->stream == s) return false;
-            si_run(c->event->stream, before + 1, depth + 1);
-            if (!si.lost && !si_may_run(s) && c->event->stream->first == before) return false;
+            si_stream *of = s->commands[s->first].recorded;
+            size_t before = of ? of->first : 0, own = s->first;
+            if (depth > 8 || !of || of == s) return false;
+            si_run(of, before + 1, depth + 1);
+            if (!s->in->lost && of->first == before && s->first == own) return false;
             continue;
         }
         for (; other && si_random() % 4; other = other->next) {}
-        if (other && other != s && other->first < other->n && si_may_run(other) && si_random() % 2) si_run_one(other);
+        if (other && !si.order.late && other != s && other->first < other->n && si_may_run(other) && si_random() % 2) si_run_one(other);
         else si_run_one(s);
     }
     return true;
+}
+
+/* Copies to the host that nothing is before: they come too soon where something should be. */
+static void si_run_ahead(void) {
+    si_stream *s;
+    if (!si.order.late) return;
+    si_reach(true);
+    for (s = si.streams; s; s = s->next)
+        while (s->first < s->n && si_may_run(s)) {
+            const si_command *c = &s->commands[s->first];
+            if (c->kind != SI_WAIT && c->kind != SI_RECORD && (c->kind != SI_COPY || c->value != SI_FROM_DEVICE)) break;
+            si_run_one(s);
+        }
+    si_reach(false);
 }
 
 static int si_stream_sync(si_stream *s) {
@@ -450,22 +563,27 @@ static int si_stream_sync(si_stream *s) {
     si_reach(true);
     if (!si_run(s, s->n, 0)) si_violation("a stream waits for ever");
     si_reach(false);
-    return si.lost;
+    si_run_ahead();
+    si_clock_until(s->ready);
+    return s->in->lost;
 }
 
 static int si_event_sync(si_event *e) {
     bool good = true;
     if (!si_known_event(e)) return SI_INVALID_HANDLE;
     si_reach(true);
-    while (good && !si.lost && e->done < e->recorded) good = si_run(e->stream, e->stream->first + 1, 0);
+    while (good && !e->in->lost && e->done < e->recorded) good = si_run(e->stream, e->stream->first + 1, 0);
     si_reach(false);
     if (!good) si_violation("an event waits for ever");
-    return si.lost;
+    si_run_ahead();
+    si_clock_until(e->time);
+    return e->in->lost;
 }
 
 static int si_copy(void *to, const void *from, size_t bytes, int how, si_stream *s) {
     const si_memory *a = si_find(to, bytes), *b = si_find(from, bytes);
     si_command c;
+    int code;
     if (!si_known_stream(s)) return SI_INVALID_HANDLE;
     if (!a || !b || a->pinned != (how == SI_FROM_DEVICE) || b->pinned != (how == SI_TO_DEVICE)) {
         si_violation("a copy of %zu bytes between places that are not %s", bytes,
@@ -474,11 +592,15 @@ static int si_copy(void *to, const void *from, size_t bytes, int how, si_stream 
     }
     memset(&c, 0, sizeof(c));
     c.kind = SI_COPY;
+    c.value = how;
     c.to = to;
     c.from = from;
     c.bytes = bytes;
     if (how == SI_FROM_DEVICE && !s->capture) memset(to, SI_POISON, bytes);
-    return si_enqueue(s, &c);
+    if (how != SI_ON_DEVICE) si_spend(s, how == SI_FROM_DEVICE ? 'D' : 'U', (double)bytes * si.clock.byte_s);
+    code = si_enqueue(s, &c);
+    si_run_ahead();
+    return code;
 }
 
 static int si_fill(void *to, int value, size_t bytes, si_stream *s) {
@@ -497,18 +619,20 @@ static int si_fill(void *to, int value, size_t bytes, si_stream *s) {
     return si_enqueue(s, &c);
 }
 
-static int si_launch(const si_kernel *kernel, const unsigned *grid, const unsigned *block, unsigned shared, si_stream *s, void **params) {
+static int si_launch(const si_function *function, const unsigned *grid, const unsigned *block, unsigned shared, si_stream *s, void **params) {
     si_command c;
     uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
+    const si_kernel *kernel = function->kernel;
     int i;
     if (!si_known_stream(s)) return SI_INVALID_HANDLE;
+    if (function->in != si_current()) si_violation("kernel %s is of another context", kernel->name);
     memset(&c, 0, sizeof(c));
     for (i = 0; i < 3; i++) {
         c.grid[i] = grid[i];
         c.block[i] = block[i];
     }
     if (!params || block[1] != 1 || block[2] != 1 || threads < 1 || threads > 1024 || !grid[0] || !grid[1] || !grid[2] || grid[1] > 65535 || grid[2] != 1 ||
-        (int)shared > (si_more[kernel - si_kernels] ? si_more[kernel - si_kernels] : si.device.shared)) {
+        (int)shared > (function->more ? function->more : si.device.shared)) {
         si_violation("kernel %s: a launch of %ux%ux%u blocks of %u threads, %u bytes shared", kernel->name, grid[0], grid[1], grid[2],
                      (unsigned)threads, shared);
         return SI_INVALID;
@@ -519,6 +643,7 @@ static int si_launch(const si_kernel *kernel, const unsigned *grid, const unsign
     c.args = (unsigned char *)malloc(kernel->args_bytes ? kernel->args_bytes : 1);
     if (!c.args) return SI_OUT_OF_MEMORY;
     memcpy(c.args, params[0], kernel->args_bytes);
+    si_spend(s, 'K', si.clock.kernel_s);
     i = si_enqueue(s, &c);
     if (i) si_command_free(&c);
     return i;
@@ -527,6 +652,7 @@ static int si_launch(const si_kernel *kernel, const unsigned *grid, const unsign
 static int si_stream_new(si_stream **out) {
     si_stream *s = (si_stream *)calloc(1, sizeof(*s));
     if (!s) return SI_OUT_OF_MEMORY;
+    s->in = si_current();
     s->next = si.streams;
     *out = si.streams = s;
     return 0;
@@ -550,6 +676,7 @@ static int si_stream_free(si_stream *s) {
 static int si_event_new(si_event **out) {
     si_event *e = (si_event *)calloc(1, sizeof(*e));
     if (!e) return SI_OUT_OF_MEMORY;
+    e->in = si_current();
     e->next = si.events;
     *out = si.events = e;
     return 0;
@@ -558,7 +685,7 @@ static int si_event_new(si_event **out) {
 static int si_event_free(si_event *e) {
     si_event **place = &si.events;
     if (!si_known_event(e)) return SI_INVALID_HANDLE;
-    if (e->done < e->recorded && !si.lost && si_pending()) si_violation("an event is destroyed before it came");
+    if (e->done < e->recorded && !e->in->lost && si_pending()) si_violation("an event is destroyed before it came");
     while (*place != e) place = &(*place)->next;
     *place = e->next;
     free(e);
@@ -573,16 +700,20 @@ static int si_event_record(si_event *e, si_stream *s) {
     c.event = e;
     c.ticket = ++e->recorded;
     e->stream = s;
+    e->time = s->ready > si.clock.now ? s->ready : si.clock.now;
     return si_enqueue(s, &c);
 }
 
 static int si_event_wait(si_stream *s, si_event *e) {
     si_command c;
     if (!si_known_event(e) || !si_known_stream(s)) return SI_INVALID_HANDLE;
+    if (e->done < e->recorded && si.waits++ == si.order.skip) return 0;
+    if (s->ready < e->time) s->ready = e->time;
     memset(&c, 0, sizeof(c));
     c.kind = SI_WAIT;
     c.event = e;
     c.ticket = e->recorded;
+    c.recorded = e->stream;
     return si_enqueue(s, &c);
 }
 
@@ -591,6 +722,7 @@ static int si_event_wait(si_stream *s, si_event *e) {
 static int si_graph_new(si_graph **out, bool is_exec) {
     si_graph *g = (si_graph *)calloc(1, sizeof(*g));
     if (!g) return SI_OUT_OF_MEMORY;
+    g->in = si_current();
     g->is_exec = is_exec;
     g->next = si.graphs;
     *out = si.graphs = g;
@@ -655,6 +787,7 @@ static int si_graph_launch(si_graph *g, si_stream *s) {
     for (i = 0; i < g->n; i++) {
         const si_memory *to = g->commands[i].kind == SI_COPY ? si_find(g->commands[i].to, g->commands[i].bytes) : NULL;
         if (to && to->pinned) memset(g->commands[i].to, SI_POISON, g->commands[i].bytes);
+        if (g->commands[i].kind == SI_LAUNCH) si_spend(s, 'K', si.clock.kernel_s);
     }
     memset(&c, 0, sizeof(c));
     c.kind = SI_GRAPH;
@@ -669,28 +802,34 @@ static int si_module_load(void **out, const void *image) {
     *out = NULL;
     if (!image) return SI_INVALID;
     if (si.device.reject_binaries && memcmp(bytes, "\177ELF", 4) == 0) return SI_NO_BINARY;
-    si.modules++;
-    *out = &si;
+    si_current()->modules++;
+    *out = si_current();
     return 0;
 }
 
 static int si_module_free(void *module) {
-    if (module != &si || si.modules < 1) {
-        si_violation("a module that was not loaded");
+    si_context *in = si_current();
+    if (module != in || in->modules < 1) {
+        si_violation("a module that was not loaded in this context");
         return SI_INVALID_HANDLE;
     }
     si_must_rest("a module is unloaded");
-    memset(si_more, 0, sizeof(si_more));
-    si.modules--;
+    memset(in->functions, 0, sizeof(in->functions));
+    in->modules--;
     return 0;
 }
 
-static int si_function(void **out, void *module, const char *name) {
+static int si_function_of(void **out, void *module, const char *name) {
+    si_context *in = si_current();
     size_t i;
     *out = NULL;
-    if (module != &si) return SI_INVALID_HANDLE;
+    if (module != in) return SI_INVALID_HANDLE;
     for (i = 0; i < sizeof(si_kernels) / sizeof(si_kernels[0]); i++)
-        if (strcmp(si_kernels[i].name, name) == 0) *out = (void *)(size_t)&si_kernels[i];
+        if (strcmp(si_kernels[i].name, name) == 0) {
+            in->functions[i].kernel = &si_kernels[i];
+            in->functions[i].in = in;
+            *out = &in->functions[i];
+        }
     return *out ? 0 : SI_NOT_FOUND;
 }
 
@@ -773,38 +912,90 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     (void)device;
     BEGIN;
-    si.contexts++;
-    *context = &si;
+    si.retained++;
+    *context = &si_primary;
     return 0;
 }
-/* What is still there goes with the context; without an error before, nothing should be. */
+/* What is still in a context goes with it; without an error before, nothing should be. */
+static void si_context_empty(si_context *in) {
+    si_memory *m, *next_memory;
+    si_event *e, *next_event;
+    si_graph *g, *next_graph;
+    si_stream *s, *next_stream;
+    int n = si_live_in(in);
+    if (n && !in->lost && !(si.fail_at >= 0 && si.calls > si.fail_at)) si_violation("%d objects are left in a context", n);
+    si_stack[si_depth++] = in;
+    si_drop_all(in);
+    for (g = si.graphs; g; g = next_graph) {
+        next_graph = g->next;
+        if (g->in == in) si_graph_free(g, g->is_exec);
+    }
+    for (e = si.events; e; e = next_event) {
+        next_event = e->next;
+        if (e->in == in) e->done = e->recorded, si_event_free(e);
+    }
+    for (s = si.streams; s; s = next_stream) {
+        next_stream = s->next;
+        if (s->in == in) si_stream_free(s);
+    }
+    for (m = si.memory; m; m = next_memory) {
+        next_memory = m->next;
+        if (m->in == in) si_free(m->at, m->pinned);
+    }
+    in->modules = 0;
+    si_depth--;
+}
 int cuDevicePrimaryCtxRelease_v2(int device) {
     (void)device;
-    if (--si.contexts < 0) si_violation("the context is released too often");
-    if (si.contexts == 0) {
-        if (si_live() && !si.lost && !(si.fail_at >= 0 && si.calls > si.fail_at)) si_violation("%d objects are left in a context", si_live());
-        si_drop_all();
-        while (si.graphs) si_graph_free(si.graphs, si.graphs->is_exec);
-        while (si.events) {
-            si.events->done = si.events->recorded;
-            si_event_free(si.events);
-        }
-        while (si.streams) si_stream_free(si.streams);
-        while (si.memory) si_free(si.memory->at, si.memory->pinned);
-        si.modules = 0;
+    if (--si.retained < 0) si_violation("the context is released too often");
+    if (si.retained == 0) si_context_empty(&si_primary);
+    return si_begin();
+}
+int cuCtxCreate_v2(void **context, unsigned flags, int device) {
+    si_context *c;
+    BEGIN;
+    if (flags || device != 0) return SI_INVALID;
+    c = (si_context *)calloc(1, sizeof(*c));
+    if (!c) return SI_OUT_OF_MEMORY;
+    c->next = si.contexts;
+    si.contexts = c;
+    if (si_depth == SI_DEEPEST - 1) si_violation("contexts are pushed too deep");
+    else si_stack[si_depth++] = c; /* a new one is current */
+    *context = c;
+    return 0;
+}
+static bool si_known_context(const void *context) {
+    const si_context *c;
+    for (c = si.contexts; c; c = c->next)
+        if (c == context) return true;
+    return context == &si_primary && si.retained > 0;
+}
+int cuCtxDestroy_v2(void *context) {
+    si_context **place = &si.contexts, *c;
+    int i;
+    while (*place && *place != context) place = &(*place)->next;
+    c = *place;
+    if (!c) {
+        si_violation("a context is destroyed that was not created");
+        return SI_INVALID_CONTEXT;
     }
+    for (i = 0; i < si_depth; i++)
+        if (si_stack[i] == c) si_violation("a context is destroyed that is pushed");
+    si_context_empty(c);
+    *place = c->next;
+    free(c);
     return si_begin();
 }
 int cuCtxPushCurrent_v2(void *context) {
     BEGIN;
-    if (context != &si || si.contexts < 1) return SI_INVALID_CONTEXT;
-    si_depth++;
+    if (!si_known_context(context) || si_depth == SI_DEEPEST - 1) return SI_INVALID_CONTEXT;
+    si_stack[si_depth++] = (si_context *)context;
     return 0;
 }
 int cuCtxPopCurrent_v2(void **context) {
+    *context = si_current();
     if (si_depth < 1) si_violation("a context is popped that was not pushed");
     else si_depth--;
-    *context = &si;
     return si_begin();
 }
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
@@ -893,13 +1084,13 @@ int cuModuleUnload(void *module) {
 }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     ENTER;
-    return si_function(function, module, name);
+    return si_function_of(function, module, name);
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) {
-    const si_kernel *kernel = (const si_kernel *)function;
+    si_function *f = (si_function *)function;
     ENTER;
-    if (attribute != 8 || value > si.device.shared_most) return SI_INVALID;
-    si_more[kernel - si_kernels] = value;
+    if (attribute != 8 || value > si.device.shared_most || f->in != si_current()) return SI_INVALID;
+    f->more = value;
     return 0;
 }
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
@@ -909,7 +1100,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     grid[0] = gx, grid[1] = gy, grid[2] = gz;
     block[0] = bx, block[1] = by, block[2] = bz;
     if (extra) return SI_INVALID;
-    return si_launch((const si_kernel *)function, grid, block, shared, (si_stream *)stream, params);
+    return si_launch((const si_function *)function, grid, block, shared, (si_stream *)stream, params);
 }
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     (void)mode;

@@ -17,7 +17,7 @@ typedef struct standin_device {
     size_t memory;
     int reject_binaries;         /* 1: no module but text (PTX) loads */
     int wrong_products;          /* 1: those of warpgroups (9.0) take the pieces of their operands' rows as they stand, those of bytes
-                                    (gfx906, gfx103x) have no signs */
+                                    (gfx906, gfx103x) have no signs; 2: they are illegal instructions, after which their context is lost */
     int idle;                    /* 1: kernels are not run, and memory starts as zeros: for many runs that only fail */
 } standin_device;
 
@@ -29,7 +29,28 @@ typedef struct standin_stats {
     bool failed;                 /* the call that was to fail has come */
     long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
     long products, blas_calls;   /* of cuBLASLt or hipBLASLt, since standin_set_blas */
+    long waits;                  /* of streams, for what had not come yet, since standin_set_order */
 } standin_stats;
+
+/* In which order streams run. */
+typedef struct standin_order {
+    long skip; /* the stream's wait of this number (stats.waits) is not heeded, as if it had been forgotten; -1: none */
+    int late;  /* 1: a stream runs only when something waits for it, not at random; a copy to the host that nothing is before, at once */
+} standin_order;
+
+/* Each kernel takes kernel_s seconds, a byte between host and device byte_s. */
+typedef struct standin_clock {
+    int runs;
+    double kernel_s, byte_s;
+    double now; /* of the host */
+} standin_clock;
+
+/* 'K': a kernel; 'D', 'U': a copy to the host, to the device; 'H': the host (standin_host_works). */
+typedef struct standin_span {
+    int what;
+    const void *stream; /* NULL: the host */
+    double start, end;
+} standin_span;
 
 typedef struct standin_blas {
     long fail_at;   /* the call of this number fails; -1: none */
@@ -44,6 +65,10 @@ void standin_set_blas(const standin_blas *blas);
 void standin_fail_rtc(long call); /* call of HIPRTC of this number fails; -1: none */
 void standin_set_device(const standin_device *device);
 void standin_get_device(standin_device *device);
+void standin_set_order(const standin_order *order);
+void standin_set_clock(const standin_clock *clock);
+void standin_host_works(double seconds);
+size_t standin_get_spans(const standin_span **spans, standin_clock *clock); /* since standin_set_clock */
 
 #ifdef __cplusplus
 }

@@ -154,7 +154,7 @@ typedef struct cpu_vulkan {
     const char *standin; /* a device of standin_vulkan.h; NULL: the first of the machine's driver */
 } cpu_vulkan;
 
-enum { CPU_VULKANS = 22 };
+enum { CPU_VULKANS = 29 };
 static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan", NULL, 0, 0, false, NULL},
     {"vulkan-split", NULL, 32768, 0, false, NULL},
@@ -163,6 +163,10 @@ static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan-half", NULL, 0, FG_VULKAN_HALF, false, NULL},
     {"vulkan-matrix", NULL, 0, FG_VULKAN_MATRIX, false, NULL},
     {"vulkan-push", NULL, 0, FG_VULKAN_PUSH, false, NULL},
+    {"vulkan-invariant", NULL, 0, 0, false, NULL},
+    {"vulkan-dot-invariant", NULL, 0, FG_VULKAN_DOT, false, NULL},
+    {"vulkan-half-invariant", NULL, 0, FG_VULKAN_HALF, false, NULL},
+    {"vulkan-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false, NULL},
     {"vulkan8", NULL, 0, 0, false, "of 8"},
     {"vulkan32", NULL, 0, 0, false, "of 32"},
     {"vulkan64", NULL, 0, 0, false, "of 64"},
@@ -176,6 +180,9 @@ static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan64-dot", NULL, 0, FG_VULKAN_DOT, false, "of 64"},
     {"vulkan64-half", NULL, 0, FG_VULKAN_HALF, false, "of 64"},
     {"vulkan64-matrix", NULL, 0, FG_VULKAN_MATRIX, false, "of 64"},
+    {"vulkan64-invariant", NULL, 0, 0, false, "of 64"},
+    {"vulkan32-dot-invariant", NULL, 0, FG_VULKAN_DOT, false, "of 32"},
+    {"vulkan32-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false, "of 32"},
     {"vulkan32-all", NULL, 0, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, false, "of 32"},
     {"vulkan64-all", NULL, 0, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, false, "of 64"},
 };
@@ -186,6 +193,7 @@ static const fg_vulkan_options *cpu_vulkan_options(int which) {
     options->max_buffer_bytes = cpu_vulkans[which].limit;
     options->force = cpu_vulkans[which].force;
     options->off = ~cpu_vulkans[which].force;
+    options->invariant = strstr(cpu_vulkans[which].path, "invariant") != NULL;
     if (cpu_vulkans[which].standin) options->get_instance_proc_addr = svk_get;
     return options;
 }
@@ -218,9 +226,9 @@ static void cpu_vulkan_close(void) {
 }
 
 /* A path is one of the CPU, or "vulkan" (the floor), "vulkan-split" and "vulkan-kv" (kernels that see little of a buffer at once),
-   "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the
-   same with 8, 32 or 64 behind "vulkan" for subgroups of so many over standin_vulkan.h, or "cuda", "hip", "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of
-   standin_gpu.c. */
+   "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the same
+   with "-invariant" behind, or with 8, 32 or 64 behind "vulkan" for subgroups of so many over standin_vulkan.h, or "cuda", "hip", "hip64"
+   (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of standin_gpu.c. */
 static const fg_backend *cpu_backend_of(const char *path) {
     return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
          : path && strncmp(path, "cuda", 4) == 0 ? fg_backend_cuda()
@@ -242,7 +250,8 @@ static size_t gpu_scratch_bytes; /* see fg_gpu_options */
 /* Options of a path, for as long as the tests run. */
 static const void *cpu_gpu_options(const char *path) {
     static fg_gpu_options options;
-    if (path && cpu_is_vulkan(path) && cpu_vulkans[cpu_vulkan_number(path)].standin) return cpu_vulkan_options(cpu_vulkan_number(path));
+    int which = cpu_is_vulkan(path) ? cpu_vulkan_number(path) : 0;
+    if (cpu_is_vulkan(path) && (cpu_vulkans[which].standin || strstr(path, "invariant"))) return cpu_vulkan_options(which);
     if (!cpu_is_gpu(path) || cpu_is_vulkan(path) || !gpu_standin_open()) return NULL;
     gpu_standin_width(strncmp(path, "hip64", 5) == 0 ? 64 : 32);
     options.image = gpu_standin_image;

@@ -228,6 +228,39 @@ static void test_draw_device(void) {
     if (!n) SKIP("there is no GPU driver, and no stand-in");
 }
 
+/* Logits of a pass are read while the next one is in flight: not one of its kernels has run by then. */
+static void test_draw_behind(void) {
+    enum { ROWS = 4, N = 700 };
+    standin_order late = {-1, 1}, usual = {-1, 0};
+    standin_stats before, after;
+    fg_row_draw draws[ROWS];
+    float *table, whole[N];
+    cpu_rig *rig;
+    int p, i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    for (p = 1; p < 3; p++) {
+        rig = draw_rig(N, ROWS, &table);
+        for (i = 0; i < ROWS; i++) draws[i].candidates = 1, draws[i].temperature = 0, draws[i].u = 0;
+        rig->batch.draws = draws;
+        gpu_standin.set_order(&late);
+        if (cpu_rig_open(rig, draw_paths[p], 1) == FG_OK && cpu_rig_run(rig, 0, ROWS)) {
+            CHECK(rig->backend->submit(rig->device, rig->plan, &rig->batch) == FG_OK);
+            gpu_standin.get_stats(&before);
+            for (i = 0; i < ROWS; i++) {
+                CHECK(rig->backend->read_logits(rig->device, rig->plan, i, whole) == FG_OK && memcmp(whole, table + i * N, sizeof(whole)) == 0);
+            }
+            gpu_standin.get_stats(&after);
+            CHECKF(after.launches == before.launches, "%s: %ld kernels of the next pass were waited for", draw_paths[p], after.launches - before.launches);
+            CHECK(rig->backend->wait(rig->device, rig->plan, &rig->output) == FG_OK);
+            gpu_standin.get_stats(&after);
+            CHECK(after.launches > before.launches);
+        }
+        cpu_rig_free(rig);
+        gpu_standin.set_order(&usual);
+    }
+    gpu_standin_check();
+}
+
 /* ---- The distribution ---- */
 
 /* Of 3072 draws with the generator of requests: their chi-squared over tokens, beside the distribution at `expected`. */
@@ -386,6 +419,7 @@ static void test_draw_engine(void) {
 static void run_draw_tests(void) {
     RUN(test_draw_candidates);
     RUN(test_draw_device);
+    RUN(test_draw_behind);
     RUN(test_draw_distribution);
     RUN(test_draw_engine);
 }

@@ -549,6 +549,12 @@ static void test_vulkan_engine(void) {
     bits_gpu("scalar", "vulkan", 1, BITS_JOBS);
 }
 
+/* The same bits alone and in any batch, chunk, with prefixes from the cache, set back and resumed. */
+static void test_vulkan_engine_invariant(void) {
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    bits_gpu("vulkan-invariant", "vulkan-invariant", 2, 8);
+}
+
 static void bits_model(const model_spec *spec) {
     static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
     model_sample m;

@@ -60,6 +60,9 @@ static void check_all() {
     check<decltype(fg__gpu_api::context_release), decltype(&cuDevicePrimaryCtxRelease_v2)>(offsetof(fg__gpu_api, context_release), NAMES, "cuDevicePrimaryCtxRelease_v2");
     check<decltype(fg__gpu_api::context_push), decltype(&cuCtxPushCurrent_v2)>(offsetof(fg__gpu_api, context_push), NAMES, "cuCtxPushCurrent_v2");
     check<decltype(fg__gpu_api::context_pop), decltype(&cuCtxPopCurrent_v2)>(offsetof(fg__gpu_api, context_pop), NAMES, "cuCtxPopCurrent_v2");
+    /* headers of CUDA 13 declare only a later cuCtxCreate; drivers have this one still */
+    check<decltype(fg__gpu_api::context_create), CUresult (*)(CUcontext *, unsigned, CUdevice)>(offsetof(fg__gpu_api, context_create), NAMES, "cuCtxCreate_v2");
+    check<decltype(fg__gpu_api::context_destroy), decltype(&cuCtxDestroy)>(offsetof(fg__gpu_api, context_destroy), NAMES, "cuCtxDestroy_v2");
     check<decltype(fg__gpu_api::memory_info), decltype(&cuMemGetInfo_v2)>(offsetof(fg__gpu_api, memory_info), NAMES, "cuMemGetInfo_v2");
     check<decltype(fg__gpu_api::memory_alloc), decltype(&cuMemAlloc_v2)>(offsetof(fg__gpu_api, memory_alloc), NAMES, "cuMemAlloc_v2");
     check<decltype(fg__gpu_api::memory_free), decltype(&cuMemFree_v2)>(offsetof(fg__gpu_api, memory_free), NAMES, "cuMemFree_v2");

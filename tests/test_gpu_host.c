@@ -632,7 +632,7 @@ static void test_gpu_host_blas_faults(void) {
 /* ---- Hopper's products of warpgroups. ---- */
 
 /* A prompt in three passes of 80 tokens on a device of compute capability `major`.0, or an AMD device; `products`: special ones. */
-static gpu_answer gpu_special_answer(fg_model *model, const char *isa, int major, bool wrong, const fg_gpu_options *more, gpu_said *said, long *products) {
+static gpu_answer gpu_special_answer(fg_model *model, const char *isa, int major, int wrong, const fg_gpu_options *more, gpu_said *said, long *products) {
     standin_device device = gpu_standin.device;
     fg_gpu_options options = *more;
     standin_stats stats;
@@ -675,6 +675,10 @@ static void gpu_check_hopper(fg_type type, int n_types) {
     with = gpu_special_answer(m.model, "gfx1100", 9, true, &options, &said, &products);
     CHECKF(products == n_types && gpu_answers_are(&own, &with, 0), "%s: %ld products that are wrong were used", fg_type_name(type), products);
     CHECKF(strstr(said.text, "wgmma are wrong on Stand-in GPU") && strstr(said.text, fg_type_name(type)), "the log says: %s", said.text);
+    /* an illegal instruction: the context of the proof is lost, and no other */
+    with = gpu_special_answer(m.model, "gfx1100", 9, 2, &options, &said, &products);
+    CHECKF(products == n_types && gpu_answers_are(&own, &with, 0), "%s: %ld products, after a fault another answer", fg_type_name(type), products);
+    CHECKF(strstr(said.text, "wgmma cannot be tried on Stand-in GPU") && strstr(said.text, fg_type_name(type)), "the log says: %s", said.text);
     options.plain_products = true;
     with = gpu_special_answer(m.model, "gfx1100", 9, false, &options, &said, &products);
     CHECK(products == 0 && gpu_answers_are(&own, &with, 0));
@@ -700,7 +704,8 @@ static void gpu_check_special(const char *path, const char *isa, uint32_t all) {
     standin_device device;
     int i, wrong;
     memset(&options, 0, sizeof(options));
-    for (wrong = 0; wrong < 2; wrong++) {
+    for (wrong = 0; wrong < (strcmp(path, "cuda") == 0 ? 3 : 2); wrong++) { /* HIP has no other context to lose */
+        fg__gpu_device *trial = NULL;
         device = gpu_standin.device;
         device.major = 9;
         device.wrong_products = wrong;
@@ -712,9 +717,12 @@ static void gpu_check_special(const char *path, const char *isa, uint32_t all) {
         if (handle) {
             fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
             if (fg__gpu_enter(d) == FG_OK) {
-                for (i = 0; i < CPU_TYPES; i++) fg__gpu_prove(d, cpu_types[i]);
+                for (i = 0; i < CPU_TYPES; i++) fg__gpu_prove(d, &trial, cpu_types[i]);
+                fg__gpu_trial_close(d, trial);
                 fg__gpu_leave(d);
             }
+            CHECK(!d->lost);
+            if (wrong == 2) gpu_check_transfer(fg_backend_cuda(), handle);
             CHECKF(d->special_tried == all && d->special_ready == (wrong ? 0 : all), "%s: of %x proofs %x hold", path, (unsigned)d->special_tried,
                    (unsigned)d->special_ready);
             fg_backend_cuda()->close(handle);
@@ -730,6 +738,51 @@ static void test_gpu_host_special_types(void) {
     gpu_check_special("cuda", "", all);
     gpu_check_special("hip", "gfx1030", all & ~floats);
     gpu_check_special("hip", "gfx906", all & ~floats);
+    gpu_standin_check();
+}
+
+/* Every call of a proof fails in turn, or is the end of the context that it is in: the device opens, and is as good as before. */
+static void test_gpu_host_special_faults(void) {
+    static const int codes[] = {2, 715};
+    standin_device device;
+    standin_stats stats;
+    fg_gpu_options options;
+    int c, i, most = 0;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    memset(&options, 0, sizeof(options));
+    device = gpu_standin.device;
+    device.major = 9;
+    device.idle = 1;
+    for (c = 0; c < 2; c++) {
+        bool came = true;
+        for (i = 0; came && i < 300; i++) {
+            fg__gpu_device *trial = NULL, *d;
+            fg_device *handle;
+            gpu_standin.fail(-1, -1, 0);
+            gpu_standin.set_device(&device);
+            handle = gpu_open_as("cuda", &options);
+            if (!handle) break;
+            d = (fg__gpu_device *)(void *)handle;
+            CHECK(fg__gpu_enter(d) == FG_OK);
+            gpu_standin.fail(i, -1, codes[c]);
+            fg__gpu_prove(d, &trial, FG_TYPE_Q8_0);
+            fg__gpu_trial_close(d, trial);
+            gpu_standin.get_stats(&stats);
+            came = stats.failed;
+            CHECKF(stats.depth == 1, "call %d, error %d: %d contexts are pushed", i, codes[c], stats.depth);
+            gpu_standin.fail(-1, -1, 0);
+            fg__gpu_leave(d);
+            CHECKF(!came || d->special_ready == 0, "call %d, error %d: what was not proven is used", i, codes[c]);
+            CHECKF(!d->lost || i < 3, "call %d, error %d: the device was lost", i, codes[c]);
+            if (!d->lost && i % 8 == 0) gpu_check_transfer(fg_backend_cuda(), handle);
+            fg_backend_cuda()->close(handle);
+            gpu_standin.get_stats(&stats);
+            CHECKF(stats.live == 0 && stats.depth == 0, "call %d, error %d: %d objects are left", i, codes[c], stats.live);
+        }
+        most = FG__MAX(most, i);
+        CHECKF(!came, "error %d: call %d", codes[c], i);
+    }
+    CHECKF(most > 40, "%d calls", most);
     gpu_standin_check();
 }
 
@@ -855,6 +908,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_blas_faults);
     RUN(test_gpu_host_hopper);
     RUN(test_gpu_host_special_types);
+    RUN(test_gpu_host_special_faults);
     RUN(test_gpu_host_bytes);
     RUN(test_gpu_host_faults);
     RUN(test_gpu_host_out_of_memory);

@@ -217,6 +217,234 @@ static void test_split_gpu(void) {
     if (!n) SKIP("there is no GPU driver, and no stand-in");
 }
 
+/* ---- When it pays ---- */
+
+#include "../examples/tool/split_model.h"
+
+/* Of given numbers, worked out by hand: 10 layers, 100 kB of cache for each token, 1 GB of room. */
+static split_model split_given(void) {
+    split_model m;
+    memset(&m, 0, sizeof(m));
+    m.n_layers = 10;
+    split_point(&m, 512, 0.080); /* in any order */
+    split_point(&m, 1, 0.010);
+    split_point(&m, 64, 0.009); /* more tokens take no less: 10 ms */
+    m.device_kv = 1e12;
+    m.cpu_kv = 1e11;
+    m.down.seconds = m.up.seconds = 10e-6;
+    m.down.bytes_per_s = m.up.bytes_per_s = 1e10;
+    m.down_bytes = 1e4;
+    m.up_bytes = 5e3;
+    m.kv_bytes = 1e5;
+    m.room = 1e9;
+    m.at_once = 1;
+    return m;
+}
+
+static bool split_near(double a, double b) { return fabs(a - b) <= 1e-6 * fabs(b); }
+
+static void test_split_model(void) {
+    split_model m = split_given();
+    double n, rate;
+    CHECK(split_near(split_products(&m, 1), 0.010) && split_near(split_products(&m, 0.5), 0.010) && split_near(split_products(&m, 64), 0.010));
+    CHECK(split_near(split_products(&m, 288), 0.045) && split_near(split_products(&m, 512), 0.080) && split_near(split_products(&m, 960), 0.150));
+    /* 10,000 tokens: one sequence fits, 10 + 1 ms */
+    rate = split_alone(&m, 10000, &n);
+    CHECKF(n == 1 && split_near(rate, 1 / 0.011), "%g sequences, %g tokens/s", n, rate);
+    /* one on each side: 10 ms of products, 10 of attention, 0.11 and 0.105 of copies, one behind the other; then the CPU is the slower */
+    CHECKF(split_near(split_pass(&m, 10000, 2), 0.020215), "%g s", split_pass(&m, 10000, 2));
+    CHECKF(split_near(split_pass(&m, 10000, 1), 0.020215) && split_near(split_pass(&m, 10000, 4), 0.040), "%g s", split_pass(&m, 10000, 4));
+    rate = split_together(&m, 10000, &n);
+    CHECKF(n == 2 && split_near(rate, 2 / 0.020215) && split_pays(&m, 10000), "%g sequences, %g tokens/s", n, rate);
+    /* 100 tokens: a hundred fit; the device is the slower with the cache on the CPU */
+    rate = split_alone(&m, 100, &n);
+    CHECKF(n == 100 && split_near(rate, 100 / 0.016625), "%g sequences, %g tokens/s", n, rate);
+    CHECK(split_near(split_pass(&m, 100, 128), 0.020) && split_near(split_pass(&m, 100, 256), 0.040));
+    rate = split_together(&m, 100, &n);
+    CHECKF(n == 128 && split_near(rate, 6400), "%g sequences, %g tokens/s", n, rate);
+    CHECK(split_pays(&m, 100));
+    m.device_kv = 1e13; /* 100 sequences in 15.7 ms: 6364 tokens/s, too near */
+    CHECK(!split_pays(&m, 100));
+    /* copies are what lasts longest */
+    m.down.bytes_per_s = 1e7;
+    CHECKF(split_near(split_pass(&m, 1000, 128), 2 * 10 * (10e-6 + 64e-3)), "%g s", split_pass(&m, 1000, 128));
+    /* room for one on the host, and none on the device */
+    m = split_given();
+    m.cpu_room = 1.5e9;
+    m.room = -1;
+    CHECK(split_alone(&m, 10000, &n) == 0 && n == 0);
+    rate = split_together(&m, 10000, &n);
+    CHECKF(n == 1 && split_near(rate, 1 / 0.020215) && split_pays(&m, 10000), "%g sequences, %g tokens/s", n, rate);
+    m.cpu_room = 0.5e9;
+    CHECK(split_together(&m, 10000, &n) == 0 && n == 0 && !split_pays(&m, 10000));
+    /* a device in software takes turns with the CPU: all adds up, and the answer is no however slow its attention is */
+    m = split_given();
+    m.at_once = 0;
+    m.device_kv = 1e10;
+    CHECK(split_near(split_pass(&m, 10000, 2), 0.040) && split_near(split_pass(&m, 10000, 4), 0.060));
+    CHECK(split_together(&m, 10000, &n) > 1.05 * split_alone(&m, 10000, &rate) && !split_pays(&m, 10000));
+}
+
+/* ---- Both halves at once ---- */
+
+enum { SPLIT_FOUR = 4, SPLIT_TOKENS = 7, SPLIT_TIMED = 5 }; /* requests, tokens of each, the pass that is timed */
+
+/* What four requests got, and when each kernel, copy and piece of the CPU's would have run in one of their passes. */
+typedef struct split_four {
+    int32_t tokens[SPLIT_FOUR][SPLIT_TOKENS];
+    float logprobs[SPLIT_FOUR][SPLIT_TOKENS];
+    long first_wait, waits;       /* of streams: in the first pass, in all */
+    double host_gap, kernel_gap;  /* between the first and the last piece of either */
+    double host_s, kernel_s, copy_s, pass_s;
+} split_four;
+
+static double split_cpu_s; /* of a range on the CPU, by the stand-in's clock */
+
+static fg_result split_timed_submit(fg_device *device, fg_plan *plan, const fg_batch *batch) {
+    gpu_standin.host_works(split_cpu_s);
+    return fg_backend_cpu()->submit(device, plan, batch);
+}
+
+/* What else is on the stream of kernels (the batch block) counts as theirs. */
+static void split_read_clock(split_four *out) {
+    const standin_span *spans;
+    standin_clock clock;
+    const void *stream = NULL;
+    double ends[2] = {-1, -1};
+    size_t n = gpu_standin.get_spans(&spans, &clock), i;
+    for (i = 0; i < n && !stream; i++)
+        if (spans[i].what == 'K') stream = spans[i].stream;
+    for (i = 0; i < n; i++) {
+        int who = spans[i].what == 'H' ? 0 : spans[i].stream == stream ? 1 : 2;
+        *(who == 0 ? &out->host_s : who == 1 ? &out->kernel_s : &out->copy_s) += spans[i].end - spans[i].start;
+        if (who == 2) continue;
+        if (ends[who] >= 0) *(who ? &out->kernel_gap : &out->host_gap) += spans[i].start - ends[who];
+        ends[who] = spans[i].end;
+    }
+    out->pass_s = clock.now;
+}
+
+static split_four split_run_four(fg_model *model, const fg_backend *backend, const char *path, long skip, int late, double kernel_s, double cpu_s,
+                                 double byte_s) {
+    static const standin_clock stopped;
+    fg_backend cpu = *fg_backend_cpu();
+    fg_engine_desc d = engine_desc(model, backend);
+    standin_clock clock = stopped;
+    standin_order order;
+    standin_stats stats;
+    split_four out;
+    fg_engine *e;
+    bool busy = true;
+    int i, k, step = 0, n[SPLIT_FOUR] = {0};
+    memset(&out, 0, sizeof(out));
+    cpu.submit = split_timed_submit;
+    split_cpu_s = cpu_s;
+    clock.runs = 1;
+    clock.kernel_s = kernel_s;
+    clock.byte_s = byte_s;
+    order.skip = -1;
+    order.late = late;
+    d.backend_options = cpu_gpu_options(path);
+    d.kv_device = "cpu";
+    d.max_context = 64;
+    d.cpu_path = "scalar";
+    e = engine_new(&d);
+    if (!e) return out;
+    ((fg__split *)(void *)e->device)->backends[1] = &cpu;
+    for (i = 0; i < SPLIT_FOUR; i++) {
+        int32_t prompt[9];
+        fg_request_desc r;
+        fg_request handle;
+        memset(&r, 0, sizeof(r));
+        for (k = 0; k < 9; k++) prompt[k] = 5 + (i * 37 + k * 13) % 200;
+        r.tokens = prompt;
+        r.n_tokens = 9;
+        r.max_tokens = SPLIT_TOKENS;
+        r.ignore_eos = r.logprobs = true;
+        r.user = (void *)(size_t)i;
+        CHECK(fg_submit(e, &r, &handle) == FG_OK);
+    }
+    gpu_standin.set_order(&order);
+    while (busy) {
+        fg_event event;
+        if (step == SPLIT_TIMED) gpu_standin.set_clock(&clock);
+        CHECK(fg_step(e, 0, &busy) == FG_OK);
+        gpu_standin.get_stats(&stats);
+        if (step == SPLIT_TIMED) split_read_clock(&out), gpu_standin.set_clock(&stopped);
+        if (step++ == 0) out.first_wait = stats.waits, order.skip = skip, gpu_standin.set_order(&order); /* it counts from 0 again */
+        while (fg_next_event(e, &event)) {
+            i = (int)(size_t)event.user;
+            if (event.type != FG_EVENT_TOKEN) continue;
+            out.tokens[i][n[i]] = event.token;
+            out.logprobs[i][n[i]++] = event.logprob;
+        }
+    }
+    for (i = 0; i < SPLIT_FOUR; i++) CHECKF(n[i] == SPLIT_TOKENS, "request %d: %d tokens", i, n[i]);
+    out.waits = stats.waits;
+    fg_engine_free(e);
+    order.skip = -1;
+    order.late = 0;
+    gpu_standin.set_order(&order);
+    return out;
+}
+
+static bool split_fours_are(const split_four *a, const split_four *b) {
+    return memcmp(a->tokens, b->tokens, sizeof(a->tokens)) == 0 && memcmp(a->logprobs, b->logprobs, sizeof(a->logprobs)) == 0;
+}
+
+/* In whatever order streams run, and with copies behind everything or beside it: the same bits. A wait of a stream that is forgotten
+   shows, whichever it is. */
+static void test_split_gpu_order(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_backend behind = *fg_backend_cuda(); /* a backend with copies that come behind all else */
+    split_four first, other;
+    long k;
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    behind.stage_slot = NULL;
+    spec.n_layers = 2;
+    model_sample_open(&m, &spec);
+    first = split_run_four(m.model, fg_backend_cuda(), "cuda", -1, 1, 0, 0, 0);
+    for (i = 0; i < 6; i++) {
+        other = split_run_four(m.model, i == 5 ? fg_backend_hip() : i == 4 ? &behind : fg_backend_cuda(), i == 5 ? "hip" : "cuda", -1, i == 4, 0, 0, 0);
+        CHECKF(split_fours_are(&first, &other), "order %d: other results", i);
+    }
+    /* of each pass, half and layer: the copy to the host waits for the pass, the next pass for the copy to the device */
+    CHECKF(first.waits == (SPLIT_TOKENS - 1) * 2 * 2 * 2, "%ld waits", first.waits);
+    for (k = 0; k < first.waits; k += k < 8 ? 1 : 5) {
+        other = split_run_four(m.model, fg_backend_cuda(), "cuda", k, 1, 0, 0, 0);
+        CHECKF(!split_fours_are(&first, &other), "without wait %ld of %ld the results are the same", k, first.waits);
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
+/* By the clock of the stand-in: where the CPU is the slower, it never waits from its first piece of a pass to its last; where the
+   device is, the device never does; all copies are beside them. A backend whose copies come behind everything has both wait. */
+static void test_split_gpu_overlap(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_backend behind = *fg_backend_cuda();
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    behind.stage_slot = NULL;
+    spec.n_layers = 4;
+    model_sample_open(&m, &spec);
+    for (i = 0; i < 4 && m.model; i++) {
+        bool cpu_bound = i % 2 == 0, beside = i < 2;
+        split_four f = split_run_four(m.model, beside ? fg_backend_cuda() : &behind, "cuda", -1, 0, cpu_bound ? 1 : 8, cpu_bound ? 40 : 1, cpu_bound ? 0.002 : 0.0005);
+        double gap = cpu_bound ? f.host_gap : f.kernel_gap, busy = cpu_bound ? f.host_s : f.kernel_s, rest = cpu_bound ? f.kernel_s : f.host_s;
+        CHECKF(fabs(f.host_s - split_cpu_s * 2 * spec.n_layers) < 1e-9 && f.kernel_s > 0 && f.copy_s > 4, "%g s on the CPU, %g in kernels, %g in copies",
+               f.host_s, f.kernel_s, f.copy_s);
+        if (beside) CHECKF(gap < 1e-9 && f.pass_s < busy + 0.6 * (rest + f.copy_s), "%s: it waits %g s of %g; %g + %g beside it", cpu_bound ? "CPU" : "device",
+                           gap, f.pass_s, rest, f.copy_s);
+        else CHECKF(gap > 1, "%s: it waits %g s of %g", cpu_bound ? "CPU" : "device", gap, f.pass_s);
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
 /* The KV tokens of all running requests after each pass; the requests come all at once. */
 static int split_loads(int level, int *loads, int most, int32_t *tokens) {
     enum { N = 60, LENGTH = 100 };
@@ -321,11 +549,14 @@ static void test_split_gpu_faults(void) {
 
 static void run_split_tests(void) {
     RUN(test_split_level);
+    RUN(test_split_model);
     RUN(test_split_layers);
     RUN(test_split_kv);
     RUN(test_split_engine);
     RUN(test_split_memory);
     RUN(test_split_out_of_memory);
     RUN(test_split_gpu);
+    RUN(test_split_gpu_order);
+    RUN(test_split_gpu_overlap);
     RUN(test_split_gpu_faults);
 }

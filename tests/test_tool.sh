@@ -72,6 +72,12 @@ two_devices() {
 }
 check "generate: a model on two devices, or on the CPU alone" two_devices
 
+where_kv() {
+    tool bench -m $demo -p 32 -n 2 -b 1 -q --json --backend vulkan || return 1
+    out_matches '"backend": "cpu"' || out_matches '"at_once": .*"products": .*"contexts": .*"pays": '
+}
+check "bench: where the KV cache belongs, if there is another device than the CPU" where_kv
+
 bad_kv_device() { ! tool generate -m $demo -p a --kv-device disk && err_matches "kv_device is 'disk'"; }
 check "generate: an unknown device for the KV cache" bad_kv_device
 

@@ -69,6 +69,56 @@ static void test_vulkan_wide(void) {
     }
 }
 
+/* Products of 40 rows, then of 1, 2, 5 and 9 of them: how many values have other bits. */
+static int vulkan_other_bits(const char *path, fg_type type, int k) {
+    enum { N = 70, MOST = 40 };
+    static const int sizes[] = {1, 2, 5, 9};
+    static float all[N * MOST];
+    uint64_t state = 11;
+    cpu_rig *rig = cpu_rig_new(MOST);
+    int x = cpu_slot(rig, k, false), y = cpu_slot(rig, N, false), i, j, other = 0;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, k);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, k, MOST, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_GEMM, x, y, N);
+    op->k = k;
+    op->act = FG_ACT_SILU;
+    op->weight = cpu_weight(rig, type, k, N, FG_OP_GEMM, &state);
+    cpu_rig_end(rig, y);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        memcpy(all, cpu_rig_run(rig, 0, MOST), sizeof(all));
+        for (i = 0; i < 4; i++) {
+            const float *rows = cpu_rig_run(rig, 7 * i, sizes[i]);
+            for (j = 0; j < N * sizes[i]; j++) other += memcmp(&rows[j], &all[7 * i * N + j], sizeof(float)) != 0;
+        }
+    }
+    cpu_rig_free(rig);
+    return other;
+}
+
+/* The invariant mode: one order of sums for every number of rows. Without it kernels differ. */
+static void test_vulkan_invariant(void) {
+    static const char *const paths[] = {"vulkan-invariant", "vulkan-dot-invariant", "vulkan-half-invariant", "vulkan-matrix-invariant"};
+    int p, i, other = 0;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < CPU_TYPES; i += 5) other += vulkan_other_bits("vulkan", cpu_types[i], 512);
+    CHECK(other > 0);
+    for (p = 0; p < 4; p++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        CHECK(d != NULL);
+        if (!d || (p && d->rungs == 0)) continue;
+        CHECKF(d->narrow, "%s: products of few rows are not those of many", paths[p]);
+        for (i = 0; i < CPU_TYPES; i++) {
+            if (p == 1 && fg__vk_is_float(cpu_types[i])) continue; /* as without */
+            if (p > 1 && i % 3 != p % 3) continue;
+            other = vulkan_other_bits(paths[p], cpu_types[i], 512);
+            CHECKF(other == 0, "%s, %s: %d values differ", paths[p], fg_type_name(cpu_types[i]), other);
+        }
+        CHECK(p != 0 || vulkan_other_bits(paths[p], FG_TYPE_F16, 75) == 0); /* no whole units */
+    }
+    CHECK(cpu_gemm_error("vulkan-invariant", 1, FG_TYPE_Q4_K, 512, 33, 1, FG_ACT_SILU, true) < 2e-6);
+    CHECK(cpu_gemm_error("vulkan-invariant", 1, FG_TYPE_F16, 75, 70, 5, FG_ACT_NONE, false) < 2e-6);
+}
+
 static void test_vulkan_model(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
@@ -172,6 +222,86 @@ static void test_vulkan_attention_long(void) {
         cpu_rig_free(rig);
     }
     for (p = 0; p < 2; p++) free(all[p]);
+}
+
+/* The rows of the batch, against those of `all`: the same bits, or within `limit`. */
+static void vulkan_check_rows(const char *path, cpu_rig *rig, const float *all, float limit) {
+    int width = rig->graph.n_vocab, i, j;
+    if (cpu_rig_submit(rig) != FG_OK) {
+        CHECKF(false, "%s: %s", path, fg_last_error());
+        return;
+    }
+    for (i = 0; i < rig->batch.n_rows; i++) {
+        const float *is = rig->output.logits + (size_t)i * (size_t)width, *was = all + (size_t)rig->tokens[rig->rows[i]] * (size_t)width;
+        if (limit == 0) {
+            CHECKF(memcmp(is, was, sizeof(float) * (size_t)width) == 0, "%s: token %d differs", path, (int)rig->tokens[rig->rows[i]]);
+            continue;
+        }
+        for (j = 0; j < width && fabsf(is[j] - was[j]) < limit; j++) {}
+        CHECKF(j == width, "%s, token %d: value %d is %g, not %g", path, (int)rig->tokens[rig->rows[i]], j, (double)is[j], (double)was[j]);
+    }
+}
+
+/* Contexts over several cuts: whole in chunks, with a limit against the reference, then the last queries as items, alone, beside others, and where there
+   is no room for the items of all. */
+static void vulkan_check_cuts(const char *path, const cpu_attn *c, double limit, float same) {
+    cpu_rig *rig = cpu_attn_rig(c, 256);
+    float *all = (float *)calloc((size_t)(cpu_attn_total(c) * c->n_head * c->head_dim), sizeof(float));
+    int n = c->lengths[0], m = c->lengths[1], window = c->window ? c->window - 1 : n, s, t;
+    fg__vk_cuts *cuts;
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        cuts = &((fg__vk_plan *)(void *)rig->plan)->cuts[0];
+        cpu_attn_all(c, rig, 0, 250, all);
+        for (s = 0; s < CPU_SEQS && c->lengths[s] && limit > 0; s++) {
+            double rms, error = cpu_attn_error(c, rig, s, all, &rms);
+            CHECKF(error < limit && rms < 0.1 * limit, "%s %s, heads of %d, sequence %d: error %g, rms %g", path, fg_type_name(c->kv_type),
+                   c->head_dim, s, error, rms);
+        }
+        for (t = n - 3; t < n; t++) {
+            cpu_batch_start(rig);
+            cpu_attn_add(c, rig, 0, t, t + 1);
+            vulkan_check_rows(path, rig, all, same);
+            CHECKF(cuts->n_items == t / FG__VK_SPLIT - FG__MAX(0, t - window) / FG__VK_SPLIT + 1, "%d items", cuts->n_items);
+        }
+        for (s = 0; s < 3; s++) {
+            if (s == 2) cuts->most = cuts->n_items - 1;
+            cpu_batch_start(rig);
+            if (s) cpu_attn_add(c, rig, 1, 0, FG__MIN(m, 100));
+            cpu_attn_add(c, rig, 0, n - 3, n - 1);
+            cpu_attn_add(c, rig, 1, m - 1, m);
+            vulkan_check_rows(path, rig, all, same);
+            CHECK(s == 2 ? cuts->n_items <= cuts->most : cuts->n_items >= 4);
+        }
+    }
+    free(all);
+    cpu_rig_free(rig);
+}
+
+static void test_vulkan_attention_cuts(void) {
+    static const char *const paths[] = {"vulkan", "vulkan-half", "vulkan-matrix", "vulkan-kv"};
+    static const cpu_attn cases[] = {
+        {FG_TYPE_F16, 4, 1, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {1030, 530, 0, 0, 0, 0}},
+        {FG_TYPE_F16, 3, 1, 128, 64, 1, 600, 16, false, 0.0f, 1.0f, {1140, 90, 0, 0, 0, 0}},
+        {FG_TYPE_Q8_0, 4, 2, 96, 64, 0, 0, 64, false, 20.0f, 1.0f, {600, 513, 0, 0, 0, 0}},
+        {FG_TYPE_F32, 4, 2, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {1030, 600, 0, 0, 0, 0}},
+        {FG_TYPE_BF16, 20, 1, 80, 64, 1, 0, 32, false, 0.0f, 1.0f, {560, 9, 0, 0, 0, 0}},
+        {FG_TYPE_F16, 2, 2, 256, 64, 1, 0, 32, false, 0.0f, 1.0f, {580, 512, 0, 0, 0, 0}},
+        {FG_TYPE_F32, 4, 2, 16, 16, 1, 0, 16, false, 0.0f, 1.0f, {540, 515, 0, 0, 0, 0}},
+    };
+    size_t i, p;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (p = 0; p < 4; p++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        bool halves = p == 1 || p == 2;
+        if (halves && d->rungs == 0) continue;
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            fg_type type = cases[i].kv_type;
+            double limit = halves ? 0 : type == FG_TYPE_F32 ? 2e-5 : type == FG_TYPE_Q8_0 ? 2e-2 : type == FG_TYPE_F16 ? 1e-3 : 8e-3;
+            if (halves && type != FG_TYPE_F16 && type != FG_TYPE_Q8_0) continue; /* floats either way; test_vulkan_attention_long has halves */
+            if ((p == 3) != (i == 6)) continue; /* pieces of a pool: sums in the order of its blocks */
+            vulkan_check_cuts(paths[p], &cases[i], limit, p == 2 ? 8e-3f : p == 3 ? 1e-5f : 0.0f);
+        }
+    }
 }
 
 /* Values whose sums are more than halves hold; and the bits do not depend on the batch. */
@@ -637,13 +767,16 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_swap);
     RUN(test_vulkan_kv_pieces);
     RUN(test_vulkan_wide);
+    RUN(test_vulkan_invariant);
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
     RUN(test_vulkan_attention);
     RUN(test_vulkan_attention_long);
     RUN(test_vulkan_attention_batch);
+    RUN(test_vulkan_attention_cuts);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
+    RUN(test_vulkan_engine_invariant);
     RUN(test_vulkan_faults);
     RUN(test_vulkan_out_of_memory);
     RUN(test_vulkan_cache);

@@ -14,7 +14,8 @@
 
    Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, unless
    fg_gpu_options says otherwise; FASTGEN_CUBLASLT_LIBRARY names another library, "none" for none. On Hopper the others are done by
-   its own instruction (wgmma) where a product at start-up agrees with the CPU's; else as on other devices, and the log says so.
+   its own instruction (wgmma) where a product at start-up agrees with the CPU's; else as on other devices, and the log says so. That
+   product runs in a context of its own, so that a fault there costs nothing but this way of multiplying.
 
    The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
@@ -54,7 +55,8 @@ enum { FG__CUDA_IMAGES = 0 };
 /* In the order of fg__gpu_api; NULL: CUDA has none. */
 static const char *const fg__cuda_names[FG__GPU_FUNCTIONS] = {
     "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2",
-    "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", NULL, NULL, NULL,
+    "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxCreate_v2",
+    "cuCtxDestroy_v2", NULL, NULL, NULL,
     "cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamWaitEvent",
     "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize", "cuModuleLoadData", "cuModuleUnload",
@@ -89,7 +91,7 @@ const fg_backend *fg_backend_cuda(void) {
         fg__gpu_alloc, fg__gpu_free, fg__gpu_write, fg__gpu_read,
         fg__gpu_pack, fg__gpu_unpack, fg__gpu_prepare, fg__gpu_release,
         fg__gpu_submit, fg__gpu_wait, fg__gpu_copy_blocks, fg__gpu_profile,
-        fg__gpu_swap_blocks, fg__gpu_read_logits, fg__gpu_copy_slot, NULL,
+        fg__gpu_swap_blocks, fg__gpu_read_logits, fg__gpu_copy_slot, NULL, fg__gpu_stage_slot,
     };
     return &backend;
 }

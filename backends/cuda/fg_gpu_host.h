@@ -73,6 +73,8 @@ typedef struct fg__gpu_api {
     int(FG__GPU_CALL *context_release)(int device);
     int(FG__GPU_CALL *context_push)(void *context);
     int(FG__GPU_CALL *context_pop)(void **context);
+    int(FG__GPU_CALL *context_create)(void **context, unsigned flags, int device); /* which is pushed, too */
+    int(FG__GPU_CALL *context_destroy)(void *context);
     int(FG__GPU_CALL *get_device)(int *device);
     int(FG__GPU_CALL *set_device)(int device);
     int(FG__GPU_CALL *device_properties)(void *properties, int device);
@@ -284,8 +286,11 @@ typedef struct fg__gpu_device {
     int index, handle, attributes[FG__GPU_ATTRIBUTES], before; /* before: HIP's device of the calling thread */
     size_t memory;
     void *context;
+    bool own_context;   /* it was created, and is not the one that all of the process share */
     bool is_open, lost; /* is_open: memory, streams and so on may exist */
+    const struct fg__gpu_image *image; /* of `module`; NULL: options.image, or compiled here */
     void *compute, *copies;   /* streams */
+    void *down, *up;          /* streams of what crosses over while passes run: to the host and to the device, each in its order */
     void *passed, *copied;    /* events: the last pass is done; the last copy is */
     bool has_passed, has_copied;
     fg__gpu_stage stages[FG__GPU_STAGES];
@@ -481,8 +486,11 @@ static void *fg__gpu_alloc(fg_device *handle, size_t bytes) {
 
 /* Waits for what is under way, which may use memory that is freed next. */
 static void fg__gpu_settle(fg__gpu_device *d) {
+    void *streams[3];
+    int i;
+    streams[0] = d->up, streams[1] = d->compute, streams[2] = d->down;
     (void)fg__gpu_copies_wait(d);
-    (void)fg__gpu_check(d, d->api.stream_wait(d->compute), "waiting for the device");
+    for (i = 0; i < 3; i++) (void)fg__gpu_check(d, d->api.stream_wait(streams[i]), "waiting for the device");
 }
 
 static void fg__gpu_free(fg_device *handle, void *memory) {
@@ -692,6 +700,7 @@ static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *ima
         if (best < 0)
             return r != FG_OK ? r : fg__fail(FG_ERROR_UNSUPPORTED, "%s (%s) has no kernels among those built in", d->name, d->isa);
         r = fg__gpu_try_image(d, &images[best]);
+        if (r == FG_OK) d->image = &images[best];
         if (r == FG_OK || d->lost || r == FG_ERROR_OUT_OF_MEMORY) return r;
         fg__log(&d->env, FG_LOG_WARNING, "%s does not take the kernels for %s", d->name, images[best].target);
         limit = score;
@@ -701,10 +710,12 @@ static fg_result fg__gpu_load_images(fg__gpu_device *d, const fg__gpu_image *ima
 static void fg__gpu_close(fg_device *handle) {
     fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
     fg__env env = d->env;
+    void *streams[4];
     int i;
     if (d->is_open && fg__gpu_enter(d) == FG_OK) {
-        if (d->copies) (void)d->api.stream_wait(d->copies);
-        if (d->compute) (void)d->api.stream_wait(d->compute);
+        streams[0] = d->copies, streams[1] = d->up, streams[2] = d->compute, streams[3] = d->down;
+        for (i = 0; i < 4; i++)
+            if (streams[i]) (void)d->api.stream_wait(streams[i]);
         fg__gpu_blas_close(d);
         for (i = 0; i < FG__GPU_STAGES; i++) {
             fg__gpu_give_host(d, d->stages[i].at);
@@ -712,22 +723,24 @@ static void fg__gpu_close(fg_device *handle) {
         }
         if (d->passed) (void)d->api.event_destroy(d->passed);
         if (d->copied) (void)d->api.event_destroy(d->copied);
-        if (d->compute) (void)d->api.stream_destroy(d->compute);
-        if (d->copies) (void)d->api.stream_destroy(d->copies);
+        for (i = 0; i < 4; i++)
+            if (streams[i]) (void)d->api.stream_destroy(streams[i]);
         if (d->module) (void)d->api.module_unload(d->module);
         fg__gpu_leave(d);
     }
-    if (d->context) (void)d->api.context_release(d->handle);
+    if (d->context && d->own_context) (void)d->api.context_destroy(d->context);
+    else if (d->context) (void)d->api.context_release(d->handle);
     fg__gpu_loader_close(&d->loader);
     fg__free(&env, d);
 }
 
 static fg_result fg__gpu_make_streams(fg__gpu_device *d) {
-    void **events[2 + FG__GPU_STAGES];
+    void **events[2 + FG__GPU_STAGES], **streams[4];
     fg_result r;
     int i;
-    if ((r = fg__gpu_check(d, d->api.stream_create(&d->compute, 1 /* apart from the default one */), "a stream")) != FG_OK) return r;
-    if ((r = fg__gpu_check(d, d->api.stream_create(&d->copies, 1), "a stream")) != FG_OK) return r;
+    streams[0] = &d->compute, streams[1] = &d->copies, streams[2] = &d->down, streams[3] = &d->up;
+    for (i = 0; i < 4; i++)
+        if ((r = fg__gpu_check(d, d->api.stream_create(streams[i], 1 /* apart from the default one */), "a stream")) != FG_OK) return r;
     events[0] = &d->passed;
     events[1] = &d->copied;
     for (i = 0; i < FG__GPU_STAGES; i++) {
@@ -741,6 +754,18 @@ static fg_result fg__gpu_make_streams(fg__gpu_device *d) {
     return r;
 }
 
+/* Code, streams and stages, in the device's context. */
+static fg_result fg__gpu_furnish(fg__gpu_device *d, const fg__gpu_image *images, int n_images) {
+    fg_result r;
+    d->is_open = true;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    if (d->options.image) r = fg__gpu_check(d, d->api.module_load(&d->module, d->options.image), "loading kernels");
+    else r = fg__gpu_load_images(d, images, n_images);
+    if (r == FG_OK) r = fg__gpu_make_streams(d);
+    fg__gpu_leave(d);
+    return r;
+}
+
 static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, int n_images, const char *wanted) {
     fg_result r;
     if ((r = fg__gpu_choose(d, wanted)) != FG_OK) return r;
@@ -751,13 +776,7 @@ static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, in
             return r;
         }
     }
-    d->is_open = true;
-    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
-    if (d->options.image) r = fg__gpu_check(d, d->api.module_load(&d->module, d->options.image), "loading kernels");
-    else r = fg__gpu_load_images(d, images, n_images);
-    if (r == FG_OK) r = fg__gpu_make_streams(d);
-    fg__gpu_leave(d);
-    return r;
+    return fg__gpu_furnish(d, images, n_images);
 }
 
 static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image *images, int n_images,
@@ -1020,6 +1039,13 @@ typedef struct fg__gpu_batch {
     bool busy, want_logits, has_draws;
 } fg__gpu_batch;
 
+/* Rows of a slot that crosses, on the host. */
+typedef struct fg__gpu_crossing {
+    float *at;   /* pinned, for all rows that a pass can have; NULL: the slot does not cross */
+    void *event; /* the last copy is done */
+    bool busy;
+} fg__gpu_crossing;
+
 typedef struct fg__gpu_plan {
     fg__gpu_device *device;
     const fg_graph *graph;
@@ -1041,6 +1067,8 @@ typedef struct fg__gpu_plan {
     fg_row_result *host_rows[FG__GPU_BLOCKS]; /* of the passes in flight, as batches */
     fg_row_candidates *host_candidates[FG__GPU_BLOCKS];
     float *host_logits[FG__GPU_BLOCKS];
+    fg__gpu_crossing *crossings;    /* by slot */
+    fg__gpu_key last;               /* of the range that was submitted last */
     unsigned n_submitted, n_waited; /* the difference is in flight */
     uint64_t n_passes;
     fg__gpu_graph *graphs;
@@ -1194,6 +1222,22 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     memory->total = memory->kv + memory->activations;
 }
 
+static fg_result fg__gpu_take_crossings(fg__gpu_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg__gpu_device *d = plan->device;
+    fg_result r = FG_OK;
+    void *at;
+    int i;
+    for (i = 0; i < graph->n_slots && r == FG_OK; i++) {
+        size_t rows = (size_t)(graph->slots[i].per_row ? graph->max_rows : graph->max_tokens);
+        if (!graph->slots[i].crosses) continue;
+        if ((r = fg__gpu_take_host(d, rows * (size_t)graph->slots[i].width * sizeof(float), &at)) != FG_OK) return r;
+        plan->crossings[i].at = (float *)at;
+        r = fg__gpu_check(d, d->api.event_create(&plan->crossings[i].event, 2), "an event");
+    }
+    return r;
+}
+
 static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     fg__gpu_device *d = plan->device;
@@ -1231,6 +1275,7 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     }
     if ((r = fg__gpu_take_host(d, (2 * FG__GPU_PAIRS + 4) * sizeof(int32_t), &at)) != FG_OK) return r;
     plan->host_pairs = (int32_t *)at;
+    if ((r = fg__gpu_take_crossings(plan)) != FG_OK) return r;
     return fg__gpu_check(d, d->api.event_create(&plan->paired, 2), "an event");
 }
 
@@ -1479,8 +1524,6 @@ static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *
     key->tokens = FG__MIN(fg__gpu_bucket(batch->n_tokens), plan->graph->max_tokens);
     key->rows = FG__MIN(fg__gpu_bucket(batch->n_rows), plan->graph->max_rows);
     key->draws = batch->draws != NULL;
-    key->first = batch->first_op;
-    key->end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
 }
 
 static fg_result fg__gpu_send_words(fg__gpu_plan *plan, const fg__gpu_batch *batch, int first, size_t n) {
@@ -1775,6 +1818,10 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
     int i;
     fg__gpu_settle(d);
     for (i = 0; plan->graphs && i < FG__GPU_GRAPHS; i++) fg__gpu_graph_drop(d, &plan->graphs[i]);
+    for (i = 0; plan->crossings && i < plan->graph->n_slots; i++) {
+        fg__gpu_give_host(d, plan->crossings[i].at);
+        if (plan->crossings[i].event) (void)d->api.event_destroy(plan->crossings[i].event);
+    }
     for (i = 0; i < FG__GPU_BLOCKS; i++) {
         fg__gpu_give_host(d, plan->batches[i].at);
         fg__gpu_give_host(d, plan->host_rows[i]);
@@ -1807,6 +1854,7 @@ static void fg__gpu_release(fg_device *handle, fg_plan *plan_handle) {
         fg__gpu_leave(d);
     }
     fg__free(&d->env, plan->graphs);
+    fg__free(&d->env, plan->crossings);
     fg__free(&d->env, plan->slot_at);
     fg__free(&d->env, plan->steps);
     fg__free(&d->env, plan);
@@ -1830,7 +1878,8 @@ static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *
     if (measure) return FG_OK;
     plan->steps = (fg__gpu_step *)fg__calloc(&d->env, (size_t)graph->n_ops, sizeof(fg__gpu_step));
     plan->graphs = (fg__gpu_graph *)fg__calloc(&d->env, FG__GPU_GRAPHS, sizeof(fg__gpu_graph));
-    if (!plan->steps || !plan->graphs) return FG_ERROR_OUT_OF_MEMORY;
+    plan->crossings = (fg__gpu_crossing *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(fg__gpu_crossing));
+    if (!plan->steps || !plan->graphs || !plan->crossings) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
     fg__gpu_special_open(plan);
     r = fg__gpu_take_plan(plan);
@@ -1909,19 +1958,25 @@ static fg_result fg__gpu_batch_wait(fg__gpu_device *d, fg__gpu_batch *batch) {
     return fg__gpu_check(d, d->api.event_wait(batch->event), "waiting for the device");
 }
 
+/* A range that goes on where the last one ended finds the batch block on the device. */
 static fg_result fg__gpu_pass(fg__gpu_plan *plan, fg__gpu_batch *to, const fg_batch *batch) {
     fg__gpu_device *d = plan->device;
-    fg__gpu_key key;
+    bool goes_on = batch->first_op > 0 && batch->first_op == plan->last.end;
+    fg__gpu_key key = plan->last;
     fg_result r;
+    plan->last.end = 0; /* unless all of it is submitted */
     if ((r = fg__gpu_batch_wait(d, to)) != FG_OK) return r;
-    fg__gpu_fill_batch(plan, to->at, batch, &key);
+    if (!goes_on) fg__gpu_fill_batch(plan, to->at, batch, &key);
+    key.first = batch->first_op;
+    key.end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
     if (d->has_copied) r = fg__gpu_check(d, d->api.stream_wait_event(d->compute, d->copied, 0), "ordering a pass");
-    if (r == FG_OK) r = fg__gpu_send_batch(plan, to, batch);
+    if (r == FG_OK && !goes_on) r = fg__gpu_send_batch(plan, to, batch);
     if (r == FG_OK) r = fg__gpu_feed(plan, to, batch);
     if (r == FG_OK) r = fg__gpu_run(plan, &key);
     if (r == FG_OK) r = fg__gpu_ask_results(plan, batch);
     if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(d->passed, d->compute), "ending a pass");
     if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(to->event, d->compute), "ending a pass");
+    if (r == FG_OK) plan->last = key;
     return r;
 }
 
@@ -1966,12 +2021,63 @@ static fg_result fg__gpu_wait(fg_device *handle, fg_plan *plan_handle, fg_output
     return FG_OK;
 }
 
+/* The rows lie where their pass left them, beside those of the one behind it, which is not waited for. */
 static fg_result fg__gpu_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
     fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
-    int n = plan->sample_op < 0 ? 0 : plan->graph->ops[plan->sample_op].n, turn = (int)((plan->n_waited + 1) % FG__GPU_BLOCKS);
-    if (!n || row < 0 || row >= plan->graph->max_rows || !plan->batches[turn].has_draws)
+    size_t bytes = plan->sample_op < 0 ? 0 : (size_t)plan->graph->ops[plan->sample_op].n * sizeof(float);
+    int turn = (int)((plan->n_waited + 1) % FG__GPU_BLOCKS);
+    const fg__gpu_batch *batch = &plan->batches[turn];
+    char *host = (char *)plan->host_logits[turn] + (size_t)FG__MAX(row, 0) * bytes;
+    fg_result r;
+    if (!bytes || row < 0 || row >= plan->graph->max_rows || !batch->has_draws)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no row %d of logits", row);
-    return fg__gpu_read(handle, &plan->logits[turn], (size_t)row * (size_t)n * sizeof(float), logits, (size_t)n * sizeof(float));
+    if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    if (!batch->want_logits) { /* else they are there already */
+        r = fg__gpu_check(d, d->api.copy_to_host(host, plan->logits[turn].at + (size_t)row * bytes, bytes, d->down), "asking for logits");
+        if (r == FG_OK) r = fg__gpu_check(d, d->api.stream_wait(d->down), "waiting for logits");
+    }
+    fg__gpu_leave(d);
+    if (r == FG_OK) memcpy(logits, host, bytes);
+    return r;
+}
+
+/* Begins to copy rows of a slot, behind what runs of the plan; what is computed next comes after those that go to the device. */
+static fg_result fg__gpu_cross(fg__gpu_plan *plan, int slot, size_t bytes, bool out) {
+    fg__gpu_device *d = plan->device;
+    fg__gpu_crossing *c = &plan->crossings[slot];
+    fg__gpu_pointer at = plan->memory.at + plan->slot_at[slot];
+    const fg__gpu_batch *last = &plan->batches[(plan->n_submitted + FG__GPU_BLOCKS - 1) % FG__GPU_BLOCKS];
+    void *stream = out ? d->down : d->up;
+    fg_result r = FG_OK;
+    if (plan->n_submitted != plan->n_waited) r = fg__gpu_check(d, d->api.stream_wait_event(stream, last->event, 0), "ordering a copy");
+    if (r == FG_OK)
+        r = fg__gpu_check(d, out ? d->api.copy_to_host(c->at, at, bytes, stream) : d->api.copy_to_device(at, c->at, bytes, stream), "copying a slot");
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.event_record(c->event, stream), "ordering a copy");
+    if (r == FG_OK && !out) r = fg__gpu_check(d, d->api.stream_wait_event(d->compute, c->event, 0), "ordering a pass");
+    c->busy = r == FG_OK;
+    if (r != FG_OK) fg__gpu_settle(d); /* what was begun */
+    return r;
+}
+
+static fg_result fg__gpu_stage_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, fg_stage stage, float **host) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    fg__gpu_plan *plan = (fg__gpu_plan *)(void *)plan_handle;
+    fg__gpu_crossing *c = &plan->crossings[slot];
+    size_t bytes = (size_t)n_rows * (size_t)plan->graph->slots[slot].width * sizeof(float);
+    fg_result r;
+    *host = c->at;
+    if (!c->at) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "slot %d does not cross", slot);
+    if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    if (stage == FG_STAGE_ASK || stage == FG_STAGE_SEND) r = fg__gpu_cross(plan, slot, bytes, stage == FG_STAGE_ASK);
+    else if (c->busy) {
+        c->busy = false;
+        r = fg__gpu_check(d, d->api.event_wait(c->event), "waiting for a copy");
+    }
+    fg__gpu_leave(d);
+    return r;
 }
 
 static fg_result fg__gpu_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host,

@@ -2,7 +2,8 @@
    64 rows; gemmi, dot products of bytes on AMD's devices without matrix instructions, of more than 8 rows of quantised weights.
 
    Included by fg_gpu_host.h. Before a plan uses such a kernel, a small product by it is compared with the CPU's; where they differ,
-   or the kernel is not there, gemm16 to gemm128 go on doing that work. In the invariance mode there is no gemmwg, which adds up
+   or the kernel is not there, gemm16 to gemm128 go on doing that work. A fault of the kernel would be the end of its context, so that CUDA
+   tries it in one of its own (a trial); HIP has no contexts, and tries it in the device's. In the invariance mode there is no gemmwg, which adds up
    in an order of its own; gemmi then serves all numbers of rows. */
 
 #ifndef FG_GPU_SPECIAL_H
@@ -118,24 +119,72 @@ static int fg__gpu_special_for(const fg__gpu_device *d, fg_type type, int rows) 
     return d->special_ready >> fg_gpu_type_index((int)type) & 1 ? fg__gpu_special_kernel(d, type, rows) : -1;
 }
 
+/* The device again in another context, where it has such; NULL where that cannot be had. */
+static fg__gpu_device *fg__gpu_trial_open(fg__gpu_device *d) {
+    fg__gpu_device *trial;
+    fg_result r;
+    if (d->loader.driver->is_hip) return d;
+    trial = (fg__gpu_device *)fg__calloc(&d->env, 1, sizeof(fg__gpu_device));
+    if (!trial) return NULL;
+    trial->env = d->env;
+    trial->loader = d->loader;
+    trial->loader.library = NULL; /* which stays open */
+    trial->api = d->api;
+    trial->options = d->options;
+    memcpy(trial->name, d->name, sizeof(d->name));
+    memcpy(trial->isa, d->isa, sizeof(d->isa));
+    memcpy(trial->attributes, d->attributes, sizeof(d->attributes));
+    trial->index = d->index;
+    trial->handle = d->handle;
+    r = fg__gpu_check(trial, d->api.context_create(&trial->context, 0, d->handle), "a context");
+    if (r == FG_OK) {
+        trial->own_context = true;
+        fg__gpu_leave(trial); /* it was entered */
+        r = fg__gpu_furnish(trial, d->image, d->image != NULL);
+    } else trial->context = NULL;
+    if (r == FG_OK) return trial;
+    fg__gpu_close((fg_device *)(void *)trial);
+    return NULL;
+}
+
+static void fg__gpu_trial_close(fg__gpu_device *d, fg__gpu_device *trial) {
+    if (trial && trial != d) fg__gpu_close((fg_device *)(void *)trial);
+}
+
+/* Tries the kernels of a type in a trial, which is there from the first of them on, and is given up where it was lost. */
+static fg_result fg__gpu_prove_in(fg__gpu_device *d, fg__gpu_device **trial, fg_type type, const int *kernels, bool *holds) {
+    float *values = (float *)fg__malloc(&d->env, FG__GPU_PROOF_N * FG__GPU_PROOF_K, sizeof(float));
+    fg__gpu_device *t = *trial ? *trial : fg__gpu_trial_open(d);
+    fg_result r = values && t ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+    int i;
+    *trial = t;
+    if (r == FG_OK && t != d) r = fg__gpu_enter(t);
+    if (r == FG_OK) {
+        for (i = 0; i < 2 && r == FG_OK && *holds; i++)
+            if (kernels[i] >= 0) r = fg__gpu_prove_kernel(t, type, kernels[i], values, holds);
+        if (t != d) fg__gpu_leave(t);
+    }
+    fg__free(&d->env, values);
+    if (t && t != d && (t->lost || r != FG_OK)) {
+        fg__gpu_trial_close(d, t);
+        *trial = NULL;
+    }
+    return r;
+}
+
 /* Tries the kernels of a type of weights, once. Code without them, for any device, has none to try. */
-static void fg__gpu_prove(fg__gpu_device *d, fg_type type) {
-    int kernels[2], i;
+static void fg__gpu_prove(fg__gpu_device *d, fg__gpu_device **trial, fg_type type) {
+    int kernels[2];
     uint32_t bit = (uint32_t)1 << fg_gpu_type_index((int)type);
-    float *values;
     void *function;
     bool holds = true;
-    fg_result r = FG_OK;
+    fg_result r;
     kernels[0] = fg__gpu_special_kernel(d, type, 65535);
     kernels[1] = fg__gpu_special_kernel(d, type, 9);
     if (kernels[0] < 0 || (d->special_tried & bit)) return;
     d->special_tried |= bit;
     if (fg__gpu_function(d, kernels[0], &function) != FG_OK) return;
-    values = (float *)fg__malloc(&d->env, FG__GPU_PROOF_N * FG__GPU_PROOF_K, sizeof(float));
-    if (!values) r = FG_ERROR_OUT_OF_MEMORY;
-    for (i = 0; i < 2 && r == FG_OK && holds; i++)
-        if (kernels[i] >= 0) r = fg__gpu_prove_kernel(d, type, kernels[i], values, &holds);
-    fg__free(&d->env, values);
+    r = fg__gpu_prove_in(d, trial, type, kernels, &holds);
     if (r == FG_OK && holds) d->special_ready |= bit;
     else
         fg__log(&d->env, FG_LOG_WARNING, "products of %s weights by %s %s on %s: they are done without", fg_type_name(type),
@@ -145,6 +194,7 @@ static void fg__gpu_prove(fg__gpu_device *d, fg_type type) {
 /* Tries what a plan may use. The device was entered. */
 static void fg__gpu_special_open(fg__gpu_plan *plan) {
     fg__gpu_device *d = plan->device;
+    fg__gpu_device *trial = NULL;
     const fg_graph *graph = plan->graph;
     int i;
     if (d->options.plain_products || fg_gpu_product_for(graph->max_tokens, d->options.invariant) < FG_GPU_GEMM16)
@@ -152,7 +202,8 @@ static void fg__gpu_special_open(fg__gpu_plan *plan) {
     if (!d->loader.driver->is_hip && fg_gpu_product_for(graph->max_tokens, 0) != FG_GPU_GEMM128) return;
     for (i = 0; i < graph->n_ops; i++)
         if (graph->ops[i].type == FG_OP_GEMM && !d->lost)
-            fg__gpu_prove(d, fg__gpu_weight_of(plan, graph->ops[i].weight)->type);
+            fg__gpu_prove(d, &trial, fg__gpu_weight_of(plan, graph->ops[i].weight)->type);
+    fg__gpu_trial_close(d, trial);
 }
 
 #endif /* FG_GPU_SPECIAL_H */

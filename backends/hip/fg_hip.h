@@ -60,7 +60,7 @@ enum { FG__HIP_IMAGES = 0 };
 /* In the order of fg__gpu_api; NULL: HIP has none. */
 static const char *const fg__hip_names[FG__GPU_FUNCTIONS] = {
     "hipInit", "hipDriverGetVersion", "hipGetDeviceCount", "hipDeviceGet", "hipDeviceGetName", "hipDeviceGetAttribute", "hipDeviceTotalMem",
-    NULL, NULL, NULL, NULL, "hipGetDevice", "hipSetDevice", "hipGetDevicePropertiesR0600",
+    NULL, NULL, NULL, NULL, NULL, NULL, "hipGetDevice", "hipSetDevice", "hipGetDevicePropertiesR0600",
     "hipMemGetInfo", "hipMalloc", "hipFree", "hipHostMalloc", "hipHostFree", "hipMemcpyHtoDAsync", "hipMemcpyDtoHAsync",
     "hipMemcpyDtoDAsync", "hipMemsetD8Async", "hipStreamCreateWithFlags", "hipStreamDestroy", "hipStreamSynchronize", "hipStreamWaitEvent",
     "hipEventCreateWithFlags", "hipEventDestroy", "hipEventRecord", "hipEventSynchronize", "hipModuleLoadData", "hipModuleUnload",
@@ -94,7 +94,7 @@ const fg_backend *fg_backend_hip(void) {
         fg__gpu_alloc, fg__gpu_free, fg__gpu_write, fg__gpu_read,
         fg__gpu_pack, fg__gpu_unpack, fg__gpu_prepare, fg__gpu_release,
         fg__gpu_submit, fg__gpu_wait, fg__gpu_copy_blocks, fg__gpu_profile,
-        fg__gpu_swap_blocks, fg__gpu_read_logits, fg__gpu_copy_slot, NULL,
+        fg__gpu_swap_blocks, fg__gpu_read_logits, fg__gpu_copy_slot, NULL, fg__gpu_stage_slot,
     };
     return &backend;
 }

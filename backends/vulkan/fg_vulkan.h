@@ -23,7 +23,13 @@
    CPU's; else the next lower way does the work, and the log says so.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
-   kernels; attention's do so with cooperative matrices alone. */
+   kernels; attention's do so with cooperative matrices alone. fg_vulkan_options.invariant gives a request the same bits alone and in any
+   batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows then add in the order of those
+   of many, and attention does without cooperative matrices. That costs most where rows are few. It holds while a layer's keys (and its
+   values) are within what the device sees of a buffer at once (maxStorageBufferRange); beyond it the log says that it does not.
+
+   Attention of up to 8 queries of a sequence is cut at multiples of 512 positions, so that a long context keeps a whole card busy; longer
+   chunks of prompts add in the same order. Which is done where does not show in results. */
 
 #ifndef FG_VULKAN_H
 #define FG_VULKAN_H
@@ -50,6 +56,7 @@ typedef struct fg_vulkan_options {
     size_t max_buffer_bytes; /* no kernel sees more of a buffer at once; 0: the device's limit */
     /* vkGetInstanceProcAddr of another loader; NULL: that of the system */
     fg_vulkan_fn (*get_instance_proc_addr)(void *instance, const char *name);
+    bool invariant;          /* a request's bits do not depend on what runs beside it; slower with few rows */
     uint32_t off;            /* FG_VULKAN_...: not used */
     uint32_t force;          /* FG_VULKAN_...: used where the device has them, though it emulates them; their test decides still */
 } fg_vulkan_options;
@@ -625,6 +632,7 @@ typedef struct fg__vk_device {
     uint64_t max_allocation;
     size_t max_range;
     int subgroup, memory_types[FG__VK_KINDS];
+    bool narrow;    /* with options.invariant: products of few rows have kernels of their own, whose bits are those of many */
     uint32_t rungs; /* FG_VULKAN_...: in use */
     fg__vk_matrix_shape shape;
     fg__vk_chunk *chunks;
@@ -1631,6 +1639,7 @@ typedef struct fg__vk_push {
 
 enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8, FG__VK_HAS_EARLIER = 16, FG__VK_HAS_LATER = 32 };
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
+enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
 enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
@@ -1652,8 +1661,22 @@ typedef struct fg__vk_prepared {
     bool per_row;
 } fg__vk_prepared;
 
+/* Attention of a group over long contexts. Where a sequence has few queries in a pass (at most FG__VK_SPLIT_QUERIES), each becomes items:
+   its positions between two multiples of FG__VK_SPLIT, a workgroup for each KV head, whose parts are folded afterwards. Workgroups that
+   have all positions of a query fold at the same places in the same order, so that which sequences are cut into items does not show in
+   results: that is a matter of speed and of the room for parts. */
+typedef struct fg__vk_cuts {
+    int at;            /* in the batch block: the numbers of items and of merges, then of each sequence whether it is items */
+    int items_at;      /* there: of an item its token, and after how many multiples of FG__VK_SPLIT it begins */
+    int merges_at;     /* there: of a query's merge its token, its first item, the number of those */
+    int most;          /* items that there is room for */
+    int least, n_items; /* of the pass that is submitted: a query of fewer items stays whole; all items */
+} fg__vk_cuts;
+
+enum { FG__VK_WHOLE, FG__VK_ITEMS, FG__VK_MERGES }; /* steps of ATTENTION */
+
 /* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results, then
-   rows as bytes and as halves, then what attention keeps between pieces of a KV pool. */
+   rows as bytes and as halves, then what attention keeps between pieces of a KV pool, two of sampling, parts of attention. */
 typedef struct fg__vk_use {
     int resource;
     bool writes;
@@ -1663,6 +1686,7 @@ enum { FG__VK_MAX_USES = 8 };
 
 typedef struct fg__vk_step {
     int op, kind;       /* fg_op_type; FG_OP_COUNT: rows are made bytes or halves */
+    int part;           /* ATTENTION: FG__VK_WHOLE, _ITEMS, _MERGES */
     int pipelines[3];   /* for one row, few rows and many; or the same */
     int least, most;    /* rows for which it is needed */
     uint64_t set;
@@ -1681,9 +1705,9 @@ typedef struct fg__vk_layer {
 
 enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
 
-/* The commands of a range of ops. */
+/* The commands of a range of ops, in passes of so many items of attention (as a bucket). */
 typedef struct fg__vk_commands {
-    int first, end;
+    int first, end, items;
     void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with draws (1) or not */
 } fg__vk_commands;
 
@@ -1710,7 +1734,9 @@ typedef struct fg__vk_plan {
     unsigned n_submitted, n_waited; /* the difference is in flight */
     fg__vk_step feed;               /* tokens that the pass before made, in their places */
     fg__vk_prepared prepared[FG__VK_MODES];
+    fg__vk_cuts cuts[FG_MAX_GROUPS];
     size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
+    size_t parts_at, parts_bytes, part_states_at, part_states_bytes; /* of items, there too */
     int tokens_at, feed_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
     fg__vk_commands *commands; /* of each range that came */
@@ -1779,6 +1805,7 @@ static size_t fg__vk_prepared_words(int mode, int k) {
 
 /* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, _HALF, _MATRIX, or 0. */
 static uint32_t fg__vk_rung_of(const fg__vk_device *d, fg_type type, bool many) {
+    many = many || d->options.invariant;
     if (many && (d->rungs & FG_VULKAN_MATRIX) && type != FG_TYPE_F32) return FG_VULKAN_MATRIX;
     if ((d->rungs & FG_VULKAN_DOT) && !fg__vk_is_float(type)) return FG_VULKAN_DOT;
     if (many && (d->rungs & FG_VULKAN_HALF) && type != FG_TYPE_F32) return FG_VULKAN_HALF;
@@ -1812,6 +1839,31 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
     return used;
 }
 
+/* Room for the parts of attention's items: as many as all sequences have at their longest, within FG__VK_SPLIT_BYTES or what one needs. */
+static size_t fg__vk_lay_items(fg__vk_plan *plan, size_t used) {
+    const fg_graph *graph = plan->graph;
+    int64_t context, seqs = FG__MIN(graph->max_seqs, graph->max_tokens);
+    int i;
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_op *op = &graph->ops[i];
+        const fg_group *group = &graph->groups[FG__MAX(op->group, 0)];
+        int64_t row = (int64_t)op->n_head * op->head_dim * 4, states = (int64_t)op->n_head * 8, pieces, most;
+        if (op->type != FG_OP_ATTENTION) continue;
+        context = (int64_t)graph->max_blocks_per_seq * group->block_tokens;
+        pieces = (context + FG__VK_SPLIT - 1) / FG__VK_SPLIT;
+        if (group->window > 0) pieces = FG__MIN(pieces, group->window / FG__VK_SPLIT + 2);
+        if (pieces < 2) continue;
+        most = FG__MIN(seqs * pieces, FG__MAX(pieces, FG__VK_SPLIT_BYTES / (row + states)));
+        most = FG__MIN(FG__MIN(most, 65535), (int64_t)(plan->device->max_range / (size_t)row));
+        plan->cuts[op->group].most = FG__MAX(plan->cuts[op->group].most, (int)most);
+        plan->parts_bytes = FG__MAX(plan->parts_bytes, (size_t)(most * row));
+        plan->part_states_bytes = FG__MAX(plan->part_states_bytes, (size_t)(most * states));
+    }
+    plan->parts_at = used;
+    plan->part_states_at = used + fg__round_up(plan->parts_bytes, FG__VK_ALIGN);
+    return plan->part_states_at + fg__round_up(plan->part_states_bytes, FG__VK_ALIGN);
+}
+
 /* Cuts slots into parts and lays those out. */
 static void fg__vk_lay_slots(fg__vk_plan *plan) {
     const fg_graph *graph = plan->graph;
@@ -1839,7 +1891,7 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
         if (graph->ops[i].type == FG_OP_ATTENTION && plan->n_pieces[graph->ops[i].group] > 1)
             plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
     }
-    plan->slots_bytes = used + fg__round_up(plan->state_bytes, FG__VK_ALIGN);
+    plan->slots_bytes = fg__vk_lay_items(plan, used + fg__round_up(plan->state_bytes, FG__VK_ALIGN));
 }
 
 /* ---- The batch block. ---- */
@@ -1857,6 +1909,9 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
     for (g = 0; g < graph->n_groups; g++) {
         plan->slots_at[g] = at, at += graph->max_tokens;
         plan->tables_at[g] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
+        plan->cuts[g].at = at, at += 2 + (plan->cuts[g].most ? graph->max_seqs : 0);
+        plan->cuts[g].items_at = at, at += 2 * plan->cuts[g].most;
+        plan->cuts[g].merges_at = at, at += 3 * plan->cuts[g].most;
     }
     plan->batch_words = (size_t)at;
 }
@@ -1866,7 +1921,7 @@ typedef struct fg__vk_parcel {
     const fg__vk_plan *plan;
     const fg__vk_range *from; /* of the host */
     int n;
-    fg__vk_copy copies[8 + 2 * FG_MAX_GROUPS];
+    fg__vk_copy copies[8 + 5 * FG_MAX_GROUPS];
 } fg__vk_parcel;
 
 /* Room for n words of the block from word `at` on. */
@@ -1882,6 +1937,71 @@ static int32_t *fg__vk_parcel_room(fg__vk_parcel *p, int at, size_t n) {
 static void fg__vk_parcel_add(fg__vk_parcel *p, int at, const void *words, size_t n) {
     int32_t *to = fg__vk_parcel_room(p, at, n);
     if (n) memcpy(to, words, n * 4);
+}
+
+/* The piece of a context in which the first position is that query number i of a sequence sees, and how many pieces it sees. */
+static int fg__vk_pieces_of(const fg__vk_plan *plan, const fg_batch *batch, int g, int s, int i, int *first) {
+    int position = batch->kv_len[s] - (batch->cu_q[s + 1] - batch->cu_q[s]) + i, window = plan->graph->groups[g].window;
+    *first = window > 0 && position >= window ? (position - window + 1) / FG__VK_SPLIT : 0;
+    return position / FG__VK_SPLIT - *first + 1;
+}
+
+/* The items of a sequence; 0: its queries stay whole. */
+static int fg__vk_items_of(const fg__vk_plan *plan, const fg_batch *batch, int g, int s, int least) {
+    int n = batch->cu_q[s + 1] - batch->cu_q[s], longest = 0, items = 0, first, i;
+    if (n > FG__VK_SPLIT_QUERIES || batch->kv_len[s] <= FG__VK_SPLIT) return 0;
+    for (i = 0; i < n; i++) {
+        int pieces = fg__vk_pieces_of(plan, batch, g, s, i, &first);
+        longest = FG__MAX(longest, pieces);
+        items += pieces;
+    }
+    return longest < least ? 0 : items;
+}
+
+/* Chooses the sequences of a pass that become items: where there is no room for all, those with the longest contexts. Returns the largest
+   group's number of items. */
+static int fg__vk_choose_items(fg__vk_plan *plan, const fg_batch *batch) {
+    int g, s, largest = 0;
+    for (g = 0; g < plan->graph->n_groups; g++) {
+        fg__vk_cuts *cuts = &plan->cuts[g];
+        int64_t n = 0;
+        cuts->n_items = 0;
+        if (cuts->most == 0) continue;
+        for (cuts->least = 2; cuts->least < 1 << 24; cuts->least += cuts->least / 2) {
+            for (n = 0, s = 0; s < batch->n_seqs; s++) n += fg__vk_items_of(plan, batch, g, s, cuts->least);
+            if (n <= cuts->most) break;
+        }
+        cuts->n_items = (int)n;
+        largest = FG__MAX(largest, cuts->n_items);
+    }
+    return largest;
+}
+
+static void fg__vk_fill_items(fg__vk_parcel *p, const fg_batch *batch, int g) {
+    const fg__vk_plan *plan = p->plan;
+    const fg__vk_cuts *cuts = &plan->cuts[g];
+    int32_t *counts = fg__vk_parcel_room(p, cuts->at, 2 + (size_t)(cuts->n_items ? batch->n_seqs : 0)), *items, *merges;
+    int s, t, i, first, n_items = 0, n_merges = 0;
+    counts[0] = counts[1] = 0;
+    if (!cuts->n_items) return;
+    items = fg__vk_parcel_room(p, cuts->items_at, 2 * (size_t)cuts->n_items);
+    merges = (int32_t *)(void *)(p->from->chunk->mapped + p->from->offset + (size_t)cuts->merges_at * 4);
+    for (s = 0; s < batch->n_seqs; s++) {
+        counts[2 + s] = fg__vk_items_of(plan, batch, g, s, cuts->least) > 0;
+        for (t = batch->cu_q[s]; t < batch->cu_q[s + 1] && counts[2 + s]; t++, n_merges++) {
+            int pieces = fg__vk_pieces_of(plan, batch, g, s, t - batch->cu_q[s], &first);
+            merges[3 * n_merges] = t;
+            merges[3 * n_merges + 1] = n_items;
+            merges[3 * n_merges + 2] = pieces;
+            for (i = 0; i < pieces; i++, n_items++) {
+                items[2 * n_items] = t;
+                items[2 * n_items + 1] = first + i;
+            }
+        }
+    }
+    counts[0] = n_items;
+    counts[1] = n_merges;
+    fg__vk_parcel_room(p, cuts->merges_at, 3 * (size_t)n_merges);
 }
 
 static void fg__vk_fill_batch(fg__vk_parcel *p, const fg_batch *batch) {
@@ -1907,6 +2027,7 @@ static void fg__vk_fill_batch(fg__vk_parcel *p, const fg_batch *batch) {
     for (g = 0; g < plan->graph->n_groups; g++) {
         fg__vk_parcel_add(p, plan->slots_at[g], batch->slots[g], n);
         fg__vk_parcel_add(p, plan->tables_at[g], batch->tables[g], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq);
+        fg__vk_fill_items(p, batch, g);
     }
 }
 
@@ -2250,26 +2371,44 @@ static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
     }
 }
 
+/* Products by tiles: rows of the weight and of src for which an invocation has sums, then the rows of src of a tile. which: as
+   fg__vk_step.pipelines; of few rows there are such with options.invariant alone. */
+static void fg__vk_tile_of(const fg__vk_device *d, int shader, int which, int tile[3]) {
+    int threads = shader == FG__VK_SHADER_GEMM ? 64 : 128;
+    tile[0] = tile[1] = shader == FG__VK_SHADER_GEMM ? 8 : 4;
+    if (which < 2 && d->narrow && shader != FG__VK_SHADER_GEMM_MATRIX) {
+        tile[0] = 1;
+        tile[1] = which == 0 ? 1 : FG__VK_FEW_ROWS * 64 / threads;
+    }
+    tile[2] = threads * tile[0] / 64 * tile[1];
+}
+
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
 static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[3]) {
     const fg_op *op = &plan->graph->ops[index];
     fg__vk_device *d = plan->device;
     fg_type type = fg__vk_weight_of(plan, op->weight)->type;
     uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
-    int gemv = few ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, gemm = FG__VK_SHADER_GEMM;
+    int gemv = few ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, gemm = FG__VK_SHADER_GEMM, i, tile[3];
     int ragged = fg__vk_is_float(type) && op->k % 8, ragged_tile = fg__vk_is_float(type) && op->k % 32;
+    bool invariant = d->options.invariant;
     fg_result r = FG_OK;
     if (many == FG_VULKAN_DOT) gemm = FG__VK_SHADER_GEMM_DOT;
     if (many == FG_VULKAN_HALF) gemm = FG__VK_SHADER_GEMM_HALF;
     if (many == FG_VULKAN_MATRIX) gemm = FG__VK_SHADER_GEMM_MATRIX;
-    pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
-    pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
-    pipelines[2] = gemm == FG__VK_SHADER_GEMM_MATRIX
-                       ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
-                       : fg__vk_pipeline_find(d, gemm, (int)type, 0, 0, gemm == FG__VK_SHADER_GEMM && ragged_tile);
-    if (few) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
+    if (!invariant) {
+        pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
+        pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
+    }
+    for (i = invariant ? 0 : 2; i < 3; i++) {
+        fg__vk_tile_of(d, gemm, i, tile);
+        pipelines[i] = gemm == FG__VK_SHADER_GEMM_MATRIX
+                           ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
+                           : fg__vk_pipeline_find(d, gemm, (int)type, tile[0], tile[1], gemm == FG__VK_SHADER_GEMM && ragged_tile);
+    }
+    if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
     if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
-        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, FG__VK_FEW_ROWS + 1, INT_MAX);
+        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, invariant ? 0 : FG__VK_FEW_ROWS + 1, INT_MAX);
     return r;
 }
 
@@ -2307,7 +2446,7 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
 
 /* Bytes of shared memory of an attention kernel; see shaders/attention*.comp. */
 static size_t fg__vk_attention_bytes(int shader, int head_dim, int rows) {
-    size_t r = (size_t)rows, n = (size_t)head_dim, all = 4 * (64 + 10 * r); /* what attention.glsl has */
+    size_t r = (size_t)rows, n = (size_t)head_dim, all = 4 * (64 + 12 * r); /* what attention.glsl has */
     if (shader == FG__VK_SHADER_ATTENTION_MATRIX)
         return all + 2 * r * (fg__round_up(n, 32) + 8) + 2 * 64 * 40 + 4 * 64 * r + 2 * 72 * r;
     if (shader == FG__VK_SHADER_ATTENTION_HALF) return all + 2 * fg__round_up(n, 8) * r + 6 * 64 * (r + 4);
@@ -2328,12 +2467,13 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
     bool halves = type == FG_TYPE_F16 || type == FG_TYPE_Q8_0;
     int i;
     for (i = 0; i < 3; i++) {
-        int shader = halves && (d->rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = 0;
-        int rows = 1, most = i == 2 ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
+        bool items = step->part == FG__VK_ITEMS, many = i == 2 && !items, matrix = many && !d->options.invariant;
+        int shader = halves && (d->rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = items;
+        int rows = 1, most = many ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
         while (rows < most) rows *= 2;
         while (rows > 1 && !fg__vk_tile_fits(d, shader, op->head_dim, rows)) rows /= 2;
         if (tall > (int)m->m && !fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) tall /= 2;
-        if (i == 2 && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
+        if (matrix && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
             fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
             shader = FG__VK_SHADER_ATTENTION_MATRIX;
             rows = tall;
@@ -2347,6 +2487,16 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
 /* Blocks of a layer from `piece * piece_blocks` on. */
 static fg__vk_layer *fg__vk_layer_piece(const fg__vk_plan *plan, int group, int layer, int piece) {
     return &plan->layers[plan->piece_of[group] + layer * plan->n_pieces[group] + piece];
+}
+
+/* Binds what items leave for their merges. */
+static void fg__vk_bind_parts(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_buffer_range *parts, fg__vk_buffer_range *states) {
+    parts->buffer = states->buffer = plan->memory.chunk->buffer;
+    parts->offset = plan->memory.offset + plan->parts_at;
+    parts->bytes = plan->parts_bytes;
+    states->offset = plan->memory.offset + plan->part_states_at;
+    states->bytes = plan->part_states_bytes;
+    fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 4 + FG__VK_MODES, step->part == FG__VK_ITEMS);
 }
 
 /* ROPE_KV and ATTENTION over one piece of the layer's blocks. */
@@ -2379,7 +2529,14 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     fg__vk_bind_slot(plan, step, &b->at[2], op->src, op->src_col, q, rope, &p->src_col, &p->src_stride);
     if (!rope) {
         fg__vk_choose_attention(plan, step);
+        p->slots_at = plan->cuts[op->group].at;
+        p->rows_at = plan->cuts[op->group].items_at;
+        if (step->part == FG__VK_ITEMS) {
+            fg__vk_bind_parts(plan, step, &b->at[3], &b->at[4]);
+            return;
+        }
         fg__vk_bind_slot(plan, step, &b->at[3], op->dst, op->dst_col, q, true, &p->dst_col, &p->dst_stride);
+        b->at[4] = b->at[3]; /* not used, but a kernel's writes are seen by what binds the same */
         if (plan->n_pieces[op->group] == 1) return;
         b->at[4].buffer = plan->memory.chunk->buffer;
         b->at[4].offset = plan->memory.offset + plan->state_at;
@@ -2409,7 +2566,27 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
     }
 }
 
-static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index) {
+static fg_result fg__vk_plan_merges(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = fg__vk_add_step(plan, index, false);
+    fg__vk_push *p = &step->push;
+    int width = op->n_head * op->head_dim;
+    fg__vk_bindings b;
+    memset(&b, 0, sizeof(b));
+    step->part = FG__VK_MERGES;
+    step->groups = (width + 63) / 64;
+    p->n_head = op->n_head;
+    p->head_dim = op->head_dim;
+    p->slots_at = plan->cuts[op->group].at;
+    p->rows_at = plan->cuts[op->group].merges_at;
+    fg__vk_bind_parts(plan, step, &b.at[2], &b.at[4]);
+    fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, width, true, &p->dst_col, &p->dst_stride);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_ATTENTION_MERGE, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* ROPE_KV, or ATTENTION of whole queries or of items, over each piece of the KV pool. */
+static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index, int part) {
     const fg_op *op = &plan->graph->ops[index];
     fg_result r = FG_OK;
     int i;
@@ -2417,6 +2594,7 @@ static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index) {
         fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
         fg__vk_bindings b;
         memset(&b, 0, sizeof(b));
+        step->part = part;
         fg__vk_plan_heads(plan, step, &b, i);
         r = fg__vk_end_step(plan, step, &b);
     }
@@ -2524,8 +2702,12 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
         else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
-            r = fg__vk_plan_pieces(plan, i);
+            r = fg__vk_plan_pieces(plan, i, FG__VK_WHOLE);
         else r = fg__vk_plan_rest(plan, i);
+        if (r == FG_OK && graph->ops[i].type == FG_OP_ATTENTION && plan->cuts[graph->ops[i].group].most > 0) {
+            r = fg__vk_plan_pieces(plan, i, FG__VK_ITEMS);
+            if (r == FG_OK) r = fg__vk_plan_merges(plan, i);
+        }
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, true);
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, false);
         fg__vk_forget_rows(plan, &graph->ops[i]);
@@ -2548,14 +2730,15 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     int which = rows == 1 ? 0 : rows <= FG__VK_FEW_ROWS ? 1 : 2, across = step->groups, down = rows;
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
-        int at_once = FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
-        int tile = d->pipelines[step->pipelines[2]].shader == FG__VK_SHADER_GEMM ? 64 : 32; /* rows of src */
-        if (which == 2) at_once = 64;
+        bool tiles = which == 2 || d->options.invariant;
+        int at_once = tiles ? 64 : FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS), tile[3];
+        fg__vk_tile_of(d, d->pipelines[step->pipelines[2]].shader, which, tile);
+        if (!tiles) tile[2] = which == 0 ? 1 : FG__VK_GEMV_COLS;
         across = (step->push.rows + at_once - 1) / at_once;
-        if (which < 2) across = (int)FG__MIN((uint32_t)across, most);
-        down = which == 0 ? 1 : which == 1 ? (rows + FG__VK_GEMV_COLS - 1) / FG__VK_GEMV_COLS : (rows + tile - 1) / tile;
+        if (!tiles) across = (int)FG__MIN((uint32_t)across, most);
+        down = (rows + tile[2] - 1) / tile[2];
     }
-    if (step->kind == FG_OP_ATTENTION) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
+    if (step->kind == FG_OP_ATTENTION && step->part != FG__VK_MERGES) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
     if (d->rungs & FG_VULKAN_PUSH) {
         fg__vk_write_info writes[FG__VK_BINDINGS];
@@ -2566,24 +2749,30 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, 1);
 }
 
-/* The commands of a pass of up to `tokens` tokens and `rows` rows that need logits. Kernels leave what is beyond the pass's
+/* Workgroups down of a step; 0: it does nothing in such passes. */
+static int fg__vk_down(const fg__vk_plan *plan, const fg__vk_step *step, int tokens, int rows, int items) {
+    if (step->kind != FG_OP_ATTENTION || step->part == FG__VK_WHOLE) return step->per_row ? rows : tokens;
+    items = FG__MIN(items, plan->cuts[plan->graph->ops[step->op].group].most);
+    return step->part == FG__VK_ITEMS ? items : FG__MIN(items, tokens);
+}
+
+/* The commands of a pass of up to `tokens` tokens, `rows` rows that need logits, and `items` of attention. Kernels leave what is beyond the pass's
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
-static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, int first, int end, int tokens, int rows,
-                               bool draws) {
+static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, const fg__vk_commands *range, int tokens, int rows, bool draws) {
     fg__vk_device *d = plan->device;
-    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 4 + FG__VK_MODES;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 5 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
     uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg_result r;
-    int i, j;
+    int items = range->items ? 1 << (range->items - 1) : 0, i, j;
     if (!used) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__vk_begin(d, commands, 4 /* may be in flight twice */)) == FG_OK) {
         /* after the pass before, and copies between blocks */
         fg__vk_barrier(d, commands, ends, writes, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
         for (i = 0; i < plan->n_steps; i++) {
             const fg__vk_step *step = &plan->steps[i];
-            int n = step->per_row ? rows : tokens;
-            if (step->op < first || step->op >= end || n == 0 || n < step->least || n > step->most || (step->draws && !draws)) continue;
+            int n = fg__vk_down(plan, step, tokens, rows, items);
+            if (step->op < range->first || step->op >= range->end || n == 0 || n < step->least || n > step->most || (step->draws && !draws)) continue;
             if (fg__vk_must_wait(step, used)) {
                 fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
                 memset(used, 0, n_resources);
@@ -2606,16 +2795,17 @@ static int fg__vk_bucket(int n) {
 }
 
 /* Where the commands of a range of ops are kept; NULL: out of memory. */
-static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end) {
+static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end, int items) {
     void *array = plan->commands;
     size_t i;
     for (i = 0; i < plan->n_commands; i++)
-        if (plan->commands[i].first == first && plan->commands[i].end == end) return &plan->commands[i];
+        if (plan->commands[i].first == first && plan->commands[i].end == end && plan->commands[i].items == items) return &plan->commands[i];
     if (!fg__reserve(&plan->device->env, &array, &plan->commands_capacity, plan->n_commands + 1, sizeof(fg__vk_commands))) return NULL;
     plan->commands = (fg__vk_commands *)array;
     memset(&plan->commands[plan->n_commands], 0, sizeof(fg__vk_commands));
     plan->commands[plan->n_commands].first = first;
     plan->commands[plan->n_commands].end = end;
+    plan->commands[plan->n_commands].items = items;
     return &plan->commands[plan->n_commands++];
 }
 
@@ -2623,7 +2813,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     fg__vk_device *d = plan->device;
     int t = fg__vk_bucket(batch->n_tokens), n = fg__vk_bucket(batch->n_rows);
     int first = batch->first_op, end = batch->n_ops ? first + batch->n_ops : plan->graph->n_ops;
-    fg__vk_commands *range = fg__vk_range_of(plan, first, end);
+    fg__vk_commands *range = fg__vk_range_of(plan, first, end, fg__vk_bucket(fg__vk_choose_items(plan, batch)));
     fg__vk_command_info info;
     fg_result r;
     void *commands = NULL, **place;
@@ -2638,7 +2828,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, vo
     if ((r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &commands), "a command buffer")) != FG_OK)
         return r;
     t = FG__MIN(1 << (t - 1), plan->graph->max_tokens);
-    r = fg__vk_record(plan, commands, first, end, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->draws != NULL);
+    r = fg__vk_record(plan, commands, range, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
     return r;
 }
@@ -2762,7 +2952,7 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
         plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
         if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
         if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
-            plan->max_steps += plan->n_pieces[graph->ops[i].group];
+            plan->max_steps += 2 * plan->n_pieces[graph->ops[i].group]; /* whole queries, and items */
     }
     memory->activations = plan->slots_bytes + (1 + FG__VK_TURNS) * (plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result)) +
                           2 * FG__VK_TURNS * fg__vk_logits_bytes(plan);
@@ -2776,6 +2966,7 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_device *d = plan->device;
     fg_memory counted;
     fg_result r;
+    int g;
     plan->slots = (fg__vk_slot *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(fg__vk_slot));
     if (!plan->slots) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__vk_check_graph(plan, measure)) != FG_OK) return r;
@@ -2784,6 +2975,10 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_count(plan, measure, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;
+    for (g = 0; g < graph->n_groups; g++)
+        if (d->options.invariant && plan->n_pieces[g] > 1)
+            fg__log(&d->env, FG_LOG_WARNING, "%s sees a layer's KV cache in %d pieces: bits depend on which blocks a request has; use fewer kv_tokens",
+                    d->properties.name, plan->n_pieces[g]);
     plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_kv, sizeof(fg__vk_layer));
     plan->steps = (fg__vk_step *)fg__calloc(&d->env, (size_t)plan->max_steps, sizeof(fg__vk_step));
     if (!plan->layers || !plan->steps) return FG_ERROR_OUT_OF_MEMORY;
@@ -3044,7 +3239,7 @@ static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
    Opening: a small product proves each rung
    ================================================================================================ */
 
-enum { FG__VK_TRIAL_K = 96, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33 };
+enum { FG__VK_TRIAL_K = 96, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33, FG__VK_TRIAL_KEPT = 3 };
 
 /* dst[rows, N] = src[rows, K] . weight^T as a graph, and what it is on this thread. */
 typedef struct fg__vk_trial {
@@ -3054,8 +3249,11 @@ typedef struct fg__vk_trial {
     fg_weight *weights[2];
     fg_graph graph;
     fg_plan *plan;
-    int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are 0, 1, ... */
+    int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are ..., 1, 0 */
     float src[FG__VK_TRIAL_ROWS * FG__VK_TRIAL_K], row[FG__VK_TRIAL_K];
+    float kept[FG__VK_TRIAL_KEPT * FG__VK_TRIAL_N]; /* the first rows of the pass before */
+    int n_kept;
+    bool differs; /* from those in another pass */
     uint8_t weight[FG__VK_TRIAL_N * FG__VK_TRIAL_K * 4];
 } fg__vk_trial;
 
@@ -3127,7 +3325,7 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     fg_result r;
     int i, j, row;
     memset(&batch, 0, sizeof(batch));
-    for (i = 0; i < m; i++) t->numbers[i] = i;
+    for (i = 0; i < m; i++) t->numbers[i] = m - 1 - i; /* a row has another place in every pass */
     t->ends[1] = batch.n_tokens = batch.n_rows = m;
     batch.n_seqs = 1;
     batch.tokens = batch.positions = batch.rows = t->numbers;
@@ -3136,6 +3334,9 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     batch.want_logits = true;
     if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
     if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK) return r;
+    if (memcmp(t->kept, output.logits, sizeof(float) * (size_t)t->n_kept * FG__VK_TRIAL_N) != 0) t->differs = true;
+    t->n_kept = FG__MIN(m, FG__VK_TRIAL_KEPT);
+    memcpy(t->kept, output.logits, sizeof(float) * (size_t)t->n_kept * FG__VK_TRIAL_N);
     for (j = 0; j < FG__VK_TRIAL_N; j++) {
         const fg_tensor *tensor = &t->tensors[1];
         fg__dequantize_row(tensor->type, t->weight + (int64_t)j * fg_type_bytes(tensor->type, FG__VK_TRIAL_K), t->row, FG__VK_TRIAL_K);
@@ -3154,8 +3355,8 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     return FG_OK;
 }
 
-/* The largest error of products of one row, of few and of many. */
-static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
+/* The largest error of products of one row, of few and of many, and whether a row's bits differ between them. */
+static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error, bool *differs) {
     fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
     fg_result r;
@@ -3169,6 +3370,7 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error) {
     if (r == FG_OK) r = fg__vk_trial_run(d, t, 1, error);
     if (r == FG_OK) r = fg__vk_trial_run(d, t, 3, error);
     if (r == FG_OK) r = fg__vk_trial_run(d, t, FG__VK_TRIAL_ROWS, error);
+    *differs = t->differs;
     if (t->plan) fg__vk_release(handle, t->plan);
     for (i = 0; i < 2; i++)
         if (t->weights[i]) fg__vk_unpack(handle, t->weights[i]);
@@ -3312,7 +3514,8 @@ static fg_result fg__vk_prove_one(fg__vk_device *d, int index, bool *good) {
     fg_type type = bit == FG_VULKAN_PUSH ? FG_TYPE_F32 : bit == FG_VULKAN_DOT ? FG_TYPE_Q8_0 : FG_TYPE_F16;
     const char *what = "a product";
     double error = 0, most = bit == FG_VULKAN_PUSH ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
-    fg_result r = fg__vk_try(d, type, &error);
+    bool differs;
+    fg_result r = fg__vk_try(d, type, &error, &differs);
     if (r == FG_OK && error <= most && (bit & (FG_VULKAN_HALF | FG_VULKAN_MATRIX))) {
         what = "attention";
         most = 5e-3;
@@ -3364,6 +3567,31 @@ static fg_result fg__vk_prove(fg__vk_device *d) {
     return r;
 }
 
+/* With options.invariant: gives up kernels, and in the end a rung, whose rows have other bits among others. */
+static fg_result fg__vk_prove_invariant(fg__vk_device *d) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_Q8_0};
+    for (;;) {
+        bool differs = false, one;
+        double error;
+        size_t i;
+        for (i = 0; i < FG__COUNT(types); i++) {
+            fg_result r = fg__vk_try(d, types[i], &error, &one);
+            if (r != FG_OK) return r;
+            differs = differs || one;
+        }
+        if (!differs) return FG_OK;
+        if (d->narrow) d->narrow = false;
+        else if (d->rungs & FG_VULKAN_MATRIX) {
+            fg__log(&d->env, FG_LOG_WARNING, "%s: cooperative matrices are not used: a row's bits depend on the others", d->properties.name);
+            d->rungs &= ~(uint32_t)FG_VULKAN_MATRIX;
+            d->narrow = true;
+        } else {
+            return fg__fail(FG_ERROR_UNSUPPORTED, "%s: a product's bits depend on the number of rows, which `invariant` rules out",
+                            d->properties.name);
+        }
+    }
+}
+
 static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     fg_result r;
     if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
@@ -3378,7 +3606,9 @@ static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     if ((r = fg__vk_make_cache(d)) != FG_OK) return r;
     if ((r = fg__vk_make_commands(d)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, FG__VK_STAGING, &d->staging)) != FG_OK) return r;
-    return d->rungs ? fg__vk_prove(d) : FG_OK;
+    d->narrow = d->options.invariant;
+    if (d->rungs && (r = fg__vk_prove(d)) != FG_OK) return r;
+    return d->options.invariant ? fg__vk_prove_invariant(d) : FG_OK;
 }
 
 static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
@@ -3403,7 +3633,7 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
         fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
-        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot, NULL,
+        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot, NULL, NULL,
     };
     return &backend;
 }

@@ -15,13 +15,6 @@ typedef struct bench_mixed {
     double decode_s, piece_s, both_s;
 } bench_mixed;
 
-/* What decides whether the KV cache is better off on the CPU (--kv-device cpu). */
-typedef struct split_model {
-    double gpu_gb_s, cpu_gb_s, link_gb_s;  /* reading memory; between host and device, there and back */
-    double memory, kv_bytes, cross_bytes;  /* of the device; of a token in the cache; of a token's q, k, v and attention, which cross */
-    double weight_bytes, token_s;          /* read by a pass; computing a token's products on the device */
-} split_model;
-
 typedef struct bench {
     const tool_args *args;
     session s;
@@ -34,7 +27,7 @@ typedef struct bench {
     bool dots_are_int8;
     uint64_t random;
     int done, total;     /* runs, for the progress bar */
-    split_model split;   /* of the device and the CPU together; gpu_gb_s 0: there is no other device */
+    split_model split;   /* of the device and the CPU together */
 } bench;
 
 static uint64_t bench_random(uint64_t *state) {
@@ -503,7 +496,7 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
                    b->results[i].tok_s, b->results[i].idle_us, b->results[i].idle_share);
     str_puts(&out, "]");
     if (b->args->mixed) mixed_json(b, &out);
-    if (b->split.gpu_gb_s > 0) split_json(&b->split, &out);
+    if (b->split.n_points) split_json(&b->split, &out);
     str_printf(&out, ", \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n", first->read_gb_s,
                first->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, first->roof_gop_s);
     fwrite(out.data, 1, out.length, stdout);
@@ -532,107 +525,83 @@ static void print_bench_table(const bench *b, const fg_device_caps *caps) {
     printf("\n");
 }
 
-/* Sequences of `context` tokens that fit beside the weights on the device, and the tokens per second that they get there. */
-static double split_alone(const split_model *m, double context, double *sequences) {
-    double n = floor((0.9 * m->memory - m->weight_bytes) / (context * m->kv_bytes)), seconds;
-    *sequences = n < 0 ? 0 : n;
-    if (n < 1) return 0;
-    seconds = m->weight_bytes / (m->gpu_gb_s * 1e9);
-    if (seconds < n * m->token_s) seconds = n * m->token_s;
-    return n / (seconds + n * context * m->kv_bytes / (m->gpu_gb_s * 1e9));
-}
-
-/* With the cache on the CPU a pass is two half-batches that change places: each half of it lasts as long as the slower of reading the
-   weights, or computing, and of reading the cache and crossing over. More sequences than keep both busy bring no more. */
-static double split_together(const split_model *m, double context, double *sequences) {
-    double weights = m->weight_bytes / (m->gpu_gb_s * 1e9);
-    double one = context * m->kv_bytes / (m->cpu_gb_s * 1e9) + m->cross_bytes / (m->link_gb_s * 1e9);
-    double slower = one > m->token_s ? one : m->token_s, n = ceil(weights / slower);
-    *sequences = 2 * (n < 1 ? 1 : n);
-    return 1 / slower;
-}
-
-/* Seconds in which `bytes` go to a device and come back; the best of three. */
-static double split_link_seconds(const fg_backend *backend, fg_device *device, size_t bytes) {
-    void *memory = backend->alloc(device, bytes), *host = xrealloc(NULL, bytes);
-    double best = 0, start, seconds;
-    int i;
-    memset(host, 1, bytes);
-    for (i = 0; i < 3 && memory; i++) {
-        start = now_seconds();
-        if (backend->write(device, memory, 0, host, bytes) != FG_OK || backend->read(device, memory, 0, host, bytes) != FG_OK) break;
-        seconds = now_seconds() - start;
-        if (best == 0 || seconds < best) best = seconds;
+/* The products of passes, from the rates of decoding without what attention took of them, and of prompts. */
+static void split_points(split_model *m, const bench *b, const fg_engine_desc *desc) {
+    int i, longest = desc->token_budget < b->n_prompt ? desc->token_budget : b->n_prompt;
+    for (i = 0; i < b->n_batches; i++) {
+        double n = b->batches[i], pass = b->results[i].tok_s > 0.0 ? n / b->results[i].tok_s : 0.0;
+        double attention = n * (b->n_prompt + 0.5 * b->n_decode) * m->kv_bytes / m->device_kv;
+        split_point(m, n, attention < 0.9 * pass ? pass - attention : 0.1 * pass);
     }
-    if (memory) backend->free(device, memory);
-    free(host);
-    return best;
+    if (smallest_batch(b)->pp_tok_s > 0.0 && longest > 0) split_point(m, longest, longest / smallest_batch(b)->pp_tok_s);
 }
 
-/* Measures a device of a backend: reading its memory, and crossing over to it where `link_gb_s` is given. */
-static double split_measure(const fg_backend *backend, const fg_engine_desc *desc, double *link_gb_s, double *memory) {
-    const size_t bytes = (size_t)32 << 20;
-    fg_device_desc d;
-    fg_device_caps caps;
-    fg_device *device;
-    fg_roofs roofs;
-    double seconds;
-    memset(&d, 0, sizeof(d));
-    memset(&roofs, 0, sizeof(roofs));
-    if (backend != fg_backend_cpu()) d.device = desc->device;
-    d.n_threads = desc->n_threads;
-    if (backend->open(&d, &device) != FG_OK) return 0;
-    backend->caps(device, &caps);
-    if (backend->profile(device, &roofs) != FG_OK) roofs.read_bytes_per_s = 0;
-    if (memory) *memory = (double)caps.memory_bytes;
-    if (link_gb_s && (seconds = split_link_seconds(backend, device, bytes)) > 0)
-        *link_gb_s = 2.0 * (double)bytes / seconds / 1e9;
-    backend->close(device);
-    return roofs.read_bytes_per_s / 1e9;
-}
-
-/* Where a device that is not the CPU computes. */
+/* Where a device that is not the CPU computes all of the model. */
 static void bench_split_model(bench *b, const fg_engine_desc *desc) {
     const fg_backend *backend = desc->backends[0];
     split_model *m = &b->split;
+    split_rig device, cpu;
     fg_model_info info;
-    fg_engine_desc named = *desc;
-    if (backend == fg_backend_cpu() || backend == fg_backend_null()) return;
+    fg_device_desc d;
+    fg_device_caps caps;
+    double layer;
+    int context = 512;
+    if (backend == fg_backend_cpu() || backend == fg_backend_null() || desc->kv_device || desc->gpu_layers) return;
     fg_model_get_info(b->s.model, &info);
-    named.device = b->args->device;
-    m->cpu_gb_s = split_measure(fg_backend_cpu(), &named, NULL, NULL);
-    m->gpu_gb_s = split_measure(backend, &named, &m->link_gb_s, &m->memory);
-    m->kv_bytes = 2.0 * info.n_layers * (double)fg_type_bytes(desc->kv_type, (int64_t)info.n_kv_heads * info.head_dim);
-    m->cross_bytes = 4.0 * info.n_layers * (2.0 * info.n_heads + 2.0 * info.n_kv_heads) * info.head_dim;
-    m->weight_bytes = b->weight_bytes;
-    m->token_s = b->results[0].pp_tok_s > 0 ? 1 / smallest_batch(b)->pp_tok_s : 0;
-    if (!(m->cpu_gb_s > 0) || !(m->link_gb_s > 0) || !(m->memory > 0)) m->gpu_gb_s = 0;
+    layer = 2.0 * (double)fg_type_bytes(desc->kv_type, (int64_t)info.n_kv_heads * info.head_dim);
+    while (context < 8192 && SPLIT_SEQS * context * layer < 16e6) context *= 2;
+    m->n_layers = info.n_layers;
+    m->kv_bytes = info.n_layers * layer;
+    m->down_bytes = 4.0 * (info.n_heads + 2.0 * info.n_kv_heads) * info.head_dim;
+    m->up_bytes = 4.0 * info.n_heads * info.head_dim;
+    memset(&d, 0, sizeof(d));
+    d.n_threads = b->args->threads; /* those of the engine are the device's */
+    memset(&device, 0, sizeof(device));
+    if (split_rig_open(&cpu, fg_backend_cpu(), &d, &info, desc->kv_type, context)) {
+        fg_backend_cpu()->caps(cpu.device, &caps);
+        m->cpu_room = 0.5 * (double)caps.memory_bytes;
+        d.device = b->args->device;
+        if (split_rig_open(&device, backend, &d, &info, desc->kv_type, context) && split_measure_links(m, backend, device.device) &&
+            split_measure_attention(m, &device, &cpu)) {
+            backend->caps(device.device, &caps);
+            m->room = 0.9 * (double)caps.memory_bytes - b->weight_bytes;
+            split_points(m, b, desc);
+        }
+        split_rig_close(&device);
+    }
+    split_rig_close(&cpu);
 }
 
 static const double split_contexts[] = {512, 2048, 8192, 32768};
 
 static void split_json(const split_model *m, str *out) {
     int i;
-    str_printf(out, ", \"kv_device\": {\"device_gb_s\": %.1f, \"cpu_gb_s\": %.1f, \"link_gb_s\": %.1f, \"contexts\": [", m->gpu_gb_s, m->cpu_gb_s,
-               m->link_gb_s);
+    str_printf(out, ", \"kv_device\": {\"device_gb_s\": %.2f, \"cpu_gb_s\": %.2f, \"at_once\": %.3f, \"down_gb_s\": %.2f, \"down_us\": %.1f, "
+                    "\"up_gb_s\": %.2f, \"up_us\": %.1f, \"products\": [", m->device_kv / 1e9, m->cpu_kv / 1e9, m->at_once, m->down.bytes_per_s / 1e9,
+               1e6 * m->down.seconds, m->up.bytes_per_s / 1e9, 1e6 * m->up.seconds);
+    for (i = 0; i < m->n_points; i++) str_printf(out, "%s[%.0f, %.4f]", i ? ", " : "", m->tokens[i], 1e3 * m->pass_s[i]);
+    str_puts(out, "], \"contexts\": [");
     for (i = 0; i < 4; i++) {
         double own, both, alone = split_alone(m, split_contexts[i], &own), together = split_together(m, split_contexts[i], &both);
-        str_printf(out, "%s{\"context\": %.0f, \"device_seqs\": %.0f, \"device_tok_s\": %.2f, \"cpu_seqs\": %.0f, \"cpu_tok_s\": %.2f}",
-                   i ? ", " : "", split_contexts[i], own, alone, both, together);
+        str_printf(out, "%s{\"context\": %.0f, \"device_seqs\": %.0f, \"device_tok_s\": %.2f, \"cpu_seqs\": %.0f, \"cpu_tok_s\": %.2f, \"pays\": %s}",
+                   i ? ", " : "", split_contexts[i], own, alone, both, together, split_pays(m, split_contexts[i]) ? "true" : "false");
     }
     str_puts(out, "]}");
 }
 
 static void print_split_model(const split_model *m) {
     int i;
-    printf("\nWhere the KV cache belongs, by what was measured: the device reads %.1f GB/s, the CPU %.1f, %.1f cross over between them\n",
-           m->gpu_gb_s, m->cpu_gb_s, m->link_gb_s);
+    printf("\nWhere the KV cache belongs, by what was measured: attention reads %.1f GB/s on the device and %.1f on the CPU, %.0f%% of it at once;\n"
+           "copies to the host take %.0f us and %.1f GB/s, to the device %.0f us and %.1f GB/s\n",
+           m->device_kv / 1e9, m->cpu_kv / 1e9, 100.0 * m->at_once, 1e6 * m->down.seconds, m->down.bytes_per_s / 1e9, 1e6 * m->up.seconds,
+           m->up.bytes_per_s / 1e9);
     printf("context     all on the device: sequences, tokens/s     --kv-device cpu: sequences, tokens/s\n");
     for (i = 0; i < 4; i++) {
-        double n, own, both, alone = split_alone(m, split_contexts[i], &n), together = split_together(m, split_contexts[i], &both);
-        own = n;
-        printf("%7.0f %26.0f %19.1f %26.0f %12.1f   %s\n", split_contexts[i], own, alone, both, together, together > 1.05 * alone ? "pays" : "");
+        double own, both, alone = split_alone(m, split_contexts[i], &own), together = split_together(m, split_contexts[i], &both);
+        printf("%7.0f %26.0f %19.1f %26.0f %12.1f   %s\n", split_contexts[i], own, alone, both, together,
+               split_pays(m, split_contexts[i]) ? "pays" : "does not pay");
     }
+    if (m->at_once < 0.5) printf("The device and the CPU take turns: this is no second processor\n");
 }
 
 /* A pool that holds the largest batch to its end, and no prefix cache. */
@@ -687,7 +656,7 @@ static int cmd_bench(tool_args *args) {
         if (args->json) print_bench_json(&b, &desc, &caps);
         else print_bench_table(&b, &caps);
         if (!args->json && args->mixed) print_mixed(&b);
-        if (!args->json && b.split.gpu_gb_s > 0) print_split_model(&b.split);
+        if (!args->json && b.split.n_points) print_split_model(&b.split);
         if (args->plot) result = bench_plot(&b);
     }
     session_close(&b.s);
