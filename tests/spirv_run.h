@@ -3,11 +3,11 @@
 
    - Invocations of a subgroup go in lockstep, those that branched away wait, and come together again at the first instruction in
      the module's order that any of them goes on at (blocks stand in an order that makes this where branches merge).
-   - Subgroups run one after another between barriers, in an order that changes.
+   - Subgroups run one after another between barriers, beginning with a different one each time.
    - Violations: accesses beyond the range of a buffer or an array; a barrier that not every invocation of the workgroup reaches; an
      operation of subgroups or of matrices that lanes miss which have not ended; two invocations that touch a word of shared memory
-     between two barriers, or a word of a buffer in one dispatch, of which one writes; words of buffers that earlier commands use
-     with no barrier between; divisions by zero; shifts by 32 and more.
+     with no barrier between, or a word of a buffer in one dispatch with none that names buffers, of which one writes; words of
+     buffers that earlier commands use with no barrier between; divisions by zero; shifts by 32 and more.
    - Memory that nothing wrote reads as 0xFFFFFFFF, NaN.
 
    A module is flattened first: functions inlined, branches on constants decided, vectors taken apart, pointers resolved; an
@@ -48,7 +48,7 @@ enum {
     SPV_EXT = 1000,
     SPV_MOVE = 2000, SPV_ROUND, SPV_UNPACK_LOW, SPV_UNPACK_HIGH, SPV_PACK, SPV_DOT_BYTES,
     SPV_ADDRESS, SPV_LOAD_VAR, SPV_STORE_VAR, SPV_LOAD_SHARED, SPV_STORE_SHARED, SPV_LOAD_BUFFER, SPV_STORE_BUFFER, SPV_LOAD_PUSH,
-    SPV_MATRIX_MOVE, SPV_MATRIX_FILL, SPV_MATRIX_GET, SPV_MATRIX_PUT, SPV_MATRIX_LOAD, SPV_MATRIX_STORE, SPV_MATRIX_MULTIPLY,
+    SPV_MATRIX_FILL, SPV_MATRIX_GET, SPV_MATRIX_PUT, SPV_MATRIX_LOAD, SPV_MATRIX_STORE, SPV_MATRIX_MULTIPLY,
     SPV_JUMP, SPV_BRANCH, SPV_END, SPV_BARRIER, SPV_GROUP, SPV_NOTHING
 };
 
@@ -534,7 +534,6 @@ static void spv_chain(spv_program *p, const uint32_t *w, uint32_t n) {
         type = t->of;
     }
     to = spv_new_value(p, w[2], type, 0);
-    i = from.base;
     to->pointer = true;
     to->storage = from.storage;
     to->dynamic = from.dynamic;
@@ -985,12 +984,11 @@ typedef struct spv_patches {
     size_t n, capacity;
 } spv_patches;
 
-static void spv_go(spv_program *p, spv_patches *patches, uint32_t ins, uint32_t which, uint32_t label) {
+static void spv_go(spv_patches *patches, uint32_t ins, uint32_t which, uint32_t label) {
     patches->list = (spv_patch *)spv_grow(patches->list, &patches->capacity, patches->n + 1, sizeof(spv_patch));
     patches->list[patches->n].ins = ins;
     patches->list[patches->n].which = which;
     patches->list[patches->n++].label = label;
-    (void)p;
 }
 
 /* The end of a block. Label 0: behind the function. */
@@ -999,13 +997,13 @@ static void spv_end(spv_program *p, const uint32_t *w, uint32_t block, spv_patch
     int n = spv_targets(p, w, targets), i;
     for (i = 0; i < n; i++) spv_phis(p, block, targets[i]);
     if (n == 2) {
-        spv_go(p, patches, (uint32_t)p->n_code, 0, targets[0]);
-        spv_go(p, patches, (uint32_t)p->n_code, 1, targets[1]);
+        spv_go(patches, (uint32_t)p->n_code, 0, targets[0]);
+        spv_go(patches, (uint32_t)p->n_code, 1, targets[1]);
         spv_emit(p, SPV_BRANCH, SPV_NO, p->values[w[1]].regs[0], 0, 0);
     } else if (n == 1 || (result && (op == 253 || op == 254))) {
         if (op == 254)
             for (i = 0; i < result->n; i++) spv_emit(p, SPV_MOVE, (int32_t)result->base + i, p->values[w[1]].regs[i], 0, 0);
-        spv_go(p, patches, (uint32_t)p->n_code, 0, n ? targets[0] : 0);
+        spv_go(patches, (uint32_t)p->n_code, 0, n ? targets[0] : 0);
         spv_emit(p, SPV_JUMP, SPV_NO, 0, 0, 0);
     } else if (op == 253 || op == 255) spv_emit(p, SPV_END, SPV_NO, 0, 0, 0);
     else spv_fail(p, "the branch %u is not known", (unsigned)op);
@@ -1180,7 +1178,7 @@ static void spv_share(spv_program *p) {
         x->a = to[x->a];
         x->b = to[x->b];
         if (!matrix) x->c = to[x->c];
-        if (x->op >= SPV_MATRIX_MOVE && x->op <= SPV_MATRIX_MULTIPLY) x->imm = (uint32_t)to[x->imm];
+        if (x->op >= SPV_MATRIX_FILL && x->op <= SPV_MATRIX_MULTIPLY) x->imm = (uint32_t)to[x->imm];
         if (x->op == SPV_MATRIX_GET || x->op == SPV_MATRIX_PUT) x->imm2 = (uint32_t)to[x->imm2];
         if (x->op == SPV_LOAD_VAR || x->op == SPV_STORE_VAR) x->imm = (uint32_t)to[x->imm];
         for (j = 0; j < 3; j++)

@@ -8,7 +8,7 @@
    - So are ranges beyond buffers or limits, objects that are used after their end or while work is under way, results that the
      host reads with no barrier for it, and objects that are left when a device is closed.
 
-   svk_take() gives the violations since the last call. It includes nothing; test.c has what it needs. */
+   svk_take() gives the violations since the last call. To be included after fg_vulkan.h, whose declarations it uses. */
 #ifndef STANDIN_VULKAN_H
 #define STANDIN_VULKAN_H
 
@@ -39,7 +39,7 @@ typedef struct svk_command {
 typedef struct svk_object {
     struct svk_object *next, *pool; /* pool: what it is of */
     int kind;
-    bool dead, pending;
+    bool dead;
     /* memory */
     uint8_t *data;
     spv_word *words;

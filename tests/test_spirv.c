@@ -104,6 +104,26 @@ static void test_spirv_attention(void) {
     }
 }
 
+/* Contexts over a cut, items and their merging; one order of sums for every number of rows. */
+static void test_spirv_invariant(void) {
+    static const char *const paths[] = {"vulkan64-invariant", "vulkan32-dot-invariant", "vulkan32-matrix-invariant"};
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {524, 515, 0, 0, 0, 0}};
+    int p;
+    SPIRV_ALL;
+    vulkan_check_cuts("vulkan64", &c, 1e-3, 0.0f);
+    spirv_none("cuts");
+    vulkan_check_cuts("vulkan32-matrix", &c, 0, 8e-3f);
+    spirv_none("cuts, matrices");
+    c.block_tokens = 16;
+    vulkan_check_cuts("vulkan64-kv", &c, 1e-3, 1e-5f);
+    spirv_none("cuts of pieces");
+    for (p = 0; p < 3; p++) {
+        int other = vulkan_other_bits(paths[p], p ? FG_TYPE_Q4_K : FG_TYPE_F16, 256);
+        CHECKF(other == 0, "%s: %d values differ", paths[p], other);
+        spirv_none(paths[p]);
+    }
+}
+
 static void test_spirv_model(void) {
     static const char *const paths[] = {"vulkan64-kv", "vulkan32-all"};
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {21, 9, 1, 0, 0, 0}};
@@ -371,6 +391,7 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_ops);
     RUN(test_spirv_gemm);
     RUN(test_spirv_attention);
+    RUN(test_spirv_invariant);
     RUN(test_spirv_model);
     RUN(test_spirv_finds_races);
     RUN(test_spirv_finds_hazards);
