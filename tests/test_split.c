@@ -407,7 +407,8 @@ static void test_split_gpu_order(void) {
     model_sample_open(&m, &spec);
     first = split_run_four(m.model, fg_backend_cuda(), "cuda", -1, 1, 0, 0, 0);
     for (i = 0; i < 6; i++) {
-        other = split_run_four(m.model, i == 5 ? fg_backend_hip() : i == 4 ? &behind : fg_backend_cuda(), i == 5 ? "hip" : "cuda", -1, i == 4, 0, 0, 0);
+        const fg_backend *backend = i == 5 ? fg_backend_hip() : i == 4 ? &behind : fg_backend_cuda();
+        other = split_run_four(m.model, backend, i == 5 ? "hip" : "cuda", -1, i == 4, 0, 0, 0);
         CHECKF(split_fours_are(&first, &other), "order %d: other results", i);
     }
     /* of each pass, half and layer: the copy to the host waits for the pass, the next pass for the copy to the device */
@@ -433,7 +434,8 @@ static void test_split_gpu_overlap(void) {
     model_sample_open(&m, &spec);
     for (i = 0; i < 4 && m.model; i++) {
         bool cpu_bound = i % 2 == 0, beside = i < 2;
-        split_four f = split_run_four(m.model, beside ? fg_backend_cuda() : &behind, "cuda", -1, 0, cpu_bound ? 1 : 8, cpu_bound ? 40 : 1, cpu_bound ? 0.002 : 0.0005);
+        split_four f = split_run_four(m.model, beside ? fg_backend_cuda() : &behind, "cuda", -1, 0, cpu_bound ? 1 : 8, cpu_bound ? 40 : 1,
+                                      cpu_bound ? 0.002 : 0.0005);
         double gap = cpu_bound ? f.host_gap : f.kernel_gap, busy = cpu_bound ? f.host_s : f.kernel_s, rest = cpu_bound ? f.kernel_s : f.host_s;
         CHECKF(fabs(f.host_s - split_cpu_s * 2 * spec.n_layers) < 1e-9 && f.kernel_s > 0 && f.copy_s > 4, "%g s on the CPU, %g in kernels, %g in copies",
                f.host_s, f.kernel_s, f.copy_s);

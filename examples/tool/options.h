@@ -87,7 +87,7 @@ static const option options[] = {
     {"--temp", "--temperature", "X", OPT_REAL, FIELD(bench_temperature), 0, 1000, CMD_BENCH,
      "draw tokens at this temperature, from the whole vocabulary (0: greedy)"},
     {"--mixed", NULL, NULL, OPT_FLAG, FIELD(mixed), 0, 0, CMD_BENCH,
-     "also passes of a decode of each sequence and a piece of a\nprompt, beside passes of the two alone"},
+     "also passes of decodes and a piece of a prompt, beside the two alone"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SWEEP, "draw the curves, as SVG"},
     {"-r", "--requests", "N", OPT_INT, FIELD(requests), 1, 1e6, CMD_SIM, "requests of each of the 128 runs (200)"},
     {"--plot", NULL, "FILE", OPT_TEXT, FIELD(plot), 0, 0, CMD_SIM, "draw latency over throughput, and what passes, as SVG"},

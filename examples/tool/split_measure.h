@@ -89,7 +89,8 @@ static void split_rig_close(split_rig *r) {
     free(r->table);
 }
 
-static bool split_rig_open(split_rig *r, const fg_backend *backend, const fg_device_desc *desc, const fg_model_info *info, fg_type kv_type, int context) {
+static bool split_rig_open(split_rig *r, const fg_backend *backend, const fg_device_desc *desc, const fg_model_info *info,
+                           fg_type kv_type, int context) {
     fg_device_caps caps;
     memset(r, 0, sizeof(*r));
     r->backend = backend;
