@@ -22607,7 +22607,9 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     fg_result r;
     if (backend->abi != FG_BACKEND_ABI || backend->size < sizeof(fg_backend))
         return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' was built for another version", backend->name);
-    if (backend->probe() < 1) return fg__fail(FG_ERROR_NOT_FOUND, "backend '%s' finds no device", backend->name);
+    /* options may name a driver that probe() does not know: open() then says whether there is a device */
+    if (!e->desc.backend_options && backend->probe() < 1)
+        return fg__fail(FG_ERROR_NOT_FOUND, "backend '%s' finds no device", backend->name);
     memset(&d, 0, sizeof(d));
     d.device = e->desc.device;
     d.cpu_path = e->desc.cpu_path;

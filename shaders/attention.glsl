@@ -5,6 +5,7 @@
    folded into dst. With ITEMS a workgroup takes the positions of one query between two such cuts, an item that the batch block lists, and
    leaves its part for attention_merge.comp, which folds parts in the same order: a row has the same bits either way.
    Of a KV pool in pieces each pass takes the blocks of one, and dst and state hold the sums from one to the next. */
+#extension GL_KHR_memory_scope_semantics : require
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
 #include "kv.glsl"
@@ -104,11 +105,12 @@ int start_cut(int cut) {
 /* The last position before the next cut. */
 int end_of(int cut) { return min(last_position, cut * SPLIT + SPLIT - 1); }
 
-/* Ends there: leaves in row_share how results are to be folded, in row_factor what they are then to be divided by. */
+/* Ends there: leaves in row_share how results are to be folded, in row_factor what they are then to be divided by.
+   The barrier orders the state too: others of the row have read it. */
 void end_cut(int cut) {
     int me = int(gl_LocalInvocationIndex), row = me / LANES;
     bool later = ITEMS > 0 || (has & HAS_LATER) != 0;
-    barrier();
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     if (row < ROWS && me % LANES == 0) {
         row_share[row] = fold(total, vec2(largest, sum));
         row_factor[row] = later || cut < last_cut ? 1.0 : total.y;

@@ -11,6 +11,7 @@
 #include "../backends/vulkan/fg_vulkan.h"
 
 #include "test.h"
+#include "standin_vulkan.h"
 
 #include "test_gguf.c"
 #include "test_quant.c"
@@ -36,6 +37,7 @@
 #include "test_gpu_host.c"
 #include "test_gpu_kernels.c"
 #include "test_draw.c"
+#include "test_spirv.c"
 #include "test_split.c"
 
 static void run_all(void) {
@@ -63,6 +65,7 @@ static void run_all(void) {
     run_gpu_host_tests();
     run_gpu_kernel_tests();
     run_draw_tests();
+    run_spirv_tests();
     run_split_tests();
 }
 

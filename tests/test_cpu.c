@@ -151,38 +151,59 @@ typedef struct cpu_vulkan {
     size_t limit;
     uint32_t force;
     bool tried;
+    const char *standin; /* a device of standin_vulkan.h; NULL: the first of the machine's driver */
 } cpu_vulkan;
 
-enum { CPU_VULKANS = 11 };
+enum { CPU_VULKANS = 29 };
 static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
-    {"vulkan", NULL, 0, 0, false},
-    {"vulkan-split", NULL, 32768, 0, false},
-    {"vulkan-kv", NULL, 8192, 0, false},
-    {"vulkan-dot", NULL, 0, FG_VULKAN_DOT, false},
-    {"vulkan-half", NULL, 0, FG_VULKAN_HALF, false},
-    {"vulkan-matrix", NULL, 0, FG_VULKAN_MATRIX, false},
-    {"vulkan-push", NULL, 0, FG_VULKAN_PUSH, false},
-    {"vulkan-invariant", NULL, 0, 0, false},
-    {"vulkan-dot-invariant", NULL, 0, FG_VULKAN_DOT, false},
-    {"vulkan-half-invariant", NULL, 0, FG_VULKAN_HALF, false},
-    {"vulkan-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false},
+    {"vulkan", NULL, 0, 0, false, NULL},
+    {"vulkan-split", NULL, 32768, 0, false, NULL},
+    {"vulkan-kv", NULL, 8192, 0, false, NULL},
+    {"vulkan-dot", NULL, 0, FG_VULKAN_DOT, false, NULL},
+    {"vulkan-half", NULL, 0, FG_VULKAN_HALF, false, NULL},
+    {"vulkan-matrix", NULL, 0, FG_VULKAN_MATRIX, false, NULL},
+    {"vulkan-push", NULL, 0, FG_VULKAN_PUSH, false, NULL},
+    {"vulkan-invariant", NULL, 0, 0, false, NULL},
+    {"vulkan-dot-invariant", NULL, 0, FG_VULKAN_DOT, false, NULL},
+    {"vulkan-half-invariant", NULL, 0, FG_VULKAN_HALF, false, NULL},
+    {"vulkan-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false, NULL},
+    {"vulkan8", NULL, 0, 0, false, "of 8"},
+    {"vulkan32", NULL, 0, 0, false, "of 32"},
+    {"vulkan64", NULL, 0, 0, false, "of 64"},
+    {"vulkan32-split", NULL, 32768, 0, false, "of 32"},
+    {"vulkan64-kv", NULL, 8192, 0, false, "of 64"},
+    {"vulkan64-push", NULL, 0, FG_VULKAN_PUSH, false, "of 64"},
+    {"vulkan8-matrix", NULL, 0, FG_VULKAN_MATRIX, false, "of 8"},
+    {"vulkan32-dot", NULL, 0, FG_VULKAN_DOT, false, "of 32"},
+    {"vulkan32-half", NULL, 0, FG_VULKAN_HALF, false, "of 32"},
+    {"vulkan32-matrix", NULL, 0, FG_VULKAN_MATRIX, false, "of 32"},
+    {"vulkan64-dot", NULL, 0, FG_VULKAN_DOT, false, "of 64"},
+    {"vulkan64-half", NULL, 0, FG_VULKAN_HALF, false, "of 64"},
+    {"vulkan64-matrix", NULL, 0, FG_VULKAN_MATRIX, false, "of 64"},
+    {"vulkan64-invariant", NULL, 0, 0, false, "of 64"},
+    {"vulkan32-dot-invariant", NULL, 0, FG_VULKAN_DOT, false, "of 32"},
+    {"vulkan32-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false, "of 32"},
+    {"vulkan32-all", NULL, 0, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, false, "of 32"},
+    {"vulkan64-all", NULL, 0, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, false, "of 64"},
 };
 
-static void cpu_vulkan_options(const cpu_vulkan *v, fg_vulkan_options *options) {
-    memset(options, 0, sizeof(*options));
-    options->max_buffer_bytes = v->limit;
-    options->force = v->force;
-    options->off = ~v->force;
-    options->invariant = strstr(v->path, "invariant") != NULL;
+static const fg_vulkan_options *cpu_vulkan_options(int which) {
+    static fg_vulkan_options all[CPU_VULKANS];
+    fg_vulkan_options *options = &all[which];
+    options->max_buffer_bytes = cpu_vulkans[which].limit;
+    options->force = cpu_vulkans[which].force;
+    options->off = ~cpu_vulkans[which].force;
+    options->invariant = strstr(cpu_vulkans[which].path, "invariant") != NULL;
+    if (cpu_vulkans[which].standin) options->get_instance_proc_addr = svk_get;
+    return options;
 }
 
 static fg_device *cpu_vulkan_device(int which) {
     cpu_vulkan *v = &cpu_vulkans[which];
     fg_device_desc desc;
-    fg_vulkan_options options;
     memset(&desc, 0, sizeof(desc));
-    cpu_vulkan_options(v, &options);
-    desc.options = &options;
+    desc.options = cpu_vulkan_options(which);
+    desc.device = v->standin;
     if (!v->tried && fg_backend_vulkan()->open(&desc, &v->device) != FG_OK) v->device = NULL;
     v->tried = true;
     return v->device;
@@ -206,8 +227,8 @@ static void cpu_vulkan_close(void) {
 
 /* A path is one of the CPU, or "vulkan" (the floor), "vulkan-split" and "vulkan-kv" (kernels that see little of a buffer at once),
    "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the same
-   with "-invariant" behind, or "cuda", "hip", "hip64" (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh
-   names, which is that of standin_gpu.c. */
+   with "-invariant" behind, or with 8, 32 or 64 behind "vulkan" for subgroups of so many over standin_vulkan.h, or "cuda", "hip", "hip64"
+   (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of standin_gpu.c. */
 static const fg_backend *cpu_backend_of(const char *path) {
     return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
          : path && strncmp(path, "cuda", 4) == 0 ? fg_backend_cuda()
@@ -229,11 +250,8 @@ static size_t gpu_scratch_bytes; /* see fg_gpu_options */
 /* Options of a path, for as long as the tests run. */
 static const void *cpu_gpu_options(const char *path) {
     static fg_gpu_options options;
-    static fg_vulkan_options vulkan;
-    if (cpu_is_vulkan(path) && strstr(path, "invariant")) {
-        cpu_vulkan_options(&cpu_vulkans[cpu_vulkan_number(path)], &vulkan);
-        return &vulkan;
-    }
+    int which = cpu_is_vulkan(path) ? cpu_vulkan_number(path) : 0;
+    if (cpu_is_vulkan(path) && (cpu_vulkans[which].standin || strstr(path, "invariant"))) return cpu_vulkan_options(which);
     if (!cpu_is_gpu(path) || cpu_is_vulkan(path) || !gpu_standin_open()) return NULL;
     gpu_standin_width(strncmp(path, "hip64", 5) == 0 ? 64 : 32);
     options.image = gpu_standin_image;
@@ -271,6 +289,9 @@ static void cpu_rig_end_device(cpu_rig *rig) {
     rig->plan = NULL;
     rig->device = NULL;
 }
+
+/* The name of a path's device; NULL: any. */
+static const char *cpu_gpu_device(const char *path) { return path && cpu_is_vulkan(path) ? cpu_vulkans[cpu_vulkan_number(path)].standin : NULL; }
 
 /* As before opening; the Vulkan devices stay open for the next. */
 static void cpu_rig_close(cpu_rig *rig) {
@@ -338,10 +359,16 @@ static int cpu_paths(const char **paths) {
     return n;
 }
 
+static const char *cpu_only; /* the path that tests of all are for just now; NULL: those of cpu_targets */
+
 /* The paths of this machine, and of the GPUs that there are. */
 static int cpu_targets(const char **paths) {
     static const char *const gpus[] = {"vulkan", "cuda", "hip64"};
     int n = cpu_paths(paths), i;
+    if (cpu_only) {
+        paths[0] = cpu_only;
+        return 1;
+    }
     for (i = 0; i < 3; i++)
         if (cpu_has_gpu(gpus[i])) paths[n++] = gpus[i];
     return n;
@@ -668,8 +695,8 @@ static void test_cpu_exp(void) {
 /* Activations of quantised types are rounded to 8 bits on SIMD paths (as every engine of the field does), those of BF16
  * to BF16; CUDA and HIP round both sides to half floats where there are many rows. */
 static double cpu_gemm_limit(const char *path, fg_type type, int m) {
-    if (strcmp(path, "vulkan-dot") == 0 && !fg__vk_is_float(type)) return 2e-3;
-    if ((strcmp(path, "vulkan-half") == 0 || strcmp(path, "vulkan-matrix") == 0) && m > 8 && type != FG_TYPE_F32) return 1e-3;
+    if (cpu_is_vulkan(path) && strstr(path, "-dot") && !fg__vk_is_float(type)) return 2e-3;
+    if (cpu_is_vulkan(path) && (strstr(path, "-half") || strstr(path, "-matrix")) && m > 8 && type != FG_TYPE_F32) return 1e-3;
     if (cpu_is_gpu(path)) return cpu_is_vulkan(path) || m <= 8 ? 1e-6 : 2e-3;
     if (strcmp(path, "scalar") == 0 || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
     return type == FG_TYPE_BF16 ? 4e-3 : 2e-3;
@@ -1083,34 +1110,35 @@ static const cpu_attn cpu_attns[] = {
 };
 #define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])))
 
+static void cpu_check_attention(const char *path, int i) {
+    const cpu_attn *c = &cpu_attns[i];
+    cpu_rig *rig = cpu_attn_rig(c, 256);
+    float *all = (float *)calloc((size_t)(cpu_attn_total(c) * c->n_head * c->head_dim), sizeof(float));
+    /* F32 is limited by float sums; the others by cached values that fall on the other side of a rounding border */
+    double limit = c->kv_type == FG_TYPE_F32    ? 2e-5
+                   : c->kv_type == FG_TYPE_F16  ? 1e-3
+                   : c->kv_type == FG_TYPE_BF16 ? 8e-3
+                                                : 2e-2;
+    int s;
+    if (cpu_rig_open(rig, path, 2) == FG_OK) {
+        cpu_attn_all(c, rig, 1, 50, all);
+        for (s = 0; s < CPU_SEQS && c->lengths[s]; s++) {
+            double rms, error = cpu_attn_error(c, rig, s, all, &rms);
+            CHECKF(error < limit && rms < 0.02 * limit + 1e-6, "%s case %d (%s) sequence %d: error %g, rms %g", path, i,
+                   fg_type_name(c->kv_type), s, error, rms);
+        }
+    }
+    free(all);
+    cpu_rig_free(rig);
+}
+
 static void test_cpu_attention(void) {
     const char *paths[CPU_TARGETS];
-    int i, s, p, n_paths = cpu_targets(paths);
+    int i, p, n_paths = cpu_targets(paths);
     for (i = 0; i < CPU_ATTNS; i++)
-        for (p = 0; p < n_paths; p++) {
-            const cpu_attn *c = &cpu_attns[i];
-            cpu_rig *rig;
-            float *all;
-            if (cpu_is_standin(paths[p]) && i % 4 != p % 4) continue; /* executed slowly, and tested by test_gpu_kernels.c */
-            rig = cpu_attn_rig(c, 256);
-            all = (float *)calloc((size_t)(cpu_attn_total(c) * c->n_head * c->head_dim), sizeof(float));
-            /* F32 is limited by float sums; the others by cached values that fall on the other side of a rounding
-             * border */
-            double limit = c->kv_type == FG_TYPE_F32    ? 2e-5
-                           : c->kv_type == FG_TYPE_F16  ? 1e-3
-                           : c->kv_type == FG_TYPE_BF16 ? 8e-3
-                                                        : 2e-2;
-            if (cpu_rig_open(rig, paths[p], 2) == FG_OK) {
-                cpu_attn_all(c, rig, 1, 50, all);
-                for (s = 0; s < CPU_SEQS && c->lengths[s]; s++) {
-                    double rms, error = cpu_attn_error(c, rig, s, all, &rms);
-                    CHECKF(error < limit && rms < 0.02 * limit + 1e-6, "%s case %d (%s) sequence %d: error %g, rms %g",
-                           paths[p], i, fg_type_name(c->kv_type), s, error, rms);
-                }
-            }
-            free(all);
-            cpu_rig_free(rig);
-        }
+        for (p = 0; p < n_paths; p++)
+            if (!cpu_is_standin(paths[p]) || i % 4 == p % 4) /* executed slowly, and tested by test_gpu_kernels.c */
+                cpu_check_attention(paths[p], i);
 }
 
 /* The same sequences alone, batched, in any chunks, on 1 to 4 threads: the same bits. */
@@ -1213,7 +1241,7 @@ static void cpu_check_copy_blocks(const char *path) {
         memcpy(after, before, sizeof(after));
         memset(after + 47 * 64, 0, sizeof(float) * 64);
         cpu_attn_take(rig, after);
-        for (j = 0; j < 48 * 64 && path && strcmp(path, "vulkan-kv") == 0; j++) /* there a sum's order is that of the pieces */
+        for (j = 0; j < 48 * 64 && path && strstr(path, "-kv"); j++) /* there a sum's order is that of the pieces */
             if (fabsf(before[j] - after[j]) < 1e-5f) after[j] = before[j];
         CHECK(memcmp(before, after, sizeof(before)) == 0);
         copies[0].to = rig->graph.groups[0].n_blocks;

@@ -341,7 +341,8 @@ static int draw_generate(fg_model *model, const char *path, bool whole, fg_async
     fg_event event;
     bool busy = true;
     int i, j, n[64] = {0};
-    d.backend_options = cpu_is_vulkan(path) ? NULL : cpu_gpu_options(path);
+    d.backend_options = cpu_gpu_options(path);
+    d.device = cpu_gpu_device(path);
     d.token_budget = 20;
     d.max_context = 64;
     d.block_tokens = 16;

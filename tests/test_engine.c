@@ -417,6 +417,7 @@ static fg_engine *bits_engine(fg_model *model, const char *path, const bits_conf
     fg_engine_desc d = engine_desc(model, cpu_is_gpu(path) ? cpu_backend_of(path) : NULL);
     d.cpu_path = cpu_is_gpu(path) ? NULL : path;
     d.backend_options = cpu_gpu_options(path);
+    d.device = cpu_gpu_device(path);
     d.n_threads = c->n_threads;
     d.token_budget = c->budget;
     d.kv_tokens = c->kv_tokens;

@@ -207,6 +207,7 @@ static bool logits_choose(fg_engine_desc *desc, const char *path) {
     }
     desc->backends[0] = cpu_backend_of(path);
     desc->backend_options = cpu_gpu_options(path);
+    desc->device = cpu_gpu_device(path);
     return cpu_has_gpu(path);
 }
 

@@ -469,6 +469,7 @@ static struct {
     const char *only; /* NULL, or the function that fails */
     uint32_t wrong;   /* FG_VULKAN_...: what the driver does wrong */
     bool attention;   /* in attention alone */
+    bool own;         /* around the stand-in */
 } vulkan_faults;
 
 static bool vulkan_fails(const char *name) {
@@ -588,7 +589,7 @@ static fg_vulkan_fn FG__VK_CALL vulkan_device_function(void *device, const char 
 }
 
 static fg_vulkan_fn vulkan_faulty_get(void *instance, const char *name) {
-    fg_vulkan_fn real = vulkan_faults.loader.get(instance, name);
+    fg_vulkan_fn real = vulkan_faults.own ? svk_get(instance, name) : vulkan_faults.loader.get(instance, name);
     if (strcmp(name, "vkGetDeviceProcAddr") == 0) {
         fg_vulkan_fn(FG__VK_CALL * ours)(void *, const char *) = vulkan_device_function;
         memcpy(&vulkan_real.GetDeviceProcAddr, &real, sizeof(real));
@@ -638,8 +639,17 @@ static fg_result gpu_try(fg_model *model, const fg_backend *backend, const void 
     return r != FG_OK ? r : end;
 }
 
+/* Puts vulkan_faults around the machine's driver, or the one of standin_vulkan.h. */
+static void vulkan_faults_open(bool standin) {
+    fg_vulkan_options options;
+    memset(&options, 0, sizeof(options));
+    options.get_instance_proc_addr = svk_get;
+    CHECK(fg__vk_loader_open(&vulkan_faults.loader, standin ? &options : NULL) == FG_OK);
+    vulkan_faults.own = standin;
+}
+
 /* Every call of a kind fails in turn: a result each time, or the CPU instead, never a crash or a hang. */
-static void test_vulkan_faults(void) {
+static void vulkan_check_faults(bool standin) {
     static const char *const calls[] = {"vkAllocateMemory", "vkCreateBuffer", "vkCreateShaderModule", "vkCreateComputePipelines",
                                         "vkAllocateDescriptorSets", "vkQueueSubmit", "vkWaitForFences"};
     model_spec spec = model_spec_tiny();
@@ -647,12 +657,11 @@ static void test_vulkan_faults(void) {
     fg_vulkan_options options;
     size_t c;
     int i;
-    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
-    CHECK(fg__vk_loader_open(&vulkan_faults.loader, NULL) == FG_OK);
+    vulkan_faults_open(standin);
     memset(&options, 0, sizeof(options));
     model_sample_open(&m, &spec);
     for (c = 0; m.model && c < sizeof(calls) / sizeof(calls[0]); c++)
-        for (i = 0; i < 200; i += i < 3 ? 1 : 1 + i / 2) {
+        for (i = 0; i < 200; i += standin ? 1 + 4 * i : i < 3 ? 1 : 1 + i / 2) {
             bool lost = c >= 5, created;
             fg_finish finish;
             fg_result r;
@@ -679,6 +688,11 @@ static void test_vulkan_faults(void) {
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
+static void test_vulkan_faults(void) {
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_check_faults(false);
+}
+
 typedef struct vulkan_said {
     char text[1000];
 } vulkan_said;
@@ -691,7 +705,7 @@ static void vulkan_listen(fg_log_level level, const char *message, void *user) {
 }
 
 /* A driver that does wrong what a rung needs: the rung is not used, the log says so, and the others are. */
-static void test_vulkan_wrong_rungs(void) {
+static void vulkan_check_wrong_rungs(bool standin) {
     static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH, FG_VULKAN_HALF, FG_VULKAN_MATRIX};
     static const char *const names[] = {"", "integer dot products are not used: a product", "half floats are not used: a product",
                                         "cooperative matrices are not used: a product", "push descriptors are not used: a product",
@@ -700,8 +714,7 @@ static void test_vulkan_wrong_rungs(void) {
     fg_vulkan_options options;
     fg_device_desc desc;
     int i;
-    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
-    CHECK(fg__vk_loader_open(&vulkan_faults.loader, NULL) == FG_OK);
+    vulkan_faults_open(standin);
     vulkan_faults.only = "none";
     memset(&options, 0, sizeof(options));
     options.get_instance_proc_addr = vulkan_faulty_get;
@@ -726,9 +739,15 @@ static void test_vulkan_wrong_rungs(void) {
         if (i == 0 && usual) CHECK(strstr(said.text, "uses ") && !strstr(said.text, "not used"));
         fg_backend_vulkan()->close(device);
     }
+    CHECK(!standin || usual == all);
     vulkan_faults.wrong = 0;
     vulkan_faults.attention = false;
     fg__vk_loader_close(&vulkan_faults.loader);
+}
+
+static void test_vulkan_wrong_rungs(void) {
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_check_wrong_rungs(false);
 }
 
 /* Every allocation of ours fails in turn. */

@@ -1,0 +1,401 @@
+/* The shaders of the Vulkan backend on the driver of standin_vulkan.h: the op differentials of test_cpu.c, products and attention of
+   every rung, small engines, with subgroups of 32 and 64 lanes. Whatever the driver finds fails the test. */
+
+#if defined(__linux__) && defined(__x86_64__) && !defined(__TINYC__)
+#define SPIRV_HERE (void)0
+#else /* others would be slow, and many of them are emulated */
+#define SPIRV_HERE SKIP("shaders are executed on Linux on x86-64, by a compiler that optimises")
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SPIRV_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#define SPIRV_SANITIZED
+#endif
+#endif
+#ifdef SPIRV_SANITIZED
+#define SPIRV_ALL SKIP("sanitizers make it slow")
+#else
+#define SPIRV_ALL SPIRV_HERE
+#endif
+
+/* Nothing was found since the last time. */
+static void spirv_none(const char *what) {
+    char text[4000];
+    int n = svk_take(text, sizeof(text));
+    CHECKF(n == 0, "%s: %d violations: %s", what, n, text);
+}
+
+/* All of a kind of op on one path. */
+static void spirv_on(const char *path, void (*test)(void)) {
+    cpu_only = path;
+    test();
+    cpu_only = NULL;
+    spirv_none(path);
+}
+
+static void test_spirv_ops(void) {
+    static const char *const paths[] = {"vulkan32", "vulkan64", "vulkan8"};
+    size_t p;
+    SPIRV_ALL;
+    for (p = 0; p < 3; p++) {
+        spirv_on(paths[p], test_cpu_embed);
+        spirv_on(paths[p], test_cpu_sample);
+        if (p == 2) break;
+        spirv_on(paths[p], test_cpu_norm);
+        spirv_on(paths[p], test_cpu_act_mul);
+        spirv_on(paths[p], test_cpu_gemm_odd);
+        draw_check_width(paths[p], 129);
+        draw_check_width(paths[p], 9001);
+        spirv_none(paths[p]);
+    }
+}
+
+/* Products of one row, of few and of many, of every `step`th type. */
+static void spirv_gemm(const char *path, int first, int step) {
+    static const int shapes[][3] = {{256, 33, 1}, {512, 31, 3}, {256, 70, 37}};
+    bool many = strstr(path, "-half") || strstr(path, "-matrix"); /* where alone they do something */
+    int i, s;
+    for (i = first; i < CPU_TYPES; i += step)
+        for (s = many ? 2 : 0; s < 3; s++) {
+            double error = cpu_gemm_error(path, 1, cpu_types[i], shapes[s][0], shapes[s][1], shapes[s][2], FG_ACT_SILU, s == 2);
+            CHECKF(error < (s == 2 ? 2 : 1) * cpu_gemm_limit(path, cpu_types[i], shapes[s][2]), "%s %s m %d: error %g", path, fg_type_name(cpu_types[i]),
+                   shapes[s][2], error);
+        }
+    for (i = 0; many && i < 3; i++) { /* widths that are no whole units */
+        double error = cpu_gemm_error(path, 1, i == 2 ? FG_TYPE_BF16 : FG_TYPE_F16, 17 + 30 * i, 40, 9, FG_ACT_NONE, false);
+        CHECKF(error < 1e-3, "%s k %d: error %g", path, 17 + 30 * i, error);
+    }
+    spirv_none(path);
+}
+
+static void test_spirv_gemm(void) {
+    static const struct { /* every step-th type */
+        const char *path;
+        int first, step;
+    } runs[] = {{"vulkan32", 0, 1}, {"vulkan64", 1, 3}, {"vulkan8", 1, 8}, {"vulkan32-split", 0, 8}, {"vulkan64-push", 2, 16},
+                {"vulkan32-dot", 0, 3}, {"vulkan64-dot", 1, 3}, {"vulkan32-half", 2, 5}, {"vulkan64-half", 1, 8}, {"vulkan32-matrix", 1, 3},
+                {"vulkan64-matrix", 0, 4}, {"vulkan8-matrix", 2, 8}};
+    size_t i;
+    SPIRV_ALL;
+    for (i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(runs[i].path));
+        CHECKF(d && d->rungs == cpu_vulkans[cpu_vulkan_number(runs[i].path)].force, "%s: rungs %u: %s", runs[i].path, d ? (unsigned)d->rungs : 0, fg_last_error());
+        spirv_gemm(runs[i].path, runs[i].first, runs[i].step);
+    }
+}
+
+static void test_spirv_attention(void) {
+    static const char *const halves[] = {"vulkan32-half", "vulkan64-half", "vulkan32-matrix", "vulkan64-matrix", "vulkan8-matrix"};
+    static const cpu_attn cases[] = {
+        {FG_TYPE_F16, 8, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {70, 33, 1, 0, 0, 0}},
+        {FG_TYPE_F16, 2, 2, 80, 32, 0, 20, 8, true, 30.0f, 1.0f, {50, 9, 0, 0, 0, 0}},
+        {FG_TYPE_Q8_0, 4, 4, 96, 96, 1, 30, 64, false, 0.0f, 1.0f, {45, 40, 0, 0, 0, 0}},
+    };
+    size_t p, i;
+    SPIRV_ALL;
+    for (i = 0; i < (size_t)CPU_ATTNS; i++) /* the shorter ones */
+        if (cpu_attn_total(&cpu_attns[i]) < 200) cpu_check_attention(i % 2 ? "vulkan32" : "vulkan64", (int)i);
+    spirv_none("attention");
+    for (p = 0; p < 5; p++) {
+        for (i = p % 3; i < 3; i += 1 + p / 3) vulkan_check_attention(halves[p], &cases[i], cases[i].kv_type == FG_TYPE_Q8_0 ? 2e-2 : 8e-3);
+        spirv_none(halves[p]);
+    }
+}
+
+/* Contexts over a cut, items and their merging; one order of sums for every number of rows. */
+static void test_spirv_invariant(void) {
+    static const char *const paths[] = {"vulkan64-invariant", "vulkan32-dot-invariant", "vulkan32-matrix-invariant"};
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {524, 515, 0, 0, 0, 0}};
+    int p;
+    SPIRV_ALL;
+    vulkan_check_cuts("vulkan64", &c, 1e-3, 0.0f);
+    spirv_none("cuts");
+    vulkan_check_cuts("vulkan32-matrix", &c, 0, 8e-3f);
+    spirv_none("cuts, matrices");
+    c.block_tokens = 16;
+    vulkan_check_cuts("vulkan64-kv", &c, 1e-3, 1e-5f);
+    spirv_none("cuts of pieces");
+    for (p = 0; p < 3; p++) {
+        int other = vulkan_other_bits(paths[p], p ? FG_TYPE_Q4_K : FG_TYPE_F16, 256);
+        CHECKF(other == 0, "%s: %d values differ", paths[p], other);
+        spirv_none(paths[p]);
+    }
+}
+
+static void test_spirv_model(void) {
+    static const char *const paths[] = {"vulkan64-kv", "vulkan32-all"};
+    cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {21, 9, 1, 0, 0, 0}};
+    size_t p;
+    SPIRV_ALL;
+    for (p = 0; p < 2; p++) {
+        const char *path = paths[p];
+        gpu_check_model(path, &c, p ? 5 : CPU_TYPES - 1, CPU_TYPES, strstr(path, "-all") ? 0.1 : strstr(path, "half") || strstr(path, "matrix") ? 2e-2 : 1e-4);
+        spirv_none(path);
+    }
+    cpu_check_copy_blocks("vulkan64-kv");
+    gpu_check_swap("vulkan32");
+    gpu_check_swap("vulkan64-kv");
+    spirv_none("blocks");
+}
+
+/* ---- What the driver must find. ---- */
+
+/* Closes a path's device, for what comes next to make it anew. */
+static void spirv_fresh(const char *path) {
+    cpu_vulkan *v = &cpu_vulkans[cpu_vulkan_number(path)];
+    if (v->device) fg_backend_vulkan()->close(v->device);
+    v->device = NULL;
+    v->tried = false;
+}
+
+static int spirv_rows = 12;
+static bool spirv_runs; /* the pass, not what comes before it */
+static char spirv_text[4000]; /* of the violations of what ran last */
+
+/* A layer norm and a product; the violations that this makes. */
+static int spirv_small_gemm(const char *path) {
+    uint64_t state = 3;
+    cpu_rig *rig = cpu_rig_new(12);
+    int x = cpu_slot(rig, 160, false), y = cpu_slot(rig, 160, false), z = cpu_slot(rig, 40, false);
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, 160);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, 160, 12, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_NORM, x, y, 160);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, 160, 0, FG_OP_NORM, &state);
+    op->bias = cpu_weight(rig, FG_TYPE_F32, 160, 0, FG_OP_NORM, &state);
+    op = cpu_op(rig, FG_OP_GEMM, y, z, 40);
+    op->weight = cpu_weight(rig, FG_TYPE_Q4_0, 160, 40, FG_OP_GEMM, &state);
+    op->k = 160;
+    cpu_rig_end(rig, z);
+    spirv_fresh(path);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        spirv_runs = true;
+        (void)cpu_rig_run(rig, 0, spirv_rows);
+        spirv_runs = false;
+    }
+    cpu_rig_free(rig);
+    spirv_fresh(path);
+    return svk_take(spirv_text, sizeof(spirv_text));
+}
+
+static int spirv_small_attention(const char *path) {
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {76, 0, 0, 0, 0, 0}};
+    cpu_rig *rig = cpu_attn_rig(&c, 80);
+    static float rows[76 * 2 * 32];
+    spirv_fresh(path);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        spirv_runs = true;
+        cpu_batch_start(rig);
+        cpu_attn_add(&c, rig, 0, 0, 64);
+        cpu_attn_take(rig, rows);
+        cpu_batch_start(rig);
+        cpu_attn_add(&c, rig, 0, 64, 76);
+        cpu_attn_take(rig, rows);
+        spirv_runs = false;
+    }
+    cpu_rig_free(rig);
+    spirv_fresh(path);
+    return svk_take(spirv_text, sizeof(spirv_text));
+}
+
+static struct {
+    int shader, which, count; /* the barrier of a shader, or of commands, that goes; how many there are */
+    uint32_t from, to;        /* a built-in that becomes another */
+    uint32_t op, instead;     /* an opcode that does */
+    bool diverge;             /* where 64 is stored, gl_LocalInvocationIndex is: reduce.glsl goes round differently often */
+} spirv_plant;
+
+static void spirv_patch(int shader, uint32_t *code, size_t n) {
+    uint32_t index = 0, loaded = 0, number = 0;
+    size_t i, j;
+    if (shader != spirv_plant.shader) return;
+    spirv_plant.count = 0;
+    for (i = 5; i < n && code[i] >> 16; i += code[i] >> 16) {
+        if (code[i] == (4u << 16 | 224) && spirv_plant.count++ == spirv_plant.which)
+            for (j = 0; j < 4; j++) code[i + j] = 1u << 16;
+        if (code[i] == (4u << 16 | 71) && code[i + 2] == 11 && code[i + 3] == spirv_plant.from) code[i + 3] = spirv_plant.to;
+        if (code[i] == (4u << 16 | 71) && code[i + 2] == 11 && code[i + 3] == 29) index = code[i + 1];
+        if (code[i] == (4u << 16 | 43) && code[i + 3] == 64) number = code[i + 2];
+        if (code[i] == (4u << 16 | 61) && code[i + 3] == index) loaded = code[i + 2];
+        if (spirv_plant.diverge && code[i] == (3u << 16 | 62) && code[i + 2] == number && number) code[i + 2] = loaded;
+        if (spirv_plant.op && (code[i] & 0xFFFF) == spirv_plant.op) code[i] += spirv_plant.instead - spirv_plant.op;
+    }
+}
+
+/* Each barrier of a shader gone in turn. */
+static void spirv_barriers(int shader, const char *path, int (*run)(const char *path), int spare) {
+    int i, found = 0;
+    memset(&spirv_plant, 0, sizeof(spirv_plant));
+    spirv_plant.shader = shader;
+    spirv_plant.count = 1;
+    svk.patch = spirv_patch;
+    for (i = 0; i < spirv_plant.count; i++) {
+        spirv_plant.which = i;
+        found += run(path) > 0;
+    }
+    svk.patch = NULL;
+    CHECKF(spirv_plant.count > 0 && found == spirv_plant.count - spare, "shader %d on %s: %d of %d barriers are missed when they are gone", shader, path, found, spirv_plant.count);
+}
+
+/* In `spare` of the cases others do a barrier's work. */
+static void test_spirv_finds_races(void) {
+    SPIRV_ALL;
+    CHECK(spirv_small_gemm("vulkan32") == 0 && spirv_small_attention("vulkan32") == 0);
+    spirv_barriers(FG__VK_SHADER_NORM, "vulkan32", spirv_small_gemm, 0);
+    spirv_barriers(FG__VK_SHADER_GEMM, "vulkan64", spirv_small_gemm, 0);
+    spirv_barriers(FG__VK_SHADER_GEMM_DOT, "vulkan64-dot", spirv_small_gemm, 0);
+    spirv_barriers(FG__VK_SHADER_GEMM_HALF, "vulkan32-half", spirv_small_gemm, 0);
+    spirv_barriers(FG__VK_SHADER_GEMM_MATRIX, "vulkan64-matrix", spirv_small_gemm, 0);
+    spirv_barriers(FG__VK_SHADER_SAMPLE, "vulkan32", spirv_small_gemm, 1);
+    spirv_barriers(FG__VK_SHADER_ATTENTION, "vulkan32", spirv_small_attention, 2);
+    spirv_barriers(FG__VK_SHADER_ATTENTION_HALF, "vulkan64-half", spirv_small_attention, 1);
+    spirv_barriers(FG__VK_SHADER_ATTENTION_MATRIX, "vulkan32-matrix", spirv_small_attention, 3);
+}
+
+/* Barriers between dispatches. */
+static bool spirv_drop(const svk_command *c) {
+    return spirv_runs && c->kind == SVK_BARRIER && c->from_stages == 1u << SPV_COMPUTE && c->to_stages == 1u << SPV_COMPUTE && spirv_plant.count++ == spirv_plant.which;
+}
+
+/* Other barriers: what brings a batch there, and results back. */
+static bool spirv_drop_other(const svk_command *c) {
+    return spirv_runs && c->kind == SVK_BARRIER && (c->from_stages != 1u << SPV_COMPUTE || c->to_stages != 1u << SPV_COMPUTE) && spirv_plant.count++ == spirv_plant.which;
+}
+
+static void spirv_hazards(const char *path, int (*run)(const char *path), bool (*drop)(const svk_command *), int least) {
+    int i, n = 1, found = 0;
+    memset(&spirv_plant, 0, sizeof(spirv_plant));
+    svk.drop = drop;
+    for (i = 0; i < n; i++) {
+        spirv_plant.which = i;
+        spirv_plant.count = 0;
+        found += run(path) > 0;
+        n = spirv_plant.count;
+    }
+    svk.drop = NULL;
+    CHECKF(n > 0 && found >= (least ? least : n), "%s: of %d barriers between commands, %d are missed when they are gone", path, n, found);
+}
+
+static void test_spirv_finds_hazards(void) {
+    SPIRV_ALL;
+    spirv_hazards("vulkan32", spirv_small_gemm, spirv_drop, 0);
+    spirv_hazards("vulkan64", spirv_small_attention, spirv_drop, 0);
+    spirv_hazards("vulkan64-half", spirv_small_gemm, spirv_drop, 0);
+    spirv_hazards("vulkan32", spirv_small_gemm, spirv_drop_other, 3); /* the host has waited before one */
+}
+
+/* Shaders that go wrong are told by what they do. */
+static void test_spirv_finds_faults(void) {
+    static const struct {
+        int shader;
+        uint32_t from, to, op, instead;
+        int rows;
+        const char *path, *says;
+    } plants[] = {
+        {FG__VK_SHADER_NORM, 0, 0, 0, 0, 12, "vulkan32", "a barrier that lanes of subgroup"},
+        {FG__VK_SHADER_GEMV, 40, 29, 0, 0, 1, "vulkan64", "some of its lanes miss"},             /* a row for each lane */
+        {FG__VK_SHADER_GEMM_MATRIX, 40, 29, 0, 0, 12, "vulkan32-matrix", "on matrices that lanes of subgroup"},
+        {FG__VK_SHADER_GEMM, 0, 0, 177, 179, 12, "vulkan32", "uses an array at"},                /* i <= n instead of i < n */
+        {FG__VK_SHADER_EMBED, 0, 0, 132, 128, 12, "vulkan64", "same dispatch writes"},           /* sums instead of products */
+        {FG__VK_SHADER_NORM, 0, 0, 132, 196, 12, "vulkan64", "a shift by 32 or more"},
+        {FG__VK_SHADER_NORM, 0, 0, 128, 132, 12, "vulkan32", "it does not end"},                 /* i *= n instead of i += n */
+    };
+    size_t i;
+    SPIRV_ALL;
+    svk.patch = spirv_patch;
+    svk.most_steps = 1 << 18;
+    for (i = 0; i < sizeof(plants) / sizeof(plants[0]); i++) {
+        int n;
+        memset(&spirv_plant, 0, sizeof(spirv_plant));
+        spirv_plant.shader = plants[i].shader;
+        spirv_plant.which = -1;
+        spirv_plant.diverge = i == 0;
+        spirv_plant.from = plants[i].from;
+        spirv_plant.to = plants[i].to;
+        spirv_plant.op = plants[i].op;
+        spirv_plant.instead = plants[i].instead;
+        spirv_rows = plants[i].rows;
+        n = spirv_small_gemm(plants[i].path);
+        CHECKF(n > 0 && strstr(spirv_text, plants[i].says), "plant %d: %d violations, not \"%s\": %s", (int)i, n, plants[i].says, spirv_text);
+    }
+    spirv_rows = 12;
+    svk.patch = NULL;
+    svk.most_steps = 0;
+}
+
+/* ---- Engines. ---- */
+
+/* Greedy text of the model that the repository has. */
+static void spirv_story(fg_model *model, const char *path, char *out, size_t size) {
+    fg_engine_desc d;
+    fg_request_desc r;
+    fg_request handle;
+    fg_engine *e = NULL;
+    fg_event event;
+    bool busy = true;
+    memset(&d, 0, sizeof(d));
+    memset(&r, 0, sizeof(r));
+    out[0] = 0;
+    d.model = model;
+    d.max_context = 128;
+    d.max_seqs = 2;
+    d.n_threads = 1;
+    CHECK(logits_choose(&d, path));
+    r.prompt = "Once upon a time";
+    r.max_tokens = 6;
+    r.ignore_eos = true;
+    CHECKF(fg_engine_create(&d, &e) == FG_OK && fg_submit(e, &r, &handle) == FG_OK, "%s", fg_last_error());
+    CHECK(!e || strcmp(fg_engine_get_backend(e), cpu_is_gpu(path) ? "vulkan" : "cpu") == 0);
+    while (e && busy) {
+        if (fg_step(e, 0, &busy) != FG_OK) break;
+        while (fg_next_event(e, &event))
+            if (event.text_length && strlen(out) + event.text_length < size) strcat(out, event.text);
+    }
+    CHECK(!busy);
+    fg_engine_free(e);
+}
+
+static void test_spirv_engine(void) {
+    static const char *const paths[] = {"scalar", "vulkan32", "vulkan64-all"};
+    fg_model_desc desc;
+    fg_model *model = NULL;
+    char texts[2][512];
+    size_t p;
+    SPIRV_ALL;
+    memset(&desc, 0, sizeof(desc));
+    desc.path = "examples/demo-model/demo.gguf";
+    CHECKF(fg_model_load(&desc, &model) == FG_OK, "%s", fg_last_error());
+    for (p = 0; model && p < 3; p++) {
+        spirv_story(model, paths[p], texts[p > 0], sizeof(texts[0]));
+        if (p == 2) texts[0][20] = texts[1][20] = 0; /* bytes and halves are rounded to */
+        CHECKF(strlen(texts[p > 0]) >= 20 && strcmp(texts[0], texts[p > 0]) == 0, "%s: \"%s\", not \"%s\"", paths[p], texts[p > 0], texts[0]);
+        spirv_none("a story");
+    }
+    fg_model_free(model);
+    bits_gpu("scalar", "vulkan32", 7, 3);
+    spirv_none("jobs");
+}
+
+static void test_spirv_driver_faults(void) {
+    SPIRV_HERE;
+    vulkan_check_faults(true);
+    spirv_none("calls that fail");
+#ifndef SPIRV_SANITIZED
+    vulkan_check_wrong_rungs(true);
+    CHECK(svk_take(NULL, 0) > 0); /* of push descriptors that name what is written */
+#endif
+}
+
+static void run_spirv_tests(void) {
+    RUN(test_spirv_ops);
+    RUN(test_spirv_gemm);
+    RUN(test_spirv_attention);
+    RUN(test_spirv_invariant);
+    RUN(test_spirv_model);
+    RUN(test_spirv_finds_races);
+    RUN(test_spirv_finds_hazards);
+    RUN(test_spirv_finds_faults);
+    RUN(test_spirv_engine);
+    RUN(test_spirv_driver_faults);
+}
