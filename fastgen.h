@@ -729,7 +729,8 @@ typedef struct fg_batch {
                                                    submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
                                                    caps.in_flight < 2 */
     const fg_row_draw *draws;                   /* [n_rows]; NULL: nothing is asked, and always where caps.candidates is 0 */
-    int32_t first_op, n_ops;                    /* of the graph's ops, those to run; n_ops 0: all. Ranges of a pass come in order */
+    int32_t first_op, n_ops;                    /* of the graph's ops, those to run; n_ops 0: all. Ranges of a pass come in order,
+                                                   with the same batch */
 } fg_batch;
 
 typedef struct fg_row_result {
@@ -18686,6 +18687,8 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
 
 /* A register holds one lane of 4 rows. Weights are expanded before, to signed bytes, or raw where these are small. */
 
+#define FG__FEW_NEON 2 /* tokens for which they are expanded as they are used */
+
 typedef uint8_t fg__u8x16 __attribute__((vector_size(16)));
 typedef uint32_t fg__u32x4 __attribute__((vector_size(16)));
 
@@ -18750,19 +18753,29 @@ static FG__ALWAYS_INLINE uint8x16_t fg__lookup_neon(uint8x16_t table, uint8x16_t
     return vqtbl1q_u8(table, vorrq_u8(index, vld1q_u8(lanes)));
 }
 
-static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *low, const uint8_t *high,
-                                                    uint8x16_t table, uint8x16_t more, int step) {
+/* Step `step` of 4 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
+static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t *low, const uint8_t *high,
+                                                    uint8x16_t table, int step) {
     switch ((int)type) {
     case FG_TYPE_Q4_1: return fg__plane_neon(low, 4, step, 0);
     case FG_TYPE_IQ4_NL: return vqtbl1q_u8(table, fg__plane_neon(low, 4, step, 0));
     case FG_TYPE_Q5_1: return fg__planes_neon(low, 4, high, 1, step);
     case FG_TYPE_Q6_K: return fg__planes_neon(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__lookup_neon(table, fg__plane_neon(low, 2, step, 0));
-    case FG_TYPE_Q3_K:
-        return vaddq_u8(fg__lookup_neon(table, fg__plane_neon(low, 2, step, 0)),
-                        fg__lookup_neon(more, fg__plane_neon(high, 1, step, 0)));
-    default: return veorq_u8(vld1q_u8(low + step * 128), vdupq_n_u8(128)); /* Q8_0 */
+    case FG_TYPE_Q2_K: return fg__plane_neon(low, 2, step, 0);
+    case FG_TYPE_Q3_K: return fg__planes_neon(low, 2, high, 1, step);
+    case FG_TYPE_Q8_0: return veorq_u8(vld1q_u8(low + step * 128), vdupq_n_u8(128));
+    default: return vld1q_u8(low + step * 128); /* expanded */
     }
+}
+
+/* The same with their scales, by tables for these 16 weights. */
+static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *low, const uint8_t *high,
+                                                    uint8x16_t table, uint8x16_t more, int step) {
+    uint8x16_t v;
+    if (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K) return fg__quants_neon(type, low, high, table, step);
+    v = fg__lookup_neon(table, fg__plane_neon(low, 2, step, 0));
+    if (type == FG_TYPE_Q2_K) return v;
+    return vaddq_u8(v, fg__lookup_neon(more, fg__plane_neon(high, 1, step, 0)));
 }
 
 /* Block b of a unit: bytes of 4 rows; with `pairs` in the order of smmla, 8 weights of a row and then of the next. */
@@ -18786,7 +18799,7 @@ static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const ui
 }
 
 /* Scales and minimums of block b of a unit, 4 rows. */
-static void fg__scales_neon(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b, float *scale,
+static FG__ALWAYS_INLINE void fg__scales_neon(fg_type type, const uint8_t *bytes, const uint8_t *halves, int b, float *scale,
                             float *min) {
     float32x4_t d = vdupq_n_f32(0), m = d;
     uint32x4_t s, s2;
@@ -18885,8 +18898,8 @@ static FG__ALWAYS_INLINE const fg__act_q8 *fg__act_neon(const fg__gemm_job *job,
     return (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
 }
 
-static FG__ALWAYS_INLINE int fg__start_neon(const fg__gemm_job *job, const fg__act_q8 *a, int b, int part) {
-    return (job->form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b]) / 128 * job->offset;
+static FG__ALWAYS_INLINE int fg__start_neon(fg__gemm_form form, int offset, const fg__act_q8 *a, int b, int part) {
+    return (form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b]) / 128 * offset;
 }
 
 #define FG__INLINE_DOT FG__TARGET_DOTPROD static FG__ALWAYS_INLINE
@@ -18900,60 +18913,88 @@ FG__INLINE_DOT int32x4_t fg__dot_lane(int32x4_t sum, int8x16_t w, int8x16_t x, i
     }
 }
 
-/* A tile: 8 rows from `row` on, nt tokens (at most 4), blocks of 32 weights. The operations on one output are the same
-   for every nt, and with smmla. */
-FG__INLINE_DOT void fg__tile_dot(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
-    const int parts = job->form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = job->form == FG__FORM_MIN ? 1 : job->form == FG__FORM_MIN16 ? 2 : 0;
-    const float *scale = s->scale + row, *min = s->min + row;
-    float32x4_t f[4][2], v[4][2], x, y;
-    int32x4_t acc[4][2];
-    int8x16_t a[4], w;
-    int b, i, j, t, part, step;
+/* 8 rows of a block: expanded, in `low`, or planes and scales of block `b` of a unit. */
+typedef struct fg__block8_neon {
+    const uint8_t *low, *high, *bytes, *halves;
+    float *scale, *min;
+    int b;
+    uint8x16_t table;
+} fg__block8_neon;
+
+/* Multiplies the sums of a part with its whole scales, and adds those of part 0 to those of part 1. */
+static FG__ALWAYS_INLINE void fg__factors_neon(fg_type type, int nt, const fg__block8_neon *w, int part, int32x4_t acc[][2],
+                                               int32x4_t part0[][2]) {
+    int t, i;
     FG__UNROLL
-    for (t = 0; t < nt; t++) f[t][0] = f[t][1] = vdupq_n_f32(0);
-    for (b = 0; b < job->n; b++, scale += parts * FG__PANEL, min += minimums * FG__PANEL) {
-        fg__fetch_ahead(job);
+    for (i = 0; i < 2; i++) {
+        uint32x4_t factor;
+        if (type == FG_TYPE_Q2_K) factor = fg__and_neon(fg__bytes_neon(w->bytes + (2 * w->b + part) * 32 + 4 * i), 15);
+        else factor = vsubq_u32(vdupq_n_u32(32), fg__scale_q3_neon(w->bytes + 4 * i, 2 * w->b + part));
         FG__UNROLL
-        for (part = 0; part < 2; part++) {
-            FG__UNROLL
-            for (t = 0; t < nt; t++) {
-                const fg__act_q8 *act = fg__act_neon(job, t);
-                a[t] = vld1q_s8(act->q + b * 32 + part * 16);
-                if (part == 0) v[t][0] = v[t][1] = vdupq_n_f32(0);
-                if (part == 0 || parts == 2) acc[t][0] = acc[t][1] = vdupq_n_s32(fg__start_neon(job, act, b, part));
-            }
-            FG__UNROLL
-            for (step = 0; step < 4; step++) {
-                FG__UNROLL
-                for (i = 0; i < 2; i++) {
-                    w = vreinterpretq_s8_u8(vld1q_u8(s->q + b * 1024 + (part * 4 + step) * 128 + row * 4 + i * 16));
-                    FG__UNROLL
-                    for (t = 0; t < nt; t++) acc[t][i] = fg__dot_lane(acc[t][i], w, a[t], step);
-                }
-            }
-            if (part == 1 || parts == 2) {
-                x = vld1q_f32(scale + (parts - 1) * part * FG__PANEL);
-                y = vld1q_f32(scale + (parts - 1) * part * FG__PANEL + 4);
-                FG__UNROLL
-                for (t = 0; t < nt; t++) {
-                    v[t][0] = vfmaq_f32(v[t][0], vcvtq_f32_s32(acc[t][0]), x);
-                    v[t][1] = vfmaq_f32(v[t][1], vcvtq_f32_s32(acc[t][1]), y);
-                }
-            }
+        for (t = 0; t < nt; t++) {
+            acc[t][i] = vmulq_s32(acc[t][i], vreinterpretq_s32_u32(factor));
+            if (part) acc[t][i] = vaddq_s32(acc[t][i], part0[t][i]);
+            part0[t][i] = acc[t][i];
         }
+    }
+}
+
+/* 8 rows and nt tokens (at most 4) of one block. The operations on one output are the same for every nt, and with smmla. */
+FG__INLINE_DOT void fg__tile_block_dot(fg_type like, fg__gemm_form form, int offset, int nt, const fg__block8_neon *w, int b,
+                                       const fg__gemm_job *job, float32x4_t f[][2]) {
+    const int parts = form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const bool factors = like == FG_TYPE_Q2_K || like == FG_TYPE_Q3_K;
+    const fg__gemm_form start = factors ? FG__FORM_SUB16 : form;
+    float32x4_t v[4][2], x, y;
+    int32x4_t acc[4][2], part0[4][2];
+    int8x16_t a[4], q;
+    int i, j, t, part, step;
+    FG__UNROLL
+    for (part = 0; part < 2; part++) {
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             const fg__act_q8 *act = fg__act_neon(job, t);
-            for (j = 0; j < minimums; j++) {
-                x = vdupq_n_f32((float)(minimums == 1 ? act->sum[b] : act->sum16[2 * b + j]));
-                v[t][0] = vfmaq_f32(v[t][0], x, vld1q_f32(min + j * FG__PANEL));
-                v[t][1] = vfmaq_f32(v[t][1], x, vld1q_f32(min + j * FG__PANEL + 4));
+            a[t] = vld1q_s8(act->q + b * 32 + part * 16);
+            if (part == 0) v[t][0] = v[t][1] = vdupq_n_f32(0);
+            if (part == 0 || parts == 2 || factors)
+                acc[t][0] = acc[t][1] = vdupq_n_s32(fg__start_neon(start, offset, act, b, part));
+        }
+        FG__UNROLL
+        for (step = 0; step < 4; step++) {
+            FG__UNROLL
+            for (i = 0; i < 2; i++) {
+                q = vreinterpretq_s8_u8(fg__quants_neon(like, w->low + 16 * i, w->high + 16 * i, w->table, part * 4 + step));
+                FG__UNROLL
+                for (t = 0; t < nt; t++) acc[t][i] = fg__dot_lane(acc[t][i], q, a[t], step);
             }
-            f[t][0] = vfmaq_f32(f[t][0], v[t][0], vdupq_n_f32(act->scale[b]));
-            f[t][1] = vfmaq_f32(f[t][1], v[t][1], vdupq_n_f32(act->scale[b]));
+        }
+        if (factors) fg__factors_neon(like, nt, w, part, acc, part0);
+        if (part == 1 || parts == 2) {
+            x = vld1q_f32(w->scale + (parts - 1) * part * FG__PANEL);
+            y = vld1q_f32(w->scale + (parts - 1) * part * FG__PANEL + 4);
+            FG__UNROLL
+            for (t = 0; t < nt; t++) {
+                v[t][0] = vfmaq_f32(v[t][0], vcvtq_f32_s32(acc[t][0]), x);
+                v[t][1] = vfmaq_f32(v[t][1], vcvtq_f32_s32(acc[t][1]), y);
+            }
         }
     }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        const fg__act_q8 *act = fg__act_neon(job, t);
+        for (j = 0; j < minimums; j++) {
+            x = vdupq_n_f32((float)(minimums == 1 ? act->sum[b] : act->sum16[2 * b + j]));
+            v[t][0] = vfmaq_f32(v[t][0], x, vld1q_f32(w->min + j * FG__PANEL));
+            v[t][1] = vfmaq_f32(v[t][1], x, vld1q_f32(w->min + j * FG__PANEL + 4));
+        }
+        f[t][0] = vfmaq_f32(f[t][0], v[t][0], vdupq_n_f32(act->scale[b]));
+        f[t][1] = vfmaq_f32(f[t][1], v[t][1], vdupq_n_f32(act->scale[b]));
+    }
+}
+
+static FG__ALWAYS_INLINE void fg__tile_end_neon(int nt, float32x4_t f[][2], int row, const fg__gemm_job *job) {
+    int t, i;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         FG__UNROLL
@@ -18964,7 +19005,97 @@ FG__INLINE_DOT void fg__tile_dot(int nt, const fg__gemm_slice *s, int row, fg__g
     }
 }
 
-FG__TARGET_DOTPROD static void fg__slice_dot(const fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+/* A tile of 8 rows from `row` on, expanded before. */
+FG__INLINE_DOT void fg__tile_dot(int nt, fg__gemm_slice *s, int row, fg__gemm_job *job) {
+    const int parts = job->form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = job->form == FG__FORM_MIN ? 1 : job->form == FG__FORM_MIN16 ? 2 : 0;
+    float32x4_t f[4][2];
+    fg__block8_neon w;
+    int b, t;
+    w.low = w.high = w.bytes = w.halves = s->q + row * 4;
+    w.scale = s->scale + row;
+    w.min = s->min + row;
+    w.b = 0;
+    w.table = vdupq_n_u8(0);
+    FG__UNROLL
+    for (t = 0; t < nt; t++) f[t][0] = f[t][1] = vdupq_n_f32(0);
+    for (b = 0; b < job->n; b++, w.low += 1024, w.scale += parts * FG__PANEL, w.min += minimums * FG__PANEL) {
+        fg__fetch_ahead(job);
+        fg__tile_block_dot(FG_TYPE_F32, job->form, job->offset, nt, &w, b, job, f);
+    }
+    fg__tile_end_neon(nt, f, row, job);
+}
+
+/* The 8 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
+static FG__ALWAYS_INLINE void fg__rows_of_neon(const fg__panel_layout *layout, const uint8_t *from, int b, int row,
+                                               fg__block8_neon *w) {
+    const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
+    const uint8_t *high = unit + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
+    int i;
+    w->b = b % layout->blocks;
+    w->low = unit + w->b * layout->low * 128 + row * 4;
+    w->high = high + w->b * layout->high * 128 + row * 4;
+    w->bytes = bytes + row;
+    w->halves = bytes + layout->n_bytes * 32 + row * 2;
+    FG__UNROLL
+    for (i = 0; i < 2; i++)
+        fg__scales_neon(layout->type, w->bytes + 4 * i, w->halves + 8 * i, w->b, w->scale + 4 * i, w->min + 4 * i);
+}
+
+/* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
+   and `like`, a type with the same planes, are constants. */
+FG__INLINE_DOT void fg__tile_few_dot(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
+                                     uint8x16_t table, fg__gemm_job *job) {
+    const int offset = layout->type == FG_TYPE_Q3_K ? 4 : fg__gemm_offset(layout->type) % 128;
+    float32x4_t f[4][FG__FEW_NEON][2];
+    float scale[2 * FG__PANEL], min[2 * FG__PANEL];
+    fg__block8_neon w;
+    int b, t, i;
+    w.scale = scale;
+    w.min = min;
+    w.table = table;
+    for (i = 0; i < 4; i++)
+        for (t = 0; t < nt; t++) f[i][t][0] = f[i][t][1] = vdupq_n_f32(0);
+    for (b = 0; b < job->n; b++) {
+        fg__fetch_ahead(job);
+        for (i = 0; i < 4; i++) {
+            fg__rows_of_neon(layout, from, b, 8 * i, &w);
+            fg__tile_block_dot(like, fg__gemm_form_of(layout->type), offset, nt, &w, b, job, f[i]);
+        }
+    }
+    for (i = 0; i < 4; i++) fg__tile_end_neon(nt, f[i], 8 * i, job);
+}
+
+FG__INLINE_DOT void fg__tiles_few_dot(const fg__panel_layout *layout, fg_type like, const uint8_t *from, int bytes,
+                                      fg__gemm_job job) {
+    const uint8_t *values = fg__gemm_table_of(layout->type);
+    uint8x16_t table = vdupq_n_u8(0);
+    if (values) table = veorq_u8(vld1q_u8(values), vdupq_n_u8(128));
+    fg__fetch_plan(&job, bytes, job.n);
+    if (job.m == 1) fg__tile_few_dot(layout, like, 1, from, table, &job);
+    else fg__tile_few_dot(layout, like, 2, from, table, &job);
+}
+
+FG__TARGET_DOTPROD static void fg__slice_few_dot(fg_type type, const uint8_t *from, int bytes, fg__gemm_job job) {
+    const fg__panel_layout *of = fg__panel_layouts;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0: fg__tiles_few_dot(&of[0], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q4_1: fg__tiles_few_dot(&of[1], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q5_0: fg__tiles_few_dot(&of[2], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q5_1: fg__tiles_few_dot(&of[3], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q8_0: fg__tiles_few_dot(&of[4], FG_TYPE_Q8_0, from, bytes, job); break;
+    case FG_TYPE_Q2_K: fg__tiles_few_dot(&of[5], FG_TYPE_Q2_K, from, bytes, job); break;
+    case FG_TYPE_Q3_K: fg__tiles_few_dot(&of[6], FG_TYPE_Q3_K, from, bytes, job); break;
+    case FG_TYPE_Q4_K: fg__tiles_few_dot(&of[7], FG_TYPE_Q4_1, from, bytes, job); break;
+    case FG_TYPE_Q5_K: fg__tiles_few_dot(&of[8], FG_TYPE_Q5_1, from, bytes, job); break;
+    case FG_TYPE_Q6_K: fg__tiles_few_dot(&of[9], FG_TYPE_Q6_K, from, bytes, job); break;
+    case FG_TYPE_IQ4_NL: fg__tiles_few_dot(&of[10], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    case FG_TYPE_IQ4_XS: fg__tiles_few_dot(&of[11], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    default: fg__tiles_few_dot(&of[12], FG_TYPE_IQ4_NL, from, bytes, job); break;
+    }
+}
+
+FG__TARGET_DOTPROD static void fg__slice_dot(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + 3) / 4;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
@@ -19013,8 +19144,8 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
         for (part = 0; part < 2; part++) {
             FG__UNROLL
             for (p = 0; p < np; p++) {
-                int32x2_t start = vset_lane_s32(fg__start_neon(job, act[p][1], b, part),
-                                                vdup_n_s32(fg__start_neon(job, act[p][0], b, part)), 1);
+                int32x2_t start = vset_lane_s32(fg__start_neon(job->form, job->offset, act[p][1], b, part),
+                                                vdup_n_s32(fg__start_neon(job->form, job->offset, act[p][0], b, part)), 1);
                 if (part == 0) v[p][0] = v[p][1] = v[p][2] = v[p][3] = vdupq_n_f32(0);
                 if (part == 0 || parts == 2) acc[p][0] = acc[p][1] = acc[p][2] = acc[p][3] = vcombine_s32(start, start);
             }
@@ -19081,6 +19212,7 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
+    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL;
     int64_t left;
     int row;
     job.form = fg__gemm_form_of(type);
@@ -19089,6 +19221,11 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         int bytes = (int)(FG__MIN(left, 8) * block_bytes / 4);
         job.n = (int)FG__MIN(left, 8);
+        if (!pairs && job.m <= FG__FEW_NEON) {
+            job.next = fg__weights_ahead(from, unit_bytes, job.m);
+            fg__slice_few_dot(type, from, 4 * bytes, job);
+            continue;
+        }
         job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
         fg__unpack_neon(type, pairs, from, job.n, s);
         for (row = 0; row < FG__PANEL; row += 8, job.next += bytes) {
@@ -19203,7 +19340,7 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
     int row;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, 1024, m);
+        job.next = fg__weights_ahead(w, 128 * run, m);
         for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
             switch ((int)type) {
             case FG_TYPE_F32: fg__tiles_f32_neon(FG_TYPE_F32, w, row, job.n * run / 2, job); break;
