@@ -17344,7 +17344,6 @@ typedef struct fg__gemm_job {
     float *out;
     int m, n;
     bool once;  /* few tokens: weights are read for them alone */
-    bool fresh; /* the scales of the slice are still to be read */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
@@ -17370,7 +17369,7 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     job.m = m;
     job.n = job.left = job.each = 0;
     job.first = true;
-    job.once = job.fresh = false;
+    job.once = false;
     job.form = FG__FORM_SIGNED;
     job.offset = job.together = 0;
     job.next = (const uint8_t *)panel;
@@ -17711,15 +17710,14 @@ FG__INLINE512 __m512i fg__start_512(int32_t sum, int offset) {
     return shift ? (__m512i)((fg__i32x16)_mm512_set1_epi32(sum) >> shift) : _mm512_set1_epi32(sum);
 }
 
-/* A tile: 32 rows, nt tokens, blocks of 32 weights. The operations on one output are the same for every nt. `layout`, a
-   constant: the scales of a fresh slice are read block by block, as memory is best read in order (a tenth faster at one token
+/* A tile: 32 rows, nt tokens, blocks of 32 weights with `offset` added. The operations on one output are the same for every nt.
+   `layout`, a constant: scales are read here, block by block, as memory is best read in order (up to a tenth faster at one token
    than reading them before); NULL: they are there. */
-FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__panel_layout *layout,
+FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int offset, int nt, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
-    const int offset = layout ? fg__gemm_offset(layout->type) : 128;
     const float *scale = s->scale, *min = s->min;
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
@@ -17729,7 +17727,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     fg__tile_start_512(nt, f);
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        if (layout && job->fresh) fg__block_scales_512(layout, w->low, b, s);
+        if (layout) fg__block_scales_512(layout, w->low, b, s);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
             for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
@@ -17790,23 +17788,21 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
-FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__panel_layout *layout,
-                                    const fg__weights_512 *w, fg__gemm_slice *s, int bytes, fg__gemm_job job) {
+FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int offset, int most, const fg__weights_512 *w,
+                                    fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     fg__fetch_plan(&job, bytes, tiles * job.n);
-    job.fresh = layout != NULL;
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride, job.fresh = false) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
-        switch (nt) {
-        case 1: fg__tile_q8_512(type, form, 1, layout, w, s, &job); break;
-        case 2: fg__tile_q8_512(type, form, 2, layout, w, s, &job); break;
-        case 3: fg__tile_q8_512(type, form, 3, layout, w, s, &job); break;
-        case 4: fg__tile_q8_512(type, form, 4, layout, w, s, &job); break;
+        switch (nt) { /* 1: fg__slice_one_512 */
+        case 2: fg__tile_q8_512(type, form, offset, 2, NULL, w, s, &job); break;
+        case 3: fg__tile_q8_512(type, form, offset, 3, NULL, w, s, &job); break;
+        case 4: fg__tile_q8_512(type, form, offset, 4, NULL, w, s, &job); break;
         case 5:
-            if (most > 4) fg__tile_q8_512(type, form, 5, layout, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, offset, 5, NULL, w, s, &job);
             break;
         default:
-            if (most > 4) fg__tile_q8_512(type, form, 6, layout, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, offset, 6, NULL, w, s, &job);
             break;
         }
     }
@@ -17815,7 +17811,7 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
 /* Tokens up to which expanding weights in registers, again for each tile, is faster than doing it once in memory. */
 static int fg__fused_tokens_512(fg_type type) {
     switch ((int)type) {
-    case FG_TYPE_Q8_0: /* nothing to expand */
+    case FG_TYPE_Q8_0: return 0; /* nothing to expand */
     case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return FG__FUSED512;
     case FG_TYPE_Q6_K: return 2 * FG__FUSED512;
@@ -17823,25 +17819,48 @@ static int fg__fused_tokens_512(fg_type type) {
     }
 }
 
+/* A slice for one token. `layout` and `like`, a type with the same planes, are constants. */
+FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
+                               int bytes, fg__gemm_job job) {
+    fg__fetch_plan(&job, bytes, job.n);
+    fg__tile_q8_512(like, fg__gemm_form_of(layout->type), fg__gemm_offset(layout->type), 1, layout, w, s, &job);
+}
+
+FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
+                                                    const fg__gemm_job *job) {
+    const fg__panel_layout *of = fg__panel_layouts;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0: fg__one_512(&of[0], FG_TYPE_Q4_1, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_1: fg__one_512(&of[1], FG_TYPE_Q4_1, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_0: fg__one_512(&of[2], FG_TYPE_Q5_1, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_1: fg__one_512(&of[3], FG_TYPE_Q5_1, w, s, bytes, *job); break;
+    case FG_TYPE_Q8_0: fg__one_512(&of[4], FG_TYPE_Q8_0, w, s, bytes, *job); break;
+    case FG_TYPE_Q2_K: fg__one_512(&of[5], FG_TYPE_Q2_K, w, s, bytes, *job); break;
+    case FG_TYPE_Q3_K: fg__one_512(&of[6], FG_TYPE_Q3_K, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_K: fg__one_512(&of[7], FG_TYPE_Q4_1, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_K: fg__one_512(&of[8], FG_TYPE_Q5_1, w, s, bytes, *job); break;
+    case FG_TYPE_Q6_K: fg__one_512(&of[9], FG_TYPE_Q6_K, w, s, bytes, *job); break;
+    case FG_TYPE_IQ4_NL: fg__one_512(&of[10], FG_TYPE_IQ4_NL, w, s, bytes, *job); break;
+    case FG_TYPE_IQ4_XS: fg__one_512(&of[11], FG_TYPE_IQ4_NL, w, s, bytes, *job); break;
+    default: fg__one_512(&of[12], FG_TYPE_IQ4_NL, w, s, bytes, *job); break;
+    }
+}
+
 /* A slice for few tokens. */
 FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
                                                       const fg__gemm_job *job) {
-    const fg__panel_layout *of = fg__panel_layouts;
     const int most = FG__FUSED512;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, most, &of[0], w, s, bytes, *job); break;
-    case FG_TYPE_IQ4_NL: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, &of[10], w, s, bytes, *job); break;
-    case FG_TYPE_Q4_1: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[1], w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, most, &of[2], w, s, bytes, *job); break;
-    case FG_TYPE_Q5_1: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[3], w, s, bytes, *job); break;
-    case FG_TYPE_Q8_0: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, most, &of[4], w, s, bytes, *job); break;
-    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, &of[5], w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, &of[6], w, s, bytes, *job); break;
-    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, &of[7], w, s, bytes, *job); break;
-    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, &of[8], w, s, bytes, *job); break;
-    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, &of[9], w, s, bytes, *job); break;
-    case FG_TYPE_IQ4_XS: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, &of[11], w, s, bytes, *job); break;
-    default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, &of[12], w, s, bytes, *job); break;
+    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, 8, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_1:
+    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, 0, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, 16, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_1:
+    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, 0, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, 0, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, 4, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, 32, most, w, s, bytes, *job); break;
+    default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, 128, most, w, s, bytes, *job); break;
     }
 }
 
@@ -17849,10 +17868,10 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
 FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w,
                                                    fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch (form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, NULL, w, s, bytes, *job); break;
-    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, NULL, w, s, bytes, *job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 4, NULL, w, s, bytes, *job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 4, NULL, w, s, bytes, *job); break;
+    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, 128, FG__TILE512, w, s, bytes, *job); break;
+    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, 0, FG__TILE512, w, s, bytes, *job); break;
+    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 128, 4, w, s, bytes, *job); break;
+    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 0, 4, w, s, bytes, *job); break;
     }
 }
 
@@ -17871,17 +17890,21 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = fg__weights_ahead(from, unit_bytes, m);
+        job.next = fg__weights_ahead(from, m == 1 ? unit_bytes : 8 * block_bytes, m); /* else scales come first */
         w.low = from;
         w.high = w.low + layout->blocks * layout->low * 128;
         w.bytes = w.high + layout->blocks * layout->high * 128;
         w.low_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->low * 128);
         w.high_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->high * 128);
+        if (m == 1) {
+            fg__slice_one_512(type, &w, s, job.n * block_bytes, &job);
+            continue;
+        }
+        fg__unpack_scales_512(type, from, job.n, s);
         if (m <= fg__fused_tokens_512(type)) {
             fg__slice_fused_512(type, &w, s, job.n * block_bytes, &job);
             continue;
         }
-        fg__unpack_scales_512(type, from, job.n, s);
         if (type != FG_TYPE_Q8_0) {
             fg__unpack_512(type, &w, job.n, s->q);
             w.low = s->q;
