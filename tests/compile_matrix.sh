@@ -71,8 +71,8 @@ C
 two_units() {
     compiler=$1
     shift
-    "$compiler" "$@" -O2 -Wall -Wextra -Wpedantic -Werror -I. -c "$out/with.c" -o "$out/with.o" &&
-        "$compiler" "$@" -O2 -Wall -Wextra -Wpedantic -Werror -I. -c "$out/without.c" -o "$out/without.o" &&
+    "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -c "$out/with.c" -o "$out/with.o" &&
+        "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -c "$out/without.c" -o "$out/without.o" &&
         "$compiler" "$out/with.o" "$out/without.o" -o "$out/two" -lm -lpthread &&
         "$out/two"
 }
@@ -89,10 +89,10 @@ clang=$(newest_clang)
 
 for compiler in gcc ${clang:-clang}; do
     if has "$compiler"; then
-        check "header $compiler C99" two_units "$compiler" -std=c99 -x c
-        check "header $compiler C++17" two_units "$compiler" -std=c++17 -x c++
-        check "header $compiler no threads, no SIMD" two_units "$compiler" -std=c99 -DFG_NO_THREADS -DFG_NO_SIMD
-        check "header $compiler -march=native" two_units "$compiler" -std=c99 -march=native
+        check "header $compiler C99" two_units "$compiler" -O2 -std=c99 -x c
+        check "header $compiler C++17" two_units "$compiler" -O2 -std=c++17 -x c++
+        check "header $compiler no threads, no SIMD" two_units "$compiler" -O1 -std=c99 -DFG_NO_THREADS -DFG_NO_SIMD
+        check "header $compiler -march=native" two_units "$compiler" -O1 -std=c99 -march=native
     else
         skip "header $compiler" "$compiler"
     fi
@@ -132,7 +132,7 @@ if ! native >"$out/log" 2>&1; then
 fi
 
 if has musl-gcc; then
-    platform musl musl-gcc "-static -Werror" "" ""
+    platform musl musl-gcc "-O1 -static -Werror" "" ""
 else
     skip musl musl-gcc
 fi
@@ -149,7 +149,7 @@ fi
 WINEPREFIX=$(cd "$out" && pwd)/wine
 export WINEPREFIX WINEDEBUG=-all
 if has x86_64-w64-mingw32-gcc && has wine; then
-    platform windows x86_64-w64-mingw32-gcc "-static -Werror" .exe wine
+    platform windows x86_64-w64-mingw32-gcc "-O1 -static -Werror" .exe wine
 else
     skip windows "x86_64-w64-mingw32-gcc or wine"
 fi
