@@ -69,10 +69,12 @@ static void run_all(void) {
     run_split_tests();
 }
 
+/* test [-WORD] [WORD ...]: the tests whose names contain a word, without those that contain -WORD. */
 int main(int argc, char **argv) {
-    int i;
-    if (argc < 2) run_all();
-    for (i = 1; i < argc; i++) {
+    int i = 1;
+    if (argc > 1 && argv[1][0] == '-') test_except = argv[i++] + 1;
+    if (i == argc) run_all();
+    for (; i < argc; i++) {
         test_filter = argv[i];
         run_all();
     }

@@ -10,6 +10,7 @@ static int test_failures;            /* of the test that runs now */
 static int tests_passed, tests_failed, tests_skipped;
 static const char *test_skip_reason; /* set by SKIP */
 static const char *test_filter;      /* run only tests whose name contains it */
+static const char *test_except;      /* and not those whose name contains this */
 
 #define CHECK(condition)                                                                     \
     do {                                                                                     \
@@ -42,6 +43,7 @@ static inline double test_worse(double worst, double error) { return error <= wo
 
 static void test_run(const char *name, void (*test)(void)) {
     if (test_filter && !strstr(name, test_filter)) return;
+    if (test_except && strstr(name, test_except)) return;
     test_failures = 0;
     test_skip_reason = NULL;
     printf("%s\n", name);
