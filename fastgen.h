@@ -17343,7 +17343,7 @@ typedef struct fg__gemm_job {
     size_t stride, out_stride;
     float *out;
     int m, n;
-    bool once;  /* few tokens: weights are read for them alone */
+    bool once;           /* few tokens: weights are read for them alone */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
@@ -18047,7 +18047,8 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 }
 #endif
 
-/* ---- AVX2: a register holds one lane of 8 rows. Weights are always expanded before; tiles have 16 rows. The sums are
+/* ---- AVX2: a register holds one lane of 8 rows. Few tokens expand weights as they
+   use them; for more they are expanded before, and tiles have 16 rows. The sums are
    those of AVX-512, bit for bit. */
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
@@ -18708,9 +18709,10 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
    ================================================================================================ */
 #if FG__ARM
 
-/* A register holds one lane of 4 rows. Weights are expanded before, to signed bytes, or raw where these are small. */
+/* A register holds one lane of 4 rows. Weights become signed bytes, or stay raw where these are small: all of a
+   slice before it is multiplied, or, for few tokens, each as it is used. */
 
-#define FG__FEW_NEON 2 /* tokens for which they are expanded as they are used */
+#define FG__FEW_NEON 2 /* tokens that count as few */
 
 typedef uint8_t fg__u8x16 __attribute__((vector_size(16)));
 typedef uint32_t fg__u32x4 __attribute__((vector_size(16)));
