@@ -33,7 +33,8 @@ environment:
   HIP_TARGETS          such as "gfx942 gfx11-generic"
   KERNEL_FLAGS         more flags for these compilers
   FASTGEN_CUDA_LIBRARY, FASTGEN_HIP_LIBRARY   drivers to run the tests on (default: tests/standin_gpu.c)
-  TESTS    run only tests whose name contains one of these words, and not those of the tool
+  TESTS    run only tests whose name contains one of these words, and not those of the tool; -WORD, before these or alone:
+           no tests whose name contains it
 TEXT
 }
 
@@ -141,13 +142,34 @@ standin() {
     export FASTGEN_CUBLASLT_LIBRARY=none FASTGEN_HIPBLASLT_LIBRARY=none FASTGEN_HIPRTC_LIBRARY=none # but where a test is about them
 }
 
-# unit NAME [FLAG ...]: builds tests/test.c as build/NAME and runs it.
-unit() {
+# build_tests NAME [FLAG ...]: tests/test.c as build/NAME.
+build_tests() {
     program=$1
     shift
-    if standin && compile "$program" tests/test.c "$@"; then
+    standin && compile "$program" tests/test.c "$@"
+}
+
+# unit NAME [FLAG ...]: builds the tests and runs those that TESTS says.
+unit() {
+    if build_tests "$@"; then
         # shellcheck disable=SC2086 # RUN, TESTS: lists of words
         tests_of "$program" $RUN "$BUILD/$program$EXE" $TESTS
+    else
+        failed=$((failed + 1))
+    fi
+}
+
+# Builds the tests and runs one half of them beside the other, whose output is shown first.
+unit_halves() {
+    if build_tests test; then
+        # shellcheck disable=SC2086 # RUN, TESTS: lists of words
+        { $RUN "$BUILD/test$EXE" 2/2 $TESTS 2>&1 || echo "other_half: exit status $?"; } >"$BUILD/other_half" &
+        half=$!
+        trap 'kill $others $half 2>/dev/null; exit 1' INT TERM
+        # shellcheck disable=SC2086 # RUN, TESTS: lists of words
+        tests_of test $RUN "$BUILD/test$EXE" 1/2 $TESTS
+        wait $half || true
+        tests_of other_half cat "$BUILD/other_half"
     else
         failed=$((failed + 1))
     fi
@@ -167,7 +189,8 @@ tool_tests() {
 
 # The tool's tests run beside the library's, whose output is shown first.
 target_test() {
-    if [ -n "$TESTS" ]; then
+    # shellcheck disable=SC2086 # a list of words
+    if printf '%s\n' $TESTS | grep -q '^[^-]'; then
         unit test
         totals
         return
@@ -177,7 +200,7 @@ target_test() {
     tool_tests >"$BUILD/tool_tests.log" 2>&1 &
     others=$!
     trap 'kill $others 2>/dev/null; exit 1' INT TERM
-    unit test
+    unit_halves
     wait $others || true
     cat "$BUILD/tool_tests.log"
     read -r more_passed more_failed more_skipped <"$BUILD/tool_tests.counts"
@@ -187,7 +210,7 @@ target_test() {
     totals
 }
 
-SANITIZE="-O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all"
+SANITIZE="-O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all"
 
 # Graphics drivers are not built for sanitizers: without them the tests of GPUs are skipped.
 without_drivers() { export VK_DRIVER_FILES=none VK_ICD_FILENAMES=none; }
@@ -195,12 +218,16 @@ without_standin() { export FASTGEN_CUDA_LIBRARY=none FASTGEN_HIP_LIBRARY=none; }
 
 # shellcheck disable=SC2086 # a list of flags
 target_asan() {
+    words=$TESTS
+    # Long comparisons of bits, of whole models with each path of the CPU, whose kernels and passes shorter tests run as well.
+    [ -n "$words" ] || TESTS="-cpu_model_invariance -engine_bits_q4k -split_layers -token_long"
     without_drivers
     driver=${FASTGEN_CUDA_LIBRARY-}
     without_standin # kernels are executed slowly: only what the host does with them is looked at
     unit test_asan $SANITIZE -fsanitize=address,undefined
+    TESTS=$words
     FASTGEN_CUDA_LIBRARY=$driver
-    if [ -z "$TESTS" ] && standin && [ "$FASTGEN_CUDA_LIBRARY" != none ]; then
+    if [ -z "$words" ] && standin && [ "$FASTGEN_CUDA_LIBRARY" != none ]; then
         tests_of gpu_asan "$BUILD/test_asan$EXE" gpu_host_d gpu_host_compile gpu_host_unpack gpu_host_swap gpu_host_blas_f gpu_host_faults gpu_host_out
     fi
     totals
@@ -217,9 +244,8 @@ target_tsan() {
 
 target_fuzz() {
     CC=$(first_of clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14)
-    for source in tests/fuzz_*.c; do
-        compile "$(basename "$source" .c)" "$source" -O1 -g -DFG_NO_SIMD -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
-    done
+    compile fuzz tests/fuzz.c -O1 -g -DFG_NO_SIMD -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+    for source in tests/fuzz_*.c; do ln -f "$BUILD/fuzz" "$BUILD/$(basename "$source" .c)"; done
 }
 
 target_checks() {

@@ -355,7 +355,7 @@ typedef struct fg_engine_desc {
     const void *backend_options; /* passed to the backend's open, e.g. fg_null_options */
     const char *device;      /* backend's device by name or index; NULL: its first */
     const char *cpu_path;    /* "avx512", "avx2", "neon", "scalar"; NULL: the best this CPU has */
-    int n_threads;           /* CPU threads; 0: all cores */
+    int n_threads;           /* CPU threads; 0: one for each CPU of the affinity mask, within a container's quota */
     int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
                                 cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
@@ -371,7 +371,8 @@ typedef struct fg_engine_desc {
     fg_policy policy;
     bool no_even_split;      /* fill passes greedily instead of spreading prompts evenly over them */
     bool no_prefix_cache;
-    fg_type kv_type;         /* F32 (0, default), F16, BF16 or Q8_0, as the backend offers */
+    fg_type kv_type;         /* F32 (0, default), F16, BF16 or Q8_0, as the backend offers. F16 is half as large, sooner
+                                read, and on GPUs, as BF16, what matrix instructions take; the fastgen tool's default */
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
@@ -1131,6 +1132,46 @@ static double fg__now(void) {
 #endif
 }
 
+#if defined(__linux__)
+/* The beginning of one of the kernel's files, as text; empty where there is none. */
+static const char *fg__read_text(const char *path, char *text, size_t size) {
+    int file = open(path, O_RDONLY);
+    ssize_t n = file < 0 ? 0 : read(file, text, size - 1);
+    if (file >= 0) close(file);
+    text[n > 0 ? n : 0] = 0;
+    return text;
+}
+
+/* How many CPUs a thread's status names ("Cpus_allowed:", hexadecimal); INT_MAX: it does not say. */
+static int fg__cpus_allowed(const char *status) {
+    const char *at = strstr(status, "Cpus_allowed:");
+    int count = 0, digit;
+    if (!at) return INT_MAX;
+    for (at += strlen("Cpus_allowed:"); *at && *at != '\n'; at++) {
+        digit = *at >= '0' && *at <= '9' ? *at - '0' : *at >= 'a' && *at <= 'f' ? *at - 'a' + 10 : 0;
+        for (; digit; digit &= digit - 1) count++;
+    }
+    return count > 0 ? count : INT_MAX;
+}
+
+/* How many CPUs a container's time is enough for, rounded up: `quota` microseconds of each `period`; INT_MAX: no limit. */
+static int fg__cpus_of_quota(const char *quota, const char *period) {
+    double time = atof(quota), of = atof(period); /* "max" is 0 */
+    double n = time > 0 && of > 0 ? ceil(time / of) : INT_MAX;
+    return n < INT_MAX ? (int)n : INT_MAX;
+}
+
+/* The limit of the container: control groups of version 2 ("QUOTA PERIOD" in one file), or of version 1. */
+static int fg__cpus_of_container(void) {
+    char quota[128], period[64];
+    const char *space = strchr(fg__read_text("/sys/fs/cgroup/cpu.max", quota, sizeof(quota)), ' ');
+    if (space) return fg__cpus_of_quota(quota, space);
+    return fg__cpus_of_quota(fg__read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota, sizeof(quota)),
+                             fg__read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period, sizeof(period)));
+}
+#endif
+
+/* The CPUs that are there for this thread: threads that spin for more of them wait for each other. */
 static int fg__cpu_count(void) {
 #if FG__WINDOWS
     SYSTEM_INFO info;
@@ -1138,6 +1179,11 @@ static int fg__cpu_count(void) {
     return (int)info.dwNumberOfProcessors;
 #elif defined(_SC_NPROCESSORS_ONLN)
     long count = sysconf(_SC_NPROCESSORS_ONLN);
+#if defined(__linux__)
+    char status[4096];
+    count = FG__MIN(count, fg__cpus_allowed(fg__read_text("/proc/thread-self/status", status, sizeof(status))));
+    count = FG__MIN(count, fg__cpus_of_container());
+#endif
     return count > 0 ? (int)count : 1;
 #else
     return 1;
@@ -13675,6 +13721,8 @@ typedef struct fg__cpu_ops {
     void (*rope)(float *x, const float *cos_sin, int n_rot, int neox);
     /* stores one head's k and v as token t of a tile */
     void (*kv_store)(const fg__kv_layout *layout, const float *k, const float *v, int t, void *tile);
+    /* q of qk: FG__ROW_BLOCK rows of head_dim floats (NULL: zeros) times scale */
+    void (*queries)(const float *const *rows, int head_dim, float scale, float *q);
     /* s = q . K for the 32 tokens of a tile */
     void (*qk)(const fg__kv_layout *layout, const void *k, const float *q, int m, const char *next, float *s);
     /* scores in columns [from, to), multiples of 32, to exp(score - max), with 0 outside of a row's [lo, hi) */
@@ -13686,6 +13734,7 @@ typedef struct fg__cpu_ops {
     /* adds the partial result (max2, sum2, acc2) to (max, sum, acc) */
     void (*fold)(int m, int head_dim, const float *max2, const float *sum2, const float *acc2, float *max, float *sum,
                  float *acc);
+    void (*scale)(const float *x, float scale, int n, float *out); /* out = x * scale */
     void (*sample)(const float *x, int n, fg__sample_part *part);
     /* m rows of a panel's sums to their place: out = sums (+ bias) (+ more); bias and more may be NULL, n <= 32 */
     void (*finish)(const float *sums, const float *bias, const float *more, size_t more_row, int m, int n, float *out,
@@ -13832,6 +13881,17 @@ static void fg__v_row(const fg__kv_layout *layout, const void *v, int t, int d0,
     int i;
     fg__kv_values(layout->type, v, t * layout->head_dim + d0, count, out);
     for (i = 0; i < count && layout->type == FG_TYPE_Q8_0; i++) out[i] *= fg__f16_to_f32(scales[i / 32]);
+}
+
+static void fg__queries_scalar(const float *const *rows, int head_dim, float scale, float *q) {
+    int r, d;
+    for (d = 0; d < head_dim; d++, q += FG__ROW_BLOCK)
+        for (r = 0; r < FG__ROW_BLOCK; r++) q[r] = rows[r] ? rows[r][d] * scale : 0.0f;
+}
+
+static void fg__scale_scalar(const float *x, float scale, int n, float *out) {
+    int i;
+    for (i = 0; i < n; i++) out[i] = x[i] * scale;
 }
 
 static void fg__qk_scalar(const fg__kv_layout *layout, const void *k, const float *q, int m, const char *next,
@@ -13985,9 +14045,9 @@ static double fg__float_products_scalar(int rounds) {
 }
 
 static const fg__cpu_ops fg__cpu_ops_scalar = {
-    fg__rms_norm_scalar, fg__act_mul_scalar, fg__rope_scalar,          fg__kv_store_scalar,      fg__qk_scalar,
-    fg__softmax_scalar,  fg__pv_scalar,      fg__fold_scalar,          fg__sample_scalar,        fg__finish_scalar,
-    fg__dot_scalar,      fg__read_scalar,    fg__int8_products_scalar, fg__float_products_scalar};
+    fg__rms_norm_scalar, fg__act_mul_scalar, fg__rope_scalar,   fg__kv_store_scalar, fg__queries_scalar,       fg__qk_scalar,
+    fg__softmax_scalar,  fg__pv_scalar,      fg__fold_scalar,   fg__scale_scalar,    fg__sample_scalar,        fg__finish_scalar,
+    fg__dot_scalar,      fg__read_scalar,    fg__int8_products_scalar,               fg__float_products_scalar};
 #if FG__X86
 
 /* ---- AVX-512. Tails are masked, so that every element goes through the same instructions. ---- */
@@ -14166,6 +14226,38 @@ FG__TARGET_AVX512 static FG__ALWAYS_INLINE __m512 fg__kv_load_avx512(fg_type typ
 
 FG__TARGET_AVX512 static FG__ALWAYS_INLINE __m512 fg__half_avx512(const uint16_t *half) {
     return _mm512_cvtph_ps(_mm256_set1_epi16((short)*half));
+}
+
+/* 16 rows and 16 dimensions change places in four steps, each of which shuffles the two halves of all 256 floats into each other. */
+FG__TARGET_AVX512 static void fg__queries_avx512(const float *const *rows, int head_dim, float scale, float *q) {
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    __m512 x[16], y[16];
+    int d, i, step;
+    for (d = 0; d < head_dim; d += 16, q += 16 * FG__ROW_BLOCK) {
+        FG__UNROLL
+        for (i = 0; i < 16; i++) {
+            const float *row = i < FG__ROW_BLOCK ? rows[i] : NULL;
+            x[i] = _mm512_setzero_ps();
+            if (row) x[i] = _mm512_mul_ps(_mm512_maskz_loadu_ps(FG__LANES(head_dim - d), row + d), _mm512_set1_ps(scale));
+        }
+        FG__UNROLL
+        for (step = 0; step < 4; step++) {
+            FG__UNROLL
+            for (i = 0; i < 16; i++) y[i] = _mm512_permutex2var_ps(x[i / 2], i % 2 ? high : low, x[i / 2 + 8]);
+            FG__UNROLL
+            for (i = 0; i < 16; i++) x[i] = y[i];
+        }
+        for (i = 0; i < 16 && i < head_dim - d; i++)
+            _mm512_mask_storeu_ps(q + i * FG__ROW_BLOCK, FG__LANES(FG__ROW_BLOCK), x[i]);
+    }
+}
+
+FG__TARGET_AVX512 static void fg__scale_avx512(const float *x, float scale, int n, float *out) {
+    int i;
+    for (i = 0; i < n; i += 16)
+        _mm512_mask_storeu_ps(out + i, FG__LANES(n - i),
+                              _mm512_mul_ps(_mm512_maskz_loadu_ps(FG__LANES(n - i), x + i), _mm512_set1_ps(scale)));
 }
 
 /* What both products of attention are made of: out[r][0..31] (+)= sum over j of a[r][j] * b[j][0..31], for j in [from,
@@ -15210,10 +15302,12 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.act_mul = fg__act_mul_avx512;
         ops.rope = fg__rope_avx512;
         ops.kv_store = fg__kv_store_avx512;
+        ops.queries = fg__queries_avx512;
         ops.qk = fg__qk_avx512;
         ops.softmax = fg__softmax_avx512;
         ops.pv = fg__pv_avx512;
         ops.fold = fg__fold_avx512;
+        ops.scale = fg__scale_avx512;
         ops.sample = fg__sample_avx512;
         ops.finish = fg__finish_avx512;
         ops.read = fg__read_avx512;
@@ -15760,7 +15854,8 @@ static void fg__cpu_unpack(fg_device *handle, fg_weight *weight) {
 
 /* ---- Plans: stages, memory. ---- */
 
-#define FG__ROWS 48                /* rows of a product that are finished together; also of queries in attention */
+#define FG__ROWS 48                /* queries of attention together */
+#define FG__GEMM_ROWS 192          /* rows of a product that are finished together */
 #define FG__SAMPLE_PIECE 4096      /* logits per partial result of SAMPLE */
 #define FG__STAGE_ROPE FG_OP_COUNT /* sines and cosines of the pass */
 
@@ -15830,7 +15925,7 @@ typedef struct fg__cpu_group {
 
 /* One thread's own memory. Attention: `m` rows in blocks of FG__ROW_BLOCK. */
 typedef struct fg__cpu_scratch {
-    float *row, *tile;         /* GEMM: a weight row; two times [FG__ROWS][32] results */
+    float *row, *tile;         /* GEMM: a weight row; two times [FG__GEMM_ROWS][32] results */
     float *q, *s;              /* [blocks][head_dim][FG__ROW_BLOCK]; scores of a block */
     float *acc, *max, *sum;    /* the result so far: [m][head_dim], [m], [m] */
     float *acc2, *max2, *sum2; /* of a block, over one span */
@@ -16112,7 +16207,7 @@ static void fg__cpu_lay_scratch(fg__cpu_plan *plan, char *base, size_t *used) {
     for (i = 0; i < plan->device->pool.n_threads; i++) {
         fg__cpu_scratch *s = &plan->scratch[i];
         s->row = (float *)fg__lay(base, used, k, sizeof(float));
-        s->tile = (float *)fg__lay(base, used, 2 * FG__ROWS * FG__PANEL, sizeof(float));
+        s->tile = (float *)fg__lay(base, used, 2 * FG__GEMM_ROWS * FG__PANEL, sizeof(float));
         s->q = (float *)fg__lay(base, used, m * head_dim, sizeof(float));
         s->s = (float *)fg__lay(base, used, FG__ROW_BLOCK * FG__SCORE_ROW, sizeof(float));
         s->acc = (float *)fg__lay(base, used, m * head_dim, sizeof(float));
@@ -16380,7 +16475,7 @@ static void fg__gemm_finish(fg__cpu_plan *plan, const fg_op *op, int panel, int 
                 plan->slots[op->dst].stride);
 }
 
-/* The raw sums of one panel and m rows, m at most FG__ROWS. */
+/* The raw sums of one panel and m rows, m at most FG__GEMM_ROWS. */
 static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int row, int m, fg__cpu_scratch *scratch,
                           float *sums) {
     const fg_op *op = &plan->graph->ops[index];
@@ -16410,18 +16505,18 @@ static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, in
         return;
     }
     for (r = 0; r < m; r += count) {
-        count = FG__MIN(FG__ROWS, m - r);
+        count = FG__MIN(FG__GEMM_ROWS, m - r);
         fg__gemm_sums(plan, index, panel, row + r, count, scratch, scratch->tile);
         fg__gemm_finish(plan, op, panel, row + r, count, scratch->tile);
     }
 }
 
 /* The same `count` panels of two products, multiplied with each other by the ACT_MUL after them, for m rows; count * m is at
-   most FG__ROWS. */
+   most FG__GEMM_ROWS. */
 static void fg__gemm_gated_tile(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int count, int row, int m,
                                 fg__cpu_scratch *scratch) {
     const fg_op *op = &plan->graph->ops[stage->gate];
-    float *x = scratch->tile, *y = x + FG__ROWS * FG__PANEL;
+    float *x = scratch->tile, *y = x + FG__GEMM_ROWS * FG__PANEL;
     int p, each = m * FG__PANEL;
     for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first, panel + p, row, m, scratch, x + p * each);
     for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first + 1, panel + p, row, m, scratch, y + p * each);
@@ -16438,9 +16533,9 @@ static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int p
                            fg__cpu_scratch *scratch) {
     int end = panel + n_panels, count, r;
     for (; panel < end; panel += count) {
-        count = FG__MIN(end - panel, FG__MAX(1, FG__ROWS / m));
-        for (r = 0; r < m; r += FG__ROWS)
-            fg__gemm_gated_tile(plan, stage, panel, count, row + r, FG__MIN(FG__ROWS, m - r), scratch);
+        count = FG__MIN(end - panel, FG__MAX(1, FG__GEMM_ROWS / m));
+        for (r = 0; r < m; r += FG__GEMM_ROWS)
+            fg__gemm_gated_tile(plan, stage, panel, count, row + r, FG__MIN(FG__GEMM_ROWS, m - r), scratch);
     }
 }
 
@@ -16451,9 +16546,9 @@ static int fg__gemm_tile_rows(const fg__cpu_plan *plan, const fg__cpu_stage *sta
     size_t stride = plan->ops[stage->first].act_stride, fit;
     int n_tiles;
     if (stride == 0) stride = (size_t)op->k * sizeof(float);
-    fit = FG__MAX(((size_t)1 << 20) / stride, FG__ROWS);
+    fit = FG__MAX(((size_t)1 << 20) / stride, 48);
     n_tiles = (int)(((size_t)n_rows + fit - 1) / fit);
-    return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 12);
+    return (int)fg__round_up((size_t)((n_rows + n_tiles - 1) / n_tiles), 24);
 }
 
 /* The panels of all row tiles of a product, one after the other. */
@@ -16535,12 +16630,10 @@ static void fg__attn_tiles(const fg__cpu_plan *plan, const fg_op *op, int seq, i
     }
 }
 
-/* The tile of a position, for fetching it early; a harmless address where the sequence does not reach it. */
-static const char *fg__attn_ahead(const fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task, int head,
-                                  int position) {
+/* The tile of a position that the sequence has reached. */
+static const char *fg__attn_tile(const fg__cpu_plan *plan, const fg_op *op, int seq, int head, int position) {
     int block_tokens = plan->graph->groups[op->group].block_tokens;
-    const int32_t *table = plan->batch->tables[op->group] + (size_t)task->seq * (size_t)plan->graph->max_blocks_per_seq;
-    if (position >= plan->batch->kv_len[task->seq]) position = plan->batch->kv_len[task->seq] - 1;
+    const int32_t *table = plan->batch->tables[op->group] + (size_t)seq * (size_t)plan->graph->max_blocks_per_seq;
     return fg__kv_tile(plan, op, table[position / block_tokens], position % block_tokens, head);
 }
 
@@ -16610,28 +16703,27 @@ static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_r
 /* The queries of a KV head, scaled, in blocks of rows. */
 static void fg__attn_load_q(const fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task,
                             const fg__attn_range *range, int head, float *q) {
-    int r, d, n = op->head_dim, m = (int)fg__round_up((size_t)range->m, FG__ROW_BLOCK);
-    for (r = 0; r < m; r++) {
-        float *to = q + r / FG__ROW_BLOCK * FG__ROW_BLOCK * n + r % FG__ROW_BLOCK;
-        const float *from = NULL;
-        if (r < range->m) {
-            int token = task->token + r / range->heads, column = (head * range->heads + r % range->heads) * n;
-            from = fg__cpu_row(plan, op->src, token) + op->src_col + column;
+    const float *rows[FG__ROW_BLOCK];
+    int first, r;
+    for (first = 0; first < range->m; first += FG__ROW_BLOCK) {
+        for (r = 0; r < FG__ROW_BLOCK; r++) {
+            int token = task->token + (first + r) / range->heads;
+            int column = (head * range->heads + (first + r) % range->heads) * op->head_dim;
+            rows[r] = first + r < range->m ? fg__cpu_row(plan, op->src, token) + op->src_col + column : NULL;
         }
-        for (d = 0; d < n; d++) to[d * FG__ROW_BLOCK] = from ? from[d] * op->scale : 0.0f;
+        plan->device->ops.queries(rows, op->head_dim, op->scale, q + first * op->head_dim);
     }
 }
 
 /* dst = acc / sum */
 static void fg__attn_store(const fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task,
                            const fg__attn_range *range, int head, const fg__cpu_scratch *s) {
-    const float *acc = s->acc;
-    int r, d;
-    for (r = 0; r < range->m; r++, acc += op->head_dim) {
+    int r;
+    for (r = 0; r < range->m; r++) {
         float *out = fg__cpu_row(plan, op->dst, task->token + r / range->heads) + op->dst_col +
                      (head * range->heads + r % range->heads) * op->head_dim;
-        float scale = 1.0f / s->sum[r]; /* at least the token itself was seen */
-        for (d = 0; d < op->head_dim; d++) out[d] = acc[d] * scale;
+        /* at least the token itself was seen */
+        plan->device->ops.scale(s->acc + r * op->head_dim, 1.0f / s->sum[r], op->head_dim, out);
     }
 }
 
@@ -16641,8 +16733,23 @@ static float *fg__attn_partial(const fg__cpu_plan *plan, const fg_op *op, int pa
            ((size_t)partial * (size_t)op->n_kv_head + (size_t)head) * (size_t)(op->head_dim + 2);
 }
 
-static void fg__attn_task_run(fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task, int head,
-                              fg__cpu_scratch *s) {
+/* What is read after a span, for fetching it early: the next span's first tile, else that of the piece of work which this
+   thread will probably get next. */
+static const char *fg__attn_ahead(const fg__cpu_plan *plan, const fg_op *op, int piece, int span) {
+    const fg__cpu_group *own = &plan->groups[op->group];
+    const fg__attn_task *task = &own->tasks[piece / op->n_kv_head];
+    int last = own->n_tasks * op->n_kv_head - 1, next = FG__MIN(piece + plan->device->pool.n_threads, last);
+    if (span + 1 < task->first_span + task->n_spans)
+        return fg__attn_tile(plan, op, task->seq, piece % op->n_kv_head, (span + 1) * FG__SPAN);
+    task = &own->tasks[next / op->n_kv_head];
+    span = FG__MAX(task->first_span * FG__SPAN, fg__attn_range_of(plan, op, task).lo);
+    return fg__attn_tile(plan, op, task->seq, next % op->n_kv_head, span);
+}
+
+/* A piece: one KV head of a task. */
+static void fg__attn_task_run(fg__cpu_plan *plan, const fg_op *op, int piece, fg__cpu_scratch *s) {
+    const fg__attn_task *task = &plan->groups[op->group].tasks[piece / op->n_kv_head];
+    int head = piece % op->n_kv_head;
     fg__attn_range range = fg__attn_range_of(plan, op, task);
     const char *tiles[FG__SPAN / FG__TILE];
     int span, first, r, n = op->head_dim;
@@ -16653,7 +16760,7 @@ static void fg__attn_task_run(fg__cpu_plan *plan, const fg_op *op, const fg__att
         const char *next;
         fg__attn_tiles(plan, op, task->seq, head, FG__MAX(range.lo, start), FG__MIN(range.hi, start + FG__SPAN), s->kv,
                        tiles);
-        next = fg__attn_ahead(plan, op, task, head, start + FG__SPAN);
+        next = fg__attn_ahead(plan, op, piece, span);
         for (first = 0; first < range.m; first += FG__ROW_BLOCK) {
             int m = FG__MIN(FG__ROW_BLOCK, range.m - first);
             bool any = fg__attn_block(plan, op, &range, tiles, next, start, first, m, s);
@@ -16828,10 +16935,7 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     switch (plan->phase->type) {
     case FG__PHASE_ROWS: fg__cpu_rows_run(plan, plan->phase, piece); break;
     case FG__PHASE_GEMM: fg__gemm_run(plan, stage, fg__cpu_stage_rows(plan, stage), piece, thread); break;
-    case FG__PHASE_ATTENTION:
-        fg__attn_task_run(plan, op, &plan->groups[op->group].tasks[piece / op->n_kv_head], piece % op->n_kv_head,
-                           scratch);
-        break;
+    case FG__PHASE_ATTENTION: fg__attn_task_run(plan, op, piece, scratch); break;
     case FG__PHASE_MERGE:
         fg__attn_merge(plan, op, &plan->groups[op->group].merges[piece / op->n_kv_head], piece % op->n_kv_head,
                            scratch);
@@ -17353,9 +17457,9 @@ typedef struct fg__gemm_job {
 } fg__gemm_job;
 
 /* Weights are fetched ahead of their use: for few tokens 4 KiB before what is read together (a unit's scales are at its end),
-   which keeps memory busy; for many, whose tiles take their time, further. */
-static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const uint8_t *weights, int together, int m) {
-    return weights + (m <= 4 ? 4096 + together : 10240);
+   which keeps memory busy; for many, whose first tile reads a unit at once, further, 16 KiB of F32 and BF16. */
+static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const uint8_t *weights, int together, int unit, int m) {
+    return weights + (m <= 4 ? 4096 + together : FG__MAX(10240, unit));
 }
 
 /* The job for the first tokens of a panel. */
@@ -17890,7 +17994,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = fg__weights_ahead(from, m == 1 ? unit_bytes : 8 * block_bytes, m); /* else scales come first */
+        job.next = fg__weights_ahead(from, m == 1 ? unit_bytes : 8 * block_bytes, 8 * block_bytes, m); /* else scales come first */
         w.low = from;
         w.high = w.low + layout->blocks * layout->low * 128;
         w.bytes = w.high + layout->blocks * layout->high * 128;
@@ -17973,7 +18077,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
     int64_t left;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, 1024, m);
+        job.next = fg__weights_ahead(w, 1024, 128 * run, m);
         switch ((int)type) {
         case FG_TYPE_F32: fg__tiles_f32_512(FG_TYPE_F32, w, job.n * run, job); break;
         case FG_TYPE_F16: fg__tiles_f32_512(FG_TYPE_F16, w, job.n * run, job); break;
@@ -17986,10 +18090,11 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
 
 #if FG__HAS_AVXVNNI
 #define FG__INLINE512BF16 FG__TARGET_AVX512BF16 static FG__ALWAYS_INLINE
+#define FG__TILE512BF16 8 /* tokens: 16 chains, as two are added to each cycle and each takes six; 12 get 9/10 of the peak */
 
 /* A tile of pairs of bfloat16, activations too. */
 FG__INLINE512BF16 void fg__tile_bf16_512(int nt, const uint8_t *w, fg__gemm_job *job) {
-    __m512 f[FG__TILE512][2];
+    __m512 f[FG__TILE512BF16][2];
     __m512i w0, w1, v;
     int i, t, x;
     fg__tile_start_512(nt, f);
@@ -18016,12 +18121,12 @@ FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *pa
     int nt, tiles;
     (void)type;
     for (left = (k + 1) / 2; left > 0; left -= 128, w += 128 * 128, a += 512, job.first = false) {
-        tiles = (m + FG__TILE512 - 1) / FG__TILE512;
+        tiles = (m + FG__TILE512BF16 - 1) / FG__TILE512BF16;
         job.n = (int)FG__MIN(left, 128);
         job.m = m;
         job.acts = a;
         job.out = out;
-        job.next = fg__weights_ahead(w, 1024, m);
+        job.next = fg__weights_ahead(w, 1024, 128 * 128, m);
         fg__fetch_plan(&job, job.n * 128, tiles * ((job.n + 7) / 8));
         for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
             nt = (job.m + tiles - 1) / tiles;
@@ -18031,7 +18136,9 @@ FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *pa
             case 3: fg__tile_bf16_512(3, w, &job); break;
             case 4: fg__tile_bf16_512(4, w, &job); break;
             case 5: fg__tile_bf16_512(5, w, &job); break;
-            default: fg__tile_bf16_512(6, w, &job); break;
+            case 6: fg__tile_bf16_512(6, w, &job); break;
+            case 7: fg__tile_bf16_512(7, w, &job); break;
+            default: fg__tile_bf16_512(8, w, &job); break;
             }
         }
     }
@@ -18561,11 +18668,11 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
         if (job.m <= FG__FEW256) {
-            job.next = fg__weights_ahead(from, unit_bytes, job.m);
+            job.next = fg__weights_ahead(from, unit_bytes, 8 * (int)block_bytes, job.m);
             fg__slice_few_256(type, from, job.n * (int)block_bytes, job);
             continue;
         }
-        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
+        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, 8 * (int)block_bytes, job.m);
         fg__unpack_256(type, from, job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
@@ -18656,7 +18763,7 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0;
          left -= 128, job.first = false, w += 128 * run, job.acts += 128 * lane) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, m <= FG__FEW256 ? 1024 : 128 * run, m);
+        job.next = fg__weights_ahead(w, m <= FG__FEW256 ? 1024 : 128 * run, 128 * run, m);
         switch ((int)type) {
         case FG_TYPE_F32: fg__slice_f32_256(FG_TYPE_F32, w, job); break;
         case FG_TYPE_F16: fg__slice_f32_256(FG_TYPE_F16, w, job); break;
@@ -19247,11 +19354,11 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
         int bytes = (int)(FG__MIN(left, 8) * block_bytes / 4);
         job.n = (int)FG__MIN(left, 8);
         if (!pairs && job.m <= FG__FEW_NEON) {
-            job.next = fg__weights_ahead(from, unit_bytes, job.m);
+            job.next = fg__weights_ahead(from, unit_bytes, 8 * (int)block_bytes, job.m);
             fg__slice_few_dot(type, from, 4 * bytes, job);
             continue;
         }
-        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, job.m);
+        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, 8 * (int)block_bytes, job.m);
         fg__unpack_neon(type, pairs, from, job.n, s);
         for (row = 0; row < FG__PANEL; row += 8, job.next += bytes) {
             if (pairs)
@@ -19365,7 +19472,7 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
     int row;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, 128 * run, m);
+        job.next = fg__weights_ahead(w, 128 * run, 128 * run, m);
         for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
             switch ((int)type) {
             case FG_TYPE_F32: fg__tiles_f32_neon(FG_TYPE_F32, w, row, job.n * run / 2, job); break;

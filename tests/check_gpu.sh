@@ -7,7 +7,7 @@
 #     tests/check_gpu.sh --quick build tests                the named stages, small models only
 #     tests/check_gpu.sh --target sm_90a build              for a card that is not there
 #
-# Stages: card build tests sanitizer models bench peers transformers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
+# Stages: card build tests sanitizer models bench attention peers transformers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
 # beside; `report` is made of these, so that stages may run one at a time.
 #
 # Options: --target T (default: asks nvidia-smi or rocminfo), --models DIR (default build/gpu-check/models), --llama DIR, --quick.
@@ -24,12 +24,12 @@ while [ $# -gt 0 ]; do
     --llama) llama=$2 && shift ;;
     --quick) quick=1 ;;
     -h | --help) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p;}' "tests/check_gpu.sh" && exit 0 ;;
-    card | build | tests | sanitizer | models | bench | peers | transformers | report) stages="$stages $1" ;;
+    card | build | tests | sanitizer | models | bench | attention | peers | transformers | report) stages="$stages $1" ;;
     *) echo "check_gpu.sh: no stage or option '$1'; see --help" >&2 && exit 2 ;;
     esac
     shift
 done
-stages=" ${stages:-card build tests sanitizer models bench peers transformers report} "
+stages=" ${stages:-card build tests sanitizer models bench attention peers transformers report} "
 models=${models:-$out/models}
 mkdir -p "$out" "$models"
 passed=0 failed=0 skipped=0
@@ -147,6 +147,25 @@ bench() {
     echo "measured $(list)"
 }
 
+# Prompts of 512 and 8192 tokens with each type of cache: what the longer take more is attention, which f16 and bf16 have by wgmma on
+# Hopper, q8_0 by mma.sync, f32 in floats.
+attention() {
+    driver || return 1
+    for model in $(list); do
+        case $model in *:Q8_0) ;; *) continue ;; esac
+        file=$models/$(echo "$model" | tr ':' '-').gguf
+        for kv in f16 bf16 q8_0 f32; do
+            for prompt in 512 8192; do
+                build/fastgen bench -m "$file" --backend $backend -p $prompt -n 1 -b 1 -r 3 --token-budget 512 --kv-type $kv --json \
+                    >"$out/attention-$model-$kv-$prompt.json" 2>"$out/attention-$model-$kv-$prompt.said" || return 1
+            done
+        done
+    done
+    # a try at start-up that failed is no measurement of wgmma
+    if grep -l 'by wgmma' "$out"/attention-*.said; then return 1; fi
+    echo "measured $(list)"
+}
+
 peers() {
     [ -x "$llama/llama-bench" ] || { echo "no --llama" && return 77; }
     for model in $(list); do
@@ -213,6 +232,17 @@ for path in sorted(glob.glob(os.path.join(out, "bench-*-512.json"))):
     print(f"\n{os.path.basename(path)[6:-9]}, KV cache on the CPU ({k['device_gb_s']:.0f} GB/s of attention on the device, "
           f"{k['cpu_gb_s']:.0f} on the CPU, {100 * k['at_once']:.0f}% at once, {k['down_gb_s']:.0f} GB/s to the host and {k['up_gb_s']:.0f} back), by the model: " +
           "; ".join(f"{c['context']} tokens: {c['cpu_tok_s']:.0f} tokens/s beside {c['device_tok_s']:.0f}" for c in k["contexts"]))
+shapes = {"1.1b": (22, 32, 64), "8b": (32, 32, 128)} # of tests/make_model.py: layers, heads, head size
+for path in sorted(glob.glob(os.path.join(out, "attention-*-8192.json"))):
+    model, kv = re.match(r"attention-(.*)-([a-z0-9_]+)-8192\.json", os.path.basename(path)).groups()
+    short = json.loads(text(os.path.basename(path).replace("-8192.", "-512.")) or "{}").get("pp_tok_s")
+    if not short: continue
+    layers, heads, dim = shapes[model.split(":")[0]]
+    n, rate = 8192, json.load(open(path))["pp_tok_s"]
+    more = n / rate - n / short # seconds; the rest of the model takes the same for each 512
+    flops = layers * heads * 4 * dim * (n * n - n // 512 * 512 * 512) / 2
+    print(f"\n{model}, {kv} cache: prompts of 512 {short:.0f} tokens/s, of 8192 {rate:.0f}" +
+          (f"; attention {flops / more / 1e12:.1f} TFLOP/s{share(flops / more, 'flops_per_s')}" if more > 0 else ""))
 for log in sorted(glob.glob(os.path.join(out, "sanitizer-*.log"))):
     found = re.findall(r"SUMMARY: .*", open(log, errors="replace").read())
     print(f"\n{os.path.basename(log)[10:-4]}: {found[-1] if found else 'no summary'}")
@@ -228,6 +258,7 @@ stage tests tests
 stage sanitizer sanitizer
 stage models write_models
 stage bench bench
+stage attention attention
 stage peers peers
 stage transformers transformers
 stage report report

@@ -206,7 +206,7 @@ static void gguf_finish(gguf_writer *w, unsigned char **file, size_t *size) {
 }
 
 /* Writes `size` bytes to a file; 0 when that fails. */
-static int gguf_save(const char *path, const unsigned char *file, size_t size) {
+static inline int gguf_save(const char *path, const unsigned char *file, size_t size) {
     FILE *out = fopen(path, "wb");
     int ok = out && fwrite(file, 1, size, out) == size;
     if (out && fclose(out) != 0) ok = 0;

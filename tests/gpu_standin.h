@@ -33,9 +33,11 @@ static bool gpu_standin_symbol(const char *name, void *to) {
     return function != NULL;
 }
 
-/* Whether there is a driver to test with: false where build.sh did not set one, as under the thread sanitizer. */
+/* Whether there is a driver to test with: false where build.sh did not set one, as under the thread sanitizer. A card's driver is that
+   of one vendor, and the other library "none". */
 static bool gpu_standin_open(void) {
     const char *path = getenv("FASTGEN_CUDA_LIBRARY");
+    if (path && strcmp(path, "none") == 0) path = getenv("FASTGEN_HIP_LIBRARY");
     if (gpu_standin.tried || !path || strcmp(path, "none") == 0) return gpu_standin.library != NULL;
     gpu_standin.tried = true;
     gpu_standin.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -8,7 +8,10 @@
      - a barrier, sync, shuffle or matrix product that not all threads concerned reach, or at different lines;
      - a product of a warpgroup without its fence, whose operands were not published by those who wrote them and brought over a
        barrier, are written before it has landed, or lie where its descriptor cannot mean; one that nobody waits for. They read
-       their operands and land their sums at the wait, not before: until then sums are NaN, and must not be touched.
+       their operands and land their sums at the wait, not before: until then sums, and operands in registers, are NaN, and must
+       not be touched.
+
+   hg.left_out and hg.left_at name a step of a kernel (the number of its kind) that its threads leave out, to see whether that is found.
 
    Memory that kernels may use comes from hg_alloc, filled with NaN. hg_launch runs a kernel; hg_error says what was wrong. */
 #ifndef HOST_GPU_H
@@ -16,9 +19,11 @@
 
 #include <stdarg.h>
 
-enum { HG_THREADS = 256, HG_SHARED_DECLARED = 49152, HG_SHARED = 4 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
-enum { HG_WG = 128, HG_WG_OPS = 16 }; /* threads of a warpgroup; its products that may be under way */
+enum { HG_THREADS = 256, HG_SHARED_DECLARED = 49152, HG_SHARED = 5 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_WG = 128, HG_WG_OPS = 32, HG_WG_SUMS = 2 }; /* threads of a warpgroup; its products, and sums, that may be under way */
+enum { HG_HALVES, HG_BFLOATS };          /* what they multiply */
 enum { HG_NOBODY = -1, HG_SEVERAL = -2 }; /* instead of a thread */
+enum { HG_NO_STEP, HG_BARRIER, HG_ASYNC_WAIT, HG_PUBLISH, HG_FENCE, HG_COMMIT, HG_WAIT, HG_STEPS }; /* what can be left out */
 enum { HG_READY, HG_AT_BARRIER, HG_AT_GROUP, HG_AT_WARP, HG_DONE };
 
 /* What happened to a word of shared memory. Times count barriers of the workgroup, and syncs of each group within. */
@@ -36,7 +41,7 @@ typedef struct hg_thread {
     uint32_t value, received;
     size_t shared_used;
     uint32_t published, published_before; /* publishings, in all and before the last barrier */
-    int n_async;
+    int steps[HG_STEPS], n_async;
     struct {
         char *to;
         const char *from;
@@ -44,16 +49,24 @@ typedef struct hg_thread {
     struct { /* of products of warpgroups; numbers count them from the start of the kernel */
         uint32_t issued, landed, committed, waited, ends[HG_WG_OPS]; /* ends: `issued` at each commit */
         bool fenced;
-        float *sums, kept[64];        /* where they land; what they are so far */
+        struct {
+            float *at, kept[64];      /* where they land (NULL: none); what they are so far */
+            int n;
+            uint32_t under_way;
+        } sums[HG_WG_SUMS];
+        struct {
+            int sums;
+            uint32_t *held, kept[4];  /* an operand in registers; NULL: none */
+        } ops[HG_WG_OPS];
     } wg;
 } hg_thread;
 
-/* A product of a warpgroup: 64 rows at `a` by 128 rows at `b`, of 16 halves. */
+/* A product of a warpgroup: 64 rows at `a`, or in registers, by n rows at `b`, of 16 numbers; or by n columns, of 16 rows. */
 typedef struct hg_product {
     uint32_t number, landed; /* 0: none, else its number + 1; threads it has landed for */
     uint64_t a, b;
-    int line;
-    bool read;
+    int line, n, kind;
+    bool held, read;         /* held: `a` is in registers, and `b` of columns */
     float x[64][16], y[128][16];
 } hg_product;
 
@@ -79,6 +92,7 @@ static struct {
     float tiles[HG_THREADS / 32][512];
     hg_product products[HG_THREADS / HG_WG][HG_WG_OPS];
     size_t more_bytes;            /* of shared memory beyond what is declared, as the launch asks for */
+    int left_out, left_at;        /* HG_BARRIER to HG_WAIT; HG_NO_STEP: none */
     bool wrong_products;          /* a device that reads the pieces of operands' rows as they stand, and bytes without their signs */
     hg_memory *memories;
     int n_memories, max_memories;
@@ -90,6 +104,12 @@ static struct {
 } hg;
 
 static const char *hg_error(void) { return hg.message; }
+
+/* Whether the step that comes now is the one to leave out. */
+static bool hg_leaves_out(int what) {
+    int at = hg.threads[hg.current].steps[what]++;
+    return what == hg.left_out && at == hg.left_at;
+}
 
 /* ---- Fibers: a stack each, and a switch that keeps what the calling convention says a call keeps. ---- */
 
@@ -347,6 +367,7 @@ static void hg_async_copy(void *to, const void *from) {
 static void hg_async_wait(void) {
     hg_thread *thread = &hg.threads[hg.current];
     int i;
+    if (hg_leaves_out(HG_ASYNC_WAIT)) return;
     for (i = 0; i < thread->n_async; i++) {
         hg_write(thread->async[i].to, 16);
         memcpy(thread->async[i].to, thread->async[i].from, 16);
@@ -386,24 +407,41 @@ static int hg_wg_row(int thread, int i) { return thread % HG_WG / 32 * 16 + thre
 static int hg_wg_col(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
 /* What this thread wrote is for products to read, after the next barrier. */
-static void hg_publish(void) { hg.threads[hg.current].published++; }
+static void hg_publish(void) { hg.threads[hg.current].published += !hg_leaves_out(HG_PUBLISH); }
 
-/* Where piece c (8 halves) of row r of an operand is. */
-static char *hg_wg_piece(uint64_t operand, int r, int c) {
-    uint32_t start = (uint32_t)(operand & 0x3FFF) << 4, group = (uint32_t)(operand >> 32 & 0x3FFF) << 4;
-    uint32_t at = start + (uint32_t)(r / 8) * group + (uint32_t)(r % 8) * 128 + (uint32_t)c * 16;
-    if (operand >> 62 != 1 || (operand >> 49 & 7)) hg_fail("an operand whose rows are not ordered in pieces of 128 bytes");
-    if (start % 1024 >= 128) hg_fail("an operand that does not begin at a multiple of 1024 bytes, but at %d", (int)start);
+/* An operand: `rows` rows of `pieces` times 8 numbers. Where piece c of row r is. */
+typedef struct hg_operand {
+    uint64_t descriptor;
+    int rows, pieces;
+    bool columns; /* they are what is multiplied */
+} hg_operand;
+
+static char *hg_wg_piece(const hg_operand *o, int r, int c) {
+    uint32_t start = (uint32_t)(o->descriptor & 0x3FFF) << 4, group = (uint32_t)(o->descriptor >> 32 & 0x3FFF) << 4;
+    uint32_t apart = (uint32_t)(o->descriptor >> 16 & 0x3FFF) << 4;
+    uint32_t at = start + (uint32_t)(r / 8) * group + (uint32_t)(r % 8) * 128 + (uint32_t)(c % 8) * 16 + (uint32_t)(c / 8) * apart;
+    if (o->descriptor >> 62 != 1 || (o->descriptor >> 49 & 7)) hg_fail("an operand whose rows are not ordered in pieces of 128 bytes");
+    if (start % 1024 >= (o->columns ? 1 : 128)) hg_fail("an operand that does not begin at a multiple of 1024 bytes, but at %d", (int)start);
     if (!hg.wrong_products) at ^= at >> 3 & 0x70;
     return hg.shared + at;
 }
 
+static hg_operand hg_wg_rows(uint64_t descriptor, int rows) {
+    hg_operand o = {descriptor, rows, 2, false};
+    return o;
+}
+
+static hg_operand hg_wg_right(const hg_product *p) {
+    hg_operand o = {p->b, 16, p->n / 8, true};
+    return p->held ? o : hg_wg_rows(p->b, p->n);
+}
+
 /* A product begins to read an operand. */
-static void hg_wg_begin(uint64_t operand, int rows) {
+static void hg_wg_begin(hg_operand o) {
     int r, i;
-    for (r = 0; r < rows; r++)
-        for (i = 0; i < 8; i++) {
-            hg_word *w = hg_shared_words(hg_wg_piece(operand, r, i / 4), 16) + i % 4;
+    for (r = 0; r < o.rows; r++)
+        for (i = 0; i < 4 * o.pieces; i++) {
+            hg_word *w = hg_shared_words(hg_wg_piece(&o, r, i / 4), 16) + i % 4;
             int at = (int)(w - hg.words);
             if (w->writer < 0) hg_fail("a warpgroup's product of shared memory (word %d) that nobody has written", at);
             if (w->write_barrier == hg.barriers) hg_fail("a race: thread %d wrote shared memory (word %d) of a warpgroup's product", (int)w->writer, at);
@@ -414,11 +452,11 @@ static void hg_wg_begin(uint64_t operand, int rows) {
 }
 
 /* And has read it. */
-static void hg_wg_end(uint64_t operand, int rows) {
+static void hg_wg_end(hg_operand o) {
     int r, i;
-    for (r = 0; r < rows; r++)
-        for (i = 0; i < 8; i++) {
-            hg_word *w = hg_shared_words(hg_wg_piece(operand, r, i / 4), 16) + i % 4;
+    for (r = 0; r < o.rows; r++)
+        for (i = 0; i < 4 * o.pieces; i++) {
+            hg_word *w = hg_shared_words(hg_wg_piece(&o, r, i / 4), 16) + i % 4;
             if (w->read_barrier != hg.barriers || w->reader == HG_NOBODY) w->read_groups = 0;
             w->read_groups |= 15u << hg.current / HG_WG * 4;
             w->reader = HG_SEVERAL;
@@ -427,87 +465,164 @@ static void hg_wg_end(uint64_t operand, int rows) {
         }
 }
 
-static void hg_wg_read(uint64_t operand, int rows, float (*to)[16]) {
-    int r, k;
-    for (r = 0; r < rows; r++)
-        for (k = 0; k < 16; k++) to[r][k] = hg_half_to_float(((const uint16_t *)(const void *)hg_wg_piece(operand, r, k / 8))[k % 8]);
+static float hg_wg_number(int kind, uint32_t bits) {
+    float x;
+    if (kind == HG_HALVES) return hg_half_to_float((uint16_t)bits);
+    bits <<= 16;
+    memcpy(&x, &bits, 4);
+    return x;
 }
 
-static void hg_wg_fence(void) { hg.threads[hg.current].wg.fenced = true; }
+/* Into rows of what is multiplied. */
+static void hg_wg_read(hg_operand o, int kind, float (*to)[16]) {
+    int r, k;
+    for (r = 0; r < o.rows; r++)
+        for (k = 0; k < 8 * o.pieces; k++) {
+            float x = hg_wg_number(kind, ((const uint16_t *)(const void *)hg_wg_piece(&o, r, k / 8))[k % 8]);
+            if (o.columns) to[k][r] = x;
+            else to[r][k] = x;
+        }
+}
 
-/* Sums are NaN of these bits while products are under way. */
-static void hg_wg_hide(float *sums) { memset(sums, 0xFF, 64 * sizeof(float)); }
+static void hg_wg_fence(void) {
+    if (!hg_leaves_out(HG_FENCE)) hg.threads[hg.current].wg.fenced = true;
+}
 
-static bool hg_wg_hidden(const float *sums) {
-    const unsigned char *bytes = (const unsigned char *)sums;
-    size_t i;
-    for (i = 0; i < 64 * sizeof(float); i++)
-        if (bytes[i] != 0xFF) return false;
+/* Registers of products under way are NaN of these bits, which any arithmetic changes. */
+static void hg_wg_hide(void *registers, int n) {
+    const uint32_t hidden = 0xFFBFFFFFu;
+    int i;
+    for (i = 0; i < n; i++) memcpy((char *)registers + 4 * i, &hidden, 4);
+}
+
+static bool hg_wg_hidden(const void *registers, int n) {
+    uint32_t word;
+    int i;
+    for (i = 0; i < n; i++) {
+        memcpy(&word, (const char *)registers + 4 * i, 4);
+        if (word != 0xFFBFFFFFu) return false;
+    }
     return true;
 }
 
+/* The place of n sums that are under way, from now on; with `more` 0 they begin at 0. */
+static int hg_wg_sums_of(hg_thread *t, float *sums, int n, int more) {
+    int i, place = -1;
+    for (i = HG_WG_SUMS - 1; i >= 0; i--) {
+        if (t->wg.sums[i].at == sums) {
+            if (t->wg.sums[i].n != n || !more) hg_fail("sums of a warpgroup begin anew while products of them are under way");
+            t->wg.sums[i].under_way++;
+            return i;
+        }
+        if (!t->wg.sums[i].at) place = i;
+    }
+    if (place < 0) hg_fail("products of a warpgroup with yet other sums while some are under way");
+    t->wg.sums[place].at = sums;
+    t->wg.sums[place].n = n;
+    t->wg.sums[place].under_way = 1;
+    memset(t->wg.sums[place].kept, 0, sizeof(t->wg.sums[place].kept));
+    if (more) memcpy(t->wg.sums[place].kept, sums, (size_t)n * sizeof(float));
+    hg_wg_hide(sums, n);
+    return place;
+}
+
 /* Every thread of the group brings the same product. */
-static void hg_wg_mma(float *sums, uint64_t a, uint64_t b, int line) {
+static hg_product *hg_wg_issue(uint64_t a, uint64_t b, int n, int kind, bool held, int line) {
     hg_thread *t = &hg.threads[hg.current];
     hg_product *p = &hg.products[hg.current / HG_WG][t->wg.issued % HG_WG_OPS];
     if (!t->wg.fenced) hg_fail("a warpgroup's product without a fence before it");
     if (hg.width != 32) hg_fail("a warpgroup's product of warps of %d", hg.width);
-    if (t->wg.issued == t->wg.landed) {
-        memcpy(t->wg.kept, sums, sizeof(t->wg.kept));
-        t->wg.sums = sums;
-        hg_wg_hide(sums);
-    } else if (t->wg.sums != sums) hg_fail("products of a warpgroup with other sums while some are under way");
     if (p->number == 0) {
         p->number = t->wg.issued + 1;
         p->a = a;
         p->b = b;
         p->line = line;
+        p->n = n;
+        p->kind = kind;
         p->landed = 0;
+        p->held = held;
         p->read = false;
-        hg_wg_begin(a, 64);
-        hg_wg_begin(b, 128);
+        if (!held) hg_wg_begin(hg_wg_rows(a, 64));
+        hg_wg_begin(hg_wg_right(p));
     } else if (p->number != t->wg.issued + 1) hg_fail("too many products of a warpgroup without a wait");
     else if (p->a != a || p->b != b || p->line != line) hg_fail("divergence: threads of a warpgroup bring different products");
-    t->wg.issued++;
+    t->wg.ops[t->wg.issued++ % HG_WG_OPS].held = NULL;
+    return p;
+}
+
+/* 64 rows by 128 rows; with `more` 0 sums begin at 0. */
+static void hg_wg_mma(float *sums, uint64_t a, uint64_t b, int kind, int more, int line) {
+    hg_thread *t = &hg.threads[hg.current];
+    (void)hg_wg_issue(a, b, 128, kind, false, line);
+    t->wg.ops[(t->wg.issued - 1) % HG_WG_OPS].sums = hg_wg_sums_of(t, sums, 64, more);
+}
+
+static void hg_warp_sync(int line);
+
+/* 64 rows in registers, of which a thread has those of its sums, in pairs, by n columns. */
+static void hg_wg_mma_held(float *sums, const uint32_t *a, uint64_t b, int n, int kind, int line) {
+    hg_thread *t = &hg.threads[hg.current];
+    hg_product *p = hg_wg_issue(0, b, n, kind, true, line);
+    uint32_t op = (t->wg.issued - 1) % HG_WG_OPS;
+    int i;
+    if (hg_wg_hidden(a, 4)) hg_fail("an operand in registers that a warpgroup's product under way has");
+    for (i = 0; i < 8; i++)
+        p->x[hg_wg_row(hg.current, i)][hg_wg_col(hg.current, i)] = hg_wg_number(kind, a[i / 2] >> 16 * (i % 2) & 0xFFFFu);
+    memcpy(t->wg.ops[op].kept, a, 4 * sizeof(uint32_t));
+    t->wg.ops[op].held = (uint32_t *)(uintptr_t)a;
+    hg_wg_hide(t->wg.ops[op].held, 4);
+    t->wg.ops[op].sums = hg_wg_sums_of(t, sums, n / 2, 1);
+    hg_warp_sync(line);
 }
 
 static void hg_wg_commit(void) {
     hg_thread *t = &hg.threads[hg.current];
+    if (hg_leaves_out(HG_COMMIT)) return;
     if (t->wg.committed - t->wg.waited == HG_WG_OPS) hg_fail("too many groups of products without a wait");
     t->wg.ends[t->wg.committed++ % HG_WG_OPS] = t->wg.issued;
 }
 
 static void hg_wg_land(hg_thread *t) {
-    hg_product *p = &hg.products[hg.current / HG_WG][t->wg.landed % HG_WG_OPS];
-    int i, k;
-    if (!hg_wg_hidden(t->wg.sums)) hg_fail("sums were touched while a warpgroup's product was under way");
+    uint32_t op = t->wg.landed % HG_WG_OPS;
+    hg_product *p = &hg.products[hg.current / HG_WG][op];
+    int place = t->wg.ops[op].sums, i, k;
+    float *kept = t->wg.sums[place].kept;
+    uint32_t *held = t->wg.ops[op].held;
+    if (!hg_wg_hidden(t->wg.sums[place].at, t->wg.sums[place].n)) hg_fail("sums were touched while a warpgroup's product was under way");
+    if (held && !hg_wg_hidden(held, 4)) hg_fail("an operand in registers was touched while a warpgroup's product was under way");
     if (!p->read) {
-        hg_wg_read(p->a, 64, p->x);
-        hg_wg_read(p->b, 128, p->y);
+        if (!p->held) hg_wg_read(hg_wg_rows(p->a, 64), p->kind, p->x);
+        hg_wg_read(hg_wg_right(p), p->kind, p->y);
         p->read = true;
     }
-    for (i = 0; i < 64; i++) {
+    for (i = 0; i < p->n / 2; i++) {
         const float *x = p->x[hg_wg_row(hg.current, i)], *y = p->y[hg_wg_col(hg.current, i)];
-        for (k = 0; k < 16; k++) t->wg.kept[i] += x[k] * y[k];
+        for (k = 0; k < 16; k++) kept[i] += x[k] * y[k];
     }
+    if (held) memcpy(held, t->wg.ops[op].kept, 4 * sizeof(uint32_t));
+    t->wg.sums[place].under_way--;
     t->wg.landed++;
     if (++p->landed < HG_WG) return;
-    hg_wg_end(p->a, 64);
-    hg_wg_end(p->b, 128);
+    if (!p->held) hg_wg_end(hg_wg_rows(p->a, 64));
+    hg_wg_end(hg_wg_right(p));
     p->number = 0;
 }
 
 /* All groups of products but the last n have landed. */
 static void hg_wg_wait(uint32_t n) {
     hg_thread *t = &hg.threads[hg.current];
+    int i;
+    if (hg_leaves_out(HG_WAIT)) return;
     while (t->wg.committed - t->wg.waited > n) {
         uint32_t end = t->wg.ends[t->wg.waited++ % HG_WG_OPS];
         while (t->wg.landed != end) hg_wg_land(t);
     }
-    if (!t->wg.sums || t->wg.landed != t->wg.issued) return;
-    memcpy(t->wg.sums, t->wg.kept, sizeof(t->wg.kept));
-    t->wg.sums = NULL;
-    t->wg.fenced = false; /* sums may be used now */
+    for (i = 0; i < HG_WG_SUMS; i++) {
+        if (!t->wg.sums[i].at || t->wg.sums[i].under_way) continue;
+        memcpy(t->wg.sums[i].at, t->wg.sums[i].kept, (size_t)t->wg.sums[i].n * sizeof(float));
+        t->wg.sums[i].at = NULL;
+        t->wg.fenced = false; /* sums may be used now */
+    }
 }
 
 /* ---- Where threads wait for each other. ---- */
@@ -518,7 +633,9 @@ static void hg_wait_at(int state, int line) {
     hg_leave();
 }
 
-static void hg_barrier(int line) { hg_wait_at(HG_AT_BARRIER, line); }
+static void hg_barrier(int line) {
+    if (!hg_leaves_out(HG_BARRIER)) hg_wait_at(HG_AT_BARRIER, line);
+}
 static void hg_warp_sync(int line) { hg_wait_at(HG_AT_WARP, line); }
 
 static void hg_group_sync(int line) {
@@ -620,6 +737,7 @@ static void hg_run_block(void) {
         thread->shared_used = 0;
         thread->published = thread->published_before = 0;
         memset(&thread->wg, 0, sizeof(thread->wg));
+        memset(thread->steps, 0, sizeof(thread->steps));
         hg_fiber_start(thread);
     }
     for (;;) {

@@ -892,7 +892,11 @@ static void spv_instruction(spv_program *p, const uint32_t *w, uint32_t n) {
     case 148: spv_dot(p, w); return;
     case 224:
         if (p->values[w[1]].number == 2) spv_emit(p, SPV_BARRIER, SPV_NO, 0, 0, 0)->imm = p->values[w[3]].number;
-        else spv_emit(p, SPV_GROUP, SPV_NO, 0, 0, 0)->imm = 224;
+        else {
+            spv_ins *x = spv_emit(p, SPV_GROUP, SPV_NO, 0, 0, 0);
+            x->imm = 224;
+            x->imm2 = p->values[w[3]].number;
+        }
         return;
     case 349: case 350: case 353: case 354: case 355: case 356: case 357: case 358: {
         spv_ins *x;
@@ -1268,7 +1272,7 @@ static spv_program *spv_make(const uint32_t *words, size_t n_words, const uint32
 
 enum { SPV_COMPUTE, SPV_TRANSFER, SPV_HOST };
 
-/* What commands did to a word: number << 1 | stage of the last that wrote it and of the last that read it, and which invocation:
+/* What commands did to a word: number << 3 | source of the last that wrote it and of the last that read it, and which invocation:
    its number in the dispatch, 7 bits of how many barriers that order buffers its workgroup had met, and a bit that says that
    others of the workgroup did the same before the next (SPV_SEVERAL: others of other workgroups). */
 typedef struct spv_word {
@@ -1279,10 +1283,14 @@ enum { SPV_NUMBER = 0xFFFFFF, SPV_EPOCHS = 127 };
 #define SPV_SEVERAL UINT32_MAX
 #define SPV_GROUP_MATES 0x80000000u
 
-/* Commands until which barriers made all that one stage did come before (ran), and all that it wrote be seen (reads) or overwritten
-   by (writes), what another stage does now. */
+/* A source of work: a stage of a queue, of which there may be three. */
+enum { SPV_SOURCES = 6, SPV_SOURCE_BITS = 3, SPV_SOURCE = 7 };
+
+/* Of a queue: commands until which barriers, and waits for others, made all that one source did come before (ran), and all that it wrote be
+   seen (reads) or overwritten by (writes), what a stage of this one does now. */
 typedef struct spv_order {
-    uint32_t group_size, now, flushed[2], ran[2][3], reads[2][3], writes[2][3];
+    uint32_t group_size, now, first; /* first: source of the queue's first stage */
+    uint32_t flushed[SPV_SOURCES], ran[SPV_SOURCES][3], reads[SPV_SOURCES][3], writes[SPV_SOURCES][3];
 } spv_order;
 
 typedef struct spv_buffer {
@@ -1333,31 +1341,31 @@ static bool spv_apart(const spv_order *order, uint32_t before, uint32_t me) {
 
 /* Marks a read by command `now` of a stage; what is wrong with it, or NULL. */
 static const char *spv_order_read(const spv_order *order, spv_word *word, int stage, uint32_t me) {
-    uint32_t t = word->written >> 1;
+    uint32_t t = word->written >> SPV_SOURCE_BITS;
     const char *wrong = NULL;
     if (word->written && t == order->now) {
         if (spv_apart(order, word->writer, me)) wrong = "reads what another invocation of the same dispatch writes";
-    } else if (t > order->reads[word->written & 1][stage]) wrong = "reads what an earlier command wrote, and no barrier lies between";
-    if (word->read >> 1 == order->now && spv_apart(order, word->reader, me)) {
+    } else if (t > order->reads[word->written & SPV_SOURCE][stage]) wrong = "reads what an earlier command wrote, and no barrier lies between";
+    if (word->read >> SPV_SOURCE_BITS == order->now && spv_apart(order, word->reader, me)) {
         bool mates = word->reader != SPV_SEVERAL && (word->reader & SPV_NUMBER) / order->group_size == (me & SPV_NUMBER) / order->group_size;
         word->reader = mates ? word->reader | SPV_GROUP_MATES : SPV_SEVERAL;
     } else {
-        word->read = order->now << 1 | (uint32_t)stage;
+        word->read = order->now << SPV_SOURCE_BITS | (order->first + (uint32_t)stage);
         word->reader = me;
     }
     return wrong;
 }
 
 static const char *spv_order_write(const spv_order *order, spv_word *word, int stage, uint32_t me) {
-    uint32_t t = word->written >> 1, r = word->read >> 1;
+    uint32_t t = word->written >> SPV_SOURCE_BITS, r = word->read >> SPV_SOURCE_BITS;
     const char *wrong = NULL;
     if (word->written && t == order->now) {
         if (spv_apart(order, word->writer, me)) wrong = "writes what another invocation of the same dispatch writes";
-    } else if (t > order->writes[word->written & 1][stage]) wrong = "overwrites what an earlier command wrote, and no barrier lies between";
+    } else if (t > order->writes[word->written & SPV_SOURCE][stage]) wrong = "overwrites what an earlier command wrote, and no barrier lies between";
     if (word->read && r == order->now) {
         if (spv_apart(order, word->reader, me)) wrong = "writes what another invocation of the same dispatch reads";
-    } else if (r > order->ran[word->read & 1][stage]) wrong = "overwrites what an earlier command read, and no barrier lies between";
-    word->written = order->now << 1 | (uint32_t)stage;
+    } else if (r > order->ran[word->read & SPV_SOURCE][stage]) wrong = "overwrites what an earlier command read, and no barrier lies between";
+    word->written = order->now << SPV_SOURCE_BITS | (order->first + (uint32_t)stage);
     word->writer = me;
     return wrong;
 }
@@ -1423,6 +1431,24 @@ static void spv_branch(spv_sub *s, int n, const spv_ins *x) {
 /* Lanes that have not ended and are elsewhere. */
 static bool spv_missing(const spv_sub *s) { return s->parked != SPV_GONE; }
 
+/* Who used a word of shared memory: an invocation; SPV_MATRIX and a subgroup as a whole; SPV_ONE and a subgroup of which several did; SPV_MET
+   and a subgroup, which has met since. */
+enum { SPV_MATRIX = 4096, SPV_ONE = 8192, SPV_MET = 16384 };
+
+static uint32_t spv_subgroup_of(const spv_exec *e, uint32_t user) {
+    return user == SPV_SEVERAL ? SPV_SEVERAL : user < SPV_MATRIX ? user / (uint32_t)e->lanes : user % SPV_MATRIX;
+}
+
+/* A barrier of a subgroup: what its lanes did with shared memory comes before what they do now, as far as they alone go. */
+static void spv_meet(spv_exec *e, int subgroup) {
+    uint32_t i, is = (uint32_t)subgroup;
+    for (i = 0; i < e->program->shared_words; i++) {
+        spv_word *word = &e->shared_words[i];
+        if (word->written == e->epoch && spv_subgroup_of(e, word->writer) == is) word->writer = SPV_MET + is;
+        if (word->read == e->epoch && spv_subgroup_of(e, word->reader) == is) word->reader = SPV_MET + is;
+    }
+}
+
 static void spv_group(spv_exec *e, spv_sub *s, const spv_ins *x, spv_reg *d) {
     const spv_reg *a = &s->regs[x->a];
     uint32_t sum = 0, one = 0;
@@ -1430,7 +1456,10 @@ static void spv_group(spv_exec *e, spv_sub *s, const spv_ins *x, spv_reg *d) {
     spv_reg in, out, two;
     int i;
     if (spv_missing(s)) spv_report(e, "an operation of subgroup %d that some of its lanes miss", s->number);
-    if (x->imm == 224) return;
+    if (x->imm == 224) {
+        if (x->imm2 & 0x100) spv_meet(e, s->number);
+        return;
+    }
     memset(&in, 0, sizeof(in));
     memset(&two, 0, sizeof(two));
     if (x->imm == 355) sum = spv_bits(INFINITY);
@@ -1498,23 +1527,25 @@ static void spv_store_buffer(spv_exec *e, spv_sub *s, const spv_ins *x) {
         }
         if (x->kind) number = spv_half_bits(v->f[i]);
         memcpy(b->data + at, &number, size);
-        *b->wrote = e->order->now << 1 | SPV_COMPUTE;
+        *b->wrote = e->order->now << SPV_SOURCE_BITS | (e->order->first + SPV_COMPUTE);
     }
 }
 
 /* A word of shared memory; `me` is an invocation, or beyond those a subgroup as a whole. */
 static uint32_t spv_shared(spv_exec *e, uint32_t me, uint64_t at, bool write, uint32_t number) {
     spv_word *word;
+    uint32_t met;
     if (at >= e->program->shared_words) {
         spv_report(e, "invocation %u uses shared word %llu of %u", (unsigned)me, (unsigned long long)at, (unsigned)e->program->shared_words);
         return 0xFFFFFFFFu;
     }
     word = &e->shared_words[at];
-    if (word->written == e->epoch && word->writer != me)
+    met = SPV_MET + spv_subgroup_of(e, me);
+    if (word->written == e->epoch && word->writer != me && word->writer != met)
         spv_report(e, "invocations %u and %u %s shared word %llu with no barrier between", (unsigned)word->writer, (unsigned)me,
                    write ? "write" : "write and read", (unsigned long long)at);
     if (write) {
-        if (word->read == e->epoch && word->reader != me)
+        if (word->read == e->epoch && word->reader != me && word->reader != met)
             spv_report(e, "invocations %d and %u read and write shared word %llu with no barrier between", (int)word->reader, (unsigned)me,
                        (unsigned long long)at);
         word->written = e->epoch;
@@ -1522,8 +1553,9 @@ static uint32_t spv_shared(spv_exec *e, uint32_t me, uint64_t at, bool write, ui
         e->shared[at] = number;
         return number;
     }
-    if (word->read == e->epoch && word->reader != me) word->reader = UINT32_MAX;
-    else if (word->read != e->epoch) {
+    if (word->read == e->epoch && word->reader != me && word->reader != met)
+        word->reader = spv_subgroup_of(e, word->reader) == met % SPV_MATRIX ? SPV_ONE + met % SPV_MATRIX : SPV_SEVERAL;
+    else {
         word->read = e->epoch;
         word->reader = me;
     }
@@ -1544,8 +1576,8 @@ static void spv_matrix_memory_run(spv_exec *e, spv_sub *s, const spv_ins *x, boo
             uint32_t j = r * cols + c;
             uint64_t at = base + (x->c & 1 ? c * stride + r : r * stride + c);
             uint32_t *one = &s->regs[x->imm + j / SPV_LANES].u[j % SPV_LANES];
-            if (load) *one = spv_shared(e, 4096 + (uint32_t)s->number, at, false, 0);
-            else spv_shared(e, 4096 + (uint32_t)s->number, at, true, *one);
+            if (load) *one = spv_shared(e, SPV_MATRIX + (uint32_t)s->number, at, false, 0);
+            else spv_shared(e, SPV_MATRIX + (uint32_t)s->number, at, true, *one);
         }
 }
 

@@ -69,6 +69,7 @@ static int si_blas_run(const void *args) {
     const si_product *p = (const si_product *)args;
     uint64_t r, c, k;
     si.products++;
+    if (si.blas.wrong == 2) return SI_ILLEGAL_INSTRUCTION;
     for (c = 0; c < p->d.columns; c++)
         for (r = 0; r < p->d.rows; r++) {
             const uint16_t *x = p->x + r * (uint64_t)p->a.stride, *y = p->y + c * (uint64_t)p->b.stride;

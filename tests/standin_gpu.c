@@ -117,8 +117,9 @@ static struct {
     si_stream *streams;
     size_t bytes_used;
     si_context *contexts;        /* those that were created */
-    int retained, open;          /* the primary one, so often; device memory may be touched */
-    long calls, launches, special, fail_at, fail_launch;
+    int retained, may_open;      /* the primary one, so often; commands may run now */
+    bool open;                   /* device memory may be touched */
+    long calls, launches, special, attentions, fail_at, fail_launch;
     int fail_code, violations;
     uint64_t random;
     standin_order order;
@@ -188,6 +189,7 @@ void standin_get_stats(standin_stats *stats) {
     stats->calls = si.calls;
     stats->launches = si.launches;
     stats->special = si.special;
+    stats->attentions = si.attentions;
     stats->live = si_live();
     stats->depth = si_depth;
     stats->products = si.products;
@@ -199,7 +201,7 @@ void standin_get_stats(standin_stats *stats) {
 
 /* Numbers of calls and launches begin at 0 again. */
 void standin_fail(long call, long launch, int code) {
-    si.calls = si.launches = si.special = 0;
+    si.calls = si.launches = si.special = si.attentions = 0;
     si.fail_at = call;
     si.fail_launch = launch;
     si.fail_code = code;
@@ -332,13 +334,19 @@ static void si_untell_machine(const si_memory *m) {
     hg.last_bytes = 0;
 }
 
-/* While nothing runs, device memory is out of reach. */
-static void si_reach(bool open) {
+/* While nothing runs, device memory is out of reach. The first command that works on memory opens it. */
+static void si_protect(bool open) {
     si_memory *m;
-    si.open += open ? 1 : -1;
-    if (si.open != (open ? 1 : 0)) return;
+    if (si.open == open) return;
+    si.open = open;
     for (m = si.memory; m; m = m->next)
         if (!m->pinned) mprotect(m->map, m->map_bytes - SI_PAGE, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+/* Commands may run from here on, or no more. */
+static void si_reach(bool may) {
+    si.may_open += may ? 1 : -1;
+    if (si.may_open == 0) si_protect(false);
 }
 
 static int si_alloc(void **out, size_t bytes, bool pinned) {
@@ -359,8 +367,9 @@ static int si_alloc(void **out, size_t bytes, bool pinned) {
     m->bytes = bytes;
     m->pinned = pinned;
     m->at = m->map + map_bytes - SI_PAGE - room;
-    memset(m->map, SI_GUARD, map_bytes - SI_PAGE);
+    memset(m->map, SI_GUARD, (size_t)(m->at - m->map));
     memset(m->at, si.device.idle ? 0 : SI_POISON, bytes);
+    memset(m->at + bytes, SI_GUARD, room - bytes);
     mprotect(m->map + map_bytes - SI_PAGE, SI_PAGE, PROT_NONE);
     if (!pinned && !si_tell_machine(m)) {
         munmap(m->map, map_bytes);
@@ -483,8 +492,9 @@ static int si_execute(const si_command *c) {
         hg.width = si.device.warp;
         hg.seed = si_random();
         hg.wrong_products = si.device.wrong_products;
-        if (strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi")) {
-            si.special++;
+        if (strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi") || strstr(c->kernel->name, "widewg")) {
+            if (strstr(c->kernel->name, "widewg")) si.attentions++;
+            else si.special++;
             if (si.device.wrong_products == 2) return SI_ILLEGAL_INSTRUCTION;
         }
         if (hg_launch(c->kernel->entry, c->args, c->grid[0], c->grid[1], c->block[0], c->shared)) return 0;
@@ -514,7 +524,9 @@ static void si_drop_all(const si_context *in) {
 
 static void si_run_one(si_stream *s) {
     si_command c = s->commands[s->first++];
-    int code = si_execute(&c);
+    int code;
+    if (si.may_open && c.kind != SI_RECORD && c.kind != SI_WAIT) si_protect(true);
+    code = si_execute(&c);
     si_command_free(&c);
     if (!code) return;
     s->in->lost = si_is_fatal(code) ? code : SI_ILLEGAL_ADDRESS;

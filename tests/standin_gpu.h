@@ -16,7 +16,7 @@ typedef struct standin_device {
     int warp, processors, shared, shared_most; /* shared memory of a block: without and with asking for more */
     size_t memory;
     int reject_binaries;         /* 1: no module but text (PTX) loads */
-    int wrong_products;          /* 1: those of warpgroups (9.0) take the pieces of their operands' rows as they stand, those of bytes
+    int wrong_products;          /* 1: those of warpgroups (9.0; attention, too) take the pieces of their operands' rows as they stand, those of bytes
                                     (gfx906, gfx103x) have no signs; 2: they are illegal instructions, after which their context is lost */
     int idle;                    /* 1: kernels are not run, and memory starts as zeros: for many runs that only fail */
 } standin_device;
@@ -28,6 +28,7 @@ typedef struct standin_stats {
     size_t bytes_used;
     bool failed;                 /* the call that was to fail has come */
     long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
+    long attentions;             /* and of attention by warpgroups */
     long products, blas_calls;   /* of cuBLASLt or hipBLASLt, since standin_set_blas */
     long waits;                  /* of streams, for what had not come yet, since standin_set_order */
 } standin_stats;
@@ -54,7 +55,7 @@ typedef struct standin_span {
 
 typedef struct standin_blas {
     long fail_at;   /* the call of this number fails; -1: none */
-    int wrong;      /* 1: results are wrong */
+    int wrong;      /* 1: results are wrong; 2: products are illegal instructions, after which their context is lost */
     int no_capture; /* 1: products during a capture fail, and break it */
 } standin_blas;
 

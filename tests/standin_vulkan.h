@@ -1,8 +1,9 @@
 /* A Vulkan driver that is none: the functions that backends/vulkan/fg_vulkan.h calls, over host memory; shaders run by spirv_run.h.
    Its devices have subgroups of 8, 32 and 64 lanes, half floats, integer dot products, cooperative matrices and push descriptors.
-   It is stricter than a driver, so that mistakes show in every run of the tests:
+   That of 32 lanes has two queues beside the one that computes, of a family that only copies; that of 64 lanes one, of the same family; that
+   of 8 lanes none. It is stricter than a driver, so that mistakes show in every run of the tests:
 
-   - Work runs only when somebody waits for it, as late as possible.
+   - Work runs only when somebody waits for it, as late as possible; of other queues only what semaphores ask for.
    - What commands read and wrote is known for each word of device memory: uses that no barrier orders are violations, as are all
      that spirv_run.h finds. Memory that nothing wrote reads as NaN.
    - So are ranges beyond buffers or limits, objects that are used after their end or while work is under way, results that the
@@ -16,16 +17,19 @@
 #include "spirv_run.h"
 
 enum { SVK_MEMORY, SVK_BUFFER, SVK_SHADER, SVK_SET_LAYOUT, SVK_LAYOUT, SVK_CACHE, SVK_PIPELINE, SVK_POOL, SVK_SET, SVK_COMMAND_POOL, SVK_COMMANDS,
-       SVK_FENCE, SVK_KINDS };
+       SVK_FENCE, SVK_SEMAPHORE, SVK_KINDS };
 enum { SVK_DISPATCH, SVK_BARRIER, SVK_COPY };
 enum { SVK_RANGE = 1 << 27, SVK_ALIGN = 64, SVK_SHARED = 32768 };
+enum { SVK_QUEUES = 3, SVK_POINTS = 256 };
 
 typedef struct svk_physical {
     const char *name;
     int lanes, m, n, k; /* of a subgroup; shape of matrices */
+    uint32_t queues[2]; /* of the family that computes, of the one that only copies */
 } svk_physical;
 
-static const svk_physical svk_physicals[] = {{"Stand-in of 32", 32, 16, 16, 16}, {"Stand-in of 64", 64, 16, 16, 16}, {"Stand-in of 8", 8, 8, 8, 16}};
+static const svk_physical svk_physicals[] = {
+    {"Stand-in of 32", 32, 16, 16, 16, {1, 2}}, {"Stand-in of 64", 64, 16, 16, 16, {2, 0}}, {"Stand-in of 8", 8, 8, 8, 16, {1, 0}}};
 
 typedef struct svk_command {
     int kind;
@@ -35,6 +39,12 @@ typedef struct svk_command {
     uint32_t groups[3], from_stages, to_stages, reads, writes;
     fg__vk_copy copy;
 } svk_command;
+
+/* What has come to an end when a semaphore has a value, or a fence is signalled. */
+typedef struct svk_point {
+    uint64_t value;
+    uint32_t ran[SPV_SOURCES], flushed[SPV_SOURCES];
+} svk_point;
 
 typedef struct svk_object {
     struct svk_object *next, *pool; /* pool: what it is of */
@@ -58,20 +68,31 @@ typedef struct svk_object {
     size_t n, capacity;
     svk_command state;
     bool recording, recorded, once, signalled, pushes;
-    uint32_t flags, left;
+    uint32_t flags, left, family; /* family: of queues, of a pool of commands; of a buffer one more, UINT32_MAX: of all */
+    svk_point *points, point;     /* of a semaphore, by value; the last */
 } svk_object;
 
 typedef struct svk_submission {
     struct svk_submission *next;
-    svk_object *commands[8], *fence;
-    uint32_t n;
+    svk_object *commands[8], *fence, *wait, *signal;
+    uint32_t n, stages; /* stages that wait */
+    uint64_t wait_value, signal_value;
+    uint32_t known[SPV_SOURCES]; /* what the host had waited for */
 } svk_submission;
+
+typedef struct svk_queue {
+    struct svk_device *device;
+    uint32_t family;
+    svk_submission *first;
+    spv_order order;
+} svk_queue;
 
 typedef struct svk_device {
     const svk_physical *physical;
     svk_object *objects;
-    svk_submission *queue;
-    spv_order order;
+    svk_queue queues[SVK_QUEUES];
+    uint32_t now, known[SPV_SOURCES], asked[2]; /* asked: queues of each family */
+    bool timeline;
 } svk_device;
 
 static struct {
@@ -81,6 +102,7 @@ static struct {
     uint64_t most_steps;
     void (*patch)(int shader, uint32_t *code, size_t n_words); /* of shaders (FG__VK_SHADER_...) as they come in */
     bool (*drop)(const svk_command *command);                  /* whether a command is left out as it is recorded */
+    long waits, skip, ahead; /* waits of submissions for semaphores; one more than that which is left out; fences that came before work behind them */
 } svk;
 
 static void svk_lock(void) { while (fg__atomic_add(&svk.lock, 1) != 0) fg__atomic_add(&svk.lock, -1); }
@@ -161,6 +183,8 @@ static void svk_empty(svk_object *o) {
     free(o->words);
     free(o->code);
     free(o->commands);
+    free(o->points);
+    o->points = NULL;
     if (o->program) spv_free(o->program);
     o->data = NULL;
     o->words = NULL;
@@ -169,21 +193,27 @@ static void svk_empty(svk_object *o) {
     o->program = NULL;
 }
 
+static bool svk_uses(const svk_submission *s, const svk_object *o) {
+    uint32_t i;
+    size_t j;
+    if (s->fence == o || s->wait == o || s->signal == o) return true;
+    for (i = 0; i < s->n; i++) {
+        if (s->commands[i] == o || s->commands[i]->pool == o) return true;
+        for (j = 0; j < s->commands[i]->n; j++) {
+            const svk_command *c = &s->commands[i]->commands[j];
+            if (c->pipeline == o || c->set == o || c->from == o || c->to == o || (c->set && c->set->pool == o)) return true;
+        }
+    }
+    return false;
+}
+
 /* Whether work that has not run yet uses it. */
 static bool svk_in_use(const svk_device *d, const svk_object *o) {
     const svk_submission *s;
-    uint32_t i;
-    size_t j;
-    for (s = d->queue; s; s = s->next) {
-        if (s->fence == o) return true;
-        for (i = 0; i < s->n; i++) {
-            if (s->commands[i] == o || s->commands[i]->pool == o) return true;
-            for (j = 0; j < s->commands[i]->n; j++) {
-                const svk_command *c = &s->commands[i]->commands[j];
-                if (c->pipeline == o || c->set == o || c->from == o || c->to == o || (c->set && c->set->pool == o)) return true;
-            }
-        }
-    }
+    int i;
+    for (i = 0; i < SVK_QUEUES; i++)
+        for (s = d->queues[i].first; s; s = s->next)
+            if (svk_uses(s, o)) return true;
     return false;
 }
 
@@ -218,6 +248,7 @@ SVK_DESTROY(pipeline, SVK_PIPELINE)
 SVK_DESTROY(pool, SVK_POOL)
 SVK_DESTROY(command_pool, SVK_COMMAND_POOL)
 SVK_DESTROY(fence, SVK_FENCE)
+SVK_DESTROY(semaphore, SVK_SEMAPHORE)
 
 /* ---- Instances and physical devices. ---- */
 
@@ -283,6 +314,7 @@ static void FG__VK_CALL svk_features(void *physical, fg__vk_features *features) 
         if (head->type == FG__VK_HALF_FEATURES) ((fg__vk_half_features *)next)->half = 1;
         else if (head->type == FG__VK_STORAGE_FEATURES) head->storage = 1;
         else if (head->type == FG__VK_DOT_FEATURES) ((fg__vk_dot_features *)next)->dot = 1;
+        else if (head->type == FG__VK_TIMELINE_FEATURES) ((fg__vk_timeline_features *)next)->timeline = 1;
         else if (head->type == FG__VK_MODEL_FEATURES) ((fg__vk_model_features *)next)->model = 1;
         else if (head->type == FG__VK_SIZE_FEATURES) ((fg__vk_size_features *)next)->control = ((fg__vk_size_features *)next)->full = 1;
         else if (head->type == FG__VK_MATRIX_FEATURES) ((fg__vk_matrix_features *)next)->matrix = 1;
@@ -322,10 +354,12 @@ static void FG__VK_CALL svk_memory_properties(void *physical, fg__vk_memory_prop
 }
 
 static void FG__VK_CALL svk_families(void *physical, uint32_t *n, fg__vk_queue_properties *families) {
-    (void)physical;
-    *n = 1;
-    families[0].flags = FG__VK_COMPUTE_QUEUE | 4;
-    families[0].count = 1;
+    const svk_physical *p = (const svk_physical *)physical;
+    *n = p->queues[1] ? 2 : 1;
+    families[0].flags = FG__VK_COMPUTE_QUEUE | FG__VK_TRANSFER_QUEUE;
+    families[1].flags = FG__VK_TRANSFER_QUEUE;
+    families[0].count = p->queues[0];
+    families[1].count = p->queues[1];
 }
 
 static const char *const svk_extensions[] = {"VK_KHR_push_descriptor", "VK_KHR_shader_integer_dot_product", "VK_KHR_cooperative_matrix",
@@ -353,7 +387,21 @@ static int32_t FG__VK_CALL svk_create_device(void *physical, const fg__vk_device
         if (j == FG__COUNT(svk_extensions)) svk_violation("the extension %s, which is not offered", info->extensions[i]);
     }
     d->physical = (const svk_physical *)physical;
-    d->order.now = 1;
+    d->now = 1;
+    for (i = 0; i < SVK_QUEUES; i++) {
+        d->queues[i].device = d;
+        d->queues[i].order.first = 2 * i;
+    }
+    for (i = 0; i < info->n_queues; i++) {
+        const fg__vk_queue_info *queues = &info->queues[i];
+        if (queues->family > 1 || queues->count == 0 || queues->count > d->physical->queues[queues->family]) svk_violation("queues that are not offered");
+        else d->asked[queues->family] = queues->count;
+    }
+    {
+        const fg__vk_storage_features *features = (const fg__vk_storage_features *)info->next;
+        for (; features; features = (const fg__vk_storage_features *)features->next)
+            if (features->type == FG__VK_TIMELINE_FEATURES) d->timeline = ((const fg__vk_timeline_features *)(const void *)features)->timeline != 0;
+    }
     svk.devices++;
     *device = d;
     return 0;
@@ -365,7 +413,7 @@ static void FG__VK_CALL svk_destroy_device(void *device, const void *allocator) 
     svk_device *d = (svk_device *)device;
     int left = 0;
     (void)allocator;
-    if (d->queue) svk_violation("a device is destroyed that works");
+    if (d->queues[0].first || d->queues[1].first || d->queues[2].first) svk_violation("a device is destroyed that works");
     while (d->objects) {
         svk_object *o = d->objects;
         d->objects = o->next;
@@ -379,9 +427,11 @@ static void FG__VK_CALL svk_destroy_device(void *device, const void *allocator) 
 }
 
 static void FG__VK_CALL svk_get_queue(void *device, uint32_t family, uint32_t index, void **queue) {
-    (void)family;
-    (void)index;
-    *queue = device;
+    svk_device *d = (svk_device *)device;
+    svk_queue *q = &d->queues[(family ? d->asked[0] : 0) + index];
+    if (family > 1 || index >= d->asked[family]) svk_violation("a queue that the device has not");
+    q->family = family;
+    *queue = q;
 }
 
 static int32_t FG__VK_CALL svk_idle(void *device) {
@@ -395,6 +445,7 @@ static int32_t FG__VK_CALL svk_create_buffer(void *device, const fg__vk_buffer_i
     svk_object *o = svk_new(device, SVK_BUFFER);
     (void)allocator;
     o->bytes = info->bytes;
+    if (info->sharing == FG__VK_SHARED_BY_FAMILIES) o->family = UINT32_MAX;
     if (info->bytes == 0) svk_violation("a buffer of no bytes");
     *buffer = svk_handle(o);
     return 0;
@@ -572,6 +623,7 @@ static int32_t FG__VK_CALL svk_create_command_pool(void *device, const fg__vk_co
     svk_object *o = svk_new(device, SVK_COMMAND_POOL);
     (void)allocator;
     o->flags = info->flags;
+    o->family = info->family;
     *pool = svk_handle(o);
     return 0;
 }
@@ -675,6 +727,7 @@ static void FG__VK_CALL svk_cmd_dispatch(void *commands, uint32_t x, uint32_t y,
     c->groups[0] = x;
     c->groups[1] = y;
     c->groups[2] = z;
+    if (((svk_object *)commands)->pool->family) svk_violation("a dispatch on a queue that only copies");
     if (x > 65535 || y > 65535 || z > 65535) svk_violation("a dispatch of %u x %u x %u", (unsigned)x, (unsigned)y, (unsigned)z);
     svk_recorded(commands);
 }
@@ -692,6 +745,7 @@ static void FG__VK_CALL svk_cmd_barrier(void *commands, uint32_t from, uint32_t 
     (void)n_images;
     (void)images;
     if (!c) return;
+    if (((svk_object *)commands)->pool->family && ((from | to) & FG__VK_AT_COMPUTE)) svk_violation("a barrier of stages that the queue has not");
     c->from_stages = svk_stages(from);
     c->to_stages = svk_stages(to);
     /* which stages' writes are flushed; whose reads (low) and writes see them */
@@ -723,9 +777,9 @@ static void FG__VK_CALL svk_cmd_copy(void *commands, uint64_t from, uint64_t to,
 static void svk_run_barrier(spv_order *o, const svk_command *c) {
     uint32_t before = o->now, s, d, m;
     for (s = 0; s < 2; s++)
-        if ((c->from_stages >> s & 1) && (c->writes >> s & 1)) o->flushed[s] = before;
-    for (s = 0; s < 2; s++) {
-        uint32_t ran = c->from_stages >> s & 1 ? before : 0;
+        if ((c->from_stages >> s & 1) && (c->writes >> s & 1)) o->flushed[o->first + s] = before;
+    for (s = 0; s < SPV_SOURCES; s++) {
+        uint32_t ran = s / 2 == o->first / 2 && (c->from_stages >> s % 2 & 1) ? before : 0;
         for (m = 0; m < 2; m++)
             if ((c->from_stages >> m & 1) && o->ran[s][m] > ran) ran = o->ran[s][m];
         for (d = 0; d < 3; d++) {
@@ -739,15 +793,36 @@ static void svk_run_barrier(spv_order *o, const svk_command *c) {
     }
 }
 
-/* The host has waited for everything. */
-static void svk_run_fence(spv_order *o) {
+/* What a semaphore or the host knows to have ended comes before what `stages` do now. */
+static void svk_run_wait(spv_order *o, const uint32_t *ran, const uint32_t *flushed, uint32_t stages) {
     int s, d;
-    for (s = 0; s < 2; s++)
-        for (d = 0; d < 2; d++) o->ran[s][d] = o->reads[s][d] = o->writes[s][d] = o->flushed[s] = o->now;
+    for (s = 0; s < SPV_SOURCES; s++) {
+        uint32_t seen = FG__MIN(ran[s], flushed[s]);
+        o->flushed[s] = FG__MAX(o->flushed[s], flushed[s]);
+        for (d = 0; d < 2; d++) {
+            if (!(stages >> d & 1)) continue;
+            o->ran[s][d] = FG__MAX(o->ran[s][d], ran[s]);
+            o->reads[s][d] = FG__MAX(o->reads[s][d], seen);
+            o->writes[s][d] = FG__MAX(o->writes[s][d], seen);
+        }
+    }
 }
 
-static bool svk_view(const svk_object *buffer, uint64_t offset, uint64_t bytes, spv_buffer *view) {
+/* All that a queue did so far, and what that came after. */
+static void svk_run_signal(const svk_queue *q, svk_point *point) {
+    const spv_order *o = &q->order;
+    uint32_t s;
+    for (s = 0; s < SPV_SOURCES; s++) {
+        bool own = s / 2 == o->first / 2;
+        point->ran[s] = own ? o->now : FG__MAX(o->ran[s][0], o->ran[s][1]);
+        point->flushed[s] = own ? o->now : o->flushed[s];
+    }
+}
+
+static bool svk_view(const svk_queue *q, svk_object *buffer, uint64_t offset, uint64_t bytes, spv_buffer *view) {
     svk_object *m = buffer->memory;
+    if (!buffer->family) buffer->family = q->family + 1;
+    if (buffer->family != UINT32_MAX && buffer->family != q->family + 1) svk_violation("a buffer of one family of queues is used by another");
     if (buffer->dead || !m || m->dead || offset + bytes > buffer->bytes) {
         svk_violation("a command uses a buffer that is gone, or beyond it");
         return false;
@@ -760,24 +835,24 @@ static bool svk_view(const svk_object *buffer, uint64_t offset, uint64_t bytes, 
     return true;
 }
 
-static void svk_run_copy(svk_device *d, const svk_command *c) {
+static void svk_run_copy(svk_queue *q, const svk_command *c) {
     spv_buffer from, to;
     const char *wrong = NULL, *one;
     uint64_t i;
-    if (!svk_view(c->from, c->copy.from, c->copy.bytes, &from) || !svk_view(c->to, c->copy.to, c->copy.bytes, &to)) return;
-    d->order.group_size = 1;
+    if (!svk_view(q, c->from, c->copy.from, c->copy.bytes, &from) || !svk_view(q, c->to, c->copy.to, c->copy.bytes, &to)) return;
+    q->order.group_size = 1;
     for (i = 0; i < c->copy.bytes; i += 4) {
         uint64_t n = c->copy.bytes - i < 4 ? c->copy.bytes - i : 4;
-        if (from.words && (one = spv_order_read(&d->order, &from.words[i / 4], SPV_TRANSFER, c->groups[0])) != NULL) wrong = one;
+        if (from.words && (one = spv_order_read(&q->order, &from.words[i / 4], SPV_TRANSFER, c->groups[0])) != NULL) wrong = one;
         if (from.words && !from.words[i / 4].written) memset(to.data + i, 0xFF, (size_t)n);
         else memcpy(to.data + i, from.data + i, (size_t)n);
-        if (to.words && (one = spv_order_write(&d->order, &to.words[i / 4], SPV_TRANSFER, c->groups[0])) != NULL) wrong = one;
+        if (to.words && (one = spv_order_write(&q->order, &to.words[i / 4], SPV_TRANSFER, c->groups[0])) != NULL) wrong = one;
     }
     if (wrong) svk_violation("a copy of %llu bytes %s", (unsigned long long)c->copy.bytes, wrong);
-    *to.wrote = d->order.now << 1 | SPV_TRANSFER;
+    *to.wrote = q->order.now << SPV_SOURCE_BITS | (q->order.first + SPV_TRANSFER);
 }
 
-static void svk_run_dispatch(svk_device *d, const svk_command *c) {
+static void svk_run_dispatch(svk_queue *q, const svk_command *c) {
     const fg__vk_buffer_range *ranges = c->set ? c->set->ranges : c->ranges;
     spv_exec e;
     int i;
@@ -788,32 +863,32 @@ static void svk_run_dispatch(svk_device *d, const svk_command *c) {
     }
     for (i = 0; i < SPV_BINDINGS; i++) {
         svk_object *buffer = svk_object_of(ranges[i].buffer, SVK_BUFFER, "a dispatch");
-        if (!buffer || !svk_view(buffer, ranges[i].offset, ranges[i].bytes, &e.buffers[i])) return;
+        if (!buffer || !svk_view(q, buffer, ranges[i].offset, ranges[i].bytes, &e.buffers[i])) return;
     }
     e.program = c->pipeline->program;
-    e.lanes = d->physical->lanes;
+    e.lanes = q->device->physical->lanes;
     e.push = c->push;
     e.push_bytes = 128;
-    e.order = &d->order;
+    e.order = &q->order;
     e.most_steps = svk.most_steps ? svk.most_steps : (uint64_t)1 << 28;
-    e.seed = d->order.now;
+    e.seed = q->order.now;
     e.report = svk_say;
     e.name = c->pipeline->name;
     svk.dispatches++;
     spv_dispatch(&e, c->groups);
 }
 
-static void svk_run(svk_device *d, const svk_object *commands) {
+static void svk_run(svk_queue *q, const svk_object *commands) {
     size_t i;
     for (i = 0; i < commands->n; i++) {
         const svk_command *c = &commands->commands[i];
         if (c->kind == SVK_BARRIER) {
-            svk_run_barrier(&d->order, c);
+            svk_run_barrier(&q->order, c);
             continue;
         }
-        d->order.now++;
-        if (c->kind == SVK_COPY) svk_run_copy(d, c);
-        else svk_run_dispatch(d, c);
+        q->order.now = ++q->device->now;
+        if (c->kind == SVK_COPY) svk_run_copy(q, c);
+        else svk_run_dispatch(q, c);
     }
 }
 
@@ -821,38 +896,102 @@ static void svk_run(svk_device *d, const svk_object *commands) {
 static void svk_check_host(const svk_device *d) {
     const svk_object *o;
     for (o = d->objects; o; o = o->next)
-        if (o->kind == SVK_MEMORY && !o->dead && !o->words && o->wrote >> 1 > d->order.reads[o->wrote & 1][SPV_HOST])
+        if (o->kind == SVK_MEMORY && !o->dead && !o->words &&
+            o->wrote >> SPV_SOURCE_BITS > d->queues[(o->wrote & SPV_SOURCE) / 2].order.reads[o->wrote & SPV_SOURCE][SPV_HOST])
             svk_violation("the host reads what commands wrote, and no barrier lies between");
 }
 
-static void svk_run_one(svk_device *d) {
-    svk_submission *s = d->queue;
+static void svk_run_one(svk_queue *q);
+
+/* Runs what makes a semaphore reach a value. */
+static void svk_reach(svk_device *d, svk_object *semaphore, uint64_t value) {
+    while (semaphore->point.value < value) {
+        svk_queue *found = NULL;
+        svk_submission *s;
+        int i;
+        for (i = 0; i < SVK_QUEUES && !found; i++)
+            for (s = d->queues[i].first; s && !found; s = s->next)
+                if (s->signal == semaphore) found = &d->queues[i];
+        if (!found) {
+            svk_violation("a wait for a value that nothing will signal");
+            return;
+        }
+        svk_run_one(found);
+    }
+}
+
+static void svk_run_one(svk_queue *q) {
+    svk_submission *s = q->first;
     uint32_t i;
+    svk_run_wait(&q->order, s->known, s->known, 3);
+    if (s->wait) {
+        svk_reach(q->device, s->wait, s->wait_value);
+        svk_run_wait(&q->order, s->wait->points[s->wait_value % SVK_POINTS].ran, s->wait->points[s->wait_value % SVK_POINTS].flushed, s->stages);
+    }
+    q->first = s->next;
     for (i = 0; i < s->n; i++)
-        if (!s->commands[i]->dead) svk_run(d, s->commands[i]);
-    if (s->fence) s->fence->signalled = true;
-    d->queue = s->next;
+        if (!s->commands[i]->dead) svk_run(q, s->commands[i]);
+    if (s->signal) {
+        svk_object *o = s->signal;
+        svk_run_signal(q, &o->point);
+        while (o->point.value < s->signal_value) {
+            o->point.value++;
+            o->points[o->point.value % SVK_POINTS] = o->point;
+        }
+    }
+    if (s->fence) {
+        svk_run_signal(q, &s->fence->point);
+        s->fence->signalled = true;
+    }
     free(s);
 }
 
 static void svk_drain(svk_device *d) {
-    while (d->queue) svk_run_one(d);
-    svk_run_fence(&d->order);
+    int i;
+    for (i = 0; i < SVK_QUEUES; i++)
+        while (d->queues[i].first) svk_run_one(&d->queues[i]);
+    for (i = 0; i < SPV_SOURCES; i++) d->known[i] = d->now;
+}
+
+/* The waits and signals of a submission. */
+static void svk_submit_times(svk_queue *q, svk_submission *s, const fg__vk_submit_info *info) {
+    const fg__vk_timeline_info *times = (const fg__vk_timeline_info *)info->next;
+    if (!times) {
+        if (info->n_waits || info->n_signals) svk_violation("semaphores without values");
+        return;
+    }
+    if (times->type != FG__VK_TIMELINE_INFO || times->n_waits != info->n_waits || times->n_signals != info->n_signals || info->n_waits > 1 || info->n_signals > 1)
+        svk_violation("%u waits and %u signals of a submission", (unsigned)info->n_waits, (unsigned)info->n_signals);
+    if (info->n_signals) {
+        s->signal = svk_object_of(info->signals[0], SVK_SEMAPHORE, "vkQueueSubmit");
+        s->signal_value = times->signals[0];
+        if (s->signal && s->signal_value <= s->signal->point.value) svk_violation("a semaphore is signalled to a value that it has");
+    }
+    if (info->n_waits && ++svk.waits != svk.skip) {
+        s->wait = svk_object_of(info->waits[0], SVK_SEMAPHORE, "vkQueueSubmit");
+        s->wait_value = times->waits[0];
+        s->stages = (info->wait_stages[0] & FG__VK_AT_COMPUTE ? 1u << SPV_COMPUTE : 0) | (info->wait_stages[0] & FG__VK_AT_TRANSFER ? 1u << SPV_TRANSFER : 0);
+        if (q->family && (info->wait_stages[0] & FG__VK_AT_COMPUTE)) svk_violation("a wait of a stage that the queue has not");
+    }
 }
 
 static int32_t FG__VK_CALL svk_submit(void *queue, uint32_t n, const fg__vk_submit_info *info, uint64_t fence) {
-    svk_device *d = (svk_device *)queue;
-    svk_submission *s = (svk_submission *)calloc(1, sizeof(*s)), **at = &d->queue;
+    svk_queue *q = (svk_queue *)queue;
+    svk_device *d = q->device;
+    svk_submission *s = (svk_submission *)calloc(1, sizeof(*s)), **at = &q->first;
     uint32_t i;
     if (!s) abort();
-    if (n != 1 || info->n_commands > 8 || info->n_waits || info->n_signals) svk_violation("a submission of %u", (unsigned)n);
+    if (n != 1 || info->n_commands > 8) svk_violation("a submission of %u", (unsigned)n);
     for (i = 0; i < info->n_commands && i < 8; i++) {
         s->commands[s->n] = svk_object_of(svk_handle((svk_object *)info->commands[i]), SVK_COMMANDS, "vkQueueSubmit");
         if (!s->commands[s->n]) continue;
         if (!s->commands[s->n]->recorded) svk_violation("commands are submitted that were not recorded");
+        if (s->commands[s->n]->pool->family != q->family) svk_violation("commands are submitted to a queue of another family");
         if (!(s->commands[s->n]->flags & 4) && svk_in_use(d, s->commands[s->n])) svk_violation("commands are submitted that have not run");
         s->n++;
     }
+    svk_submit_times(q, s, info);
+    memcpy(s->known, d->known, sizeof(s->known));
     s->fence = fence ? svk_object_of(fence, SVK_FENCE, "vkQueueSubmit") : NULL;
     if (s->fence && (s->fence->signalled || svk_in_use(d, s->fence))) svk_violation("a fence is used that was not reset");
     while (*at) at = &(*at)->next;
@@ -877,19 +1016,46 @@ static int32_t FG__VK_CALL svk_reset_fences(void *device, uint32_t n, const uint
     return 0;
 }
 
+/* The queue whose work signals a fence. */
+static svk_queue *svk_queue_of(svk_device *d, const svk_object *fence) {
+    svk_submission *s;
+    int i;
+    for (i = 0; i < SVK_QUEUES; i++)
+        for (s = d->queues[i].first; s; s = s->next)
+            if (s->fence == fence) return &d->queues[i];
+    return NULL;
+}
+
 static int32_t FG__VK_CALL svk_wait(void *device, uint32_t n, const uint64_t *fences, uint32_t all, uint64_t time) {
     svk_device *d = (svk_device *)device;
     svk_object *o = svk_object_of(fences[0], SVK_FENCE, "vkWaitForFences");
+    svk_queue *q;
+    int i;
     (void)all;
     (void)time;
     if (n != 1 || !o) return FG__VK_DEVICE_LOST;
-    while (!o->signalled && d->queue) svk_run_one(d);
+    while (!o->signalled && (q = svk_queue_of(d, o)) != NULL) svk_run_one(q);
     if (!o->signalled) {
         svk_violation("a wait for a fence that nothing will signal");
         return FG__VK_DEVICE_LOST;
     }
     svk_check_host(d);
-    if (!d->queue) svk_run_fence(&d->order);
+    for (i = 0; i < SPV_SOURCES; i++) d->known[i] = FG__MAX(d->known[i], FG__MIN(o->point.ran[i], o->point.flushed[i]));
+    if (d->queues[0].first) svk.ahead++;
+    return 0;
+}
+
+/* ---- Semaphores. ---- */
+
+static int32_t FG__VK_CALL svk_create_semaphore(void *device, const fg__vk_semaphore_info *info, const void *allocator, uint64_t *semaphore) {
+    const fg__vk_timeline_type_info *type = (const fg__vk_timeline_type_info *)info->next;
+    svk_object *o = svk_new(device, SVK_SEMAPHORE);
+    (void)allocator;
+    if (!((svk_device *)device)->timeline || !type || type->type != FG__VK_TIMELINE_TYPE_INFO || type->kind != FG__VK_TIMELINE || type->value)
+        svk_violation("a semaphore of a kind that is not offered, or not asked for");
+    o->points = (svk_point *)calloc(SVK_POINTS, sizeof(svk_point));
+    if (!o->points) abort();
+    *semaphore = svk_handle(o);
     return 0;
 }
 
@@ -923,7 +1089,7 @@ static fg_vulkan_fn svk_get(void *instance, const char *name) {
         SVK_FN(CmdBindPipeline, svk_bind_pipeline), SVK_FN(CmdBindDescriptorSets, svk_bind_sets), SVK_FN(CmdPushConstants, svk_push_constants),
         SVK_FN(CmdDispatch, svk_cmd_dispatch), SVK_FN(CmdPipelineBarrier, svk_cmd_barrier), SVK_FN(CmdCopyBuffer, svk_cmd_copy),
         SVK_FN(CreateFence, svk_create_fence), SVK_FN(DestroyFence, svk_destroy_fence), SVK_FN(ResetFences, svk_reset_fences),
-        SVK_FN(WaitForFences, svk_wait), SVK_FN(QueueSubmit, svk_submit), SVK_FN(CmdPushDescriptorSetKHR, svk_push_sets),
+        SVK_FN(CreateSemaphore, svk_create_semaphore), SVK_FN(DestroySemaphore, svk_destroy_semaphore), SVK_FN(WaitForFences, svk_wait), SVK_FN(QueueSubmit, svk_submit), SVK_FN(CmdPushDescriptorSetKHR, svk_push_sets),
     };
     size_t i;
     (void)instance;

@@ -2,6 +2,8 @@
 
        build/test              runs every test
        build/test WORD ...     runs the tests whose name contains one of the words
+       build/test 1/2          runs every second test, build/test 2/2 the others
+       build/test -WORD ...    runs the others
 
    It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
 #define FASTGEN_IMPLEMENTATION
@@ -69,10 +71,14 @@ static void run_all(void) {
     run_split_tests();
 }
 
-/* test [-WORD] [WORD ...]: the tests whose names contain a word, without those that contain -WORD. */
+/* test [PART/PARTS] [-WORD ...] [WORD ...]: the tests whose names contain a word, without those that contain one after a dash; of these
+   one in PARTS. */
 int main(int argc, char **argv) {
     int i = 1;
-    if (argc > 1 && argv[1][0] == '-') test_except = argv[i++] + 1;
+    if (argc > 1 && sscanf(argv[1], "%d/%d", &test_part, &test_parts) == 2) i = 2, test_part--;
+    if (test_part < 0 || test_part >= test_parts) return fprintf(stderr, "%s is no part\n", argv[1]), 2;
+    test_except = argv + i;
+    for (; i < argc && argv[i][0] == '-'; i++) test_n_except++;
     if (i == argc) run_all();
     for (; i < argc; i++) {
         test_filter = argv[i];

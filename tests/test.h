@@ -5,12 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int test_failures;            /* of the test that runs now */
 static int tests_passed, tests_failed, tests_skipped;
 static const char *test_skip_reason; /* set by SKIP */
 static const char *test_filter;      /* run only tests whose name contains it */
-static const char *test_except;      /* and not those whose name contains this */
+static char **test_except;           /* and not those whose name contains one of these */
+static int test_n_except;
+static int test_part, test_parts = 1; /* run only one in so many */
 
 #define CHECK(condition)                                                                     \
     do {                                                                                     \
@@ -41,9 +44,16 @@ static inline double test_worse(double worst, double error) { return error <= wo
 
 #define RUN(test) test_run(#test, test)
 
+#define TEST_SLOW 3 /* seconds from which a test's line says how long it took */
+
 static void test_run(const char *name, void (*test)(void)) {
+    static int n;
+    time_t start = time(NULL);
+    int i;
     if (test_filter && !strstr(name, test_filter)) return;
-    if (test_except && strstr(name, test_except)) return;
+    for (i = 0; i < test_n_except; i++)
+        if (strstr(name, test_except[i] + 1)) return;
+    if (n++ % test_parts != test_part) return;
     test_failures = 0;
     test_skip_reason = NULL;
     printf("%s\n", name);
@@ -58,6 +68,7 @@ static void test_run(const char *name, void (*test)(void)) {
     } else {
         tests_passed++;
     }
+    if (time(NULL) - start >= TEST_SLOW) printf("    %d s\n", (int)(time(NULL) - start));
 }
 
 /* A small repeatable random generator (splitmix64). */

@@ -154,7 +154,7 @@ typedef struct cpu_vulkan {
     const char *standin; /* a device of standin_vulkan.h; NULL: the first of the machine's driver */
 } cpu_vulkan;
 
-enum { CPU_VULKANS = 29 };
+enum { CPU_VULKANS = 31 };
 static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan", NULL, 0, 0, false, NULL},
     {"vulkan-split", NULL, 32768, 0, false, NULL},
@@ -181,7 +181,9 @@ static cpu_vulkan cpu_vulkans[CPU_VULKANS] = {
     {"vulkan64-half", NULL, 0, FG_VULKAN_HALF, false, "of 64"},
     {"vulkan64-matrix", NULL, 0, FG_VULKAN_MATRIX, false, "of 64"},
     {"vulkan64-invariant", NULL, 0, 0, false, "of 64"},
+    {"vulkan8-invariant", NULL, 0, 0, false, "of 8"},
     {"vulkan32-dot-invariant", NULL, 0, FG_VULKAN_DOT, false, "of 32"},
+    {"vulkan64-half-invariant", NULL, 0, FG_VULKAN_HALF, false, "of 64"},
     {"vulkan32-matrix-invariant", NULL, 0, FG_VULKAN_MATRIX, false, "of 32"},
     {"vulkan32-all", NULL, 0, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, false, "of 32"},
     {"vulkan64-all", NULL, 0, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, false, "of 64"},
@@ -1118,13 +1120,17 @@ static void cpu_check_attention(const char *path, int i) {
     double limit = c->kv_type == FG_TYPE_F32    ? 2e-5
                    : c->kv_type == FG_TYPE_F16  ? 1e-3
                    : c->kv_type == FG_TYPE_BF16 ? 8e-3
-                                                : 2e-2;
+                                                : 2e-2, most_rms = 0.02 * limit + 1e-6;
     int s;
+    if (strcmp(path, "cuda") == 0 || strncmp(path, "hip", 3) == 0) { /* prompts by products of halves, on Hopper of bfloats */
+        if (c->kv_type == FG_TYPE_F16) limit = 3e-3, most_rms = 2e-4;
+        if (c->kv_type == FG_TYPE_BF16) limit = 2e-2, most_rms = 2e-3;
+    }
     if (cpu_rig_open(rig, path, 2) == FG_OK) {
         cpu_attn_all(c, rig, 1, 50, all);
         for (s = 0; s < CPU_SEQS && c->lengths[s]; s++) {
             double rms, error = cpu_attn_error(c, rig, s, all, &rms);
-            CHECKF(error < limit && rms < 0.02 * limit + 1e-6, "%s case %d (%s) sequence %d: error %g, rms %g", path, i,
+            CHECKF(error < limit && rms < most_rms, "%s case %d (%s) sequence %d: error %g, rms %g", path, i,
                    fg_type_name(c->kv_type), s, error, rms);
         }
     }
@@ -1487,7 +1493,26 @@ static void test_cpu_pool(void) {
         }
 }
 
+/* Affinity masks and containers' quotas, as Linux writes them; and this machine's count beside that of nproc. */
+static void test_cpu_count(void) {
+#if defined(__linux__)
+    FILE *nproc = popen("env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc", "r");
+    int count = 0, read;
+    CHECK(fg__cpus_allowed("Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\n") == 2);
+    CHECK(fg__cpus_allowed("Cpus_allowed:\tf0000000,0000a001\nMems_allowed:\tffff\n") == 7);
+    CHECK(fg__cpus_allowed("Cpus_allowed:") == INT_MAX && fg__cpus_allowed("") == INT_MAX);
+    CHECK(fg__cpus_of_quota("200000 100000", " 100000") == 2 && fg__cpus_of_quota("150000", "100000") == 2);
+    CHECK(fg__cpus_of_quota("1000", "100000") == 1 && fg__cpus_of_quota("max 100000", " 100000") == INT_MAX);
+    CHECK(fg__cpus_of_quota("-1", "100000") == INT_MAX && fg__cpus_of_quota("", "") == INT_MAX);
+    CHECK(fg__cpus_of_quota("1e300", "1") == INT_MAX && fg__cpus_of_quota("5", "0") == INT_MAX);
+    read = nproc ? fscanf(nproc, "%d", &count) : 0;
+    if (nproc) pclose(nproc);
+    if (read == 1) CHECK(fg__cpu_count() == FG__MIN(count, fg__cpus_of_container()));
+#endif
+}
+
 static void run_cpu_tests(void) {
+    RUN(test_cpu_count);
     RUN(test_cpu_pool);
     RUN(test_cpu_device);
     RUN(test_cpu_refuses);

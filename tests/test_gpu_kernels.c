@@ -211,6 +211,93 @@ static void test_gpu_host_warpgroups(void) {
     hg_close();
 }
 
+/* 64 rows by 128 rows, of 16 numbers, then the products, in registers, by 64 or 128 columns of 128 rows, while the first are made again.
+   Each of two warpgroups does all of it. */
+enum { HGV_RIGHT, HGV_NO_FENCE, HGV_TOUCHED, HGV_EARLY_READ, HGV_ANEW, HGV_THIRD, HGV_ROWS, HGV_NO_DISTANCE, HGV_SHIFTED, HGV_KINDS };
+
+static int hgv_kind, hgv_type, hgv_columns;
+
+static void hgt_weighted(const void *args) {
+    FG_SHARED_MORE(uint16_t, x);
+    uint16_t *y = x + 64 * 64, *v = y + 128 * 64;
+    const uint64_t *a = (const uint64_t *)args;
+    uint64_t left = fg_gpu_wg_operand(fgk_shared_address(x)), right = fg_gpu_wg_operand(fgk_shared_address(y)), columns;
+    int kind = hgv_kind, me = fgk_thread(), i, k;
+    uint32_t pairs[32];
+    fgk_wg_sums s, o, other;
+    for (i = me; i < (64 + 128 + 256) * 8; i += 256) fgk_put_u4(x + i / 8 * 64 + ((i % 8) ^ (i / 8 & 7)) * 8, fgk_load_u4((const uint16_t *)a[1] + 8 * i));
+    for (i = 0; i < 64; i++) o.x[i] = other.x[i] = 2.0f, s.x[i] = 5.0f;
+    fgk_wg_publish();
+    fgk_barrier();
+    fgk_wg_fence();
+    fgk_wg_scores(hgv_type, s.x, left, right, 0);
+    fgk_wg_commit();
+    fgk_wg_wait(0);
+    for (i = 0; i < 64; i += 2) pairs[i / 2] = fgk_wg_pair(hgv_type, s.x[i], s.x[i + 1]);
+    if (kind != HGV_NO_FENCE) fgk_wg_fence();
+    fgk_wg_scores(hgv_type, s.x, left, right, 0);
+    if (kind == HGV_ANEW) fgk_wg_scores(hgv_type, s.x, left, right, 0);
+    fgk_wg_commit();
+    for (k = 0; k < 8; k++) {
+        columns = fg_gpu_wg_columns(fgk_shared_address(v + k * 16 * 64), kind == HGV_NO_DISTANCE ? 16 : 128 * 128);
+        if (kind == HGV_ROWS) columns = fg_gpu_wg_operand(fgk_shared_address(v + k * 16));
+        if (kind == HGV_SHIFTED) columns += 128 >> 4;
+        fgk_wg_weighted(hgv_type, hgv_columns, o.x, pairs + 4 * k, columns);
+    }
+    if (kind == HGV_THIRD) fgk_wg_scores(hgv_type, other.x, left, right, 1);
+    fgk_wg_commit();
+    if (kind == HGV_TOUCHED) pairs[me % 32] = 0;
+    fgk_wg_wait(1);
+    for (i = 0; i < 64; i++) s.x[i] += 0.0f * s.x[i]; /* it has landed */
+    if (kind == HGV_EARLY_READ) fgk_store((float *)a[0], o.x[0]);
+    fgk_wg_wait(0);
+    if (me >= 128 && kind != HGV_EARLY_READ)
+        for (i = 0; i < hgv_columns / 2; i++) fgk_store((float *)a[0] + fgk_wg_row(i) * 128 + fgk_wg_col(i), o.x[i]);
+}
+
+/* Operands in registers, columns, sums that begin at 0, two of them under way. */
+static void test_gpu_host_weighted(void) {
+    static const char *const says[HGV_KINDS] = {"", "without a fence", "registers was touched", "", "begin anew", "yet other sums", "does not begin", "",
+                                                "does not begin"};
+    float *out = (float *)hg_alloc(64 * 128 * sizeof(float));
+    uint16_t *in = (uint16_t *)hg_alloc(448 * 64 * 2);
+    uint64_t args[2], state = 3;
+    int round, i, j, k, p, wrong;
+    args[0] = hg_address(out);
+    args[1] = hg_address(in);
+    hg.width = 32;
+    for (round = 0; round < 4; round++) {
+        hgv_type = round % 2 ? FG_GPU_BF16 : FG_GPU_F16;
+        hgv_columns = round / 2 ? 64 : 128;
+        for (i = 0; i < 448 * 64; i++) { /* their products are exact as either type */
+            float x = (float)(test_random(&state) % 7) - 3.0f;
+            in[i] = (uint16_t)(round % 2 ? fgk_float_to_bfloat(x) : hg_float_to_half(x));
+        }
+        for (hgv_kind = 0; hgv_kind < HGV_KINDS; hgv_kind++) {
+            bool right = hgv_kind == HGV_RIGHT || hgv_kind == HGV_EARLY_READ || hgv_kind == HGV_NO_DISTANCE;
+            bool passed = hg_launch(hgt_weighted, args, 1, 1, 256, 448 * 64 * 2);
+            CHECKF(passed == right && strstr(hg_error(), says[hgv_kind]) != NULL, "kind %d: %s", hgv_kind, hg_error());
+            if (hgv_kind == HGV_EARLY_READ) CHECK(isnan(out[0]));
+            for (wrong = 0, i = 0; i < 64 && (hgv_kind == HGV_RIGHT || hgv_kind == HGV_NO_DISTANCE); i++)
+                for (j = 0; j < hgv_columns; j++) {
+                    float sum = 2.0f;
+                    for (p = 0; p < 128; p++) {
+                        float score = 0.0f;
+                        for (k = 0; k < 16; k++) score += hg_wg_number(round % 2, in[i * 64 + k]) * hg_wg_number(round % 2, in[(64 + p) * 64 + k]);
+                        sum += score * hg_wg_number(round % 2, in[(192 + j / 64 * 128 + p) * 64 + j % 64]);
+                    }
+                    wrong += out[i * 128 + j] != sum;
+                }
+            CHECKF(wrong == 0 || (hgv_kind == HGV_NO_DISTANCE && hgv_columns > 64), "kind %d, type %d, %d columns: %d sums are wrong", hgv_kind, hgv_type,
+                   hgv_columns, wrong);
+            CHECK(wrong > 1000 || hgv_kind != HGV_NO_DISTANCE || hgv_columns == 64);
+        }
+    }
+    hg_free(in);
+    hg_free(out);
+    hg_close();
+}
+
 static void test_gpu_host_finds(void) {
     static const struct {
         void (*kernel)(const void *args);
@@ -1087,11 +1174,19 @@ static void test_gpu_rope_kv(void) {
     hg_close();
 }
 
+/* Ways to attend, and the kernel of each. */
+enum { GK_FEW, GK_WIDE, GK_WARPGROUPS };
+
+static int gk_attention_kernel(const gk_attn *c, int way) {
+    return way == GK_FEW ? fg_gpu_kv_kernel(c->type, c->head_dim)
+         : way == GK_WIDE ? fg_gpu_wide_kernel(c->type, c->head_dim) : fg_gpu_wide_wg_kernel(c->type, c->head_dim);
+}
+
 /* Runs the attention of the last queries[s] positions of every sequence. dst: [tokens][n_head * head_dim] on the device. */
-static uint64_t gk_attend(gk_cache *g, const int *queries, bool wide) {
+static uint64_t gk_attend(gk_cache *g, const int *queries, int way) {
     const gk_attn *c = &g->c;
     int32_t cu_q[5] = {0}, kv_len[4];
-    int s, t, heads = c->n_head / c->n_kv_head, width = c->n_head * c->head_dim;
+    int s, t, heads = c->n_head / c->n_kv_head, width = c->n_head * c->head_dim, kernel = gk_attention_kernel(c, way);
     fg_gpu_attention_args a;
     fg_gpu_attn_item items[512];
     fg_gpu_attn_merge merges[512];
@@ -1102,9 +1197,10 @@ static uint64_t gk_attend(gk_cache *g, const int *queries, bool wide) {
         kv_len[s] = c->kv_len[s];
     }
     memset(&n, 0, sizeof(n));
-    if (wide) fg_gpu_attn_add(c->n_seqs, cu_q, kv_len, heads, c->window, FG_GPU_WIDE_ROWS, 1, 1 << 30, &n, items, merges);
+    if (way != GK_FEW)
+        fg_gpu_attn_add(c->n_seqs, cu_q, kv_len, heads, c->window, fg_gpu_wide_rows(kernel), fg_gpu_wide_split(kernel), 1, 1 << 30, &n, items, merges);
     else n = fg_gpu_attn_plan(c->n_seqs, cu_q, kv_len, heads, c->window, items, merges);
-    most = fg_gpu_attn_most(cu_q[c->n_seqs], c->n_seqs, 2000, heads);
+    most = fg_gpu_attn_most(cu_q[c->n_seqs], c->n_seqs, 2200, heads);
     CHECK(n.items <= most.items && n.merges <= most.merges && n.partials <= most.partials && n.items <= 512);
     a.kv = g->kv;
     a.q = gk_put(NULL, (size_t)cu_q[c->n_seqs] * (size_t)width * sizeof(float));
@@ -1130,7 +1226,7 @@ static uint64_t gk_attend(gk_cache *g, const int *queries, bool wide) {
     a.max_merges = n.merges + 1;
     a.scale = 0.125f;
     a.softcap = c->softcap;
-    gk_run(wide ? fg_gpu_wide_kernel(c->type, c->head_dim) : fg_gpu_kv_kernel(c->type, c->head_dim), &a);
+    gk_run(kernel, &a);
     gk_run(FG_GPU_KERNEL_combine, &a);
     return a.dst;
 }
@@ -1156,7 +1252,7 @@ static void gk_attn_reference(const gk_cache *g, int seq, int position, int head
     free(scores);
 }
 
-static void gk_check_attention(const gk_attn *c, bool wide) {
+static void gk_check_attention(const gk_attn *c, int way) {
     uint64_t state = 99, all, one;
     gk_cache *g = gk_cache_new(c, &state);
     fg_gpu_rope_kv_args a;
@@ -1164,8 +1260,8 @@ static void gk_check_attention(const gk_attn *c, bool wide) {
     int s, t, h, at = 0, width = c->n_head * c->head_dim, single[4] = {1, 1, 1, 1};
     memset(&a, 0, sizeof(a));
     gk_cache_write(g, &a);
-    all = gk_attend(g, c->queries, wide);
-    one = gk_attend(g, single, wide);
+    all = gk_attend(g, c->queries, way);
+    one = gk_attend(g, single, way);
     for (s = 0; s < c->n_seqs; s++)
         for (t = 0; t < c->queries[s]; t++, at++) {
             for (h = 0; h < c->n_head; h += c->n_head > 2 ? c->n_head - 1 : 1) {
@@ -1179,7 +1275,8 @@ static void gk_check_attention(const gk_attn *c, bool wide) {
                               (size_t)width * sizeof(float)) == 0,
                        "KV type %d, heads of %d: the last query of sequence %d differs when alone", c->type, c->head_dim, s);
         }
-    CHECKF(worst < (wide ? 1e-3 : 3e-6), "KV type %d, %d heads of %d: error %g", c->type, c->n_head, c->head_dim, worst);
+    /* by warpgroups a cache of bfloats has queries and weights of bfloats, too: of 8 bits */
+    CHECKF(worst < (way == GK_FEW ? 3e-6 : way == GK_WARPGROUPS && c->type == FG_GPU_BF16 ? 8e-3 : 1e-3), "KV type %d, %d heads of %d: error %g", c->type, c->n_head, c->head_dim, worst);
     gk_cache_free(g);
 }
 
@@ -1196,7 +1293,7 @@ static void test_gpu_attention(void) {
     };
     size_t i;
     for (hg.width = 32; hg.width <= 64; hg.width += 32)
-        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], false);
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_FEW);
     hg_close();
 }
 
@@ -1213,12 +1310,87 @@ static void test_gpu_attention_wide(void) {
     };
     size_t i;
     for (hg.width = 32; hg.width <= 64; hg.width += 32)
-        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], true);
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_WIDE);
+    hg_close();
+}
+
+/* By products of warpgroups: up to 128 queries, over more than one workgroup, tile, item. */
+static void test_gpu_attention_warpgroups(void) {
+    static const gk_attn cases[] = {
+        {FG_GPU_BF16, 4, 2, 64, 16, 0, 0.0f, 3, {1, 5, 140}, {33, 5, 147}},
+        {FG_GPU_F16, 8, 2, 64, 32, 0, 0.0f, 3, {1, 1, 30}, {1040, 1, 600}},
+        {FG_GPU_F16, 4, 1, 128, 64, 0, 0.0f, 2, {1, 36}, {70, 400}},
+        {FG_GPU_BF16, 2, 2, 128, 64, 0, 0.0f, 1, {20}, {1060}}, /* over the point of splitting */
+        {FG_GPU_BF16, 2, 2, 80, 4, 0, 30.0f, 2, {37, 1}, {140, 21}},
+        {FG_GPU_F16, 130, 1, 36, 8, 0, 0.0f, 2, {1, 3}, {40, 12}}, /* more heads than a workgroup has rows */
+        {FG_GPU_F16, 2, 1, 96, 16, 20, 0.0f, 2, {140, 1}, {300, 19}},
+        {FG_GPU_F16, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {1034, 1100}}, /* windows over the point of splitting */
+        {FG_GPU_F16, 2, 1, 64, 64, 300, 20.0f, 1, {70}, {2070}},
+    };
+    size_t i;
+    hg.width = 32;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_WARPGROUPS);
+    hg_close();
+}
+
+/* Whatever step of that kernel is left out (a barrier, a wait, a fence and so on), it is found; so are tiles in another order. */
+static void test_gpu_attention_left_out(void) {
+    static const gk_attn c = {FG_GPU_F16, 2, 1, 64, 64, 0, 0.0f, 1, {40}, {500}};
+    static const int least[HG_STEPS] = {0, 5, 5, 5, 5, 8, 8}; /* of four tiles */
+    uint64_t state = 99, right, wrong;
+    gk_cache *g = gk_cache_new(&c, &state);
+    fg_gpu_rope_kv_args rope;
+    fg_gpu_attention_args a;
+    fg_gpu_attn_item items[4];
+    fg_gpu_attn_merge merges[4];
+    fg_gpu_attn_counts n = {0, 0, 0};
+    int32_t cu_q[2] = {0, 40}, kv_len = 500;
+    int kernel = fg_gpu_wide_wg_kernel(c.type, c.head_dim), steps[HG_STEPS], what, at, differ = 0, round;
+    fg_gpu_shape shape;
+    memset(&rope, 0, sizeof(rope));
+    memset(&a, 0, sizeof(a));
+    hg.width = 32;
+    gk_cache_write(g, &rope);
+    right = gk_attend(g, c.queries, GK_WARPGROUPS);
+    memcpy(steps, hg.threads[0].steps, sizeof(steps));
+    fg_gpu_attn_add(1, cu_q, &kv_len, 2, 0, FG_GPU_WG_ROWS, FG_GPU_WG_SPLIT, 1, 1 << 30, &n, items, merges);
+    a.kv = g->kv;
+    a.q = g->src + 460 * 4 * (uint64_t)g->columns;
+    a.dst = wrong = gk_put(NULL, 40 * 128 * sizeof(float));
+    a.table = g->table;
+    a.items = gk_put(items, sizeof(items));
+    a.count = gk_int(n.items);
+    a.q_stride = g->columns;
+    a.dst_stride = 128;
+    a.table_stride = g->table_stride;
+    a.max_items = n.items;
+    a.scale = 0.125f;
+    shape = fg_gpu_shape_of(kernel, &a);
+    CHECKF(hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, shape.shared_bytes), "%s", hg_error());
+    CHECK(memcmp(gk_floats(wrong), gk_floats(right), 40 * 128 * sizeof(float)) == 0);
+    memcpy(steps, hg.threads[0].steps, sizeof(steps));
+    for (what = 1; what < HG_STEPS; what++) {
+        CHECKF(steps[what] == least[what], "step %d: %d, not %d", what, steps[what], least[what]);
+        for (at = 0; at < steps[what]; at++)
+            for (round = 0; round < 2; round++) {
+                hg.left_out = what;
+                hg.left_at = at;
+                CHECKF(!hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, shape.shared_bytes), "step %d, number %d: not found", what, at);
+            }
+    }
+    hg.left_out = HG_NO_STEP;
+    hg.wrong_products = true;
+    CHECKF(hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, shape.shared_bytes), "%s", hg_error());
+    hg.wrong_products = false;
+    for (at = 0; at < 40 * 128; at++) differ += !(fabsf(gk_floats(wrong)[at] - gk_floats(right)[at]) < 1e-3f);
+    CHECKF(differ > 4000, "%d numbers differ on a device that orders otherwise", differ);
+    gk_cache_free(g);
     hg_close();
 }
 
 static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_host_warpgroups);
+    RUN(test_gpu_host_weighted);
     RUN(test_gpu_host_finds);
     RUN(test_gpu_host_fragments);
     RUN(test_gpu_embed);
@@ -1236,4 +1408,6 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_rope_kv);
     RUN(test_gpu_attention);
     RUN(test_gpu_attention_wide);
+    RUN(test_gpu_attention_warpgroups);
+    RUN(test_gpu_attention_left_out);
 }

@@ -168,7 +168,7 @@ bench_json() {
     grep -Eq '^\{"model":".*\}$' "$dir/json" || return 1
     for key in '"backend":"cpu"' '"device":"' "\"threads\":$number" '"prompt":32' "\"pp_tok_s\":$number" \
         "\"decode\":\[\{\"batch\":1,\"tok_s\":$number,\"idle_us\":$number,\"idle_share\":$number\},\{\"batch\":4,\"tok_s\":$number," \
-        "\"read_gb_s\":$number" "\"roof_gb_s\":$number"; do
+        "\"read_gb_s\":$number" "\"roof_gb_s\":$number" "\"read_share\":$number"; do
         grep -Eq "$key" "$dir/json" || return 1
     done
 }

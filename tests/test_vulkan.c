@@ -110,10 +110,10 @@ static void test_vulkan_invariant(void) {
         for (i = 0; i < CPU_TYPES; i++) {
             if (p == 1 && fg__vk_is_float(cpu_types[i])) continue; /* as without */
             if (p > 1 && i % 5 != p % 5) continue;
-            other = vulkan_other_bits(paths[p], cpu_types[i], 512);
+            other = vulkan_other_bits(paths[p], cpu_types[i], 768); /* slices of two blocks and of one */
             CHECKF(other == 0, "%s, %s: %d values differ", paths[p], fg_type_name(cpu_types[i]), other);
         }
-        CHECK(p != 0 || vulkan_other_bits(paths[p], FG_TYPE_F16, 75) == 0); /* no whole units */
+        CHECK(p != 0 || (vulkan_other_bits(paths[p], FG_TYPE_F16, 75) == 0 && vulkan_other_bits(paths[p], FG_TYPE_F32, 1050) == 0)); /* no whole units */
     }
     CHECK(cpu_gemm_error("vulkan-invariant", 1, FG_TYPE_Q4_K, 512, 33, 1, FG_ACT_SILU, true) < 2e-6);
     CHECK(cpu_gemm_error("vulkan-invariant", 1, FG_TYPE_F16, 75, 70, 5, FG_ACT_NONE, false) < 2e-6);
@@ -462,6 +462,15 @@ static void test_vulkan_device(void) {
 
 /* ---- A driver that fails on demand, around the real one. ---- */
 
+/* A fault in some kernels of a shader: those that have `spec` for their constant number spec_at (-1: all of them). */
+enum { PLANT_ADD, PLANT_MULTIPLY, PLANT_DIVIDE, PLANT_FOLD, PLANT_DOT, PLANT_MATRIX, PLANT_NEAR, PLANT_PIECES };
+typedef struct vulkan_plant {
+    int shader, spec_at, spec, what;
+    uint32_t rung; /* that is lost; 0: the floor, and the device does not open */
+    bool invariant, opens;
+    const char *says;
+} vulkan_plant;
+
 static struct {
     fg__vk_loader loader;
     int left;       /* calls until one fails */
@@ -470,6 +479,10 @@ static struct {
     uint32_t wrong;   /* FG_VULKAN_...: what the driver does wrong */
     bool attention;   /* in attention alone */
     bool own;         /* around the stand-in */
+    const vulkan_plant *plant;
+    uint64_t modules[FG__VK_SHADERS], planted[64]; /* of shaders; pipelines with the plant */
+    int n_planted;
+    bool bound; /* one of those */
 } vulkan_faults;
 
 static bool vulkan_fails(const char *name) {
@@ -485,11 +498,84 @@ static int32_t FG__VK_CALL vulkan_allocate(void *device, const fg__vk_allocate_i
 static int32_t FG__VK_CALL vulkan_buffer(void *device, const fg__vk_buffer_info *info, const void *allocator, uint64_t *buffer) {
     return vulkan_fails("vkCreateBuffer") ? vulkan_faults.result : vulkan_real.CreateBuffer(device, info, allocator, buffer);
 }
+/* Sums become differences, products sums, quotients products, what cuts are folded with something else, dot products differences, of
+   products of matrices nothing; PLANT_NEAR: results stay near (64.0 is 60.0). */
+static void vulkan_plant_in(int what, uint32_t *code, size_t n) {
+    uint32_t pairs[8] = {0}; /* types of two numbers */
+    size_t i, j, n_pairs = 0;
+    for (i = 5; i < n && code[i] >> 16; i += code[i] >> 16) {
+        uint32_t op = code[i] & 0xFFFF;
+        if (op == 23 && code[i + 3] == 2 && n_pairs < 8) pairs[n_pairs++] = code[i + 1]; /* OpTypeVector */
+        if (what == PLANT_ADD && op == 129) code[i] += 131 - 129;                     /* OpFAdd, OpFSub */
+        if (what == PLANT_MULTIPLY && op == 133) code[i] -= 133 - 129;                /* OpFMul */
+        if (what == PLANT_DIVIDE && op == 136) code[i] -= 136 - 133;                  /* OpFDiv */
+        if (what == PLANT_NEAR && op == 43 && code[i + 3] == 0x42800000) code[i + 3] = 0x42700000;
+        for (j = 0; what == PLANT_FOLD && op == 12 && code[i + 4] == 27 && j < n_pairs; j++) /* OpExtInst Exp, FAbs */
+            if (code[i + 1] == pairs[j]) code[i + 4] = 4;
+        if (what == PLANT_DOT && op == 4450) { /* OpSDotKHR: OpISub */
+            code[i] = 5 << 16 | 130;
+            code[i + 5] = 1 << 16;
+        }
+        if (what == PLANT_MATRIX && op == 4459) { /* OpCooperativeMatrixMulAddKHR: OpCopyObject of what is added to */
+            size_t words = code[i] >> 16;
+            code[i] = 4 << 16 | 83;
+            code[i + 3] = code[i + 5];
+            for (j = 4; j < words; j++) code[i + j] = 1 << 16; /* OpNop */
+        }
+    }
+}
+
+/* A pipeline whose shader has the plant. */
+static int32_t vulkan_planted_pipeline(void *device, uint64_t cache, const fg__vk_pipeline_info *info, uint64_t *pipeline) {
+    const vulkan_plant *plant = vulkan_faults.plant;
+    void(FG__VK_CALL * destroy)(void *, uint64_t, const void *);
+    fg_vulkan_fn found = vulkan_real.GetDeviceProcAddr(device, "vkDestroyShaderModule");
+    fg__vk_pipeline_info other = *info;
+    fg__vk_shader_info shader;
+    uint32_t *code = (uint32_t *)malloc(fg__vk_spirv[plant->shader].bytes);
+    int32_t result;
+    memcpy(&destroy, &found, sizeof(found));
+    memcpy(code, fg__vk_spirv[plant->shader].code, fg__vk_spirv[plant->shader].bytes);
+    vulkan_plant_in(plant->what, code, fg__vk_spirv[plant->shader].bytes / 4);
+    memset(&shader, 0, sizeof(shader));
+    shader.type = FG__VK_SHADER_INFO;
+    shader.bytes = fg__vk_spirv[plant->shader].bytes;
+    shader.code = code;
+    result = vulkan_real.CreateShaderModule(device, &shader, NULL, &other.stage.module);
+    if (result >= 0) {
+        result = vulkan_real.CreateComputePipelines(device, cache, 1, &other, NULL, pipeline);
+        destroy(device, other.stage.module, NULL);
+    }
+    if (result >= 0) vulkan_faults.planted[fg__atomic_add(&vulkan_faults.n_planted, 1) % 64] = *pipeline;
+    free(code);
+    return result;
+}
+
 static int32_t FG__VK_CALL vulkan_pipelines(void *device, uint64_t cache, uint32_t n, const fg__vk_pipeline_info *info, const void *allocator,
                                             uint64_t *pipelines) {
-    return vulkan_fails("vkCreateComputePipelines") ? vulkan_faults.result
-                                                    : vulkan_real.CreateComputePipelines(device, cache, n, info, allocator, pipelines);
+    const vulkan_plant *plant = vulkan_faults.plant;
+    int32_t spec[4];
+    if (vulkan_fails("vkCreateComputePipelines")) return vulkan_faults.result;
+    memcpy(spec, info->stage.spec->data, sizeof(spec));
+    if (plant && info->stage.module == vulkan_faults.modules[plant->shader] && (plant->spec_at < 0 || spec[plant->spec_at] == plant->spec))
+        return vulkan_planted_pipeline(device, cache, info, pipelines);
+    return vulkan_real.CreateComputePipelines(device, cache, n, info, allocator, pipelines);
 }
+
+static void FG__VK_CALL vulkan_bind(void *commands, int32_t point, uint64_t pipeline) {
+    int i;
+    vulkan_faults.bound = false;
+    for (i = 0; i < vulkan_faults.n_planted && i < 64; i++) vulkan_faults.bound = vulkan_faults.bound || vulkan_faults.planted[i] == pipeline;
+    vulkan_real.CmdBindPipeline(commands, point, pipeline);
+}
+
+/* With PLANT_PIECES what came of pieces before is forgotten. */
+static void FG__VK_CALL vulkan_constants(void *commands, uint64_t layout, uint32_t stages, uint32_t offset, uint32_t bytes, const void *data) {
+    fg__vk_push push = *(const fg__vk_push *)data;
+    if (vulkan_faults.bound && vulkan_faults.plant && vulkan_faults.plant->what == PLANT_PIECES) push.has &= ~FG__VK_HAS_EARLIER;
+    vulkan_real.CmdPushConstants(commands, layout, stages, offset, bytes, &push);
+}
+
 static int32_t FG__VK_CALL vulkan_sets(void *device, const fg__vk_set_info *info, uint64_t *sets) {
     return vulkan_fails("vkAllocateDescriptorSets") ? vulkan_faults.result : vulkan_real.AllocateDescriptorSets(device, info, sets);
 }
@@ -500,37 +586,32 @@ static int32_t FG__VK_CALL vulkan_wait(void *device, uint32_t n, const uint64_t 
     int32_t result = vulkan_real.WaitForFences(device, n, fences, all, time);
     return vulkan_fails("vkWaitForFences") ? vulkan_faults.result : result;
 }
-/* Makes dot products differences, where there are half floats, additions subtractions, of products of matrices nothing. */
+/* Makes dot products differences, where there are half floats and no matrices, additions subtractions, of products of matrices nothing. */
 static void vulkan_spoil(uint32_t *code, size_t n) {
-    bool halves = false;
+    bool halves = false, matrices = false;
     size_t i;
-    for (i = 5; i < n && code[i] >> 16; i += code[i] >> 16) {
-        uint32_t op = code[i] & 0xFFFF;
-        if (op == 17 && code[i + 1] == 9) halves = true; /* OpCapability Float16 */
-        if ((vulkan_faults.wrong & FG_VULKAN_DOT) && op == 4450) { /* OpSDotKHR: OpISub */
-            code[i] = 5 << 16 | 130;
-            code[i + 5] = 1 << 16;
-        }
-        if ((vulkan_faults.wrong & FG_VULKAN_MATRIX) && op == 4459) { /* OpCooperativeMatrixMulAddKHR: OpCopyObject of what is added to */
-            size_t words = code[i] >> 16, j;
-            code[i] = 4 << 16 | 83;
-            code[i + 3] = code[i + 5];
-            for (j = 4; j < words; j++) code[i + j] = 1 << 16; /* OpNop */
-        }
-        if ((vulkan_faults.wrong & FG_VULKAN_HALF) && halves && op == 129) code[i] += 2; /* OpFAdd, OpFSub */
+    for (i = 5; i < n && code[i] == (2 << 16 | 17); i += 2) { /* OpCapability Float16, CooperativeMatrixKHR */
+        halves = halves || code[i + 1] == 9;
+        matrices = matrices || code[i + 1] == 6022;
     }
+    if (vulkan_faults.wrong & FG_VULKAN_DOT) vulkan_plant_in(PLANT_DOT, code, n);
+    if (vulkan_faults.wrong & FG_VULKAN_MATRIX) vulkan_plant_in(PLANT_MATRIX, code, n);
+    if ((vulkan_faults.wrong & FG_VULKAN_HALF) && halves && !matrices) vulkan_plant_in(PLANT_ADD, code, n);
 }
 
 static int32_t FG__VK_CALL vulkan_shader(void *device, const fg__vk_shader_info *info, const void *allocator, uint64_t *shader) {
     fg__vk_shader_info other = *info;
     uint32_t *code = (uint32_t *)malloc(info->bytes);
     int32_t result;
+    int i;
     memcpy(code, info->code, info->bytes);
     if (!vulkan_faults.attention || info->code == fg__vk_spirv[FG__VK_SHADER_ATTENTION_HALF].code ||
         info->code == fg__vk_spirv[FG__VK_SHADER_ATTENTION_MATRIX].code)
         vulkan_spoil(code, info->bytes / 4);
     other.code = code;
     result = vulkan_fails("vkCreateShaderModule") ? vulkan_faults.result : vulkan_real.CreateShaderModule(device, &other, allocator, shader);
+    for (i = 0; i < FG__VK_SHADERS && result >= 0; i++)
+        if (info->code == fg__vk_spirv[i].code) vulkan_faults.modules[i] = *shader;
     free(code);
     return result;
 }
@@ -580,6 +661,14 @@ static fg_vulkan_fn FG__VK_CALL vulkan_device_function(void *device, const char 
     {
         int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_shader_info *, const void *, uint64_t *);
         VULKAN_WRAP(CreateShaderModule, vulkan_shader)
+    }
+    {
+        void(FG__VK_CALL * wrapped)(void *, int32_t, uint64_t);
+        VULKAN_WRAP(CmdBindPipeline, vulkan_bind)
+    }
+    {
+        void(FG__VK_CALL * wrapped)(void *, uint64_t, uint32_t, uint32_t, uint32_t, const void *);
+        VULKAN_WRAP(CmdPushConstants, vulkan_constants)
     }
     if (real) {
         void(FG__VK_CALL * wrapped)(void *, int32_t, uint64_t, uint32_t, uint32_t, const fg__vk_write_info *);
@@ -661,11 +750,12 @@ static void vulkan_check_faults(bool standin) {
     memset(&options, 0, sizeof(options));
     model_sample_open(&m, &spec);
     for (c = 0; m.model && c < sizeof(calls) / sizeof(calls[0]); c++)
-        for (i = 0; i < 200; i += standin ? 1 + 4 * i : i < 3 ? 1 : 1 + i / 2) {
+        for (i = 0; i < 200; i += standin ? 1 + 4 * i : i < 2 ? 1 : 1 + i) {
             bool lost = c >= 5, created;
             fg_finish finish;
             fg_result r;
             options.get_instance_proc_addr = vulkan_faulty_get;
+            if (!standin || c + (size_t)i == 0) memset(fg__vk_proved, 0, sizeof(fg__vk_proved)); /* what proved good does so anew */
             vulkan_faults.only = calls[c];
             vulkan_faults.left = i;
             vulkan_faults.result = lost ? FG__VK_DEVICE_LOST : FG__VK_OUT_OF_DEVICE_MEMORY;
@@ -730,6 +820,7 @@ static void vulkan_check_wrong_rungs(bool standin) {
         desc.log_user = &said;
         vulkan_faults.wrong = bits[i];
         vulkan_faults.attention = i > 4;
+        memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
         CHECK(fg_backend_vulkan()->open(&desc, &device) == FG_OK && device);
         if (!device) break;
         rungs = ((fg__vk_device *)(void *)device)->rungs;
@@ -745,9 +836,77 @@ static void vulkan_check_wrong_rungs(bool standin) {
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
+/* Faults that only some kernels have, each alone: the rung that needs them is lost, or the device does not open and says why. */
+static const vulkan_plant vulkan_plants[] = {
+    {FG__VK_SHADER_GEMV_DOT, 0, FG_TYPE_Q2_K, PLANT_DOT, FG_VULKAN_DOT, false, true, "a product"},
+    {FG__VK_SHADER_GEMM_DOT, 0, FG_TYPE_Q8_0, PLANT_DOT, FG_VULKAN_DOT, false, true, "a product"},
+    {FG__VK_SHADER_PREPARE, 0, FG__VK_BYTES, PLANT_MULTIPLY, FG_VULKAN_DOT, false, true, "a product"},
+    {FG__VK_SHADER_GEMM_HALF, 0, FG_TYPE_Q8_0, PLANT_ADD, FG_VULKAN_HALF, false, true, "a product"},
+    {FG__VK_SHADER_ATTENTION_HALF, 3, 1, PLANT_ADD, FG_VULKAN_HALF, false, true, "attention"},
+    {FG__VK_SHADER_ATTENTION_HALF, 0, FG_TYPE_Q8_0, PLANT_ADD, FG_VULKAN_HALF, false, true, "attention"},
+    {FG__VK_SHADER_ATTENTION_HALF, -1, 0, PLANT_FOLD, FG_VULKAN_HALF, false, true, "attention"},
+    {FG__VK_SHADER_ATTENTION_HALF, 3, 1, PLANT_PIECES, FG_VULKAN_HALF, false, true, "attention"},
+    {FG__VK_SHADER_GEMM_MATRIX, 0, FG_TYPE_Q8_0, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "a product"},
+    {FG__VK_SHADER_ATTENTION_MATRIX, 0, FG_TYPE_Q8_0, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "attention"},
+    {FG__VK_SHADER_ATTENTION_MATRIX, -1, 0, PLANT_FOLD, FG_VULKAN_MATRIX, false, true, "attention"},
+    {FG__VK_SHADER_ATTENTION_MATRIX, -1, 0, PLANT_PIECES, FG_VULKAN_MATRIX, false, true, "attention"},
+    {FG__VK_SHADER_GEMV, 0, FG_TYPE_F16, PLANT_MULTIPLY, 0, false, false, "a product"},
+    {FG__VK_SHADER_GEMM, 0, FG_TYPE_F16, PLANT_ADD, 0, false, false, "a product"},
+    {FG__VK_SHADER_ATTENTION, 3, 1, PLANT_ADD, 0, false, false, "attention"},
+    {FG__VK_SHADER_ATTENTION, -1, 0, PLANT_FOLD, 0, false, false, "attention"},
+    {FG__VK_SHADER_ATTENTION, -1, 0, PLANT_PIECES, 0, false, false, "attention"},
+    {FG__VK_SHADER_ATTENTION_MERGE, -1, 0, PLANT_FOLD, 0, false, false, "attention"},
+    {FG__VK_SHADER_ROPE_KV, 0, FG_TYPE_Q8_0, PLANT_DIVIDE, FG_VULKAN_HALF, false, true, "attention"},
+    {FG__VK_SHADER_GEMV, 3, 2, PLANT_MULTIPLY, 0, true, true, ""}, /* products of few rows are then those of many */
+    {FG__VK_SHADER_GEMV_HALF, 3, 2, PLANT_MULTIPLY, FG_VULKAN_HALF, true, true, "a product"},
+    {FG__VK_SHADER_ATTENTION_HALF, 3, 1, PLANT_NEAR, FG_VULKAN_HALF, true, true, "bits depend"},
+};
+
+static void vulkan_check_plants(bool standin, size_t first, size_t step) {
+    fg_vulkan_options options;
+    fg_device_desc desc;
+    size_t i;
+    vulkan_faults_open(standin);
+    vulkan_faults.only = "none";
+    memset(&options, 0, sizeof(options));
+    options.get_instance_proc_addr = vulkan_faulty_get;
+    memset(&desc, 0, sizeof(desc));
+    desc.options = &options;
+    desc.log = vulkan_listen;
+    for (i = first; i < sizeof(vulkan_plants) / sizeof(vulkan_plants[0]); i += step) {
+        const vulkan_plant *plant = &vulkan_plants[i];
+        vulkan_said said;
+        fg_device *device = NULL;
+        fg_result r;
+        memset(&said, 0, sizeof(said));
+        desc.log_user = &said;
+        options.force = plant->rung;
+        options.off = ~plant->rung;
+        options.invariant = plant->invariant;
+        vulkan_faults.plant = plant;
+        vulkan_faults.n_planted = 0;
+        memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
+        r = fg_backend_vulkan()->open(&desc, &device);
+        if (vulkan_faults.n_planted == 0 && plant->rung && !standin) { /* it has no such rung */
+            if (device) fg_backend_vulkan()->close(device);
+            continue;
+        }
+        CHECKF(vulkan_faults.n_planted > 0 && (r == FG_OK) == plant->opens, "plant %d in %d kernels: %s", (int)i, vulkan_faults.n_planted, fg_result_name(r));
+        if (!plant->opens) CHECKF(r == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "computes wrong") && strstr(fg_last_error(), plant->says), "%s", fg_last_error());
+        else CHECKF(strstr(said.text, plant->says) && (!plant->rung || strstr(said.text, "not used")), "plant %d: the log says: %s", (int)i, said.text);
+        if (!device) continue;
+        CHECKF(((fg__vk_device *)(void *)device)->rungs == 0, "plant %d: the rung is used", (int)i);
+        if (plant->invariant && !plant->rung) CHECK(!((fg__vk_device *)(void *)device)->narrow);
+        fg_backend_vulkan()->close(device);
+    }
+    vulkan_faults.plant = NULL;
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
 static void test_vulkan_wrong_rungs(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     vulkan_check_wrong_rungs(false);
+    vulkan_check_plants(false, 0, 7);
 }
 
 /* Every allocation of ours fails in turn. */

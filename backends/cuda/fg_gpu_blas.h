@@ -1,7 +1,8 @@
 /* fg_gpu_blas.h: large products of BF16 and F16 weights by cuBLASLt or hipBLASLt, where one is installed.
 
    Included by fg_gpu_host.h. The two libraries have the same functions under other names, found at run time. A product of known
-   numbers is compared when one is opened; what does not agree, or fails later, gives way to our own kernels. */
+   numbers is compared when one is opened, in a trial (fg_gpu_special.h); what does not agree, or fails later, gives way to our own
+   kernels. */
 
 #ifndef FG_GPU_BLAS_H
 #define FG_GPU_BLAS_H
@@ -163,23 +164,23 @@ static bool fg__gpu_blas_agrees(fg__gpu_device *d, int type, fg__gpu_pointer at)
     return true;
 }
 
-/* Opens the library on first use; without it, or where it does not agree, our own kernels do all. The device was entered. */
-static void fg__gpu_blas_open(fg__gpu_device *d) {
+/* Finds the library and makes what its calls need. The device was entered. */
+static bool fg__gpu_blas_begin(fg__gpu_device *d) {
     fg__gpu_blas *blas = &d->blas;
-    fg__gpu_range room;
-    if (blas->tried || d->options.no_blas || d->options.invariant) return;
-    blas->tried = true;
     blas->kind = d->loader.driver->is_hip ? &fg__gpu_hipblaslt : &fg__gpu_cublaslt;
+    return fg__gpu_blas_find(blas) && !blas->api.create(&blas->handle) && fg__gpu_take(d, FG__GPU_BLAS_WORKSPACE, &blas->workspace) == FG_OK;
+}
+
+/* Products of both types agree. */
+static bool fg__gpu_blas_holds(fg__gpu_device *d) {
+    fg__gpu_range room;
+    bool holds;
     room.at = 0;
-    blas->ready = fg__gpu_blas_find(blas) && !blas->api.create(&blas->handle) && fg__gpu_take(d, FG__GPU_BLAS_WORKSPACE, &blas->workspace) == FG_OK &&
-                  fg__gpu_take(d, 1 << 20, &room) == FG_OK && fg__gpu_copies_wait(d) == FG_OK &&
-                  fg__gpu_blas_agrees(d, FG__GPU_BLAS_F16, room.at) && fg__gpu_blas_agrees(d, FG__GPU_BLAS_BF16, room.at);
-    if (blas->library && !blas->ready) {
-        fg__log(&d->env, FG_LOG_WARNING, "%s is there but does not work; large products are done without it", blas->kind->label);
-        fg__gpu_settle(d);
-    } else if (blas->ready) fg__log(&d->env, FG_LOG_INFO, "large products by %s", blas->kind->label);
+    holds = fg__gpu_take(d, 1 << 20, &room) == FG_OK && fg__gpu_copies_wait(d) == FG_OK &&
+            fg__gpu_blas_agrees(d, FG__GPU_BLAS_F16, room.at) && fg__gpu_blas_agrees(d, FG__GPU_BLAS_BF16, room.at);
+    if (!holds) fg__gpu_settle(d);
     fg__gpu_give(d, &room);
-    if (!blas->ready) fg__gpu_blas_close(d);
+    return holds;
 }
 
 #endif /* FG_GPU_BLAS_H */

@@ -15,7 +15,7 @@ typedef struct fg_gpu_options {
     const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
     bool no_graphs;       /* kernels are launched one by one, not as graphs */
     bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
-    bool plain_products;  /* neither by wgmma (Hopper) nor of bytes (gfx906, gfx103x), but as on other devices */
+    bool plain_products;  /* neither by wgmma (Hopper; attention as well) nor of bytes (gfx906, gfx103x), but as on other devices */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
     size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
@@ -297,7 +297,8 @@ typedef struct fg__gpu_device {
     void *module;
     void *functions[FG_GPU_KERNEL_COUNT];
     fg__gpu_blas blas;
-    uint32_t special_tried, special_ready; /* see fg_gpu_special.h: types of weights, a bit for each place in FG_GPU_TYPES */
+    uint32_t special_tried, special_ready; /* see fg_gpu_special.h: types of weights, a bit for each place in FG_GPU_TYPES; above them
+                                              kernels of attention, from FG_GPU_KERNEL_widewg64_F16 on */
     struct fg__gpu_weight *weights;
 } fg__gpu_device;
 
@@ -990,7 +991,7 @@ enum {
 /* The pieces of a pass's attention for one kind of it, on the host. */
 typedef struct fg__gpu_set {
     int group, heads, n_kv_head, head_dim;
-    int32_t rows, low, high;            /* queries of a workgroup; tokens of a sequence that are this set's */
+    int32_t rows, split, low, high;     /* queries of a workgroup; positions of an item; tokens of a sequence that are this set's */
     int counts_at, items_at, merges_at; /* words of the batch block; counts: items and merges of each turn */
     fg_gpu_attn_counts most;
     int32_t turn_rows;                  /* rows of partials that there is memory for */
@@ -1110,11 +1111,15 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
     return FG_OK;
 }
 
+/* The place in special_tried and special_ready of a kernel of attention. */
+static int fg__gpu_attention_bit(int kernel) { return kernel - FG_GPU_KERNEL_widewg64_F16 + 16; }
+
 /* The kernel for many queries of an op; -1: there is none, or a request would feel how its prompt is cut. */
 static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
-    fg_type type = plan->graph->groups[op->group].kv_type;
+    int type = (int)plan->graph->groups[op->group].kv_type, warpgroups = fg_gpu_wide_wg_kernel(type, op->head_dim);
     if (plan->device->options.invariant) return -1;
-    return fg_gpu_wide_kernel((int)type, op->head_dim);
+    if (warpgroups >= 0 && (plan->device->special_ready >> fg__gpu_attention_bit(warpgroups) & 1)) return warpgroups;
+    return fg_gpu_wide_kernel(type, op->head_dim);
 }
 
 /* The kind of attention of an op; a new one where it is the first of its kind. -1: there are too many. */
@@ -1130,7 +1135,8 @@ static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
     set->heads = heads;
     set->n_kv_head = op->n_kv_head;
     set->head_dim = op->head_dim;
-    set->rows = wide ? FG_GPU_WIDE_ROWS : FG_GPU_ATTN_ROWS;
+    set->rows = wide ? FG_GPU_WG_ROWS : FG_GPU_ATTN_ROWS; /* the most; fg__gpu_step_attention knows the kernel */
+    set->split = FG_GPU_SPLIT;
     set->low = wide ? FG__GPU_WIDE_FROM : 1;
     set->high = wide || fg__gpu_wide_of(plan, op) < 0 ? INT32_MAX : FG__GPU_WIDE_FROM - 1;
     return plan->n_sets++;
@@ -1371,6 +1377,10 @@ static void fg__gpu_step_attention(fg__gpu_plan *plan, fg__gpu_step *step, const
     step->wide_kernel = fg__gpu_wide_of(plan, op);
     step->set = fg__gpu_set_of(plan, op, false);
     step->wide_set = step->wide_kernel < 0 ? -1 : fg__gpu_set_of(plan, op, true);
+    if (step->wide_set >= 0) {
+        plan->sets[step->wide_set].rows = fg_gpu_wide_rows(step->wide_kernel);
+        plan->sets[step->wide_set].split = fg_gpu_wide_split(step->wide_kernel);
+    }
     step->kernel = fg_gpu_kv_kernel((int)group->kv_type, op->head_dim);
     a->kv = fg__gpu_kv_of(plan, op);
     a->q = fg__gpu_slot(plan, op->src, op->src_col);
@@ -1491,7 +1501,7 @@ static void fg__gpu_fill_set(fg__gpu_plan *plan, int index, int32_t *to, const f
     fg_gpu_attn_merge *merges = (fg_gpu_attn_merge *)(void *)(to + set->merges_at);
     int32_t window = plan->graph->groups[set->group].window, most_items = 0, most_merges = 0, t;
     fg_gpu_attn_counts n = {0, 0, 0};
-    fg_gpu_attn_add(batch->n_seqs, batch->cu_q, batch->kv_len, set->heads, window, set->rows, set->low, set->high, &n, items, merges);
+    fg_gpu_attn_add(batch->n_seqs, batch->cu_q, batch->kv_len, set->heads, window, set->rows, set->split, set->low, set->high, &n, items, merges);
     fg__gpu_cut_turns(set, items, merges, &n);
     for (t = 0; t < set->turns; t++) {
         int32_t *counts = to + set->counts_at + 2 * t;
@@ -1564,10 +1574,10 @@ static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function
         FG_GPU_KERNELS(FG__GPU_NAME)
 #undef FG__GPU_NAME
     };
-    bool more = kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG && !d->functions[kernel];
+    uint32_t more = d->functions[kernel] ? 0 : fg_gpu_more_bytes(kernel);
     int code = 0;
     if (!d->functions[kernel]) code = d->api.module_function(&d->functions[kernel], d->module, names[kernel]);
-    if (!code && more) code = d->api.function_attribute(d->functions[kernel], 8 /* most shared memory of a launch */, FG_GPU_WG_BYTES);
+    if (!code && more) code = d->api.function_attribute(d->functions[kernel], 8 /* most shared memory of a launch */, (int)more);
     if (code) d->functions[kernel] = NULL;
     *function = d->functions[kernel];
     return fg__gpu_check(d, code, names[kernel]);

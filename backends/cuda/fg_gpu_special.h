@@ -1,10 +1,13 @@
 /* fg_gpu_special.h: products by what few devices have (kernels.cuh): gemmwg, Hopper's products of warpgroups (wgmma), of more than
-   64 rows; gemmi, dot products of bytes on AMD's devices without matrix instructions, of more than 8 rows of quantised weights.
+   64 rows; gemmi, dot products of bytes on AMD's devices without matrix instructions, of more than 8 rows of quantised weights; and
+   widewg, attention of many queries by Hopper's products.
 
-   Included by fg_gpu_host.h. Before a plan uses such a kernel, a small product by it is compared with the CPU's; where they differ,
-   or the kernel is not there, gemm16 to gemm128 go on doing that work. A fault of the kernel would be the end of its context, so that CUDA
-   tries it in one of its own (a trial); HIP has no contexts, and tries it in the device's. In the invariance mode there is no gemmwg, which adds up
-   in an order of its own; gemmi then serves all numbers of rows. */
+   Included by fg_gpu_host.h. Before a plan uses such a kernel, a small product by it, or attention, is compared with the CPU's; where
+   they differ, or the kernel is not there, gemm16 to gemm128, and wide, go on doing that work. A fault of the kernel would be the end of
+   its context, so that CUDA tries it in one of its own (a trial), and cuBLASLt, too. HIP has no contexts, and tries them in the device's:
+   nothing says whether others use the device (hipDevicePrimaryCtxGetState tells which device is the thread's), so that it must not be
+   reset, and a fault of a kernel is the end of the process in most versions of ROCm anyway. In the invariance mode there are no gemmwg and
+   widewg, which add up in an order of their own; gemmi then serves all numbers of rows. */
 
 #ifndef FG_GPU_SPECIAL_H
 #define FG_GPU_SPECIAL_H
@@ -89,15 +92,119 @@ static fg_result fg__gpu_proof_run(fg__gpu_device *d, int kernel, const fg_gpu_l
     return r == FG_OK ? fg__gpu_check(d, d->api.stream_wait(d->compute), "trying a product") : r;
 }
 
+/* ---- A small attention: two items of two heads over three tiles of positions. ---- */
+
+enum { FG__GPU_SEEN_TOKENS = 70, FG__GPU_SEEN_HEADS = 2, FG__GPU_SEEN = 300, FG__GPU_SEEN_BLOCK = 64, FG__GPU_SEEN_BLOCKS = 5 };
+
+static float fg__gpu_seen_number(int which, int row, int i) { return 0.5f * (float)fg__gpu_try_number(which + row % 5, row, i); }
+
+/* The cache, of which all that is not written is NaN, and the queries. */
+static void fg__gpu_seen_fill(fg_type type, int dim, uint16_t *k, uint16_t *v, float *q) {
+    int p, i;
+    memset(k, 0xFF, (size_t)FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK * (size_t)dim * 2);
+    memset(v, 0xFF, (size_t)FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK * (size_t)dim * 2);
+    for (p = 0; p < FG__GPU_SEEN; p++) {
+        int row = p / FG__GPU_SEEN_BLOCK * 2 % FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK + p % FG__GPU_SEEN_BLOCK;
+        for (i = 0; i < dim; i++) {
+            float x = fg__gpu_seen_number(1, p, i), y = fg__gpu_seen_number(4, p, i);
+            k[row * dim + i] = type == FG_TYPE_F16 ? fg__f32_to_f16(x) : fg__f32_to_bf16(x);
+            v[row * dim + i] = type == FG_TYPE_F16 ? fg__f32_to_f16(y) : fg__f32_to_bf16(y);
+        }
+    }
+    for (p = 0; p < FG__GPU_SEEN_TOKENS * FG__GPU_SEEN_HEADS; p++)
+        for (i = 0; i < dim; i++) q[p * dim + i] = fg__gpu_seen_number(7, p, i);
+}
+
+/* What a query (token and head) must see, into `to`. */
+static void fg__gpu_seen_by(int query, int dim, double *to) {
+    int end = FG__GPU_SEEN - FG__GPU_SEEN_TOKENS + query / FG__GPU_SEEN_HEADS + 1, p, i;
+    double sum = 0;
+    for (i = 0; i < dim; i++) to[i] = 0;
+    for (p = 0; p < end; p++) {
+        double score = 0;
+        for (i = 0; i < dim; i++) score += (double)fg__gpu_seen_number(7, query, i) * (double)fg__gpu_seen_number(1, p, i);
+        score = exp(score / 16.0);
+        sum += score;
+        for (i = 0; i < dim; i++) to[i] += score * (double)fg__gpu_seen_number(4, p, i);
+    }
+    for (i = 0; i < dim; i++) to[i] /= sum;
+}
+
+/* Every third query; what is not compared must be a number. */
+static bool fg__gpu_seen_holds(fg_type type, int dim, const float *out) {
+    double error = 0, square = 0, wanted[128];
+    int query, i;
+    for (query = 0; query < FG__GPU_SEEN_TOKENS * FG__GPU_SEEN_HEADS; query++) {
+        if (query % 3 == 0) fg__gpu_seen_by(query, dim, wanted);
+        for (i = 0; i < dim; i++) {
+            double got = (double)out[query * dim + i];
+            if (query % 3) wanted[i] = got;
+            if (!(got - got == 0)) return false;
+            error += (got - wanted[i]) * (got - wanted[i]);
+            square += query % 3 ? 0 : wanted[i] * wanted[i];
+        }
+    }
+    return error <= (type == FG_TYPE_F16 ? 1e-5 : 1e-4) * square;
+}
+
+/* Through the stages as above; at `at` K, V and queries, then in words items, the table and the count, then results. */
+static fg_result fg__gpu_seen_run(fg__gpu_device *d, fg_type type, int kernel, int dim, fg__gpu_pointer at) {
+    size_t cache = (size_t)FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK * (size_t)dim * 2;
+    size_t rows = (size_t)FG__GPU_SEEN_TOKENS * FG__GPU_SEEN_HEADS * (size_t)dim * sizeof(float);
+    char *from = d->stages[0].at;
+    fg_gpu_attn_item *items = (fg_gpu_attn_item *)(void *)(from + 2 * cache + rows);
+    int32_t *words = (int32_t *)(void *)(items + 4), cu_q[2], kv_len = FG__GPU_SEEN, i;
+    fg_gpu_attn_merge merges[4];
+    fg_gpu_attn_counts n = {0, 0, 0};
+    fg_gpu_attention_args a;
+    fg_result r;
+    fg__gpu_seen_fill(type, dim, (uint16_t *)(void *)from, (uint16_t *)(void *)(from + cache), (float *)(void *)(from + 2 * cache));
+    cu_q[0] = 0;
+    cu_q[1] = FG__GPU_SEEN_TOKENS;
+    fg_gpu_attn_add(1, cu_q, &kv_len, FG__GPU_SEEN_HEADS, 0, fg_gpu_wide_rows(kernel), fg_gpu_wide_split(kernel), 1, INT32_MAX, &n, items, merges);
+    for (i = 0; i < FG__GPU_SEEN_BLOCKS; i++) words[i] = i * 2 % FG__GPU_SEEN_BLOCKS;
+    words[FG__GPU_SEEN_BLOCKS] = n.items;
+    memset(&a, 0, sizeof(a));
+    a.kv.k = at;
+    a.kv.v = at + cache;
+    a.kv.block_stride = cache / FG__GPU_SEEN_BLOCKS;
+    a.kv.block_tokens = FG__GPU_SEEN_BLOCK;
+    a.kv.n_head = FG__GPU_SEEN_HEADS;
+    a.kv.n_kv_head = 1;
+    a.kv.head_dim = dim;
+    a.q = at + 2 * cache;
+    a.items = a.q + rows;
+    a.table = a.items + 4 * sizeof(fg_gpu_attn_item);
+    a.count = a.table + FG__GPU_SEEN_BLOCKS * sizeof(int32_t);
+    a.dst = a.table + 256;
+    a.q_stride = a.dst_stride = FG__GPU_SEEN_HEADS * dim;
+    a.table_stride = FG__GPU_SEEN_BLOCKS;
+    a.max_items = n.items;
+    a.scale = 1.0f / 16.0f;
+    r = fg__gpu_check(d, d->api.copy_to_device(at, from, (size_t)(a.dst - at), d->compute), "trying attention");
+    if (r == FG_OK) r = fg__gpu_launch_now(d, kernel, &a, false);
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.copy_to_host(d->stages[1].at, a.dst, rows, d->compute), "trying attention");
+    return r == FG_OK ? fg__gpu_check(d, d->api.stream_wait(d->compute), "trying attention") : r;
+}
+
+/* Heads of 64 or 128 a kernel of attention is for; 0: it multiplies. */
+static int fg__gpu_proof_dim(int kernel) {
+    return kernel < FG_GPU_KERNEL_widewg64_F16 ? 0 : (kernel - FG_GPU_KERNEL_widewg64_F16) % 2 ? 128 : 64;
+}
+
+/* ---- Proofs. ---- */
+
 static fg_result fg__gpu_prove_kernel(fg__gpu_device *d, fg_type type, int kernel, float *values, bool *holds) {
+    const float *out = (const float *)(const void *)d->stages[1].at;
+    int dim = fg__gpu_proof_dim(kernel);
     fg_gpu_layout layout = fg_gpu_layout_of((int)type, FG__GPU_PROOF_K);
     fg__gpu_range room;
     fg_result r;
     room.at = 0;
     if ((r = fg__gpu_take(d, 2 << 20, &room)) == FG_OK && (r = fg__gpu_copies_wait(d)) == FG_OK) {
-        fg__gpu_proof_weight(type, &layout, (uint8_t *)d->stages[0].at, values);
-        r = fg__gpu_proof_run(d, kernel, &layout, room.at);
-        *holds = r == FG_OK && fg__gpu_proof_holds((const float *)(const void *)d->stages[1].at, values);
+        if (!dim) fg__gpu_proof_weight(type, &layout, (uint8_t *)d->stages[0].at, values);
+        r = dim ? fg__gpu_seen_run(d, type, kernel, dim, room.at) : fg__gpu_proof_run(d, kernel, &layout, room.at);
+        *holds = r == FG_OK && (dim ? fg__gpu_seen_holds(type, dim, out) : fg__gpu_proof_holds(out, values));
     }
     if (r != FG_OK) fg__gpu_settle(d);
     fg__gpu_give(d, &room);
@@ -172,23 +279,47 @@ static fg_result fg__gpu_prove_in(fg__gpu_device *d, fg__gpu_device **trial, fg_
     return r;
 }
 
-/* Tries the kernels of a type of weights, once. Code without them, for any device, has none to try. */
-static void fg__gpu_prove(fg__gpu_device *d, fg__gpu_device **trial, fg_type type) {
-    int kernels[2];
-    uint32_t bit = (uint32_t)1 << fg_gpu_type_index((int)type);
+/* Tries kernels of a bit of special_tried, once, and sets that of special_ready where they agree; else gives what is to be said of them,
+   `wrong` where they differ. Code without them, for any device, has none to try. */
+static const char *fg__gpu_prove_once(fg__gpu_device *d, fg__gpu_device **trial, fg_type type, const int *kernels, uint32_t bit,
+                                      const char *wrong) {
     void *function;
     bool holds = true;
     fg_result r;
-    kernels[0] = fg__gpu_special_kernel(d, type, 65535);
-    kernels[1] = fg__gpu_special_kernel(d, type, 9);
-    if (kernels[0] < 0 || (d->special_tried & bit)) return;
+    if (d->special_tried & bit) return NULL;
     d->special_tried |= bit;
-    if (fg__gpu_function(d, kernels[0], &function) != FG_OK) return;
+    if (fg__gpu_function(d, kernels[0], &function) != FG_OK) return NULL;
     r = fg__gpu_prove_in(d, trial, type, kernels, &holds);
     if (r == FG_OK && holds) d->special_ready |= bit;
-    else
+    return r != FG_OK ? "cannot be tried" : holds ? NULL : wrong;
+}
+
+/* The products of a type of weights. */
+static void fg__gpu_prove(fg__gpu_device *d, fg__gpu_device **trial, fg_type type) {
+    const char *why;
+    int kernels[2];
+    kernels[0] = fg__gpu_special_kernel(d, type, 65535);
+    kernels[1] = fg__gpu_special_kernel(d, type, 9);
+    if (kernels[0] < 0) return;
+    why = fg__gpu_prove_once(d, trial, type, kernels, (uint32_t)1 << fg_gpu_type_index((int)type), "are wrong");
+    if (why)
         fg__log(&d->env, FG_LOG_WARNING, "products of %s weights by %s %s on %s: they are done without", fg_type_name(type),
-                d->loader.driver->is_hip ? "bytes" : "wgmma", r == FG_OK ? "are wrong" : "cannot be tried", d->name);
+                d->loader.driver->is_hip ? "bytes" : "wgmma", why, d->name);
+}
+
+/* The attention of many queries over a cache of a type, with heads of head_dim. */
+static void fg__gpu_prove_attention(fg__gpu_device *d, fg__gpu_device **trial, fg_type type, int head_dim) {
+    const char *why;
+    int kernels[2];
+    kernels[0] = fg_gpu_wide_wg_kernel((int)type, head_dim);
+    kernels[1] = -1;
+    if (kernels[0] < 0 || d->loader.driver->is_hip || d->options.invariant || d->attributes[FG__GPU_MAJOR] != 9 ||
+        d->attributes[FG__GPU_SHARED_MOST] < (int)fg_gpu_more_bytes(kernels[0]))
+        return;
+    why = fg__gpu_prove_once(d, trial, type, kernels, (uint32_t)1 << fg__gpu_attention_bit(kernels[0]), "is wrong");
+    if (why)
+        fg__log(&d->env, FG_LOG_WARNING, "attention over a %s cache by wgmma %s on %s: it is done without", fg_type_name(type), why,
+                d->name);
 }
 
 /* Tries what a plan may use. The device was entered. */
@@ -196,14 +327,43 @@ static void fg__gpu_special_open(fg__gpu_plan *plan) {
     fg__gpu_device *d = plan->device;
     fg__gpu_device *trial = NULL;
     const fg_graph *graph = plan->graph;
-    int i;
-    if (d->options.plain_products || fg_gpu_product_for(graph->max_tokens, d->options.invariant) < FG_GPU_GEMM16)
-        return;
-    if (!d->loader.driver->is_hip && fg_gpu_product_for(graph->max_tokens, 0) != FG_GPU_GEMM128) return;
-    for (i = 0; i < graph->n_ops; i++)
-        if (graph->ops[i].type == FG_OP_GEMM && !d->lost)
-            fg__gpu_prove(d, &trial, fg__gpu_weight_of(plan, graph->ops[i].weight)->type);
+    int large = d->loader.driver->is_hip ? FG_GPU_GEMM16 : FG_GPU_GEMM128, i;
+    bool multiplies = fg_gpu_product_for(graph->max_tokens, d->loader.driver->is_hip && d->options.invariant) >= large;
+    if (d->options.plain_products) return;
+    for (i = 0; i < graph->n_ops && !d->lost; i++) {
+        const fg_op *op = &graph->ops[i];
+        if (op->type == FG_OP_GEMM && multiplies) fg__gpu_prove(d, &trial, fg__gpu_weight_of(plan, op->weight)->type);
+        if (op->type == FG_OP_ATTENTION && graph->max_tokens >= FG__GPU_WIDE_FROM)
+            fg__gpu_prove_attention(d, &trial, graph->groups[op->group].kv_type, op->head_dim);
+    }
     fg__gpu_trial_close(d, trial);
+}
+
+/* Whether the library's products are right in a trial. */
+static bool fg__gpu_blas_proven(fg__gpu_device *d) {
+    fg__gpu_device *t = fg__gpu_trial_open(d);
+    bool holds;
+    if (!t || t == d || fg__gpu_enter(t) != FG_OK) holds = t == d && fg__gpu_blas_holds(d);
+    else {
+        holds = fg__gpu_blas_begin(t) && fg__gpu_blas_holds(t);
+        fg__gpu_leave(t);
+    }
+    fg__gpu_trial_close(d, t);
+    return holds;
+}
+
+/* Opens the library on first use; without it, or where it does not agree, our own kernels do all. The device was entered. */
+static void fg__gpu_blas_open(fg__gpu_device *d) {
+    fg__gpu_blas *blas = &d->blas;
+    if (blas->tried || d->options.no_blas || d->options.invariant) return;
+    blas->tried = true;
+    blas->ready = fg__gpu_blas_begin(d) && fg__gpu_blas_proven(d);
+    if (blas->ready) fg__log(&d->env, FG_LOG_INFO, "large products by %s", blas->kind->label);
+    else if (blas->library)
+        fg__log(&d->env, FG_LOG_WARNING, "%s is there but does not work; large products are done without it", blas->kind->label);
+    if (blas->ready) return;
+    fg__gpu_settle(d);
+    fg__gpu_blas_close(d);
 }
 
 #endif /* FG_GPU_SPECIAL_H */

@@ -1113,6 +1113,192 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
         }
 }
 
+#if defined(FG_WARPGROUPS)
+
+/* Attention of many queries by products of warpgroups (Hopper). A workgroup of two has 128 queries, a warpgroup 64 of them; positions
+   come 128 at a time. Scores stay in registers, where a thread has 32 of each of two queries, their weights become the left operand
+   of the second product there, and K and V lie in shared memory as they do in the cache. While the values of one tile are added up, the
+   scores of the next are made, and its softmax; K of the one after that and V of this next one are on their way.
+
+   What it costs (no card was at hand: arithmetic, not measured), heads of 128, at the 990 TFLOP/s of half floats and 1.75 GHz that an
+   H100 is sold with, thus 4096 operations in a cycle of each of 132 processors: a tile is 2 * 2 * 128 * 128 * 128 = 8.4 million
+   operations, 2048 cycles of products; 16384 powers of two at 16 a cycle, 1024, and about 9 instructions more for each of them, 1150 at
+   four warps a cycle, which products of the other warpgroup or of the same one hide. It reads 64 KiB, 128 operations a byte: 4.2 TB/s of
+   the L2 cache at 60% of the roof. A piece of 1024 positions (8 tiles, 16400 cycles) begins with 64 KiB of queries and the first K
+   (about 1500 cycles) and ends with 64 KiB of sums. mma.sync, as in fgk_wide, reaches 60 to 65% of the same roof by itself, and has its
+   scores go through shared memory between barriers. */
+
+/* K or V of 128 positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. */
+FG_DEV void fgk_wg_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int base, uint16_t *tile, int type,
+                       int dim) {
+    int across = dim / 8, shift = fgk_log2(a->kv.block_tokens), i;
+    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_WG_TILE * across; i += FG_GPU_GEMV_THREADS) {
+        int row = i / across, c = i % across, p = base + row, block = -1;
+        uint16_t *to = tile + c / 8 * (FG_GPU_WG_TILE * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8;
+        fgk_u4 zeros = {0, 0, 0, 0};
+        if (p < item->end && 8 * c < a->kv.head_dim)
+            block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> shift));
+        if (block < 0) fgk_put_u4(to, zeros);
+        else fgk_async_copy(to, fgk_kv_row(&a->kv, cache, type, block, p & (a->kv.block_tokens - 1), head) + 16 * c);
+    }
+}
+
+/* The queries, times `scale`, as K lies. */
+FG_DEV void fgk_wg_queries(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int kv_head, int all_heads, int head0, int heads, float scale,
+                          uint16_t *q, int type, int dim) {
+    int m = item->n_tokens * heads, n = a->kv.head_dim, i;
+    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_WG_ROWS * dim / 2; i += FG_GPU_GEMV_THREADS) {
+        int row = i / (dim / 2), d = i % (dim / 2) * 2;
+        uint16_t *to = q + d / 64 * (FG_GPU_WG_ROWS * 64) + row * 64 + (d % 64 / 8 ^ (row & 7)) * 8 + d % 8;
+        const float *src = (const float *)a->q + (int64_t)(item->token + row / heads) * a->q_stride + (kv_head * all_heads + head0 + row % heads) * n + d;
+        float x = row < m && d < n ? fgk_load(src) * scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * scale : 0.0f;
+        fgk_put_u32((uint32_t *)(void *)to, fgk_wg_pair(type, x, y));
+    }
+}
+
+/* What a thread knows of its two queries: positions (-1: it sees nothing), highest scores and sums so far, and the factor of what was
+   added up before the last tile. Scores are times log2(e). */
+typedef struct fgk_wg_rows {
+    int position[2];
+    float most[2], sum[2], factor[2];
+} fgk_wg_rows;
+
+/* Scores of the 128 positions from `base` on to weights. */
+FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_wg_rows *rows, float *x) {
+    int all = base + FG_GPU_WG_TILE - 1 <= item->position &&
+              (a->window <= 0 || base > item->position + item->n_tokens - 1 - a->window), i, r;
+    if (a->softcap > 0.0f)
+        FG_UNROLL for (i = 0; i < 64; i++) {
+            float y = x[i] / a->softcap;
+            y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
+            x[i] = a->softcap * 1.44269504f * (1.0f - 2.0f / (1.0f + fgk_exp2(2.88539008f * y))); /* tanh */
+        }
+    if (!all)
+        FG_UNROLL for (i = 0; i < 64; i++) {
+            int p = base + fgk_wg_col(i), position = rows->position[i / 2 % 2];
+            if (p > position || p >= item->end || (a->window > 0 && p <= position - a->window)) x[i] = FG_NEG_INF;
+        }
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        float highest = rows->most[r], from, part = 0.0f;
+        FG_UNROLL for (i = 0; i < 64; i++)
+            if (i / 2 % 2 == r) highest = fgk_max(highest, x[i]);
+        highest = fgk_max(highest, fgk_shuffle_xor(highest, 1));
+        highest = fgk_max(highest, fgk_shuffle_xor(highest, 2));
+        from = highest == FG_NEG_INF ? 0.0f : highest;
+        FG_UNROLL for (i = 0; i < 64; i++)
+            if (i / 2 % 2 == r) {
+                x[i] = fgk_exp2(x[i] - from);
+                part += x[i];
+            }
+        part += fgk_shuffle_xor(part, 1);
+        part += fgk_shuffle_xor(part, 2);
+        rows->factor[r] = fgk_exp2(rows->most[r] - from);
+        rows->sum[r] = rows->sum[r] * rows->factor[r] + part;
+        rows->most[r] = highest;
+    }
+}
+
+/* Begins the products of 64 queries with a tile of K. */
+FG_DEV void fgk_wg_begin_scores(float *x, const uint16_t *q, const uint16_t *k, int type, int dim) {
+    int kk;
+    FG_UNROLL for (kk = 0; kk < dim; kk += 16)
+        fgk_wg_scores(type, x, fg_gpu_wg_operand(fgk_shared_address(q + kk / 64 * (FG_GPU_WG_ROWS * 64) + kk % 64)),
+                      fg_gpu_wg_operand(fgk_shared_address(k + kk / 64 * (FG_GPU_WG_TILE * 64) + kk % 64)), kk > 0);
+    fgk_wg_commit();
+}
+
+/* And of their weights with a tile of V. */
+FG_DEV void fgk_wg_begin_values(float *x, const uint32_t *weights, const uint16_t *v, int type, int dim) {
+    int kk;
+    FG_UNROLL for (kk = 0; kk < FG_GPU_WG_TILE; kk += 16)
+        fgk_wg_weighted(type, dim, x, weights + kk / 4, fg_gpu_wg_columns(fgk_shared_address(v + kk * 64), FG_GPU_WG_TILE * 128));
+    fgk_wg_commit();
+}
+
+/* dim: 64 or 128, of which `room` has FG_GPU_WG_ROW_BYTES each. */
+FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room, int type, int dim) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WG_ROWS - 1) / FG_GPU_WG_ROWS, n = a->kv.head_dim;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WG_ROWS, half = fgk_thread() / 128, tile = FG_GPU_WG_TILE * dim;
+    int heads = all_heads - head0 < FG_GPU_WG_ROWS ? all_heads - head0 : FG_GPU_WG_ROWS, m, low, tiles, i, j, r;
+    uint16_t *q = room, *mine = q + half * 64 * 64, *k = room + FG_GPU_WG_ROWS * dim, *v = k + 2 * tile;
+    fg_gpu_attn_item item;
+    fgk_wg_rows rows;
+    fgk_wg_sums s, o;
+    uint32_t weights[FG_GPU_WG_TILE / 4];
+    if (fgk_block_x() >= fgk_count(a->count)) return;
+    item = fgk_attn_item(a);
+    m = item.n_tokens * heads;
+    low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
+    low = low > item.start ? low / FG_GPU_WG_TILE * FG_GPU_WG_TILE : item.start;
+    tiles = (item.end - low + FG_GPU_WG_TILE - 1) / FG_GPU_WG_TILE;
+    fgk_wg_tile(a, &item, a->kv.k, kv_head, low, k, type, dim);
+    fgk_wg_queries(a, &item, kv_head, all_heads, head0, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, type, dim);
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        int row = half * 64 + fgk_wg_row(2 * r);
+        rows.position[r] = row < m ? item.position + row / heads : -1;
+        rows.most[r] = FG_NEG_INF;
+        rows.sum[r] = 0.0f;
+    }
+    FG_UNROLL for (i = 0; i < 64; i++) s.x[i] = o.x[i] = 0.0f;
+    fgk_async_wait();
+    fgk_wg_publish();
+    fgk_barrier();
+    fgk_wg_hold(s.x, 64);
+    fgk_wg_fence();
+    fgk_wg_begin_scores(s.x, mine, k, type, dim);
+    if (tiles > 1) fgk_wg_tile(a, &item, a->kv.k, kv_head, low + FG_GPU_WG_TILE, k + tile, type, dim);
+    fgk_wg_tile(a, &item, a->kv.v, kv_head, low, v, type, dim);
+    fgk_wg_wait(0);
+    fgk_wg_hold(s.x, 64);
+    fgk_wg_softmax(a, &item, low, &rows, s.x);
+    FG_UNROLL for (i = 0; i < 64; i += 2) weights[i / 2] = fgk_wg_pair(type, s.x[i], s.x[i + 1]);
+    FG_ROLLED for (j = 1; j < tiles; j++) {
+        int base = low + j * FG_GPU_WG_TILE, odd = j & 1;
+        fgk_async_wait();
+        fgk_wg_publish();
+        fgk_barrier(); /* all products of the tile before have been waited for */
+        fgk_wg_hold(s.x, 64);
+        fgk_wg_hold(o.x, dim / 2);
+        fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+        fgk_wg_fence();
+        fgk_wg_begin_scores(s.x, mine, k + odd * tile, type, dim);
+        fgk_wg_begin_values(o.x, weights, v + (odd ^ 1) * tile, type, dim);
+        if (j + 1 < tiles) fgk_wg_tile(a, &item, a->kv.k, kv_head, base + FG_GPU_WG_TILE, k + (odd ^ 1) * tile, type, dim);
+        fgk_wg_tile(a, &item, a->kv.v, kv_head, base, v + odd * tile, type, dim);
+        fgk_wg_wait(1);
+        fgk_wg_hold(s.x, 64);
+        fgk_wg_softmax(a, &item, base, &rows, s.x);
+        fgk_wg_wait(0);
+        fgk_wg_hold(o.x, dim / 2);
+        fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+        FG_UNROLL for (i = 0; i < dim / 2; i++) o.x[i] *= rows.factor[i / 2 % 2];
+        FG_UNROLL for (i = 0; i < 64; i += 2) weights[i / 2] = fgk_wg_pair(type, s.x[i], s.x[i + 1]);
+    }
+    fgk_async_wait();
+    fgk_wg_publish();
+    fgk_barrier();
+    fgk_wg_hold(o.x, dim / 2);
+    fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+    fgk_wg_fence();
+    fgk_wg_begin_values(o.x, weights, v + ((tiles - 1) & 1) * tile, type, dim);
+    fgk_wg_wait(0);
+    fgk_wg_hold(o.x, dim / 2);
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        int row = half * 64 + fgk_wg_row(2 * r), head = head0 + row % heads, at = item.partial + row / heads * all_heads + head;
+        float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
+                                      : (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
+        float factor = item.partial < 0 ? 1.0f / rows.sum[r] : 1.0f;
+        if (row >= m) continue;
+        if (item.partial >= 0 && fgk_wg_col(0) == 0) {
+            fgk_store(out - 2, rows.most[r] * 0.69314718f);
+            fgk_store(out - 1, rows.sum[r]);
+        }
+        FG_UNROLL for (i = 0; i < dim / 2; i++)
+            if (i / 2 % 2 == r && fgk_wg_col(i) < n) fgk_store(out + fgk_wg_col(i), o.x[i] * factor);
+    }
+}
+#endif
+
 /* The pieces of a query in their order. */
 FG_BODY void fgk_combine(const fg_gpu_attention_args *a) {
     int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
@@ -1451,12 +1637,16 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
               FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
               fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
 
-/* Of Hopper alone: other targets have no kernel of this name, and gemm128 does its work. */
+/* Of Hopper alone: other targets have no kernels of these names, and gemm128 and wide do their work. */
 #if defined(FG_WARPGROUPS)
+#define FG_WIDE_WG_KERNEL(T, dim)                                                                              \
+    FG_KERNEL(widewg##dim##_##T, attention, FG_GPU_GEMV_THREADS, FG_SHARED_MORE(uint16_t, fgk_more);           \
+              fgk_wide_warpgroups(&args, fgk_more, FG_GPU_##T, dim))
 #define FG_WARPGROUP_KERNEL(T)                                                                                               \
     FG_KERNEL(gemmwg_##T, gemm, FG_TWO_AT_ONCE(FG_GPU_GEMV_THREADS), FG_SHARED_MORE(uint16_t, fgk_more);                      \
               fgk_gemm_warpgroups(&args, fgk_more, FG_GPU_##T))
 #else
+#define FG_WIDE_WG_KERNEL(T, dim)
 #define FG_WARPGROUP_KERNEL(T)
 #endif
 
@@ -1489,6 +1679,7 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_ATTENTION_KERNEL(T, 256, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 512, 64)
 #define FG_WIDE_KERNELS_OF_KV(T) FG_WIDE_KERNEL(T, 64) FG_WIDE_KERNEL(T, 128)
+#define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
 FG_KERNELS_OF_WEIGHT(BF16)
@@ -1500,6 +1691,7 @@ FG_BYTE_KERNELS(Q4_K)
 FG_BYTE_KERNELS(Q6_K)
 FG_KERNELS_OF_KV(F16)
 FG_WIDE_KERNELS_OF_KV(F16)
+FG_WIDE_WG_KERNELS_OF_KV(F16)
 #ifndef FG_ONLY_SOME
 FG_KERNELS_OF_WEIGHT(F32)
 FG_KERNELS_OF_WEIGHT(F16)
@@ -1526,6 +1718,7 @@ FG_BYTE_KERNELS(MXFP4)
 FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
 FG_WIDE_KERNELS_OF_KV(BF16)
+FG_WIDE_WG_KERNELS_OF_KV(BF16)
 FG_KERNELS_OF_KV(Q8_0)
 FG_WIDE_KERNELS_OF_KV(Q8_0)
 #endif

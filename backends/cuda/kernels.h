@@ -72,7 +72,9 @@ enum {
 enum {
     FG_GPU_ATTN_ROWS = 16,      /* queries that one workgroup of attention has: heads of a KV head, of one or several tokens */
     FG_GPU_WIDE_ROWS = 64,      /* and of wide, which multiplies in matrix fragments of half floats */
+    FG_GPU_WG_ROWS = 128,       /* and of widewg, which multiplies by warpgroups */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
+    FG_GPU_WG_SPLIT = 1024,     /* of widewg */
     FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
     FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
     FG_GPU_TOP_WORDS = 4 + 2 * FG_GPU_CANDIDATES,
@@ -140,8 +142,8 @@ typedef struct fg_gpu_rope_kv_args {
     float eps, scale;
 } fg_gpu_rope_kv_args;
 
-/* A piece of attention: queries of n_tokens adjacent tokens over positions [start, end), which no multiple of FG_GPU_SPLIT
-   cuts. */
+/* A piece of attention: queries of n_tokens adjacent tokens over positions [start, end), which no multiple of FG_GPU_SPLIT (of
+   widewg FG_GPU_WG_SPLIT) cuts. */
 typedef struct fg_gpu_attn_item {
     int32_t seq, token, n_tokens, position; /* position: of the first token */
     int32_t start, end;
@@ -154,7 +156,7 @@ typedef struct fg_gpu_attn_merge {
     int32_t token, n_tokens, partial, n_splits;
 } fg_gpu_attn_merge;
 
-/* For `attention` and `wide` items and max_items, count theirs; for `combine` merges and max_merges, count of merges.
+/* For `attention`, `wide` and `widewg` items and max_items, count theirs; for `combine` merges and max_merges, count of merges.
    partials: [row][n_kv_head][head_dim + 2] floats. */
 typedef struct fg_gpu_attention_args {
     fg_gpu_kv kv;
@@ -239,6 +241,11 @@ typedef struct fg_gpu_copy_args {
     X(wide64_##T, attention)         \
     X(wide128_##T, attention)
 
+/* Of Hopper's, as gemmwg. */
+#define FG_GPU_WIDE_WG_KERNELS(X, T) \
+    X(widewg64_##T, attention)       \
+    X(widewg128_##T, attention)
+
 #define FG_GPU_KERNELS(X)           \
     FG_GPU_WEIGHT_KERNELS(X, F32)   \
     FG_GPU_WEIGHT_KERNELS(X, F16)   \
@@ -287,7 +294,9 @@ typedef struct fg_gpu_copy_args {
     FG_GPU_BYTE_KERNELS(X, Q6_K)    \
     FG_GPU_BYTE_KERNELS(X, IQ4_NL)  \
     FG_GPU_BYTE_KERNELS(X, IQ4_XS)  \
-    FG_GPU_BYTE_KERNELS(X, MXFP4)
+    FG_GPU_BYTE_KERNELS(X, MXFP4)   \
+    FG_GPU_WIDE_WG_KERNELS(X, F16)  \
+    FG_GPU_WIDE_WG_KERNELS(X, BF16)
 
 typedef enum fg_gpu_kernel {
 #define FG_GPU_ENUM(name, kind) FG_GPU_KERNEL_##name,
@@ -349,22 +358,34 @@ FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
     return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
 }
 
+/* widewg of a KV type, which does the work of wide on Hopper, in an order of its own; -1: there is none. */
+FG_GPU_FN int fg_gpu_wide_wg_kernel(int kv_type, int head_dim) {
+    if ((kv_type != FG_GPU_F16 && kv_type != FG_GPU_BF16) || head_dim > 128) return -1;
+    return FG_GPU_KERNEL_widewg64_F16 + (kv_type == FG_GPU_BF16) * 2 + (head_dim > 64);
+}
+
+/* Queries that a workgroup of a kernel for many has, and the positions at whose multiples its items are cut. */
+FG_GPU_FN int32_t fg_gpu_wide_rows(int kernel) { return kernel >= FG_GPU_KERNEL_widewg64_F16 ? FG_GPU_WG_ROWS : FG_GPU_WIDE_ROWS; }
+FG_GPU_FN int32_t fg_gpu_wide_split(int kernel) { return kernel >= FG_GPU_KERNEL_widewg64_F16 ? FG_GPU_WG_SPLIT : FG_GPU_SPLIT; }
+
 /* ---- Launches. ---- */
 
 typedef struct fg_gpu_shape {
     uint32_t grid_x, grid_y, block; /* workgroups; threads of one. The third dimension is 1 */
-    uint32_t shared_bytes;          /* beyond what kernels declare: of gemmwg alone */
+    uint32_t shared_bytes;          /* beyond what kernels declare: of gemmwg and widewg */
 } fg_gpu_shape;
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, gemmwg, norm, acts, sample, choose, top, pick */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, gemmwg, widewg, norm, acts, sample, choose, top, pick */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
     FG_GPU_WG_K = 64,          /* of k in one stage of gemmwg */
     FG_GPU_WG_STAGES = 3,
-    FG_GPU_WG_BYTES = FG_GPU_WG_STAGES * 2 * FG_GPU_BIG_ROWS * FG_GPU_WG_K * 2 /* of its shared memory */
+    FG_GPU_WG_BYTES = FG_GPU_WG_STAGES * 2 * FG_GPU_BIG_ROWS * FG_GPU_WG_K * 2, /* of its shared memory */
+    FG_GPU_WG_TILE = 128,      /* positions in one stage of widewg: K and V of two of them beside the queries */
+    FG_GPU_WG_ROW_BYTES = 2 * (FG_GPU_WG_ROWS + 4 * FG_GPU_WG_TILE) /* of its shared memory, for each dimension of a head */
 };
 
 FG_GPU_FN int32_t fg_gpu_ceil(int32_t a, int32_t b) { return a / b + (a % b != 0); }
@@ -383,8 +404,21 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
     return shape;
 }
 
+/* Shared memory of a kernel beyond what it declares. */
+FG_GPU_FN uint32_t fg_gpu_more_bytes(int kernel) {
+    if (kernel >= FG_GPU_KERNEL_widewg64_F16) return FG_GPU_WG_ROW_BYTES * ((kernel - FG_GPU_KERNEL_widewg64_F16) % 2 ? 128u : 64u);
+    return kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG ? (uint32_t)FG_GPU_WG_BYTES : 0u;
+}
+
 /* How kernel `kernel` is launched with these arguments. No dimension of the grid may be 0: launch nothing then. */
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
+    if (kernel >= FG_GPU_KERNEL_widewg64_F16) {
+        const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
+        fg_gpu_shape shape = fg_gpu_shape_make(a->max_items, a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WG_ROWS),
+                                               FG_GPU_GEMV_THREADS);
+        shape.shared_bytes = fg_gpu_more_bytes(kernel);
+        return shape;
+    }
     if (kernel >= FG_GPU_KERNEL_gemmi16_Q4_0) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         int cols = (kernel - FG_GPU_KERNEL_gemmi16_Q4_0) % 2 ? 64 : 16;
@@ -401,7 +435,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
             return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)), FG_GPU_GEMV_THREADS);
         if (which >= FG_GPU_GEMM128) {
             fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
-            if (which == FG_GPU_GEMMWG) shape.shared_bytes = FG_GPU_WG_BYTES;
+            shape.shared_bytes = fg_gpu_more_bytes(kernel);
             return shape;
         }
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
@@ -459,6 +493,12 @@ FG_GPU_FN uint64_t fg_gpu_wg_operand(uint32_t at) {
     return (uint64_t)(at >> 4 & 0x3FFFu) | (uint64_t)1 << 16 | (uint64_t)(8 * 128 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The descriptor of an operand whose columns are multiplied: its first row begins at `at`, rows of 64 columns each, and `apart` bytes
+   on are the next 64 columns of them; 16 rows on are the next 16. Bits 16 to 29: that distance. */
+FG_GPU_FN uint64_t fg_gpu_wg_columns(uint32_t at, uint32_t apart) {
+    return (uint64_t)(at >> 4 & 0x3FFFu) | (uint64_t)(apart >> 4 & 0x3FFFu) << 16 | (uint64_t)(8 * 128 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
 /* ---- The KV cache. ---- */
 
 FG_GPU_FN int32_t fg_gpu_kv_scales(int type, int32_t head_dim) { return type == FG_GPU_Q8_0 ? (head_dim + 31) / 32 : 0; }
@@ -499,10 +539,10 @@ FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_most(int32_t tokens, int32_t seqs, int3
 }
 
 /* Lists the pieces of attention of the sequences that have from `low` to `high` queries in this pass, for a kernel that has `rows`
-   queries in a workgroup, behind what *n counts already. cu_q, kv_len as in fg_batch; window 0: none. With items NULL it only
-   counts. Pieces depend on a token's position alone, so a query's sums are the same in every batch. */
+   queries in a workgroup and contexts cut at multiples of `split`, behind what *n counts already. cu_q, kv_len as in fg_batch; window
+   0: none. With items NULL it only counts. Pieces depend on a token's position alone, so a query's sums are the same in every batch. */
 FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads,
-                               int32_t window, int32_t rows,
+                               int32_t window, int32_t rows, int32_t split,
                                int32_t low, int32_t high, fg_gpu_attn_counts *n, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
     int32_t s, t, tile = heads >= rows ? 1 : rows / heads;
     for (s = 0; s < n_seqs; s++) {
@@ -510,7 +550,7 @@ FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_
         for (t = cu_q[s]; t < cu_q[s + 1]; t += tile) {
             int32_t m = cu_q[s + 1] - t < tile ? cu_q[s + 1] - t : tile, position = kv_len[s] - (cu_q[s + 1] - t);
             int32_t seen = window > 0 && position >= window ? position - window + 1 : 0, end = position + m, from;
-            int32_t first = seen / FG_GPU_SPLIT, splits = (end - 1) / FG_GPU_SPLIT - first + 1;
+            int32_t first = seen / split, splits = (end - 1) / split - first + 1;
             if (items && splits > 1) {
                 merges[n->merges].token = t;
                 merges[n->merges].n_tokens = m;
@@ -525,8 +565,8 @@ FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_
                     item->token = t;
                     item->n_tokens = m;
                     item->position = position;
-                    item->start = from * FG_GPU_SPLIT;
-                    item->end = from + 1 < first + splits ? (from + 1) * FG_GPU_SPLIT : end;
+                    item->start = from * split;
+                    item->end = from + 1 < first + splits ? (from + 1) * split : end;
                     item->partial = splits > 1 ? n->partials : -1;
                     item->unused = 0;
                 }
@@ -540,7 +580,7 @@ FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_
 FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_plan(int32_t n_seqs, const int32_t *cu_q, const int32_t *kv_len, int32_t heads,
                                               int32_t window, fg_gpu_attn_item *items, fg_gpu_attn_merge *merges) {
     fg_gpu_attn_counts n = {0, 0, 0};
-    fg_gpu_attn_add(n_seqs, cu_q, kv_len, heads, window, FG_GPU_ATTN_ROWS, 1, 0x7FFFFFFF, &n, items, merges);
+    fg_gpu_attn_add(n_seqs, cu_q, kv_len, heads, window, FG_GPU_ATTN_ROWS, FG_GPU_SPLIT, 1, 0x7FFFFFFF, &n, items, merges);
     return n;
 }
 

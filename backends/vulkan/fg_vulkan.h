@@ -19,14 +19,20 @@
    What a device has beyond that floor makes products faster: integer dot products (quantised weights; activations are rounded
    to bytes with a scale for each 32, as on the CPU), half floats and cooperative matrices of them (passes of many rows;
    activations and weights are rounded to halves, sums are floats; and attention over a cache in F16 or Q8_0), push descriptors.
-   Each is used where the device says that it is no emulation and where a product and an attention at start-up agree with the
-   CPU's; else the next lower way does the work, and the log says so.
+   Each is used where the device says that it is no emulation and where products and attentions at start-up agree with the CPU's (weights
+   that are floats and blocks; a cache in F16 and Q8_0, whole and in pieces; contexts past a cut), once in a process; else the next lower
+   way does the work, and the log says so. A device that does the floor wrong does not open.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
    kernels; attention's do so with cooperative matrices alone. fg_vulkan_options.invariant gives a request the same bits alone and in any
-   batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows then add in the order of those
-   of many, and attention does without cooperative matrices. That costs most where rows are few. It holds while a layer's keys (and its
-   values) are within what the device sees of a buffer at once (maxStorageBufferRange); beyond it the log says that it does not.
+   batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows and of many then add in one order,
+   which either can keep (shaders/product.glsl), and attention does without cooperative matrices. Where products use cooperative matrices
+   a row alone pays for a tile of 32: with `off` FG_VULKAN_MATRIX few rows are quicker and many slower. It holds while a layer's keys (and
+   its values) are within what the device sees of a buffer at once (maxStorageBufferRange); beyond it the log says that it does not.
+
+   What crosses between the device and a CPU that has the attention (fg_engine_desc.kv_device) is copied beside passes, on queues of their own
+   where the device has some: of a family that only copies, or more of the one that computes. On a device of one queue copies come
+   between passes; either way the host waits for a copy, and not for passes behind it.
 
    Attention of up to 8 queries of a sequence is cut at multiples of 512 positions, so that a long context keeps a whole card busy; longer
    chunks of prompts add in the same order. Which is done where does not show in results. */
@@ -56,7 +62,7 @@ typedef struct fg_vulkan_options {
     size_t max_buffer_bytes; /* no kernel sees more of a buffer at once; 0: the device's limit */
     /* vkGetInstanceProcAddr of another loader; NULL: that of the system */
     fg_vulkan_fn (*get_instance_proc_addr)(void *instance, const char *name);
-    bool invariant;          /* a request's bits do not depend on what runs beside it; slower with few rows */
+    bool invariant;          /* a request's bits do not depend on what runs beside it; somewhat slower with few rows */
     uint32_t off;            /* FG_VULKAN_...: not used */
     uint32_t force;          /* FG_VULKAN_...: used where the device has them, though it emulates them; their test decides still */
 } fg_vulkan_options;
@@ -102,6 +108,7 @@ enum {
     FG__VK_SUBMIT_INFO = 4,
     FG__VK_ALLOCATE_INFO = 5,
     FG__VK_FENCE_INFO = 8,
+    FG__VK_SEMAPHORE_INFO = 9,
     FG__VK_BUFFER_INFO = 12,
     FG__VK_SHADER_INFO = 16,
     FG__VK_CACHE_INFO = 17,
@@ -126,6 +133,9 @@ enum {
     FG__VK_STORAGE_FEATURES = 1000083000,
     FG__VK_DOT_FEATURES = 1000280000,
     FG__VK_DOT_PROPERTIES = 1000280001,
+    FG__VK_TIMELINE_FEATURES = 1000207000,
+    FG__VK_TIMELINE_TYPE_INFO = 1000207002,
+    FG__VK_TIMELINE_INFO = 1000207003,
     FG__VK_MODEL_FEATURES = 1000211000,
     FG__VK_SIZE_PROPERTIES = 1000225000,
     FG__VK_SIZE_INFO = 1000225001,
@@ -134,7 +144,9 @@ enum {
     FG__VK_MATRIX_SHAPE = 1000506001
 };
 
-enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_COMPUTE_QUEUE = 2, FG__VK_SUBGROUP_ARITHMETIC = 4 };
+enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_SUBGROUP_ARITHMETIC = 4 };
+enum { FG__VK_COMPUTE_QUEUE = 2, FG__VK_TRANSFER_QUEUE = 4, FG__VK_SPARSE_QUEUE = 8, FG__VK_PROTECTED_QUEUE = 16 };
+enum { FG__VK_SHARED_BY_FAMILIES = 1, FG__VK_TIMELINE = 1 };
 enum { FG__VK_BUFFER_USAGE = 0x1 | 0x2 | 0x20 }; /* copies from and to, storage */
 enum { FG__VK_AT_COMPUTE = 0x800, FG__VK_AT_TRANSFER = 0x1000, FG__VK_AT_HOST = 0x4000 };
 enum {
@@ -229,6 +241,12 @@ typedef struct fg__vk_dot_properties {
     void *next;
     uint32_t before[4], packed_signed, after[25];
 } fg__vk_dot_properties;
+
+typedef struct fg__vk_timeline_features {
+    int32_t type;
+    void *next;
+    uint32_t timeline;
+} fg__vk_timeline_features;
 
 typedef struct fg__vk_model_features {
     int32_t type;
@@ -499,6 +517,29 @@ typedef struct fg__vk_fence_info {
     uint32_t flags;
 } fg__vk_fence_info;
 
+typedef struct fg__vk_semaphore_info {
+    int32_t type;
+    const void *next;
+    uint32_t flags;
+} fg__vk_semaphore_info;
+
+typedef struct fg__vk_timeline_type_info {
+    int32_t type;
+    const void *next;
+    int32_t kind;
+    uint64_t value;
+} fg__vk_timeline_type_info;
+
+/* Of a submission: what its semaphores are to reach, and are then. */
+typedef struct fg__vk_timeline_info {
+    int32_t type;
+    const void *next;
+    uint32_t n_waits;
+    const uint64_t *waits;
+    uint32_t n_signals;
+    const uint64_t *signals;
+} fg__vk_timeline_info;
+
 /* The functions, in the order of fg__vk_names: of an instance first, then of a device. */
 typedef struct fg__vk_api {
     void(FG__VK_CALL *DestroyInstance)(void *, const void *);
@@ -553,6 +594,8 @@ typedef struct fg__vk_api {
     int32_t(FG__VK_CALL *ResetFences)(void *, uint32_t, const uint64_t *);
     int32_t(FG__VK_CALL *WaitForFences)(void *, uint32_t, const uint64_t *, uint32_t, uint64_t);
     int32_t(FG__VK_CALL *QueueSubmit)(void *, uint32_t, const fg__vk_submit_info *, uint64_t);
+    int32_t(FG__VK_CALL *CreateSemaphore)(void *, const fg__vk_semaphore_info *, const void *, uint64_t *);
+    void(FG__VK_CALL *DestroySemaphore)(void *, uint64_t, const void *);
     void(FG__VK_CALL *CmdPushDescriptorSetKHR)(void *, int32_t, uint64_t, uint32_t, uint32_t, const fg__vk_write_info *);
 } fg__vk_api;
 
@@ -567,7 +610,8 @@ static const char *const fg__vk_names[] = {
     "vkCreateDescriptorPool", "vkDestroyDescriptorPool", "vkAllocateDescriptorSets", "vkUpdateDescriptorSets", "vkCreateCommandPool",
     "vkDestroyCommandPool", "vkAllocateCommandBuffers", "vkFreeCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkCmdBindPipeline",
     "vkCmdBindDescriptorSets", "vkCmdPushConstants", "vkCmdDispatch", "vkCmdPipelineBarrier", "vkCmdCopyBuffer", "vkCreateFence",
-    "vkDestroyFence", "vkResetFences", "vkWaitForFences", "vkQueueSubmit", "vkCmdPushDescriptorSetKHR",
+    "vkDestroyFence", "vkResetFences", "vkWaitForFences", "vkQueueSubmit", "vkCreateSemaphore", "vkDestroySemaphore",
+    "vkCmdPushDescriptorSetKHR",
 };
 enum { FG__VK_INSTANCE_FUNCTIONS = 9, FG__VK_EXTENSION_FUNCTIONS = 1 /* the last, which a device may not have */ };
 
@@ -597,6 +641,7 @@ typedef struct fg__vk_chunk {
 
 enum { FG__VK_TURNS = 2 }; /* passes that may be in flight */
 enum { FG__VK_ON_DEVICE, FG__VK_TO_DEVICE, FG__VK_FROM_DEVICE, FG__VK_KINDS };
+enum { FG__VK_PASSES, FG__VK_DOWN, FG__VK_UP, FG__VK_QUEUES }; /* queues: of passes, of what goes to the host and comes from there beside them */
 
 typedef struct fg__vk_range {
     fg__vk_chunk *chunk;
@@ -608,9 +653,15 @@ enum { FG__VK_STAGING = 4 << 20, FG__VK_CHUNK = 64 << 20, FG__VK_ALIGN = 256, FG
 /* Commands that are recorded when they are needed, and the fence that tells the end of what was submitted with them. */
 typedef struct fg__vk_work {
     void *commands;
-    uint64_t fence;
+    uint64_t fence, pool;
+    int queue; /* FG__VK_PASSES, ... */
     bool busy; /* its end was not waited for */
 } fg__vk_work;
+
+/* How far a queue is: a semaphore that each submission to it makes one more. There are such where queues wait for each other. */
+typedef struct fg__vk_line {
+    uint64_t semaphore, value; /* value: when all that was submitted has ended */
+} fg__vk_line;
 
 typedef struct fg__vk_pipeline {
     int shader, spec[4];
@@ -624,9 +675,12 @@ typedef struct fg__vk_device {
     fg_vulkan_options options;
     fg_progress_fn progress;
     void *progress_user;
-    void *physical, *handle, *queue;
-    uint32_t family;
-    bool has_budget, lost;
+    void *physical, *handle, *queues[FG__VK_QUEUES]; /* the same one for copies where there are no others */
+    uint32_t family, copy_family;
+    int n_copy_queues;
+    fg__vk_line lines[FG__VK_QUEUES];
+    uint64_t came; /* of the line of FG__VK_UP: what the next pass is to wait for; 0: nothing */
+    bool has_budget, lost, proving; /* proving: while it opens */
     fg__vk_properties properties;
     fg__vk_memory_properties memory;
     uint64_t max_allocation;
@@ -636,7 +690,7 @@ typedef struct fg__vk_device {
     uint32_t rungs; /* FG_VULKAN_...: in use */
     fg__vk_matrix_shape shape;
     fg__vk_chunk *chunks;
-    uint64_t set_layout, pipeline_layout, cache, command_pool;
+    uint64_t set_layout, pipeline_layout, cache, command_pool, copy_pool; /* copy_pool: of copy_family */
     fg__vk_work copies;
     fg__vk_range staging;
     uint64_t shaders[FG__VK_SHADERS];
@@ -848,6 +902,7 @@ static const struct {
 typedef struct fg__vk_extras {
     fg__vk_half_features half;
     fg__vk_storage_features storage;
+    fg__vk_timeline_features timeline;
     fg__vk_dot_features dot;
     fg__vk_model_features model;
     fg__vk_size_features size;
@@ -859,7 +914,9 @@ static void *fg__vk_link_extras(fg__vk_extras *extras, uint32_t rungs) {
     extras->half.type = FG__VK_HALF_FEATURES;
     extras->half.next = &extras->storage;
     extras->storage.type = FG__VK_STORAGE_FEATURES;
-    extras->storage.next = &extras->model;
+    extras->storage.next = &extras->timeline;
+    extras->timeline.type = FG__VK_TIMELINE_FEATURES;
+    extras->timeline.next = &extras->model;
     extras->model.type = FG__VK_MODEL_FEATURES;
     extras->dot.type = FG__VK_DOT_FEATURES;
     extras->size.type = FG__VK_SIZE_FEATURES;
@@ -920,6 +977,21 @@ static bool fg__vk_fixed_size(const fg__vk_device *d) {
            d->subgroup <= 128 && 128 % d->subgroup == 0 && 128 / (uint32_t)d->subgroup <= size.most_subgroups;
 }
 
+/* Queues for copies beside passes: of a family that does nothing but copy, else more of the family of passes. */
+static void fg__vk_find_queues(fg__vk_device *d) {
+    fg__vk_queue_properties families[16];
+    uint32_t n = 16, i;
+    d->loader.api.GetPhysicalDeviceQueueFamilyProperties(d->physical, &n, families);
+    for (i = 0; i < n; i++) {
+        if (families[i].count < 1 || !(families[i].flags & FG__VK_TRANSFER_QUEUE)) continue;
+        if (families[i].flags & ~(uint32_t)(FG__VK_TRANSFER_QUEUE | FG__VK_SPARSE_QUEUE | FG__VK_PROTECTED_QUEUE)) continue;
+        d->copy_family = i;
+        d->n_copy_queues = (int)FG__MIN(families[i].count, 2u);
+        return;
+    }
+    d->n_copy_queues = (int)FG__MIN(families[d->family].count - 1, 2u);
+}
+
 /* Which rungs to try: those that the device has, and not as an emulation unless forced. */
 static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     fg__vk_features features;
@@ -947,28 +1019,40 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     fast = d->properties.device_type == 4 ? 0 : has;
     if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
     d->rungs = (fast | d->options.force) & has & ~d->options.off;
+    if (extras.timeline.timeline) fg__vk_find_queues(d);
     return FG_OK;
 }
 
+/* With one queue for copies those to the host have it, which wait for passes. */
+static void fg__vk_get_queues(fg__vk_device *d) {
+    int i, first = d->copy_family == d->family ? 1 : 0;
+    d->api.GetDeviceQueue(d->handle, d->family, 0, &d->queues[FG__VK_PASSES]);
+    for (i = 0; i < 2; i++) {
+        d->queues[FG__VK_DOWN + i] = d->queues[FG__VK_PASSES];
+        if (i < d->n_copy_queues) d->api.GetDeviceQueue(d->handle, d->copy_family, (uint32_t)(first + i), &d->queues[FG__VK_DOWN + i]);
+    }
+}
+
 static fg_result fg__vk_make_device(fg__vk_device *d) {
-    static const float priority = 1.0f;
+    static const float priorities[FG__VK_QUEUES] = {1.0f, 1.0f, 1.0f};
     const char *extensions[1 + 2 * FG__COUNT(fg__vk_rungs)];
     fg__vk_extras extras;
-    fg__vk_queue_info queue;
+    fg__vk_queue_info queues[2];
     fg__vk_device_info info;
     fg_result r;
     int i, j, n = (int)FG__COUNT(fg__vk_names);
-    d->family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
     if ((r = fg__vk_has_extension(d, "VK_EXT_memory_budget", &d->has_budget)) != FG_OK) return r;
-    memset(&queue, 0, sizeof(queue));
-    queue.type = FG__VK_QUEUE_INFO;
-    queue.family = d->family;
-    queue.count = 1;
-    queue.priorities = &priority;
+    memset(queues, 0, sizeof(queues));
+    queues[0].type = queues[1].type = FG__VK_QUEUE_INFO;
+    queues[0].family = d->family;
+    queues[1].family = d->copy_family;
+    queues[0].count = d->copy_family == d->family ? 1 + (uint32_t)d->n_copy_queues : 1;
+    queues[1].count = (uint32_t)d->n_copy_queues;
+    queues[0].priorities = queues[1].priorities = priorities;
     memset(&info, 0, sizeof(info));
     info.type = FG__VK_DEVICE_INFO;
-    info.n_queues = 1;
-    info.queues = &queue;
+    info.n_queues = d->copy_family == d->family ? 1 : 2;
+    info.queues = queues;
     info.extensions = extensions;
     if (d->has_budget) extensions[info.n_extensions++] = "VK_EXT_memory_budget";
     for (i = 0; i < (int)FG__COUNT(fg__vk_rungs); i++)
@@ -978,6 +1062,7 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
     extras.half.half = extras.storage.storage = (d->rungs & (FG_VULKAN_HALF | FG_VULKAN_MATRIX)) != 0;
     extras.model.model = extras.size.control = extras.size.full = extras.matrix.matrix = (d->rungs & FG_VULKAN_MATRIX) != 0;
     extras.dot.dot = (d->rungs & FG_VULKAN_DOT) != 0;
+    extras.timeline.timeline = d->n_copy_queues > 0;
     d->api = d->loader.api;
     if ((r = fg__vk_check(d, d->api.CreateDevice(d->physical, &info, NULL, &d->handle), "vkCreateDevice")) != FG_OK)
         return r;
@@ -988,7 +1073,7 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
         fg__vk_set_function(&d->api, i, function);
     }
     if (!d->api.CmdPushDescriptorSetKHR) d->rungs &= ~(uint32_t)FG_VULKAN_PUSH;
-    d->api.GetDeviceQueue(d->handle, d->family, 0, &d->queue);
+    fg__vk_get_queues(d);
     return FG_OK;
 }
 
@@ -1050,6 +1135,7 @@ static void fg__vk_chunk_free(fg__vk_device *d, fg__vk_chunk *chunk) {
 }
 
 static fg_result fg__vk_chunk_fill(fg__vk_device *d, fg__vk_chunk *chunk) {
+    uint32_t families[2];
     fg__vk_buffer_info info;
     fg__vk_requirements needs;
     fg__vk_allocate_info allocate;
@@ -1059,6 +1145,13 @@ static fg_result fg__vk_chunk_fill(fg__vk_device *d, fg__vk_chunk *chunk) {
     info.type = FG__VK_BUFFER_INFO;
     info.bytes = chunk->bytes;
     info.usage = FG__VK_BUFFER_USAGE;
+    families[0] = d->family;
+    families[1] = d->copy_family;
+    if (d->copy_family != d->family) {
+        info.sharing = FG__VK_SHARED_BY_FAMILIES;
+        info.n_families = 2;
+        info.families = families;
+    }
     if ((r = fg__vk_check(d, d->api.CreateBuffer(d->handle, &info, NULL, &chunk->buffer), "a buffer")) != FG_OK)
         return r;
     d->api.GetBufferMemoryRequirements(d->handle, chunk->buffer, &needs);
@@ -1143,15 +1236,17 @@ static void fg__vk_barrier(fg__vk_device *d, void *commands, uint32_t from_stage
     d->api.CmdPipelineBarrier(commands, from_stage, to_stage, 0, 1, &info, 0, NULL, 0, NULL);
 }
 
-/* ---- Work: passes and copies, one queue for all. Each begins with a barrier, behind what was submitted before. ---- */
+/* ---- Work: passes and copies. On the queue of passes each begins with a barrier, behind what was submitted before. ---- */
 
-static fg_result fg__vk_work_make(fg__vk_device *d, fg__vk_work *work) {
+static fg_result fg__vk_work_make(fg__vk_device *d, fg__vk_work *work, int queue) {
     fg__vk_command_info info;
     fg__vk_fence_info fence;
     fg_result r;
     memset(&info, 0, sizeof(info));
     info.type = FG__VK_COMMAND_INFO;
-    info.pool = d->command_pool;
+    work->queue = queue;
+    work->pool = d->queues[queue] == d->queues[FG__VK_PASSES] ? d->command_pool : d->copy_pool;
+    info.pool = work->pool;
     info.count = 1;
     r = fg__vk_check(d, d->api.AllocateCommandBuffers(d->handle, &info, &work->commands), "a command buffer");
     if (r != FG_OK) return r;
@@ -1163,7 +1258,7 @@ static fg_result fg__vk_work_make(fg__vk_device *d, fg__vk_work *work) {
 /* Of work that has ended, or was never begun. */
 static void fg__vk_work_drop(fg__vk_device *d, fg__vk_work *work) {
     if (work->fence) d->api.DestroyFence(d->handle, work->fence, NULL);
-    if (work->commands) d->api.FreeCommandBuffers(d->handle, d->command_pool, 1, &work->commands);
+    if (work->commands) d->api.FreeCommandBuffers(d->handle, work->pool, 1, &work->commands);
     memset(work, 0, sizeof(*work));
 }
 
@@ -1182,24 +1277,41 @@ static fg_result fg__vk_work_begin(fg__vk_device *d, fg__vk_work *work) {
     return r == FG_OK ? fg__vk_begin(d, work->commands, 1 /* once */) : r;
 }
 
-/* Submits command buffers in their order; the fence of `work` tells their end. */
-static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *const *commands, uint32_t n) {
+/* Submits command buffers in their order, behind a value of the line of another queue (0: none); the fence of `work` tells their end. */
+static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *const *commands, uint32_t n, int other, uint64_t after) {
+    uint32_t stages = work->pool == d->copy_pool ? FG__VK_AT_TRANSFER : FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
+    fg__vk_line *line = &d->lines[work->queue];
+    uint64_t next = line->value + 1;
+    fg__vk_timeline_info times;
     fg__vk_submit_info info;
     fg_result r;
     memset(&info, 0, sizeof(info));
+    memset(&times, 0, sizeof(times));
     info.type = FG__VK_SUBMIT_INFO;
     info.n_commands = n;
     info.commands = commands;
+    if (line->semaphore) {
+        times.type = FG__VK_TIMELINE_INFO;
+        info.next = &times;
+        info.n_signals = times.n_signals = 1;
+        info.signals = &line->semaphore;
+        times.signals = &next;
+        info.n_waits = times.n_waits = after && d->queues[other] != d->queues[work->queue] ? 1 : 0;
+        info.waits = &d->lines[other].semaphore;
+        info.wait_stages = &stages;
+        times.waits = &after;
+    }
     if (d->lost) return fg__vk_check(d, FG__VK_DEVICE_LOST, d->properties.name);
-    r = fg__vk_check(d, d->api.QueueSubmit(d->queue, 1, &info, work->fence), "starting work on the device");
+    r = fg__vk_check(d, d->api.QueueSubmit(d->queues[work->queue], 1, &info, work->fence), "starting work on the device");
     work->busy = r == FG_OK;
+    if (r == FG_OK) line->value = next;
     return r;
 }
 
 /* Ends recording and submits. */
 static fg_result fg__vk_work_end(fg__vk_device *d, fg__vk_work *work) {
     fg_result r = fg__vk_check(d, d->api.EndCommandBuffer(work->commands), "recording commands");
-    return r == FG_OK ? fg__vk_work_start(d, work, &work->commands, 1) : r;
+    return r == FG_OK ? fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, 0) : r;
 }
 
 static fg_result fg__vk_copy_now(fg__vk_device *d, uint64_t from, uint64_t to, const fg__vk_copy *copy) {
@@ -1403,7 +1515,26 @@ static fg_result fg__vk_make_commands(fg__vk_device *d) {
     pool.family = d->family;
     r = fg__vk_check(d, d->api.CreateCommandPool(d->handle, &pool, NULL, &d->command_pool), "a command pool");
     if (r != FG_OK) return r;
-    return fg__vk_work_make(d, &d->copies);
+    pool.family = d->copy_family;
+    if (d->n_copy_queues > 0) r = fg__vk_check(d, d->api.CreateCommandPool(d->handle, &pool, NULL, &d->copy_pool), "a command pool");
+    return r == FG_OK ? fg__vk_work_make(d, &d->copies, FG__VK_PASSES) : r;
+}
+
+/* The lines of queues, when the first copies beside passes come. */
+static fg_result fg__vk_make_lines(fg__vk_device *d) {
+    fg__vk_timeline_type_info type;
+    fg__vk_semaphore_info info;
+    fg_result r = FG_OK;
+    int i;
+    memset(&type, 0, sizeof(type));
+    memset(&info, 0, sizeof(info));
+    type.type = FG__VK_TIMELINE_TYPE_INFO;
+    type.kind = FG__VK_TIMELINE;
+    info.type = FG__VK_SEMAPHORE_INFO;
+    info.next = &type;
+    for (i = 0; i < FG__VK_QUEUES && d->n_copy_queues > 0 && r == FG_OK; i++)
+        if (!d->lines[i].semaphore) r = fg__vk_check(d, d->api.CreateSemaphore(d->handle, &info, NULL, &d->lines[i].semaphore), "a semaphore");
+    return r;
 }
 
 static void fg__vk_close(fg_device *handle) {
@@ -1420,6 +1551,9 @@ static void fg__vk_close(fg_device *handle) {
         for (i = 0; i < FG__VK_SHADERS; i++)
             if (d->shaders[i]) api->DestroyShaderModule(d->handle, d->shaders[i], NULL);
         fg__vk_work_drop(d, &d->copies);
+        for (i = 0; i < FG__VK_QUEUES; i++)
+            if (d->lines[i].semaphore) api->DestroySemaphore(d->handle, d->lines[i].semaphore, NULL);
+        if (d->copy_pool) api->DestroyCommandPool(d->handle, d->copy_pool, NULL);
         if (d->command_pool) api->DestroyCommandPool(d->handle, d->command_pool, NULL);
         if (d->cache) api->DestroyPipelineCache(d->handle, d->cache, NULL);
         fg__vk_drop_layouts(d);
@@ -1641,12 +1775,14 @@ enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__V
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
 enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
+enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
-   columns of a slot need not wait for each other. */
+   columns of a slot need not wait for each other. Parts of a slot that crosses are all of one matrix, as the host has it. */
 typedef struct fg__vk_part {
     int first, end;
-    size_t offset; /* in the slots' memory */
+    size_t offset;      /* of the matrix, in the slots' memory */
+    int origin, stride; /* its first column; columns */
 } fg__vk_part;
 
 typedef struct fg__vk_slot {
@@ -1711,6 +1847,12 @@ typedef struct fg__vk_commands {
     void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with draws (1) or not */
 } fg__vk_commands;
 
+/* Rows of a slot that crosses, on the host, and the copies there (0) and from there (1). */
+typedef struct fg__vk_crossing {
+    fg__vk_range host; /* chunk NULL: the slot does not cross */
+    fg__vk_work copies[2];
+} fg__vk_crossing;
+
 /* What a pass in flight has for itself: its batch on the way to the device, and its results on the way back. */
 typedef struct fg__vk_turn {
     fg__vk_work before, after; /* commands; the fence is that of `after` */
@@ -1732,6 +1874,8 @@ typedef struct fg__vk_plan {
     fg__vk_range memory, batch, rows, tops, candidates;
     fg__vk_turn turns[FG__VK_TURNS];
     unsigned n_submitted, n_waited; /* the difference is in flight */
+    fg__vk_crossing *crossings;     /* by slot */
+    uint64_t passed;                /* of the line of FG__VK_PASSES, when the pass that was submitted last has ended */
     fg__vk_step feed;               /* tokens that the pass before made, in their places */
     fg__vk_prepared prepared[FG__VK_MODES];
     fg__vk_cuts cuts[FG_MAX_GROUPS];
@@ -1880,8 +2024,12 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
             slot->parts[0].end = graph->slots[i].width;
         }
         for (j = 0; j < slot->n_parts; j++) {
-            slot->parts[j].offset = used;
-            used += fg__round_up(rows * (size_t)(slot->parts[j].end - slot->parts[j].first) * sizeof(float), FG__VK_ALIGN);
+            fg__vk_part *part = &slot->parts[j];
+            bool whole = graph->slots[i].crosses;
+            part->offset = used;
+            part->origin = whole ? 0 : part->first;
+            part->stride = whole ? graph->slots[i].width : part->end - part->first;
+            if (!whole || j + 1 == slot->n_parts) used += fg__round_up(rows * (size_t)part->stride * sizeof(float), FG__VK_ALIGN);
         }
     }
     used = fg__vk_lay_prepared(plan, used);
@@ -2227,9 +2375,9 @@ static void fg__vk_bind_slot(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_
     size_t rows = (size_t)(plan->graph->slots[slot].per_row ? plan->graph->max_rows : plan->graph->max_tokens);
     to->buffer = plan->memory.chunk->buffer;
     to->offset = plan->memory.offset + part->offset;
-    to->bytes = rows * (size_t)(part->end - part->first) * sizeof(float);
-    *column = first - part->first;
-    *stride = part->end - part->first;
+    to->bytes = rows * (size_t)part->stride * sizeof(float);
+    *column = first - part->origin;
+    *stride = part->stride;
     fg__vk_uses(step, slot * FG__VK_PARTS + index, writes);
 }
 
@@ -2371,44 +2519,28 @@ static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
     }
 }
 
-/* Products by tiles: rows of the weight and of src for which an invocation has sums, then the rows of src of a tile. which: as
-   fg__vk_step.pipelines; of few rows there are such with options.invariant alone. */
-static void fg__vk_tile_of(const fg__vk_device *d, int shader, int which, int tile[3]) {
-    int threads = shader == FG__VK_SHADER_GEMM ? 64 : 128;
-    tile[0] = tile[1] = shader == FG__VK_SHADER_GEMM ? 8 : 4;
-    if (which < 2 && d->narrow && shader != FG__VK_SHADER_GEMM_MATRIX) {
-        tile[0] = 1;
-        tile[1] = which == 0 ? 1 : FG__VK_FEW_ROWS * 64 / threads;
-    }
-    tile[2] = threads * tile[0] / 64 * tile[1];
-}
-
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
 static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[3]) {
     const fg_op *op = &plan->graph->ops[index];
     fg__vk_device *d = plan->device;
     fg_type type = fg__vk_weight_of(plan, op->weight)->type;
     uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
-    int gemv = few ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, gemm = FG__VK_SHADER_GEMM, i, tile[3];
-    int ragged = fg__vk_is_float(type) && op->k % 8, ragged_tile = fg__vk_is_float(type) && op->k % 32;
-    bool invariant = d->options.invariant;
+    int ragged = fg__vk_is_float(type) && op->k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1;
+    int gemv = few == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : few == FG_VULKAN_HALF ? FG__VK_SHADER_GEMV_HALF : FG__VK_SHADER_GEMV;
+    int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
     fg_result r = FG_OK;
-    if (many == FG_VULKAN_DOT) gemm = FG__VK_SHADER_GEMM_DOT;
-    if (many == FG_VULKAN_HALF) gemm = FG__VK_SHADER_GEMM_HALF;
-    if (many == FG_VULKAN_MATRIX) gemm = FG__VK_SHADER_GEMM_MATRIX;
-    if (!invariant) {
-        pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, ragged);
-        pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, ragged);
-    }
-    for (i = invariant ? 0 : 2; i < 3; i++) {
-        fg__vk_tile_of(d, gemm, i, tile);
-        pipelines[i] = gemm == FG__VK_SHADER_GEMM_MATRIX
-                           ? fg__vk_pipeline_find(d, gemm, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
-                           : fg__vk_pipeline_find(d, gemm, (int)type, tile[0], tile[1], gemm == FG__VK_SHADER_GEMM && ragged_tile);
+    pipelines[2] = many == FG_VULKAN_MATRIX
+                       ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
+                       : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0);
+    pipelines[0] = pipelines[1] = pipelines[2];
+    if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
+        int how = (gemv == FG__VK_SHADER_GEMV && ragged ? 1 : 0) | (d->options.invariant ? 2 : 0); /* see shaders/gemv.glsl */
+        pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, how);
+        pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, how);
     }
     if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
     if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
-        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, invariant ? 0 : FG__VK_FEW_ROWS + 1, INT_MAX);
+        r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, d->options.invariant ? 0 : FG__VK_FEW_ROWS + 1, INT_MAX);
     return r;
 }
 
@@ -2561,7 +2693,7 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
         p->dst_col += (int32_t)((b->at[0].offset - base) / sizeof(float));
         b->at[2].offset = base;
         b->at[2].bytes = last->offset - slot->parts[0].offset +
-                         (size_t)plan->graph->max_tokens * (size_t)(last->end - last->first) * sizeof(float);
+                         (size_t)plan->graph->max_tokens * (size_t)last->stride * sizeof(float);
         memset(&b->at[3], 0, sizeof(b->at[3]));
     }
 }
@@ -2725,18 +2857,26 @@ static bool fg__vk_must_wait(const fg__vk_step *step, const uint8_t *used) {
     return false;
 }
 
+/* Of products of few rows: the teams (of shaders/gemv.glsl) or subgroups of a workgroup. */
+static int fg__vk_teams(const fg__vk_device *d) {
+    if (!d->options.invariant) return FG__MAX(1, 64 / d->subgroup);
+    return FG__MIN(64 / FG__MIN(d->subgroup, FG__VK_SLICES), FG__VK_TEAMS);
+}
+
 static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_step *step, int rows) {
     fg__vk_device *d = plan->device;
     int which = rows == 1 ? 0 : rows <= FG__VK_FEW_ROWS ? 1 : 2, across = step->groups, down = rows;
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
-        bool tiles = which == 2 || d->options.invariant;
-        int at_once = tiles ? 64 : FG__MAX(1, 64 / d->subgroup) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS), tile[3];
-        fg__vk_tile_of(d, d->pipelines[step->pipelines[2]].shader, which, tile);
-        if (!tiles) tile[2] = which == 0 ? 1 : FG__VK_GEMV_COLS;
-        across = (step->push.rows + at_once - 1) / at_once;
-        if (!tiles) across = (int)FG__MIN((uint32_t)across, most);
-        down = (rows + tile[2] - 1) / tile[2];
+        int shader = d->pipelines[step->pipelines[which]].shader, wide = 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
+        bool few = shader == FG__VK_SHADER_GEMV || shader == FG__VK_SHADER_GEMV_DOT || shader == FG__VK_SHADER_GEMV_HALF;
+        if (few) {
+            wide = fg__vk_teams(d) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
+            tall = which == 0 ? 1 : FG__VK_GEMV_COLS;
+        }
+        across = (step->push.rows + wide - 1) / wide;
+        if (few) across = (int)FG__MIN((uint32_t)across, most); /* their workgroups go on with further rows */
+        down = (rows + tall - 1) / tall;
     }
     if (step->kind == FG_OP_ATTENTION && step->part != FG__VK_MERGES) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
@@ -2856,6 +2996,12 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
         fg__vk_give(d, &plan->layers[i].v);
         fg__vk_give(d, &plan->layers[i].k);
     }
+    for (i = 0; plan->crossings && i < plan->graph->n_slots; i++) {
+        fg__vk_work_drop(d, &plan->crossings[i].copies[0]);
+        fg__vk_work_drop(d, &plan->crossings[i].copies[1]);
+        fg__vk_give(d, &plan->crossings[i].host);
+    }
+    fg__free(&d->env, plan->crossings);
     fg__vk_give(d, &plan->memory);
     fg__vk_give(d, &plan->batch);
     fg__vk_give(d, &plan->rows);
@@ -2898,8 +3044,8 @@ static fg_result fg__vk_take_turn(fg__vk_plan *plan, fg__vk_turn *turn) {
     fg__vk_device *d = plan->device;
     size_t rows = (size_t)plan->graph->max_rows;
     fg_result r;
-    if ((r = fg__vk_work_make(d, &turn->before)) != FG_OK) return r;
-    if ((r = fg__vk_work_make(d, &turn->after)) != FG_OK) return r;
+    if ((r = fg__vk_work_make(d, &turn->before, FG__VK_PASSES)) != FG_OK) return r;
+    if ((r = fg__vk_work_make(d, &turn->after, FG__VK_PASSES)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_TO_DEVICE, plan->batch_words * 4, &turn->batch)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * sizeof(fg_row_result), &turn->rows)) != FG_OK) return r;
     if (plan->sample_op < 0) return FG_OK;
@@ -2907,6 +3053,24 @@ static fg_result fg__vk_take_turn(fg__vk_plan *plan, fg__vk_turn *turn) {
         return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, fg__vk_logits_bytes(plan), &turn->logits)) != FG_OK) return r;
     return fg__vk_take(d, FG__VK_ON_DEVICE, fg__vk_logits_bytes(plan), &turn->kept);
+}
+
+/* The host's side of slots that cross. */
+static fg_result fg__vk_take_crossings(fg__vk_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg__vk_device *d = plan->device;
+    fg_result r = FG_OK;
+    int i;
+    for (i = 0; i < graph->n_slots && r == FG_OK; i++) {
+        fg__vk_crossing *c = &plan->crossings[i];
+        size_t rows = (size_t)(graph->slots[i].per_row ? graph->max_rows : graph->max_tokens);
+        if (!graph->slots[i].crosses) continue;
+        if ((r = fg__vk_make_lines(d)) != FG_OK) return r;
+        if ((r = fg__vk_work_make(d, &c->copies[0], FG__VK_DOWN)) != FG_OK) return r;
+        if ((r = fg__vk_work_make(d, &c->copies[1], FG__VK_UP)) != FG_OK) return r;
+        r = fg__vk_take(d, FG__VK_FROM_DEVICE, rows * (size_t)graph->slots[i].width * sizeof(float), &c->host);
+    }
+    return r;
 }
 
 static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
@@ -2924,6 +3088,7 @@ static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
     }
     for (i = 0; i < FG__VK_TURNS; i++)
         if ((r = fg__vk_take_turn(plan, &plan->turns[i])) != FG_OK) return r;
+    if ((r = fg__vk_take_crossings(plan)) != FG_OK) return r;
     for (g = 0; g < graph->n_groups; g++)
         for (i = 0; i < graph->groups[g].n_layers * plan->n_pieces[g]; i++) {
             fg__vk_layer *layer = &plan->layers[plan->piece_of[g] + i];
@@ -2976,12 +3141,13 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     if (memory) *memory = counted;
     if (measure) return FG_OK;
     for (g = 0; g < graph->n_groups; g++)
-        if (d->options.invariant && plan->n_pieces[g] > 1)
+        if (d->options.invariant && plan->n_pieces[g] > 1 && !d->proving)
             fg__log(&d->env, FG_LOG_WARNING, "%s sees a layer's KV cache in %d pieces: bits depend on which blocks a request has; use fewer kv_tokens",
                     d->properties.name, plan->n_pieces[g]);
     plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_kv, sizeof(fg__vk_layer));
     plan->steps = (fg__vk_step *)fg__calloc(&d->env, (size_t)plan->max_steps, sizeof(fg__vk_step));
-    if (!plan->layers || !plan->steps) return FG_ERROR_OUT_OF_MEMORY;
+    plan->crossings = (fg__vk_crossing *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(fg__vk_crossing));
+    if (!plan->layers || !plan->steps || !plan->crossings) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__vk_make_pools(plan)) != FG_OK) return r;
     if ((r = fg__vk_take_memory(plan)) != FG_OK) return r;
     if ((r = fg__vk_plan_steps(plan)) != FG_OK) return r;
@@ -3082,9 +3248,11 @@ static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg
     commands[2] = turn->after.commands;
     turn->want_logits = batch->want_logits;
     turn->has_draws = batch->draws != NULL;
-    r = fg__vk_work_start(d, &turn->after, commands, 3);
-    if (r == FG_OK) plan->n_submitted++;
-    return r;
+    if ((r = fg__vk_work_start(d, &turn->after, commands, 3, FG__VK_UP, d->came)) != FG_OK) return r;
+    d->came = 0;
+    plan->passed = d->lines[FG__VK_PASSES].value;
+    plan->n_submitted++;
+    return FG_OK;
 }
 
 static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output *output) {
@@ -3120,7 +3288,40 @@ static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int
     return fg__vk_read(handle, &turn->kept, (size_t)row * bytes, logits, bytes);
 }
 
-/* Each part of a slot lies apart. */
+/* Begins to copy rows of a slot that crosses, behind the passes of the plan; the next pass comes behind those that go to the device. On the
+   queue of passes barriers do what lines of queues do elsewhere. */
+static fg_result fg__vk_cross(fg__vk_plan *plan, int slot, int n_rows, bool out) {
+    fg__vk_device *d = plan->device;
+    fg__vk_crossing *c = &plan->crossings[slot];
+    fg__vk_work *work = &c->copies[out ? 0 : 1];
+    fg__vk_range own = plan->memory;
+    size_t bytes = (size_t)n_rows * (size_t)plan->graph->slots[slot].width * sizeof(float);
+    fg_result r = fg__vk_work_begin(d, work);
+    if (r != FG_OK) return r;
+    own.offset += plan->slots[slot].parts[0].offset;
+    if (d->queues[work->queue] == d->queues[FG__VK_PASSES])
+        fg__vk_barrier(d, work->commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
+                       FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+    fg__vk_record_copy(d, work->commands, out ? &own : &c->host, 0, out ? &c->host : &own, bytes);
+    if (out) fg__vk_barrier(d, work->commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, FG__VK_AT_HOST, FG__VK_HOST_READ);
+    if ((r = fg__vk_check(d, d->api.EndCommandBuffer(work->commands), "recording commands")) != FG_OK) return r;
+    r = fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, out || plan->n_submitted != plan->n_waited ? plan->passed : 0);
+    if (r == FG_OK && !out) d->came = d->lines[FG__VK_UP].value;
+    return r;
+}
+
+static fg_result fg__vk_stage_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, fg_stage stage, float **host) {
+    fg__vk_device *d = (fg__vk_device *)handle;
+    fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
+    fg__vk_crossing *c = &plan->crossings[slot];
+    bool out = stage == FG_STAGE_ASK || stage == FG_STAGE_TAKE;
+    if (!c->host.chunk) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "slot %d does not cross", slot);
+    *host = (float *)(void *)(c->host.chunk->mapped + c->host.offset);
+    if (stage == FG_STAGE_ASK || stage == FG_STAGE_SEND) return fg__vk_cross(plan, slot, n_rows, out);
+    return fg__vk_work_wait(d, &c->copies[out ? 0 : 1]);
+}
+
+/* Each part of a slot lies apart, but for those of a slot that crosses. */
 static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int slot, int n_rows, float *host,
                                   bool out) {
     fg__vk_device *d = (fg__vk_device *)handle;
@@ -3130,7 +3331,8 @@ static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int s
     fg_result r = FG_OK;
     int i, row;
     for (i = 0; i < s->n_parts && r == FG_OK; i++) {
-        size_t n = (size_t)(s->parts[i].end - s->parts[i].first), bytes = (size_t)n_rows * n * sizeof(float);
+        size_t n = (size_t)s->parts[i].stride, bytes = (size_t)n_rows * n * sizeof(float);
+        if (i > 0 && s->parts[i].offset == s->parts[0].offset) break;
         if (bytes > plan->part_bytes) {
             fg__free(&d->env, plan->part);
             plan->part_bytes = 0;
@@ -3140,7 +3342,7 @@ static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int s
         }
         if (out) r = fg__vk_read(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
         for (row = 0; row < n_rows && r == FG_OK; row++) {
-            float *own = plan->part + (size_t)row * n, *other = host + (size_t)row * width + s->parts[i].first;
+            float *own = plan->part + (size_t)row * n, *other = host + (size_t)row * width + s->parts[i].origin;
             memcpy(out ? other : own, out ? own : other, n * sizeof(float));
         }
         if (!out) r = fg__vk_write(handle, &plan->memory, s->parts[i].offset, plan->part, bytes);
@@ -3236,12 +3438,13 @@ static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
 }
 
 /* ================================================================================================
-   Opening: a small product proves each rung
+   Opening: small products and attentions prove the floor, and each rung
    ================================================================================================ */
 
-enum { FG__VK_TRIAL_K = 96, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33, FG__VK_TRIAL_KEPT = 3 };
+/* FG__VK_TRIAL_LONG: slices have two blocks, for the order of sums. */
+enum { FG__VK_TRIAL_K = 256, FG__VK_TRIAL_LONG = FG__VK_SLICES * 32 + 256, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33, FG__VK_TRIAL_KEPT = 3 };
 
-/* dst[rows, N] = src[rows, K] . weight^T as a graph, and what it is on this thread. */
+/* dst[rows, N] = src[rows, k] . weight^T as a graph, and what it is on this thread. */
 typedef struct fg__vk_trial {
     fg_op ops[4];
     fg_slot slots[3];
@@ -3250,28 +3453,30 @@ typedef struct fg__vk_trial {
     fg_graph graph;
     fg_plan *plan;
     int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are ..., 1, 0 */
-    float src[FG__VK_TRIAL_ROWS * FG__VK_TRIAL_K], row[FG__VK_TRIAL_K];
+    int k; /* FG__VK_TRIAL_K or _LONG */
+    float src[FG__VK_TRIAL_ROWS * FG__VK_TRIAL_LONG], row[FG__VK_TRIAL_LONG];
     float kept[FG__VK_TRIAL_KEPT * FG__VK_TRIAL_N]; /* the first rows of the pass before */
     int n_kept;
     bool differs; /* from those in another pass */
-    uint8_t weight[FG__VK_TRIAL_N * FG__VK_TRIAL_K * 4];
+    uint8_t weight[FG__VK_TRIAL_N * FG__VK_TRIAL_LONG * 4];
 } fg__vk_trial;
 
-/* Random numbers: floats of [-1, 1), halves whose sizes are within [1/4, 1/2), blocks of Q8_0. */
+/* Random numbers: floats of [-1, 1), halves whose sizes are within [1/4, 1/2), blocks of Q8_0 and Q2_K with scales of 2^-7 or so. */
 static void fg__vk_trial_fill(fg__vk_trial *t, fg_type type) {
     uint64_t state = 1;
-    uint32_t i, bytes = (uint32_t)t->tensors[1].bytes;
-    for (i = 0; i < FG__COUNT(t->src) + sizeof(t->weight); i++) {
+    uint32_t i, n = (uint32_t)(FG__VK_TRIAL_ROWS * t->k), bytes = (uint32_t)t->tensors[1].bytes;
+    for (i = 0; i < n + bytes; i++) {
         uint32_t bits;
         state = state * 6364136223846793005u + 1442695040888963407u;
         bits = (uint32_t)(state >> 33);
-        if (i < FG__COUNT(t->src)) t->src[i] = (float)((int)(bits & 0xFFFF) - 0x8000) / 32768.0f;
-        else t->weight[i - FG__COUNT(t->src)] = (uint8_t)bits;
+        if (i < n) t->src[i] = (float)((int)(bits & 0xFFFF) - 0x8000) / 32768.0f;
+        else t->weight[i - n] = (uint8_t)bits;
     }
     for (i = 0; type == FG_TYPE_F16 && i < bytes; i += 2)
         t->weight[i + 1] = (uint8_t)((t->weight[i + 1] & 0x83) | 0x34);
     for (i = 0; type == FG_TYPE_Q8_0 && i < bytes; i += 34) t->weight[i + 1] = 0x20;
-    for (i = 0; type == FG_TYPE_F32 && i < bytes; i += 4) memcpy(t->weight + i, &t->src[i / 4 % FG__COUNT(t->src)], 4);
+    for (i = 0; type == FG_TYPE_Q2_K && i < bytes; i += 84) t->weight[i + 81] = t->weight[i + 83] = 0x20;
+    for (i = 0; type == FG_TYPE_F32 && i < bytes; i += 4) memcpy(t->weight + i, &t->src[i / 4 % n], 4);
 }
 
 static void fg__vk_trial_tensor(fg_tensor *tensor, fg_type type, int64_t k, int64_t n, const void *data) {
@@ -3296,15 +3501,15 @@ static void fg__vk_trial_graph(fg__vk_trial *t, fg_type type) {
         op->weight = i < 2 ? i : -1;
         op->src = i - 1;
         op->dst = i < 3 ? i : -1;
-        op->n = i ? FG__VK_TRIAL_N : FG__VK_TRIAL_K;
-        op->k = FG__VK_TRIAL_K;
+        op->n = i ? FG__VK_TRIAL_N : t->k;
+        op->k = t->k;
         if (i == 3) continue;
         t->slots[i].name = "trial";
         t->slots[i].width = op->n;
         t->slots[i].per_row = i == 2;
     }
-    fg__vk_trial_tensor(&t->tensors[0], FG_TYPE_F32, FG__VK_TRIAL_K, FG__VK_TRIAL_ROWS, t->src);
-    fg__vk_trial_tensor(&t->tensors[1], type, FG__VK_TRIAL_K, FG__VK_TRIAL_N, t->weight);
+    fg__vk_trial_tensor(&t->tensors[0], FG_TYPE_F32, t->k, FG__VK_TRIAL_ROWS, t->src);
+    fg__vk_trial_tensor(&t->tensors[1], type, t->k, FG__VK_TRIAL_N, t->weight);
     fg__vk_trial_fill(t, type);
     g->ops = t->ops;
     g->n_ops = 4;
@@ -3318,12 +3523,32 @@ static void fg__vk_trial_graph(fg__vk_trial *t, fg_type type) {
     g->n_vocab = FG__VK_TRIAL_N;
 }
 
-/* Runs a pass of m rows; the largest difference relative to the norms of the two vectors. */
+/* The largest difference of logits [m][N] relative to the norms of the two vectors. */
+static void fg__vk_trial_compare(fg__vk_trial *t, int m, const float *logits, double *error) {
+    const fg_tensor *tensor = &t->tensors[1];
+    int i, j, row;
+    for (j = 0; j < FG__VK_TRIAL_N; j++) {
+        fg__dequantize_row(tensor->type, t->weight + (int64_t)j * fg_type_bytes(tensor->type, t->k), t->row, t->k);
+        for (row = 0; row < m; row++) {
+            double sum = 0, xx = 0, ww = 0, off;
+            for (i = 0; i < t->k; i++) {
+                double x = (double)t->src[row * t->k + i], w = (double)t->row[i];
+                sum += x * w;
+                xx += x * x;
+                ww += w * w;
+            }
+            off = fabs((double)logits[row * FG__VK_TRIAL_N + j] - sum) / sqrt(xx * ww);
+            if (!(off <= *error)) *error = off; /* NaN too */
+        }
+    }
+}
+
+/* Runs a pass of m rows. */
 static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, double *error) {
     fg_batch batch;
     fg_output output;
     fg_result r;
-    int i, j, row;
+    int i;
     memset(&batch, 0, sizeof(batch));
     for (i = 0; i < m; i++) t->numbers[i] = m - 1 - i; /* a row has another place in every pass */
     t->ends[1] = batch.n_tokens = batch.n_rows = m;
@@ -3337,32 +3562,18 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     if (memcmp(t->kept, output.logits, sizeof(float) * (size_t)t->n_kept * FG__VK_TRIAL_N) != 0) t->differs = true;
     t->n_kept = FG__MIN(m, FG__VK_TRIAL_KEPT);
     memcpy(t->kept, output.logits, sizeof(float) * (size_t)t->n_kept * FG__VK_TRIAL_N);
-    for (j = 0; j < FG__VK_TRIAL_N; j++) {
-        const fg_tensor *tensor = &t->tensors[1];
-        fg__dequantize_row(tensor->type, t->weight + (int64_t)j * fg_type_bytes(tensor->type, FG__VK_TRIAL_K), t->row, FG__VK_TRIAL_K);
-        for (row = 0; row < m; row++) {
-            double sum = 0, xx = 0, ww = 0, off;
-            for (i = 0; i < FG__VK_TRIAL_K; i++) {
-                double x = (double)t->src[row * FG__VK_TRIAL_K + i], w = (double)t->row[i];
-                sum += x * w;
-                xx += x * x;
-                ww += w * w;
-            }
-            off = fabs((double)output.logits[row * FG__VK_TRIAL_N + j] - sum) / sqrt(xx * ww);
-            if (!(off <= *error)) *error = off; /* NaN too */
-        }
-    }
+    fg__vk_trial_compare(t, m, output.logits, error);
     return FG_OK;
 }
 
 /* The largest error of products of one row, of few and of many, and whether a row's bits differ between them. */
-static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error, bool *differs) {
+static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, double *error, bool *differs) {
     fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
     fg_result r;
     int i;
     if (!t) return FG_ERROR_OUT_OF_MEMORY;
-    *error = 0;
+    t->k = k;
     fg__vk_trial_graph(t, type);
     r = fg__vk_pack(handle, &t->tensors[0], FG_OP_EMBED, &t->weights[0], NULL);
     if (r == FG_OK) r = fg__vk_pack(handle, &t->tensors[1], FG_OP_GEMM, &t->weights[1], NULL);
@@ -3370,7 +3581,7 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error, bool 
     if (r == FG_OK) r = fg__vk_trial_run(d, t, 1, error);
     if (r == FG_OK) r = fg__vk_trial_run(d, t, 3, error);
     if (r == FG_OK) r = fg__vk_trial_run(d, t, FG__VK_TRIAL_ROWS, error);
-    *differs = t->differs;
+    *differs = *differs || t->differs;
     if (t->plan) fg__vk_release(handle, t->plan);
     for (i = 0; i < 2; i++)
         if (t->weights[i]) fg__vk_unpack(handle, t->weights[i]);
@@ -3378,10 +3589,12 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, double *error, bool 
     return r;
 }
 
-enum { FG__VK_TRIAL_TOKENS = 71, FG__VK_TRIAL_HEADS = 4, FG__VK_TRIAL_SHARED = 2, FG__VK_TRIAL_DIM = 80, FG__VK_TRIAL_BLOCK = 32 };
+enum { FG__VK_TRIAL_TOKENS = FG__VK_SPLIT + 11, FG__VK_TRIAL_BLOCK = 32, FG__VK_TRIAL_BLOCKS = 3, FG__VK_TRIAL_MANY = 20 };
+enum { FG__VK_TRIAL_OTHERS = FG__VK_TRIAL_BLOCKS * FG__VK_TRIAL_BLOCK, FG__VK_TRIAL_HEADS = 2, FG__VK_TRIAL_SHARED = 1, FG__VK_TRIAL_DIM = 80 };
 enum { FG__VK_TRIAL_Q = FG__VK_TRIAL_HEADS * FG__VK_TRIAL_DIM, FG__VK_TRIAL_WIDTH = 2 * FG__VK_TRIAL_Q };
 
-/* Attention over a cache in F16 as a graph, of rows of queries, keys and values. */
+/* Attention as a graph, of rows of queries, keys and values, over a context that goes past a cut. Its tokens, and the blocks of the cache
+   with their keys and values, come round again. */
 typedef struct fg__vk_heads {
     fg_op ops[5];
     fg_slot slots[3];
@@ -3389,21 +3602,36 @@ typedef struct fg__vk_heads {
     fg_weight *weights[1];
     fg_graph graph;
     fg_plan *plan;
-    int32_t numbers[FG__VK_TRIAL_TOKENS], ends[2]; /* tokens, positions and their places in the cache are 0, 1, ... */
-    float rows[FG__VK_TRIAL_TOKENS * FG__VK_TRIAL_WIDTH];
+    int32_t tokens[FG__VK_TRIAL_TOKENS], numbers[FG__VK_TRIAL_TOKENS], ends[2]; /* tokens are also their places in the cache */
+    int32_t table[FG__VK_TRIAL_TOKENS / FG__VK_TRIAL_BLOCK + 1];
+    float rows[FG__VK_TRIAL_OTHERS * FG__VK_TRIAL_WIDTH], kept[FG__VK_TRIAL_Q];
+    bool differs; /* a row from the same in another pass */
 } fg__vk_heads;
+
+/* Values that F16 and Q8_0 hold: multiples of 1/128, of which each block of 32 has the largest. */
+static void fg__vk_heads_fill(fg__vk_heads *t) {
+    uint64_t state = 1;
+    int i;
+    for (i = 0; i < (int)FG__COUNT(t->rows); i++) {
+        int value;
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        value = (int)(state >> 56) - 128;
+        if (i % FG__VK_TRIAL_DIM % 32 == 0) value = value < 0 ? -127 : 127;
+        t->rows[i] = (float)FG__MAX(value, -127) / 128.0f;
+    }
+    for (i = 0; i < FG__VK_TRIAL_TOKENS; i++) {
+        t->tokens[i] = i % FG__VK_TRIAL_OTHERS;
+        t->numbers[i] = i;
+    }
+    for (i = 0; i < (int)FG__COUNT(t->table); i++) t->table[i] = i % FG__VK_TRIAL_BLOCKS;
+}
 
 static void fg__vk_heads_graph(fg__vk_heads *t) {
     static const int types[5] = {FG_OP_EMBED, FG_OP_ROPE_KV, FG_OP_ATTENTION, FG_OP_GATHER_ROWS, FG_OP_SAMPLE};
     static const int src[5] = {-1, 0, 0, 1, 2}, dst[5] = {0, -1, 1, 2, -1};
     fg_graph *g = &t->graph;
     fg_group *group = &g->groups[0];
-    uint64_t state = 1;
     int i;
-    for (i = 0; i < (int)FG__COUNT(t->rows); i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        t->rows[i] = (float)((int)(state >> 48) - 0x8000) / 32768.0f;
-    }
     for (i = 0; i < 5; i++) {
         fg_op *op = &t->ops[i];
         op->type = types[i];
@@ -3424,13 +3652,12 @@ static void fg__vk_heads_graph(fg__vk_heads *t) {
         t->slots[i].width = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
         t->slots[i].per_row = i == 2;
     }
-    fg__vk_trial_tensor(&t->tensor, FG_TYPE_F32, FG__VK_TRIAL_WIDTH, FG__VK_TRIAL_TOKENS, t->rows);
+    fg__vk_trial_tensor(&t->tensor, FG_TYPE_F32, FG__VK_TRIAL_WIDTH, FG__VK_TRIAL_OTHERS, t->rows);
     group->n_layers = 1;
     group->n_kv_head = FG__VK_TRIAL_SHARED;
     group->head_dim = FG__VK_TRIAL_DIM;
     group->block_tokens = FG__VK_TRIAL_BLOCK;
-    group->n_blocks = (FG__VK_TRIAL_TOKENS + FG__VK_TRIAL_BLOCK - 1) / FG__VK_TRIAL_BLOCK;
-    group->kv_type = FG_TYPE_F16;
+    group->n_blocks = FG__VK_TRIAL_BLOCKS;
     g->n_groups = 1;
     g->ops = t->ops;
     g->n_ops = 5;
@@ -3439,24 +3666,25 @@ static void fg__vk_heads_graph(fg__vk_heads *t) {
     g->tensors = &t->tensor;
     g->weights = t->weights;
     g->n_weights = 1;
-    g->max_tokens = g->max_rows = FG__VK_TRIAL_TOKENS;
+    g->max_tokens = FG__VK_TRIAL_OTHERS;
+    g->max_rows = FG__VK_TRIAL_MANY;
     g->max_seqs = 1;
-    g->max_blocks_per_seq = group->n_blocks;
+    g->max_blocks_per_seq = (int)FG__COUNT(t->table);
     g->n_vocab = FG__VK_TRIAL_Q;
 }
 
-/* The largest error of one head of token t. */
-static double fg__vk_heads_error(const fg__vk_heads *t, int token, int head, const float *is) {
-    const float *q = &t->rows[token * FG__VK_TRIAL_WIDTH + head * FG__VK_TRIAL_DIM];
+/* The largest error of one head of the token at a position. */
+static double fg__vk_heads_error(const fg__vk_heads *t, int position, int head, const float *is) {
+    const float *q = &t->rows[t->tokens[position] * FG__VK_TRIAL_WIDTH + head * FG__VK_TRIAL_DIM];
     int k_at = FG__VK_TRIAL_Q + head / (FG__VK_TRIAL_HEADS / FG__VK_TRIAL_SHARED) * FG__VK_TRIAL_DIM, p, i;
     double out[FG__VK_TRIAL_DIM] = {0}, sum = 0, worst = 0;
-    for (p = 0; p <= token; p++) {
+    for (p = 0; p <= position && p < FG__VK_TRIAL_OTHERS; p++) {
         const float *k = &t->rows[p * FG__VK_TRIAL_WIDTH + k_at], *v = k + FG__VK_TRIAL_Q / 2;
         double score = 0, e;
-        for (i = 0; i < FG__VK_TRIAL_DIM; i++) score += (double)q[i] * (double)fg__f16_to_f32(fg__f32_to_f16(k[i]));
-        e = exp(score);
+        for (i = 0; i < FG__VK_TRIAL_DIM; i++) score += (double)q[i] * (double)k[i];
+        e = exp(score) * ((position - p) / FG__VK_TRIAL_OTHERS + 1); /* so often it comes */
         sum += e;
-        for (i = 0; i < FG__VK_TRIAL_DIM; i++) out[i] += e * (double)fg__f16_to_f32(fg__f32_to_f16(v[i]));
+        for (i = 0; i < FG__VK_TRIAL_DIM; i++) out[i] += e * (double)v[i];
     }
     for (i = 0; i < FG__VK_TRIAL_DIM; i++) {
         double off = fabs((double)is[i] - out[i] / sum);
@@ -3465,69 +3693,129 @@ static double fg__vk_heads_error(const fg__vk_heads *t, int token, int head, con
     return worst;
 }
 
-/* Tokens [first, end) in one pass. */
-static fg_result fg__vk_heads_run(fg__vk_device *d, fg__vk_heads *t, int first, int end, double *error) {
+/* Tokens [first, end) in one pass; with error NULL their keys and values alone. The last one's row must be that of the pass before where
+   `again`. */
+static fg_result fg__vk_heads_run(fg__vk_device *d, fg__vk_heads *t, int first, int end, bool again, double *error) {
     fg_batch batch;
     fg_output output;
     fg_result r;
     int i, head;
     memset(&batch, 0, sizeof(batch));
-    for (i = 0; i < FG__VK_TRIAL_TOKENS; i++) t->numbers[i] = i;
-    t->ends[1] = batch.n_tokens = batch.n_rows = end - first;
+    t->ends[1] = batch.n_tokens = end - first;
+    batch.n_rows = error ? end - first : 0;
+    batch.n_ops = error ? 0 : 2;
     batch.n_seqs = 1;
-    batch.tokens = batch.positions = batch.slots[0] = t->numbers + first;
-    batch.rows = batch.tables[0] = t->numbers;
+    batch.tokens = batch.slots[0] = t->tokens + first;
+    batch.positions = t->numbers + first;
+    batch.rows = t->numbers;
+    batch.tables[0] = t->table;
     batch.cu_q = t->ends;
     batch.kv_len = &end;
-    batch.want_logits = true;
+    batch.want_logits = error != NULL;
     if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
-    if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK) return r;
+    if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK || !error) return r;
     for (i = first; i < end; i++)
         for (head = 0; head < FG__VK_TRIAL_HEADS; head++) {
             double off = fg__vk_heads_error(t, i, head, output.logits + (i - first) * FG__VK_TRIAL_Q + head * FG__VK_TRIAL_DIM);
             if (!(off <= *error)) *error = off;
         }
+    output.logits += (size_t)(end - first - 1) * FG__VK_TRIAL_Q;
+    if (again && memcmp(t->kept, output.logits, sizeof(t->kept)) != 0) t->differs = true;
+    memcpy(t->kept, output.logits, sizeof(t->kept));
     return FG_OK;
 }
 
-/* The largest error of attention, of many tokens and of one. */
-static fg_result fg__vk_try_heads(fg__vk_device *d, double *error) {
+/* Over a cache of a type of which kernels see so many blocks at once: many tokens and one, then past a cut many and one, which is items. */
+static fg_result fg__vk_heads_all(fg__vk_device *d, fg__vk_heads *t, fg_type type, int blocks, double *error) {
+    size_t range = d->max_range;
+    int n = FG__VK_TRIAL_TOKENS;
+    bool again = blocks == FG__VK_TRIAL_BLOCKS;
+    fg_result r;
+    t->graph.groups[0].kv_type = type;
+    d->max_range = fg__vk_block_bytes(&t->graph.groups[0]) * (size_t)blocks;
+    r = fg__vk_prepare((fg_device *)d, &t->graph, &t->plan, NULL);
+    d->max_range = range;
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, 0, FG__VK_TRIAL_OTHERS, false, NULL);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, 0, FG__VK_TRIAL_MANY, false, error);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, FG__VK_TRIAL_MANY - 1, FG__VK_TRIAL_MANY, again, error);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, n - FG__VK_SPLIT_QUERIES - 1, n, false, error);
+    if (r == FG_OK) r = fg__vk_heads_run(d, t, n - 1, n, again, error);
+    if (t->plan) fg__vk_release((fg_device *)d, t->plan);
+    t->plan = NULL;
+    return r;
+}
+
+/* The largest error of attention, and whether a row's bits differ between passes. A cache in F16, whole and in pieces; of two types one
+   in Q8_0 too. */
+static fg_result fg__vk_try_heads(fg__vk_device *d, int n_types, double *error, bool *differs) {
     fg__vk_heads *t = (fg__vk_heads *)fg__calloc(&d->env, 1, sizeof(fg__vk_heads));
     fg_device *handle = (fg_device *)d;
     fg_result r;
+    int i;
     if (!t) return FG_ERROR_OUT_OF_MEMORY;
-    *error = 0;
     fg__vk_heads_graph(t);
+    fg__vk_heads_fill(t);
     r = fg__vk_pack(handle, &t->tensor, FG_OP_EMBED, &t->weights[0], NULL);
-    if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
-    if (r == FG_OK) r = fg__vk_heads_run(d, t, 0, FG__VK_TRIAL_TOKENS - 1, error);
-    if (r == FG_OK) r = fg__vk_heads_run(d, t, FG__VK_TRIAL_TOKENS - 1, FG__VK_TRIAL_TOKENS, error);
-    if (t->plan) fg__vk_release(handle, t->plan);
+    for (i = 0; i < 1 + n_types && r == FG_OK; i++)
+        r = fg__vk_heads_all(d, t, i < 2 ? FG_TYPE_F16 : FG_TYPE_Q8_0, i == 1 ? 2 : FG__VK_TRIAL_BLOCKS, error);
+    *differs = *differs || t->differs;
     if (t->weights[0]) fg__vk_unpack(handle, t->weights[0]);
     fg__free(&d->env, t);
     return r;
 }
 
-/* Whether a rung's kernels compile, run and agree with the CPU. An error is one that is not the rung's. */
-static fg_result fg__vk_prove_one(fg__vk_device *d, int index, bool *good) {
-    uint32_t bit = fg__vk_rungs[index].bit;
-    fg_type type = bit == FG_VULKAN_PUSH ? FG_TYPE_F32 : bit == FG_VULKAN_DOT ? FG_TYPE_Q8_0 : FG_TYPE_F16;
+/* Kernels that proved good in this process; a number of theirs by its remainder. */
+static int fg__vk_proved[64];
+
+/* The number of a rung's kernels of a device (FNV-1a). */
+static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit) {
+    const fg__vk_properties *p = &d->properties;
+    uint32_t words[8], hash = 2166136261u;
+    size_t i;
+    words[0] = p->vendor;
+    words[1] = p->device;
+    words[2] = p->driver_version;
+    words[3] = (uint32_t)d->subgroup;
+    words[4] = bit << 2 | (d->options.invariant ? 2 : 0) | (d->narrow ? 1 : 0);
+    words[5] = d->rungs & FG_VULKAN_PUSH;
+    words[6] = d->shape.m << 16 | d->shape.n << 8 | d->shape.k;
+    words[7] = p->limits.shared_bytes;
+    for (i = 0; i < sizeof(words); i++) hash = (hash ^ ((const uint8_t *)words)[i]) * 16777619u;
+    for (i = 0; i < sizeof(d->options.get_instance_proc_addr); i++)
+        hash = (hash ^ ((const uint8_t *)&d->options.get_instance_proc_addr)[i]) * 16777619u;
+    for (i = 0; i < sizeof(p->cache_uuid); i++) hash = (hash ^ p->cache_uuid[i]) * 16777619u;
+    for (i = 0; p->name[i] && i < sizeof(p->name); i++) hash = (hash ^ (uint8_t)p->name[i]) * 16777619u;
+    return hash | 1;
+}
+
+/* Whether the kernels of a rung, or of the floor (bit 0), compile, run and agree with the CPU; `why` says what does not. An error is one
+   that is not theirs. Rungs multiply by floats and by blocks, bytes by blocks with one scale and with two and two lows for each 32. */
+static fg_result fg__vk_prove_one(fg__vk_device *d, uint32_t bit, bool *good, char *why, size_t size) {
+    uint32_t proof = fg__vk_proof(d, bit);
+    bool differs = false, floor = bit == 0 || bit == FG_VULKAN_PUSH;
+    double error = 0, most = floor ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
     const char *what = "a product";
-    double error = 0, most = bit == FG_VULKAN_PUSH ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
-    bool differs;
-    fg_result r = fg__vk_try(d, type, &error, &differs);
-    if (r == FG_OK && error <= most && (bit & (FG_VULKAN_HALF | FG_VULKAN_MATRIX))) {
+    fg_result r;
+    *good = (uint32_t)fg__atomic_load(&fg__vk_proved[proof % 64]) == proof;
+    if (*good) return FG_OK;
+    r = fg__vk_try(d, bit == FG_VULKAN_DOT ? FG_TYPE_Q2_K : FG_TYPE_F16, FG__VK_TRIAL_K, &error, &differs);
+    if (r == FG_OK && !floor) r = fg__vk_try(d, FG_TYPE_Q8_0, FG__VK_TRIAL_K, &error, &differs);
+    if (r == FG_OK && error <= most && bit != FG_VULKAN_DOT) {
         what = "attention";
-        most = 5e-3;
-        r = fg__vk_try_heads(d, &error);
+        error = 0;
+        most = floor ? 1e-4 : 5e-3;
+        r = fg__vk_try_heads(d, floor ? 1 : 2, &error, &differs);
     }
     *good = r == FG_OK && error <= most;
-    if (*good) return FG_OK;
-    if (r == FG_ERROR_OUT_OF_MEMORY || r == FG_ERROR_CANCELLED || d->lost) return r;
-    if (r == FG_OK)
-        fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s is off by %g", d->properties.name, fg__vk_rungs[index].name, what, error);
-    else fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s", d->properties.name, fg__vk_rungs[index].name, fg_last_error());
+    if (*good) fg__atomic_store(&fg__vk_proved[proof % 64], (int)proof);
+    if (r == FG_OK) snprintf(why, size, "%s is off by %g", what, error);
+    else if (r != FG_ERROR_OUT_OF_MEMORY && r != FG_ERROR_CANCELLED && !d->lost) snprintf(why, size, "%.190s", fg_last_error());
+    else return r;
     return FG_OK;
+}
+
+static void fg__vk_not_used(fg__vk_device *d, const char *name, const char *why) {
+    fg__log(&d->env, FG_LOG_WARNING, "%s: %s are not used: %s", d->properties.name, name, why);
 }
 
 /* Push descriptors are a matter of the layouts, which are made again without. */
@@ -3538,27 +3826,47 @@ static fg_result fg__vk_without_push(fg__vk_device *d) {
     return fg__vk_make_layouts(d);
 }
 
+/* The floor, with push descriptors or, where it is wrong with those, without; likewise with options.invariant its kernels for few rows. */
+static fg_result fg__vk_prove_floor(fg__vk_device *d, uint32_t push) {
+    bool narrow = d->narrow, good = false;
+    char why[200];
+    fg_result r;
+    for (;;) {
+        d->rungs = push;
+        if ((r = fg__vk_prove_one(d, push, &good, why, sizeof(why))) != FG_OK || good) return r;
+        if (d->narrow) {
+            d->narrow = false;
+            continue;
+        }
+        if (!push) return fg__fail(FG_ERROR_UNSUPPORTED, "%s computes wrong: %s", d->properties.name, why);
+        fg__vk_not_used(d, fg__vk_rungs[0].name, why);
+        push = 0;
+        d->narrow = narrow;
+        if ((r = fg__vk_without_push(d)) != FG_OK) return r;
+    }
+}
+
 /* Keeps of the device's rungs those that prove good, each tried without the others. */
 static fg_result fg__vk_prove(fg__vk_device *d) {
-    uint32_t wanted = d->rungs, push = wanted & FG_VULKAN_PUSH, good = 0;
+    uint32_t wanted = d->rungs, push, good;
     fg__text names;
-    fg_result r = FG_OK;
+    fg_result r;
     int i;
+    if ((r = fg__vk_prove_floor(d, wanted & FG_VULKAN_PUSH)) != FG_OK) return r;
+    push = good = d->rungs;
     memset(&names, 0, sizeof(names));
     names.env = &d->env;
     for (i = 0; i < (int)FG__COUNT(fg__vk_rungs) && r == FG_OK; i++) {
-        bool fine;
-        if (!(wanted & fg__vk_rungs[i].bit)) continue;
-        d->rungs = push | fg__vk_rungs[i].bit;
-        r = fg__vk_prove_one(d, i, &fine);
-        if (r != FG_OK) break;
-        if (fine) {
-            good |= fg__vk_rungs[i].bit;
-            fg__text_printf(&names, "%s%s", names.data ? ", " : "", fg__vk_rungs[i].name);
-        } else if (fg__vk_rungs[i].bit == FG_VULKAN_PUSH) {
-            push = 0;
-            r = fg__vk_without_push(d);
-        }
+        uint32_t bit = fg__vk_rungs[i].bit;
+        bool fine = (push & bit) != 0;
+        char why[200];
+        if (!(wanted & bit)) continue;
+        d->rungs = push | bit;
+        if (bit != FG_VULKAN_PUSH && (r = fg__vk_prove_one(d, bit, &fine, why, sizeof(why))) == FG_OK && !fine)
+            fg__vk_not_used(d, fg__vk_rungs[i].name, why);
+        if (r != FG_OK || !fine) continue;
+        good |= bit;
+        fg__text_printf(&names, "%s%s", names.data ? ", " : "", fg__vk_rungs[i].name);
     }
     d->rungs = good;
     if (r == FG_OK && names.data && !names.failed)
@@ -3567,35 +3875,57 @@ static fg_result fg__vk_prove(fg__vk_device *d) {
     return r;
 }
 
-/* With options.invariant: gives up kernels, and in the end a rung, whose rows have other bits among others. */
-static fg_result fg__vk_prove_invariant(fg__vk_device *d) {
+/* Whether products' rows, and attention's, have the same bits in every pass. */
+static fg_result fg__vk_find_differences(fg__vk_device *d, bool *products, bool *heads) {
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_Q8_0};
+    double error = 0;
+    fg_result r = FG_OK;
+    size_t i;
+    *products = *heads = false;
+    for (i = 0; i < FG__COUNT(types) && r == FG_OK; i++) r = fg__vk_try(d, types[i], FG__VK_TRIAL_LONG, &error, products);
+    return r == FG_OK ? fg__vk_try_heads(d, d->rungs & FG_VULKAN_HALF ? 2 : 1, &error, heads) : r;
+}
+
+/* With options.invariant: gives up kernels, and in the end rungs, whose rows have other bits among others. */
+static fg_result fg__vk_prove_invariant(fg__vk_device *d) {
+    static const char why[] = "a row's bits depend on the others";
     for (;;) {
-        bool differs = false, one;
-        double error;
-        size_t i;
-        for (i = 0; i < FG__COUNT(types); i++) {
-            fg_result r = fg__vk_try(d, types[i], &error, &one);
-            if (r != FG_OK) return r;
-            differs = differs || one;
-        }
-        if (!differs) return FG_OK;
-        if (d->narrow) d->narrow = false;
-        else if (d->rungs & FG_VULKAN_MATRIX) {
-            fg__log(&d->env, FG_LOG_WARNING, "%s: cooperative matrices are not used: a row's bits depend on the others", d->properties.name);
+        bool products, heads;
+        fg_result r = fg__vk_find_differences(d, &products, &heads);
+        if (r != FG_OK || (!products && !heads)) return r;
+        if (products && d->narrow) d->narrow = false;
+        else if (products && (d->rungs & FG_VULKAN_MATRIX)) {
+            fg__vk_not_used(d, "cooperative matrices", why);
             d->rungs &= ~(uint32_t)FG_VULKAN_MATRIX;
             d->narrow = true;
+        } else if (heads && (d->rungs & FG_VULKAN_HALF)) {
+            fg__vk_not_used(d, "half floats", why);
+            d->rungs &= ~(uint32_t)FG_VULKAN_HALF;
         } else {
-            return fg__fail(FG_ERROR_UNSUPPORTED, "%s: a product's bits depend on the number of rows, which `invariant` rules out",
-                            d->properties.name);
+            return fg__fail(FG_ERROR_UNSUPPORTED, "%s: the bits of %s depend on the other rows, which `invariant` rules out", d->properties.name,
+                            products ? "a product" : "attention");
         }
     }
+}
+
+/* All trials, with kernels that see as much of a buffer as the device lets them. */
+static fg_result fg__vk_prove_all(fg__vk_device *d) {
+    size_t range = d->max_range;
+    fg_result r;
+    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    d->proving = true;
+    r = fg__vk_prove(d);
+    if (r == FG_OK && d->options.invariant) r = fg__vk_prove_invariant(d);
+    d->proving = false;
+    d->max_range = range;
+    return r;
 }
 
 static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     fg_result r;
     if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
     if ((r = fg__vk_choose(d, wanted)) != FG_OK) return r;
+    d->family = d->copy_family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
     d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
     if (d->options.max_buffer_bytes)
         d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
@@ -3607,8 +3937,7 @@ static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     if ((r = fg__vk_make_commands(d)) != FG_OK) return r;
     if ((r = fg__vk_take(d, FG__VK_FROM_DEVICE, FG__VK_STAGING, &d->staging)) != FG_OK) return r;
     d->narrow = d->options.invariant;
-    if (d->rungs && (r = fg__vk_prove(d)) != FG_OK) return r;
-    return d->options.invariant ? fg__vk_prove_invariant(d) : FG_OK;
+    return fg__vk_prove_all(d);
 }
 
 static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
@@ -3633,7 +3962,7 @@ const fg_backend *fg_backend_vulkan(void) {
         fg__vk_alloc, fg__vk_free, fg__vk_write, fg__vk_read,
         fg__vk_pack, fg__vk_unpack, fg__vk_prepare, fg__vk_release,
         fg__vk_submit, fg__vk_wait, fg__vk_copy_blocks, fg__vk_profile,
-        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot, NULL, NULL,
+        fg__vk_swap_blocks, fg__vk_read_logits, fg__vk_copy_slot, NULL, fg__vk_stage_slot,
     };
     return &backend;
 }

@@ -6,7 +6,8 @@ enum { BENCH_MAX_BATCHES = 32 };
 typedef struct bench_run {
     double pp_tok_s, tok_s, read_gb_s;
     double idle_us, idle_share; /* of the device between passes that decode: mean gap, share of the time */
-    double roof_gb_s, roof_gop_s; /* measured beside it: reading memory; int8 or float products, as the weights need */
+    double roof_gb_s, roof_gop_s; /* measured between its passes: reading memory; int8 or float products, as the weights need */
+    double read_share, computed_share; /* of the roofs */
 } bench_run;
 
 /* A pass of SplitFuse beside its parts, in seconds: a token of every sequence, a piece of a prompt, and both together. */
@@ -25,6 +26,7 @@ typedef struct bench {
     double weight_bytes;          /* read by each decode pass */
     double ops_per_token;         /* two for each weight that a token meets, but for those of the output matrix */
     bool dots_are_int8;
+    bool beside_roofs;            /* the runs of the smallest batch */
     uint64_t random;
     int done, total;     /* runs, for the progress bar */
     split_model split;   /* of the device and the CPU together */
@@ -127,43 +129,72 @@ static fg_result bench_drain(bench *b, const fg_request *requests, int batch) {
     return result;
 }
 
+enum { ROOF_PASSES = 8 }; /* passes that decode from one measurement of the roofs to the next */
+
+/* What passes of a run carried, and their seconds. */
+typedef struct bench_sums {
+    double prompt_tokens, prompt_seconds, decoded, decode_seconds, bytes, idle;
+    double s_per_byte;           /* of reading memory, added up */
+    int passes, gaps;            /* gaps between passes, but for those in which the roofs were measured */
+    int roofs, reads;            /* times that the roofs were asked for; that reading was known */
+} bench_sums;
+
+/* What the machine gives right now, which changes by the second where others share it; nothing where the backend cannot say. */
+static void bench_roofs(const bench *b, bench_sums *m, bench_run *run) {
+    fg_roofs roofs;
+    double products;
+    m->roofs++;
+    if (fg_measure_roofs(b->s.engine, &roofs) != FG_OK) return;
+    products = (b->dots_are_int8 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
+    if (products > run->roof_gop_s) run->roof_gop_s = products;
+    if (roofs.read_bytes_per_s > 0.0) m->s_per_byte += 1.0 / roofs.read_bytes_per_s, m->reads++;
+}
+
+static void bench_rates(const bench *b, const bench_sums *m, bench_run *run) {
+    run->pp_tok_s = m->prompt_seconds > 0.0 ? m->prompt_tokens / m->prompt_seconds : 0.0;
+    run->tok_s = m->decode_seconds > 0.0 ? m->decoded / m->decode_seconds : 0.0;
+    run->idle_us = m->gaps ? 1e6 * m->idle / m->gaps : 0.0;
+    run->idle_share = m->decode_seconds > 0.0 ? run->idle_us * 1e-6 * m->passes / m->decode_seconds : 0.0;
+    run->read_gb_s = m->decode_seconds > 0.0 ? m->bytes / m->decode_seconds / 1e9 : 0.0;
+    run->roof_gb_s = m->reads ? m->reads / m->s_per_byte / 1e9 : 0.0;
+    run->read_share = run->roof_gb_s > 0.0 ? run->read_gb_s / run->roof_gb_s : 0.0;
+    run->computed_share = run->roof_gop_s > 0.0 ? run->pp_tok_s * b->ops_per_token / 1e9 / run->roof_gop_s : 0.0;
+}
+
 /* Steps until `n_decode` passes carried nothing but one token of every sequence (or, with two in flight, of half of them): these
    are the decode rate. */
 static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run) {
-    double prompt_seconds = 0.0, decode_seconds = 0.0, bytes = 0.0;
-    uint64_t prompt_tokens = 0, kv_before = 0;
-    double idle = 0.0, idle_before = 0.0, decoded = 0.0;
-    int passes = 0, least;
+    bench_sums m;
+    fg_stats stats, before;
     fg_engine_desc desc;
-    bool busy = true;
+    bool busy = true, alone; /* nothing is under way between two steps */
     fg_result result = FG_OK;
+    memset(&m, 0, sizeof(m));
+    fg_get_stats(b->s.engine, &before);
     fg_engine_get_desc(b->s.engine, &desc);
-    least = desc.async == FG_ASYNC_2 ? batch / 2 : batch;
-    while (result == FG_OK && busy && passes < n_decode && !interrupted) {
-        fg_stats stats;
-        double start = now_seconds(), seconds;
+    alone = desc.async == FG_ASYNC_OFF;
+    while (result == FG_OK && busy && m.passes < n_decode && !interrupted) {
+        bool roofs = b->beside_roofs && (!m.roofs || (alone && m.passes >= m.roofs * ROOF_PASSES));
+        double start, seconds;
+        if (roofs) bench_roofs(b, &m, run);
+        start = now_seconds();
         result = fg_step(b->s.engine, 0.0, &busy);
         seconds = now_seconds() - start;
         bench_take_events(b);
         fg_get_stats(b->s.engine, &stats);
         if (stats.pass_prompt_tokens > 0) {
-            prompt_tokens += (uint64_t)stats.pass_prompt_tokens;
-            prompt_seconds += seconds;
-        } else if (stats.pass_decode_tokens >= least) {
-            bytes += b->weight_bytes + (double)(stats.kv_bytes_read - kv_before);
-            decode_seconds += seconds;
-            idle += stats.idle_seconds - idle_before;
-            decoded += stats.pass_decode_tokens;
-            passes++;
+            m.prompt_tokens += stats.pass_prompt_tokens;
+            m.prompt_seconds += seconds;
+        } else if (stats.pass_decode_tokens >= (desc.async == FG_ASYNC_2 ? batch / 2 : batch)) {
+            m.bytes += b->weight_bytes + (double)(stats.kv_bytes_read - before.kv_bytes_read);
+            m.decode_seconds += seconds;
+            if (!roofs) m.idle += stats.idle_seconds - before.idle_seconds, m.gaps++;
+            m.decoded += stats.pass_decode_tokens;
+            m.passes++;
         }
-        idle_before = stats.idle_seconds;
-        kv_before = stats.kv_bytes_read;
+        before = stats;
     }
-    run->pp_tok_s = prompt_seconds > 0.0 ? (double)prompt_tokens / prompt_seconds : 0.0;
-    run->tok_s = decode_seconds > 0.0 ? decoded / decode_seconds : 0.0;
-    run->idle_us = passes ? 1e6 * idle / passes : 0.0;
-    run->idle_share = decode_seconds > 0.0 ? idle / decode_seconds : 0.0;
-    run->read_gb_s = decode_seconds > 0.0 ? bytes / decode_seconds / 1e9 : 0.0;
+    bench_rates(b, &m, run);
     return result;
 }
 
@@ -203,14 +234,6 @@ static const bench_run *smallest_batch(const bench *b) {
     return &b->results[best];
 }
 
-/* What the machine gives right now; zeros where the backend cannot say. */
-static void bench_roofs(const bench *b, bench_run *run) {
-    fg_roofs roofs;
-    if (fg_measure_roofs(b->s.engine, &roofs) != FG_OK) return;
-    run->roof_gb_s = roofs.read_bytes_per_s / 1e9;
-    run->roof_gop_s = (b->dots_are_int8 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
-}
-
 /* Medians of the repetitions. A bench_run is a row of doubles. */
 static void bench_medians(const bench_run *runs, int n, bench_run *out) {
     enum { FIELDS = sizeof(bench_run) / sizeof(double) };
@@ -223,17 +246,17 @@ static void bench_medians(const bench_run *runs, int n, bench_run *out) {
     free(values);
 }
 
-/* The roofs are measured anew beside each repetition: what others leave of a shared machine changes by the second. */
 static fg_result bench_batch(bench *b, int index) {
     int i, n = b->args->repetitions;
     bench_run *runs = (bench_run *)xrealloc(NULL, (size_t)n * sizeof(bench_run));
     fg_result result = FG_OK;
     memset(runs, 0, (size_t)n * sizeof(bench_run));
+    b->beside_roofs = &b->results[index] == smallest_batch(b);
     for (i = 0; i < n && result == FG_OK; i++) {
         bench_progress(b, b->batches[index]);
-        if (&b->results[index] == smallest_batch(b)) bench_roofs(b, &runs[i]);
         result = bench_once(b, b->batches[index], b->n_decode, &runs[i]);
     }
+    b->beside_roofs = false;
     if (result == FG_OK) bench_medians(runs, n, &b->results[index]);
     free(runs);
     return result;
@@ -497,8 +520,8 @@ static void print_bench_json(const bench *b, const fg_engine_desc *desc, const f
     str_puts(&out, "]");
     if (b->args->mixed) mixed_json(b, &out);
     if (b->split.n_points) split_json(&b->split, &out);
-    str_printf(&out, ", \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n", first->read_gb_s,
-               first->roof_gb_s, first->pp_tok_s * b->ops_per_token / 1e9, first->roof_gop_s);
+    str_printf(&out, ", \"read_gb_s\": %.3f, \"roof_gb_s\": %.3f, \"read_share\": %.4f, \"compute_gop_s\": %.1f, \"roof_gop_s\": %.1f}\n",
+               first->read_gb_s, first->roof_gb_s, first->read_share, first->pp_tok_s * b->ops_per_token / 1e9, first->roof_gop_s);
     fwrite(out.data, 1, out.length, stdout);
     str_free(&out);
 }
@@ -518,10 +541,10 @@ static void print_bench_table(const bench *b, const fg_device_caps *caps) {
     printf("\ncomputes  %.0f Gop/s of products with weights in prompts", first->pp_tok_s * b->ops_per_token / 1e9);
     if (first->roof_gop_s > 0.0)
         printf("; %s products give %.0f (%.0f%%)", b->dots_are_int8 ? "int8" : "float", first->roof_gop_s,
-               100.0 * first->pp_tok_s * b->ops_per_token / 1e9 / first->roof_gop_s);
+               100.0 * first->computed_share);
     printf("\nreads     %.2f GB/s of weights and KV cache", first->read_gb_s);
     if (first->roof_gb_s > 0.0)
-        printf("; the memory gives %.2f GB/s (%.0f%%)", first->roof_gb_s, 100.0 * first->read_gb_s / first->roof_gb_s);
+        printf("; the memory gives %.2f GB/s (%.0f%%)", first->roof_gb_s, 100.0 * first->read_share);
     printf("\n");
 }
 
