@@ -131,9 +131,10 @@ def main():
         results.append(bool(good))
         print("ok     " if good else "FAILED ", name, note, flush=True)
 
-    def go_on(seconds, clients, what):
-        """Lets the clients work; what became of their requests meanwhile."""
+    def go_on(seconds, clients, what, event=lambda: None):
+        """Lets the clients work while `event` happens and after; what became of their requests meanwhile."""
         before = [(c.done, len(c.failures)) for c in clients]
+        event()
         time.sleep(seconds)
         wait_for(lambda: all(c.done > b[0] for c, b in zip(clients, before)), f"{what}: a client is stuck")
         done = sum(c.done - b[0] for c, b in zip(clients, before))
@@ -164,17 +165,15 @@ def main():
             _, failed = go_on(2, clients, "two workers")
             shares = [w.count() - n for w, n in zip(workers, counts)]
             check("both workers get their share", min(shares) > 0.25 * sum(shares) and not any(failed), f"{shares}")
-            workers[0].end(signal.SIGKILL)
-            _, failed = go_on(2, clients, "one killed")
-            check("a killed worker costs a client one retry at most", max(failed) <= 1,
-                  ", ".join({c.failures[-1] for c in clients if c.failures}))
-            workers[0].start()
-            _, failed = go_on(2, clients, "and back")
+            _, failed = go_on(2, clients, "one killed", lambda: workers[0].end(signal.SIGKILL))
+            causes = sorted({failure for c in clients for failure in c.failures})
+            check("a killed worker costs a client one retry at most", max(failed) <= 1, ", ".join(causes))
+            check("and only if its answer had begun", not any("Error code" in cause for cause in causes))
+            _, failed = go_on(2, clients, "and back", workers[0].start)
             check("it comes back and gets requests", workers[0].count() > 0, f"{workers[0].count():.0f}")
             check("which costs nobody anything", not any(failed))
-            status = workers[1].end(signal.SIGTERM)
-            _, failed = go_on(2, clients, "the other one stopped")
-            check("a worker that is stopped ends well and loses nothing", status == 0 and not any(failed),
+            _, failed = go_on(2, clients, "the other one stopped", lambda: workers[1].end(signal.SIGTERM))
+            check("a worker that is stopped ends well and loses nothing", workers[1].process.returncode == 0 and not any(failed),
                   f"{[c.failures[-1:] for c in clients if c.failures]}")
             for c in clients:
                 c.stop = True
