@@ -668,6 +668,18 @@ typedef struct fg__vk_pipeline {
     uint64_t handle;
 } fg__vk_pipeline;
 
+/* Attention, as far as its kernels may depend on a model. */
+typedef struct fg__vk_shape {
+    int32_t kv_type, head_dim, n_head, n_kv_head, window;
+    float softcap;
+} fg__vk_shape;
+
+/* One that was tried, and which of FG_VULKAN_HALF and _MATRIX it may use. */
+typedef struct fg__vk_tried {
+    fg__vk_shape shape;
+    uint32_t rungs;
+} fg__vk_tried;
+
 typedef struct fg__vk_device {
     fg__env env;
     fg__vk_loader loader;
@@ -680,7 +692,7 @@ typedef struct fg__vk_device {
     int n_copy_queues;
     fg__vk_line lines[FG__VK_QUEUES];
     uint64_t came; /* of the line of FG__VK_UP: what the next pass is to wait for; 0: nothing */
-    bool has_budget, lost, proving; /* proving: while it opens */
+    bool has_budget, lost, proving; /* proving: what is prepared is a trial */
     fg__vk_properties properties;
     fg__vk_memory_properties memory;
     uint64_t max_allocation;
@@ -696,6 +708,8 @@ typedef struct fg__vk_device {
     uint64_t shaders[FG__VK_SHADERS];
     fg__vk_pipeline *pipelines;
     size_t n_pipelines, pipelines_capacity;
+    fg__vk_tried *tried;
+    size_t n_tried, tried_capacity;
     struct fg__vk_weight *weights;
 } fg__vk_device;
 
@@ -1560,6 +1574,7 @@ static void fg__vk_close(fg_device *handle) {
         if (api->DestroyDevice) api->DestroyDevice(d->handle, NULL);
     }
     fg__free(&env, d->pipelines);
+    fg__free(&env, d->tried);
     fg__vk_loader_close(&d->loader);
     fg__free(&env, d);
 }
@@ -1775,6 +1790,7 @@ enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__V
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
 enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
+enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a trial */
 enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
@@ -2200,7 +2216,7 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
     for (i = 0; i < graph->n_groups; i++) {
         const fg_group *group = &graph->groups[i];
         if ((r = fg__graph_check_group(group, FG__VK_KV_TYPES, "Vulkan")) != FG_OK) return r;
-        if (group->head_dim > 512)
+        if (group->head_dim > FG__VK_MOST_DIM)
             return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
         plan->piece_blocks[i] = (int)FG__MIN((size_t)group->n_blocks, plan->device->max_range / fg__vk_block_bytes(group));
         if (plan->piece_blocks[i] < 1)
@@ -2589,6 +2605,34 @@ static bool fg__vk_tile_fits(const fg__vk_device *d, int shader, int head_dim, i
     return fg__vk_attention_bytes(shader, head_dim, rows) <= d->properties.limits.shared_bytes;
 }
 
+/* The shape of an attention. Two KV heads stand for more, a window for longer ones. */
+static fg__vk_shape fg__vk_shape_of(const fg_graph *graph, const fg_op *op) {
+    const fg_group *group = &graph->groups[op->group];
+    fg__vk_shape shape;
+    shape.kv_type = (int32_t)group->kv_type;
+    shape.head_dim = op->head_dim;
+    shape.n_kv_head = FG__MIN(op->n_kv_head, 2);
+    shape.n_head = op->n_head / op->n_kv_head * shape.n_kv_head;
+    shape.window = FG__MAX(0, FG__MIN(group->window, FG__VK_MOST_WINDOW));
+    shape.softcap = op->softcap;
+    return shape;
+}
+
+/* NULL: it was not tried. */
+static const fg__vk_tried *fg__vk_find_tried(const fg__vk_device *d, const fg__vk_shape *shape) {
+    size_t i;
+    for (i = 0; i < d->n_tried; i++)
+        if (memcmp(&d->tried[i].shape, shape, sizeof(*shape)) == 0) return &d->tried[i];
+    return NULL;
+}
+
+/* The rungs that attention may use: those of the trial while one runs, else those that proved good with its shape. */
+static uint32_t fg__vk_heads_rungs(const fg__vk_plan *plan, const fg_op *op) {
+    fg__vk_shape shape = fg__vk_shape_of(plan->graph, op);
+    const fg__vk_tried *tried = plan->device->proving ? NULL : fg__vk_find_tried(plan->device, &shape);
+    return tried ? tried->rungs : plan->device->rungs;
+}
+
 /* The kernels of an attention. Halves hold what a cache of F16 or Q8_0 does, not the range of the others. Of a pass of few tokens a
    tile has as many rows as heads share a KV head, at most 16. */
 static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) {
@@ -2597,15 +2641,16 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
     const fg__vk_matrix_shape *m = &d->shape;
     fg_type type = plan->graph->groups[op->group].kv_type;
     bool halves = type == FG_TYPE_F16 || type == FG_TYPE_Q8_0;
+    uint32_t rungs = fg__vk_heads_rungs(plan, op);
     int i;
     for (i = 0; i < 3; i++) {
         bool items = step->part == FG__VK_ITEMS, many = i == 2 && !items, matrix = many && !d->options.invariant;
-        int shader = halves && (d->rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = items;
+        int shader = halves && (rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = items;
         int rows = 1, most = many ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
         while (rows < most) rows *= 2;
         while (rows > 1 && !fg__vk_tile_fits(d, shader, op->head_dim, rows)) rows /= 2;
         if (tall > (int)m->m && !fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) tall /= 2;
-        if (matrix && halves && (d->rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
+        if (matrix && halves && (rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
             fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
             shader = FG__VK_SHADER_ATTENTION_MATRIX;
             rows = tall;
@@ -3126,6 +3171,8 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
     memory->total = memory->kv + memory->activations;
 }
 
+static fg_result fg__vk_prove_graph(const fg__vk_plan *plan);
+
 static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *memory) {
     const fg_graph *graph = plan->graph;
     fg__vk_device *d = plan->device;
@@ -3140,6 +3187,7 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     fg__vk_count(plan, measure, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;
+    if ((r = fg__vk_prove_graph(plan)) != FG_OK) return r; /* while there is room for it */
     for (g = 0; g < graph->n_groups; g++)
         if (d->options.invariant && plan->n_pieces[g] > 1 && !d->proving)
             fg__log(&d->env, FG_LOG_WARNING, "%s sees a layer's KV cache in %d pieces: bits depend on which blocks a request has; use fewer kv_tokens",
@@ -3589,13 +3637,13 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, double *error
     return r;
 }
 
-enum { FG__VK_TRIAL_TOKENS = FG__VK_SPLIT + 11, FG__VK_TRIAL_BLOCK = 32, FG__VK_TRIAL_BLOCKS = 3, FG__VK_TRIAL_MANY = 20 };
-enum { FG__VK_TRIAL_OTHERS = FG__VK_TRIAL_BLOCKS * FG__VK_TRIAL_BLOCK, FG__VK_TRIAL_HEADS = 2, FG__VK_TRIAL_SHARED = 1, FG__VK_TRIAL_DIM = 80 };
-enum { FG__VK_TRIAL_Q = FG__VK_TRIAL_HEADS * FG__VK_TRIAL_DIM, FG__VK_TRIAL_WIDTH = 2 * FG__VK_TRIAL_Q };
+enum { FG__VK_TRIAL_BLOCK = 32, FG__VK_TRIAL_BLOCKS = 3, FG__VK_TRIAL_MANY = 20, FG__VK_TRIAL_OTHERS = FG__VK_TRIAL_BLOCKS * FG__VK_TRIAL_BLOCK };
+enum { FG__VK_TRIAL_TOKENS = FG__VK_MOST_WINDOW + 11, FG__VK_TRIAL_DIM = 80 };
 
-/* Attention as a graph, of rows of queries, keys and values, over a context that goes past a cut. Its tokens, and the blocks of the cache
-   with their keys and values, come round again. */
+/* Attention as a graph, of rows of queries, keys and values, over a context that goes past a cut and a window. Its tokens, and the
+   blocks of the cache with their keys and values, come round again. */
 typedef struct fg__vk_heads {
+    fg__vk_shape shape;
     fg_op ops[5];
     fg_slot slots[3];
     fg_tensor tensor;
@@ -3604,19 +3652,35 @@ typedef struct fg__vk_heads {
     fg_plan *plan;
     int32_t tokens[FG__VK_TRIAL_TOKENS], numbers[FG__VK_TRIAL_TOKENS], ends[2]; /* tokens are also their places in the cache */
     int32_t table[FG__VK_TRIAL_TOKENS / FG__VK_TRIAL_BLOCK + 1];
-    float rows[FG__VK_TRIAL_OTHERS * FG__VK_TRIAL_WIDTH], kept[FG__VK_TRIAL_Q];
-    bool differs; /* a row from the same in another pass */
+    int q, kv, width, n_tokens; /* columns of queries, of keys, of all; positions */
+    float *rows, *kept;         /* [OTHERS][width]; [q], of the pass before */
+    bool differs;               /* a row from the same in another pass */
 } fg__vk_heads;
+
+static fg__vk_heads *fg__vk_heads_new(fg__vk_device *d, const fg__vk_shape *shape) {
+    int q = shape->n_head * shape->head_dim, kv = shape->n_kv_head * shape->head_dim, width = q + 2 * kv;
+    size_t floats = (size_t)FG__VK_TRIAL_OTHERS * (size_t)width + (size_t)q;
+    fg__vk_heads *t = (fg__vk_heads *)fg__calloc(&d->env, 1, sizeof(fg__vk_heads) + floats * sizeof(float));
+    if (!t) return NULL;
+    t->shape = *shape;
+    t->q = q;
+    t->kv = kv;
+    t->width = width;
+    t->n_tokens = FG__MAX(FG__VK_SPLIT, shape->window) + 11;
+    t->rows = (float *)(void *)(t + 1);
+    t->kept = t->rows + FG__VK_TRIAL_OTHERS * width;
+    return t;
+}
 
 /* Values that F16 and Q8_0 hold: multiples of 1/128, of which each block of 32 has the largest. */
 static void fg__vk_heads_fill(fg__vk_heads *t) {
     uint64_t state = 1;
     int i;
-    for (i = 0; i < (int)FG__COUNT(t->rows); i++) {
+    for (i = 0; i < FG__VK_TRIAL_OTHERS * t->width; i++) {
         int value;
         state = state * 6364136223846793005u + 1442695040888963407u;
         value = (int)(state >> 56) - 128;
-        if (i % FG__VK_TRIAL_DIM % 32 == 0) value = value < 0 ? -127 : 127;
+        if (i % t->shape.head_dim % 32 == 0) value = value < 0 ? -127 : 127;
         t->rows[i] = (float)FG__MAX(value, -127) / 128.0f;
     }
     for (i = 0; i < FG__VK_TRIAL_TOKENS; i++) {
@@ -3626,6 +3690,7 @@ static void fg__vk_heads_fill(fg__vk_heads *t) {
     for (i = 0; i < (int)FG__COUNT(t->table); i++) t->table[i] = i % FG__VK_TRIAL_BLOCKS;
 }
 
+/* Scores have the same spread with heads of every size. */
 static void fg__vk_heads_graph(fg__vk_heads *t) {
     static const int types[5] = {FG_OP_EMBED, FG_OP_ROPE_KV, FG_OP_ATTENTION, FG_OP_GATHER_ROWS, FG_OP_SAMPLE};
     static const int src[5] = {-1, 0, 0, 1, 2}, dst[5] = {0, -1, 1, 2, -1};
@@ -3638,24 +3703,27 @@ static void fg__vk_heads_graph(fg__vk_heads *t) {
         op->layer = op->src2 = op->weight = op->weight2 = op->bias = -1;
         op->src = src[i];
         op->dst = dst[i];
-        op->n = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
-        op->n_head = FG__VK_TRIAL_HEADS;
-        op->n_kv_head = FG__VK_TRIAL_SHARED;
-        op->head_dim = FG__VK_TRIAL_DIM;
-        op->scale = 1;
+        op->n = i ? t->q : t->width;
+        op->n_head = t->shape.n_head;
+        op->n_kv_head = t->shape.n_kv_head;
+        op->head_dim = t->shape.head_dim;
+        op->scale = (float)sqrt((double)FG__VK_TRIAL_DIM / t->shape.head_dim);
     }
     t->ops[0].weight = 0;
-    t->ops[1].src2_col = FG__VK_TRIAL_Q;
-    t->ops[1].dst_col = FG__VK_TRIAL_Q + FG__VK_TRIAL_Q / 2;
+    t->ops[0].scale = 1;
+    t->ops[1].src2_col = t->q;
+    t->ops[1].dst_col = t->q + t->kv;
+    t->ops[2].softcap = t->shape.softcap;
     for (i = 0; i < 3; i++) {
         t->slots[i].name = "trial";
-        t->slots[i].width = i ? FG__VK_TRIAL_Q : FG__VK_TRIAL_WIDTH;
+        t->slots[i].width = i ? t->q : t->width;
         t->slots[i].per_row = i == 2;
     }
-    fg__vk_trial_tensor(&t->tensor, FG_TYPE_F32, FG__VK_TRIAL_WIDTH, FG__VK_TRIAL_OTHERS, t->rows);
+    fg__vk_trial_tensor(&t->tensor, FG_TYPE_F32, t->width, FG__VK_TRIAL_OTHERS, t->rows);
     group->n_layers = 1;
-    group->n_kv_head = FG__VK_TRIAL_SHARED;
-    group->head_dim = FG__VK_TRIAL_DIM;
+    group->n_kv_head = t->shape.n_kv_head;
+    group->head_dim = t->shape.head_dim;
+    group->window = t->shape.window;
     group->block_tokens = FG__VK_TRIAL_BLOCK;
     group->n_blocks = FG__VK_TRIAL_BLOCKS;
     g->n_groups = 1;
@@ -3669,24 +3737,32 @@ static void fg__vk_heads_graph(fg__vk_heads *t) {
     g->max_tokens = FG__VK_TRIAL_OTHERS;
     g->max_rows = FG__VK_TRIAL_MANY;
     g->max_seqs = 1;
-    g->max_blocks_per_seq = (int)FG__COUNT(t->table);
-    g->n_vocab = FG__VK_TRIAL_Q;
+    g->max_blocks_per_seq = t->n_tokens / FG__VK_TRIAL_BLOCK + 1;
+    g->n_vocab = t->q;
 }
+
+/* How often row p comes among positions [0, end). */
+static int fg__vk_heads_times(int p, int end) { return end > p ? (end - p - 1) / FG__VK_TRIAL_OTHERS + 1 : 0; }
 
 /* The largest error of one head of the token at a position. */
 static double fg__vk_heads_error(const fg__vk_heads *t, int position, int head, const float *is) {
-    const float *q = &t->rows[t->tokens[position] * FG__VK_TRIAL_WIDTH + head * FG__VK_TRIAL_DIM];
-    int k_at = FG__VK_TRIAL_Q + head / (FG__VK_TRIAL_HEADS / FG__VK_TRIAL_SHARED) * FG__VK_TRIAL_DIM, p, i;
-    double out[FG__VK_TRIAL_DIM] = {0}, sum = 0, worst = 0;
-    for (p = 0; p <= position && p < FG__VK_TRIAL_OTHERS; p++) {
-        const float *k = &t->rows[p * FG__VK_TRIAL_WIDTH + k_at], *v = k + FG__VK_TRIAL_Q / 2;
+    int dim = t->shape.head_dim, first = t->shape.window > 0 ? FG__MAX(0, position - t->shape.window + 1) : 0, p, i;
+    const float *q = &t->rows[t->tokens[position] * t->width + head * dim];
+    int k_at = t->q + head / (t->shape.n_head / t->shape.n_kv_head) * dim;
+    double out[FG__VK_MOST_DIM] = {0}, sum = 0, worst = 0, cap = (double)t->shape.softcap;
+    for (p = 0; p < FG__VK_TRIAL_OTHERS; p++) {
+        const float *k = &t->rows[p * t->width + k_at], *v = k + t->kv;
+        int times = fg__vk_heads_times(p, position + 1) - fg__vk_heads_times(p, first);
         double score = 0, e;
-        for (i = 0; i < FG__VK_TRIAL_DIM; i++) score += (double)q[i] * (double)k[i];
-        e = exp(score) * ((position - p) / FG__VK_TRIAL_OTHERS + 1); /* so often it comes */
+        if (times == 0) continue;
+        for (i = 0; i < dim; i++) score += (double)q[i] * (double)k[i];
+        score *= (double)t->ops[2].scale;
+        if (cap > 0) score = cap * tanh(score / cap);
+        e = exp(score) * times;
         sum += e;
-        for (i = 0; i < FG__VK_TRIAL_DIM; i++) out[i] += e * (double)v[i];
+        for (i = 0; i < dim; i++) out[i] += e * (double)v[i];
     }
-    for (i = 0; i < FG__VK_TRIAL_DIM; i++) {
+    for (i = 0; i < dim; i++) {
         double off = fabs((double)is[i] - out[i] / sum);
         if (!(off <= worst)) worst = off; /* NaN too */
     }
@@ -3715,24 +3791,24 @@ static fg_result fg__vk_heads_run(fg__vk_device *d, fg__vk_heads *t, int first, 
     if ((r = fg__vk_submit((fg_device *)d, t->plan, &batch)) != FG_OK) return r;
     if ((r = fg__vk_wait((fg_device *)d, t->plan, &output)) != FG_OK || !error) return r;
     for (i = first; i < end; i++)
-        for (head = 0; head < FG__VK_TRIAL_HEADS; head++) {
-            double off = fg__vk_heads_error(t, i, head, output.logits + (i - first) * FG__VK_TRIAL_Q + head * FG__VK_TRIAL_DIM);
+        for (head = 0; head < t->shape.n_head; head++) {
+            double off = fg__vk_heads_error(t, i, head, output.logits + (i - first) * t->q + head * t->shape.head_dim);
             if (!(off <= *error)) *error = off;
         }
-    output.logits += (size_t)(end - first - 1) * FG__VK_TRIAL_Q;
-    if (again && memcmp(t->kept, output.logits, sizeof(t->kept)) != 0) t->differs = true;
-    memcpy(t->kept, output.logits, sizeof(t->kept));
+    output.logits += (end - first - 1) * t->q;
+    if (again && memcmp(t->kept, output.logits, sizeof(float) * (size_t)t->q) != 0) t->differs = true;
+    memcpy(t->kept, output.logits, sizeof(float) * (size_t)t->q);
     return FG_OK;
 }
 
 /* Over a cache of a type of which kernels see so many blocks at once: many tokens and one, then past a cut many and one, which is items. */
 static fg_result fg__vk_heads_all(fg__vk_device *d, fg__vk_heads *t, fg_type type, int blocks, double *error) {
     size_t range = d->max_range;
-    int n = FG__VK_TRIAL_TOKENS;
+    int n = t->n_tokens;
     bool again = blocks == FG__VK_TRIAL_BLOCKS;
     fg_result r;
     t->graph.groups[0].kv_type = type;
-    d->max_range = fg__vk_block_bytes(&t->graph.groups[0]) * (size_t)blocks;
+    if (blocks < FG__VK_TRIAL_BLOCKS) d->max_range = fg__vk_block_bytes(&t->graph.groups[0]) * (size_t)blocks;
     r = fg__vk_prepare((fg_device *)d, &t->graph, &t->plan, NULL);
     d->max_range = range;
     if (r == FG_OK) r = fg__vk_heads_run(d, t, 0, FG__VK_TRIAL_OTHERS, false, NULL);
@@ -3745,10 +3821,11 @@ static fg_result fg__vk_heads_all(fg__vk_device *d, fg__vk_heads *t, fg_type typ
     return r;
 }
 
-/* The largest error of attention, and whether a row's bits differ between passes. A cache in F16, whole and in pieces; of two types one
-   in Q8_0 too. */
-static fg_result fg__vk_try_heads(fg__vk_device *d, int n_types, double *error, bool *differs) {
-    fg__vk_heads *t = (fg__vk_heads *)fg__calloc(&d->env, 1, sizeof(fg__vk_heads));
+/* The largest error of attention, and whether a row's bits differ between passes. Of a shape over its cache; of none (at the start) over one
+   in F16, whole and in pieces; of two types one in Q8_0 too. */
+static fg_result fg__vk_try_heads(fg__vk_device *d, const fg__vk_shape *shape, int n_types, double *error, bool *differs) {
+    static const fg__vk_shape usual = {FG_TYPE_F16, FG__VK_TRIAL_DIM, 2, 1, 0, 0.0f};
+    fg__vk_heads *t = fg__vk_heads_new(d, shape ? shape : &usual);
     fg_device *handle = (fg_device *)d;
     fg_result r;
     int i;
@@ -3756,7 +3833,8 @@ static fg_result fg__vk_try_heads(fg__vk_device *d, int n_types, double *error, 
     fg__vk_heads_graph(t);
     fg__vk_heads_fill(t);
     r = fg__vk_pack(handle, &t->tensor, FG_OP_EMBED, &t->weights[0], NULL);
-    for (i = 0; i < 1 + n_types && r == FG_OK; i++)
+    if (shape && r == FG_OK) r = fg__vk_heads_all(d, t, (fg_type)shape->kv_type, FG__VK_TRIAL_BLOCKS, error);
+    for (i = 0; !shape && i < 1 + n_types && r == FG_OK; i++)
         r = fg__vk_heads_all(d, t, i < 2 ? FG_TYPE_F16 : FG_TYPE_Q8_0, i == 1 ? 2 : FG__VK_TRIAL_BLOCKS, error);
     *differs = *differs || t->differs;
     if (t->weights[0]) fg__vk_unpack(handle, t->weights[0]);
@@ -3767,8 +3845,8 @@ static fg_result fg__vk_try_heads(fg__vk_device *d, int n_types, double *error, 
 /* Kernels that proved good in this process; a number of theirs by its remainder. */
 static int fg__vk_proved[64];
 
-/* The number of a rung's kernels of a device (FNV-1a). */
-static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit) {
+/* The number of a rung's kernels of a device, of all trials at the start or of a shape of attention (FNV-1a). */
+static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit, const fg__vk_shape *shape) {
     const fg__vk_properties *p = &d->properties;
     uint32_t words[8], hash = 2166136261u;
     size_t i;
@@ -3784,19 +3862,31 @@ static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit) {
     for (i = 0; i < sizeof(d->options.get_instance_proc_addr); i++)
         hash = (hash ^ ((const uint8_t *)&d->options.get_instance_proc_addr)[i]) * 16777619u;
     for (i = 0; i < sizeof(p->cache_uuid); i++) hash = (hash ^ p->cache_uuid[i]) * 16777619u;
+    for (i = 0; shape && i < sizeof(*shape); i++) hash = (hash ^ ((const uint8_t *)shape)[i]) * 16777619u;
     for (i = 0; p->name[i] && i < sizeof(p->name); i++) hash = (hash ^ (uint8_t)p->name[i]) * 16777619u;
     return hash | 1;
+}
+
+static bool fg__vk_is_proved(uint32_t proof) { return (uint32_t)fg__atomic_load(&fg__vk_proved[proof % 64]) == proof; }
+
+/* What a trial gave: whether the kernels are good, and else why not. An error is one that is not theirs. */
+static fg_result fg__vk_judge(const fg__vk_device *d, fg_result r, uint32_t proof, bool good, const char *what, double error, char *why, size_t size) {
+    if (r == FG_OK && good) fg__atomic_store(&fg__vk_proved[proof % 64], (int)proof);
+    if (r == FG_OK) snprintf(why, size, "%s is off by %g", what, error);
+    else if (r != FG_ERROR_OUT_OF_MEMORY && r != FG_ERROR_CANCELLED && !d->lost) snprintf(why, size, "%.190s", fg_last_error());
+    else return r;
+    return FG_OK;
 }
 
 /* Whether the kernels of a rung, or of the floor (bit 0), compile, run and agree with the CPU; `why` says what does not. An error is one
    that is not theirs. Rungs multiply by floats and by blocks, bytes by blocks with one scale and with two and two lows for each 32. */
 static fg_result fg__vk_prove_one(fg__vk_device *d, uint32_t bit, bool *good, char *why, size_t size) {
-    uint32_t proof = fg__vk_proof(d, bit);
+    uint32_t proof = fg__vk_proof(d, bit, NULL);
     bool differs = false, floor = bit == 0 || bit == FG_VULKAN_PUSH;
     double error = 0, most = floor ? 1e-5 : bit == FG_VULKAN_DOT ? 5e-3 : 1e-3;
     const char *what = "a product";
     fg_result r;
-    *good = (uint32_t)fg__atomic_load(&fg__vk_proved[proof % 64]) == proof;
+    *good = fg__vk_is_proved(proof);
     if (*good) return FG_OK;
     r = fg__vk_try(d, bit == FG_VULKAN_DOT ? FG_TYPE_Q2_K : FG_TYPE_F16, FG__VK_TRIAL_K, &error, &differs);
     if (r == FG_OK && !floor) r = fg__vk_try(d, FG_TYPE_Q8_0, FG__VK_TRIAL_K, &error, &differs);
@@ -3804,14 +3894,10 @@ static fg_result fg__vk_prove_one(fg__vk_device *d, uint32_t bit, bool *good, ch
         what = "attention";
         error = 0;
         most = floor ? 1e-4 : 5e-3;
-        r = fg__vk_try_heads(d, floor ? 1 : 2, &error, &differs);
+        r = fg__vk_try_heads(d, NULL, floor ? 1 : 2, &error, &differs);
     }
     *good = r == FG_OK && error <= most;
-    if (*good) fg__atomic_store(&fg__vk_proved[proof % 64], (int)proof);
-    if (r == FG_OK) snprintf(why, size, "%s is off by %g", what, error);
-    else if (r != FG_ERROR_OUT_OF_MEMORY && r != FG_ERROR_CANCELLED && !d->lost) snprintf(why, size, "%.190s", fg_last_error());
-    else return r;
-    return FG_OK;
+    return fg__vk_judge(d, r, proof, *good, what, error, why, size);
 }
 
 static void fg__vk_not_used(fg__vk_device *d, const char *name, const char *why) {
@@ -3883,7 +3969,7 @@ static fg_result fg__vk_find_differences(fg__vk_device *d, bool *products, bool 
     size_t i;
     *products = *heads = false;
     for (i = 0; i < FG__COUNT(types) && r == FG_OK; i++) r = fg__vk_try(d, types[i], FG__VK_TRIAL_LONG, &error, products);
-    return r == FG_OK ? fg__vk_try_heads(d, d->rungs & FG_VULKAN_HALF ? 2 : 1, &error, heads) : r;
+    return r == FG_OK ? fg__vk_try_heads(d, NULL, d->rungs & FG_VULKAN_HALF ? 2 : 1, &error, heads) : r;
 }
 
 /* With options.invariant: gives up kernels, and in the end rungs, whose rows have other bits among others. */
@@ -3920,6 +4006,75 @@ static fg_result fg__vk_prove_all(fg__vk_device *d) {
     d->max_range = range;
     return r;
 }
+
+/* ---- Preparing: attention as the graph has it. ---- */
+
+/* Whether attention of a shape is good with some of the device's rungs. */
+static fg_result fg__vk_prove_shape(fg__vk_device *d, const fg__vk_shape *shape, uint32_t rungs, bool *good, char *why, size_t size) {
+    uint32_t proof = fg__vk_proof(d, rungs, shape), all = d->rungs;
+    size_t range = d->max_range;
+    bool differs = false;
+    double error = 0;
+    fg_result r;
+    *good = fg__vk_is_proved(proof);
+    if (*good) return FG_OK;
+    d->rungs = (all & FG_VULKAN_PUSH) | rungs;
+    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    d->proving = true;
+    r = fg__vk_try_heads(d, shape, 1, &error, &differs);
+    d->proving = false;
+    d->max_range = range;
+    d->rungs = all;
+    *good = r == FG_OK && error <= (rungs ? 5e-3 : 1e-4) && !(d->options.invariant && differs);
+    r = fg__vk_judge(d, r, proof, *good, "it", error, why, size);
+    if (d->options.invariant && differs) snprintf(why, size, "a row's bits depend on the others");
+    return r;
+}
+
+/* The first that is good of: all of `rungs`, without matrices, without halves, the floor. */
+static fg_result fg__vk_choose_shape(fg__vk_device *d, const fg__vk_shape *shape, uint32_t rungs, uint32_t *chosen) {
+    static const uint32_t without[] = {0, FG_VULKAN_MATRIX, FG_VULKAN_HALF, FG_VULKAN_HALF | FG_VULKAN_MATRIX};
+    char what[160], why[200];
+    size_t i;
+    snprintf(what, sizeof(what), "attention of heads of %d, %d to a KV head, a window of %d, a soft cap of %g, %s cache", (int)shape->head_dim,
+             (int)(shape->n_head / shape->n_kv_head), (int)shape->window, (double)shape->softcap, fg_type_name((fg_type)shape->kv_type));
+    for (i = 0; i < FG__COUNT(without); i++) {
+        bool good = false;
+        fg_result r;
+        if (without[i] & ~rungs) continue;
+        *chosen = rungs & ~without[i];
+        if (i && *chosen == 0) fg__log(&d->env, FG_LOG_WARNING, "%s: %s is done in floats: with halves %s", d->properties.name, what, why);
+        else if (i) fg__log(&d->env, FG_LOG_WARNING, "%s: %s does without %s: %s", d->properties.name, what,
+                            without[i] == FG_VULKAN_MATRIX ? "cooperative matrices" : "half floats", why);
+        if ((r = fg__vk_prove_shape(d, shape, *chosen, &good, why, sizeof(why))) != FG_OK || good) return r;
+    }
+    return fg__fail(FG_ERROR_UNSUPPORTED, "%s computes wrong: %s: %s", d->properties.name, what, why);
+}
+
+/* Tries each shape of a graph's attention that the device has not tried. Whole graphs of ops on other devices have none here. */
+static fg_result fg__vk_prove_graph(const fg__vk_plan *plan) {
+    fg__vk_device *d = plan->device;
+    uint32_t usable = d->rungs & (FG_VULKAN_HALF | (d->options.invariant ? 0u : (uint32_t)FG_VULKAN_MATRIX)), rungs;
+    int i;
+    for (i = 0; i < plan->graph->n_ops && !d->proving; i++) {
+        const fg_op *op = &plan->graph->ops[i];
+        void *array = d->tried;
+        fg__vk_shape shape;
+        fg_result r;
+        if (op->type != FG_OP_ATTENTION) continue;
+        shape = fg__vk_shape_of(plan->graph, op);
+        if (fg__vk_find_tried(d, &shape)) continue;
+        if (!fg__reserve(&d->env, &array, &d->tried_capacity, d->n_tried + 1, sizeof(fg__vk_tried))) return FG_ERROR_OUT_OF_MEMORY;
+        d->tried = (fg__vk_tried *)array;
+        rungs = shape.kv_type == FG_TYPE_F16 || shape.kv_type == FG_TYPE_Q8_0 ? usable : 0;
+        if ((r = fg__vk_choose_shape(d, &shape, rungs, &rungs)) != FG_OK) return r;
+        d->tried[d->n_tried].shape = shape;
+        d->tried[d->n_tried++].rungs = rungs;
+    }
+    return FG_OK;
+}
+
+/* ---- The device. ---- */
 
 static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     fg_result r;
