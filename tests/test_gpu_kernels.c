@@ -1307,6 +1307,11 @@ static void test_gpu_attention_wide(void) {
         {FG_GPU_F16, 66, 1, 36, 8, 0, 0.0f, 2, {1, 3}, {40, 12}}, /* more heads than a workgroup has rows */
         {FG_GPU_Q8_0, 2, 1, 36, 16, 20, 0.0f, 2, {40, 1}, {50, 19}},
         {FG_GPU_F16, 2, 1, 36, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
+        {FG_GPU_F16, 4, 2, 256, 16, 0, 0.0f, 3, {1, 5, 20}, {33, 5, 47}},
+        {FG_GPU_BF16, 4, 1, 256, 32, 40, 50.0f, 1, {9}, {530}},
+        {FG_GPU_Q8_0, 34, 1, 256, 8, 0, 0.0f, 2, {1, 3}, {40, 12}},
+        {FG_GPU_Q8_0, 2, 2, 144, 16, 24, 0.0f, 2, {40, 1}, {50, 19}},
+        {FG_GPU_F16, 2, 1, 132, 64, 100, 0.0f, 2, {24, 1}, {520, 610}},
     };
     size_t i;
     for (hg.width = 32; hg.width <= 64; hg.width += 32)
@@ -1333,56 +1338,100 @@ static void test_gpu_attention_warpgroups(void) {
     hg_close();
 }
 
-/* Whatever step of that kernel is left out (a barrier, a wait, a fence and so on), it is found; so are tiles in another order. */
-static void test_gpu_attention_left_out(void) {
-    static const gk_attn c = {FG_GPU_F16, 2, 1, 64, 64, 0, 0.0f, 1, {40}, {500}};
-    static const int least[HG_STEPS] = {0, 5, 5, 5, 5, 8, 8}; /* of four tiles */
-    uint64_t state = 99, right, wrong;
-    gk_cache *g = gk_cache_new(&c, &state);
-    fg_gpu_rope_kv_args rope;
-    fg_gpu_attention_args a;
+/* The first item of attention of the last positions of the only sequence, and a kernel's number of steps. */
+static void gk_first_item(gk_cache *g, int way, fg_gpu_attention_args *a, int *steps) {
+    const gk_attn *c = &g->c;
+    int kernel = gk_attention_kernel(c, way), width = c->n_head * c->head_dim;
+    int32_t cu_q[2] = {0, 0}, kv_len = c->kv_len[0];
     fg_gpu_attn_item items[4];
     fg_gpu_attn_merge merges[4];
     fg_gpu_attn_counts n = {0, 0, 0};
-    int32_t cu_q[2] = {0, 40}, kv_len = 500;
-    int kernel = fg_gpu_wide_wg_kernel(c.type, c.head_dim), steps[HG_STEPS], what, at, differ = 0, round;
+    fg_gpu_shape shape;
+    cu_q[1] = c->queries[0];
+    fg_gpu_attn_add(1, cu_q, &kv_len, c->n_head / c->n_kv_head, 0, fg_gpu_wide_rows(kernel), fg_gpu_wide_split(kernel), 1, 1 << 30, &n, items, merges);
+    memset(a, 0, sizeof(*a));
+    a->kv = g->kv;
+    a->q = g->src + (uint64_t)(kv_len - cu_q[1]) * 4 * (uint64_t)g->columns;
+    a->dst = gk_put(NULL, (size_t)cu_q[1] * (size_t)width * sizeof(float));
+    a->table = g->table;
+    a->items = gk_put(items, sizeof(items));
+    a->count = gk_int(n.items);
+    a->q_stride = g->columns;
+    a->dst_stride = width;
+    a->table_stride = g->table_stride;
+    a->max_items = n.items;
+    a->scale = 0.125f;
+    shape = fg_gpu_shape_of(kernel, a);
+    CHECKF(hg_launch(fg_gpu_entries[kernel], a, 1, 1, shape.block, shape.shared_bytes), "%s", hg_error());
+    memcpy(steps, hg.threads[0].steps, sizeof(hg.threads[0].steps));
+}
+
+/* Leaves out one step after the other, from the first that matters on, over two schedules each. */
+static void gk_leave_out(int kernel, const fg_gpu_attention_args *a, int what, int first, int steps) {
+    fg_gpu_shape shape = fg_gpu_shape_of(kernel, a);
+    int at, round;
+    for (at = first; at < steps; at++)
+        for (round = 0; round < 2; round++) {
+            hg.left_out = what;
+            hg.left_at = at;
+            CHECKF(!hg_launch(fg_gpu_entries[kernel], a, 1, 1, shape.block, shape.shared_bytes), "kernel %d, step %d, number %d: not found", kernel, what, at);
+        }
+    hg.left_out = HG_NO_STEP;
+}
+
+/* Whatever barrier in fragments is left out, it is found. But the first, before which there was no tile that could be read, and where
+   a warp has one strip and no other has it the last but one, after which it changes factors that are its own. */
+static void test_gpu_attention_wide_left_out(void) {
+    static const gk_attn cases[] = {
+        {FG_GPU_F16, 2, 1, 64, 16, 0, 0.0f, 1, {32}, {60}},
+        {FG_GPU_F16, 2, 1, 256, 16, 0, 0.0f, 1, {16}, {60}},
+    };
+    int steps[HG_STEPS], i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < 2; i++) {
+            int kernel = gk_attention_kernel(&cases[i], GK_WIDE);
+            uint64_t state = 99;
+            gk_cache *g = gk_cache_new(&cases[i], &state);
+            fg_gpu_rope_kv_args rope;
+            fg_gpu_attention_args a;
+            memset(&rope, 0, sizeof(rope));
+            gk_cache_write(g, &rope);
+            gk_first_item(g, GK_WIDE, &a, steps);
+            CHECKF(steps[HG_BARRIER] == 2 * 4 + 2, "%d barriers", steps[HG_BARRIER]);
+            gk_leave_out(kernel, &a, HG_BARRIER, 1, steps[HG_BARRIER] - 2);
+            if ((hg.width == 32) != (cases[i].head_dim == 64)) gk_leave_out(kernel, &a, HG_BARRIER, steps[HG_BARRIER] - 2, steps[HG_BARRIER] - 1);
+            gk_leave_out(kernel, &a, HG_BARRIER, steps[HG_BARRIER] - 1, steps[HG_BARRIER]);
+            gk_cache_free(g);
+        }
+    hg_close();
+}
+
+/* Whatever step of the kernel of warpgroups is left out (a barrier, a wait, a fence and so on), it is found; so are tiles in another
+   order. */
+static void test_gpu_attention_left_out(void) {
+    static const gk_attn c = {FG_GPU_F16, 2, 1, 64, 64, 0, 0.0f, 1, {40}, {500}};
+    static const int least[HG_STEPS] = {0, 5, 5, 5, 5, 8, 8}; /* of four tiles */
+    uint64_t state = 99, right;
+    gk_cache *g = gk_cache_new(&c, &state);
+    fg_gpu_rope_kv_args rope;
+    fg_gpu_attention_args a;
+    int kernel = gk_attention_kernel(&c, GK_WARPGROUPS), steps[HG_STEPS], what, at, differ = 0;
     fg_gpu_shape shape;
     memset(&rope, 0, sizeof(rope));
-    memset(&a, 0, sizeof(a));
     hg.width = 32;
     gk_cache_write(g, &rope);
     right = gk_attend(g, c.queries, GK_WARPGROUPS);
-    memcpy(steps, hg.threads[0].steps, sizeof(steps));
-    fg_gpu_attn_add(1, cu_q, &kv_len, 2, 0, FG_GPU_WG_ROWS, FG_GPU_WG_SPLIT, 1, 1 << 30, &n, items, merges);
-    a.kv = g->kv;
-    a.q = g->src + 460 * 4 * (uint64_t)g->columns;
-    a.dst = wrong = gk_put(NULL, 40 * 128 * sizeof(float));
-    a.table = g->table;
-    a.items = gk_put(items, sizeof(items));
-    a.count = gk_int(n.items);
-    a.q_stride = g->columns;
-    a.dst_stride = 128;
-    a.table_stride = g->table_stride;
-    a.max_items = n.items;
-    a.scale = 0.125f;
-    shape = fg_gpu_shape_of(kernel, &a);
-    CHECKF(hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, shape.shared_bytes), "%s", hg_error());
-    CHECK(memcmp(gk_floats(wrong), gk_floats(right), 40 * 128 * sizeof(float)) == 0);
-    memcpy(steps, hg.threads[0].steps, sizeof(steps));
+    gk_first_item(g, GK_WARPGROUPS, &a, steps);
+    CHECK(memcmp(gk_floats(a.dst), gk_floats(right), 40 * 128 * sizeof(float)) == 0);
     for (what = 1; what < HG_STEPS; what++) {
         CHECKF(steps[what] == least[what], "step %d: %d, not %d", what, steps[what], least[what]);
-        for (at = 0; at < steps[what]; at++)
-            for (round = 0; round < 2; round++) {
-                hg.left_out = what;
-                hg.left_at = at;
-                CHECKF(!hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, shape.shared_bytes), "step %d, number %d: not found", what, at);
-            }
+        gk_leave_out(kernel, &a, what, 0, steps[what]);
     }
-    hg.left_out = HG_NO_STEP;
+    shape = fg_gpu_shape_of(kernel, &a);
     hg.wrong_products = true;
     CHECKF(hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, shape.shared_bytes), "%s", hg_error());
     hg.wrong_products = false;
-    for (at = 0; at < 40 * 128; at++) differ += !(fabsf(gk_floats(wrong)[at] - gk_floats(right)[at]) < 1e-3f);
+    for (at = 0; at < 40 * 128; at++) differ += !(fabsf(gk_floats(a.dst)[at] - gk_floats(right)[at]) < 1e-3f);
     CHECKF(differ > 4000, "%d numbers differ on a device that orders otherwise", differ);
     gk_cache_free(g);
     hg_close();
@@ -1409,5 +1458,6 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_attention);
     RUN(test_gpu_attention_wide);
     RUN(test_gpu_attention_warpgroups);
+    RUN(test_gpu_attention_wide_left_out);
     RUN(test_gpu_attention_left_out);
 }

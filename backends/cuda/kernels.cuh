@@ -988,33 +988,36 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     return v;
 }
 
-/* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to 64 queries, a warp strips of 16
-   of them; positions come 32 at a time. Scores and weights of positions go through shared memory, where two threads have a
-   query's softmax. Rows of halves have 8 of padding, against conflicts. */
+/* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to `rows` queries, 64, or 32 of heads
+   over 128, so that the sums take as many registers and shared memory stays under 48 KiB: strips of 16. A warp has a strip or two, or
+   shares one: then each of these has a part of the positions, and of the dimensions of the values. Positions come 32 at a time. Scores
+   and weights of positions go through shared memory, where two threads or four have a query's softmax. Rows of halves have 8 of
+   padding, against conflicts. */
 enum { FG_WIDE_T = FG_ATTN_TILE + 8, FG_WIDE_S = FG_ATTN_TILE + 1 };
 
 FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *tile, float *scores, uint16_t *parts, float *factors, int type,
-                     int dim) {
-    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WIDE_ROWS - 1) / FG_GPU_WIDE_ROWS;
-    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WIDE_ROWS, n = a->kv.head_dim, me = fgk_thread();
-    int heads = all_heads - head0 < FG_GPU_WIDE_ROWS ? all_heads - head0 : FG_GPU_WIDE_ROWS, m, low, base, i, j, s, c, kk;
-    int my_row = me / 2, my_half = me % 2 * 16, position, warps = FG_GPU_THREADS / FG_WARP, q_row = dim + 8;
+                     int dim, int rows) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + rows - 1) / rows;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * rows, n = a->kv.head_dim, me = fgk_thread();
+    int heads = all_heads - head0 < rows ? all_heads - head0 : rows, m, low, base, i, j, s, c, kk;
+    int warps = FG_GPU_THREADS / FG_WARP, strips = rows / 16, shares = warps > strips ? warps / strips : 1, own = warps > strips ? 1 : strips / warps;
+    int strip0 = me / FG_WARP % strips * 16, share = me / FG_WARP / strips, across = dim / 16 / shares, q_row = dim + 8;
+    int threads = FG_GPU_THREADS / rows, mine = FG_ATTN_TILE / threads, my_row = me / threads, my_first = me % threads * mine, position;
     fg_gpu_attn_item item;
-    fgk_sums acc[2][8];
+    fgk_sums acc[16]; /* [own][across] */
     float most = FG_NEG_INF, sum = 0.0f;
     if (fgk_block_x() >= fgk_count(a->count)) return;
     item = fgk_attn_item(a);
     m = item.n_tokens * heads;
     position = my_row < m ? item.position + my_row / heads : -1; /* rows that there are not see nothing */
-    for (i = me; i < FG_GPU_WIDE_ROWS * dim / 2; i += FG_GPU_THREADS) {
+    for (i = me; i < rows * dim / 2; i += FG_GPU_THREADS) {
         int row = i / (dim / 2), d = i % (dim / 2) * 2, column = (kv_head * all_heads + head0 + row % heads) * n + d;
         const float *src = (const float *)a->q + (int64_t)(item.token + row / heads) * a->q_stride + column;
         float x = row < m && d < n ? fgk_load(src) * a->scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * a->scale : 0.0f;
         fgk_put_u32((uint32_t *)(q + row * q_row + d), fgk_two_halves(x, y));
     }
-    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
-        FG_UNROLL for (c = 0; c < dim / 16; c++)
-            FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] = 0.0f;
+    FG_UNROLL for (c = 0; c < own * across; c++)
+        FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[c].x[i] = 0.0f;
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
     low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
     FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
@@ -1025,27 +1028,29 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             fgk_put_u4(tile + p * q_row + d, fgk_kv_halves(a, &item, a->kv.k, kv_head, base + p, d, type));
         }
         fgk_barrier();
-        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
-            int strip = (me / FG_WARP + s * warps) * 16;
+        FG_UNROLL for (s = 0; s < own; s++) {
+            int strip = strip0 + s * warps * 16;
             fgk_sums sums[2];
-            FG_UNROLL for (c = 0; c < 2; c++)
+            FG_UNROLL for (c = 0; c < 2 / shares; c++) {
                 FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[c].x[i] = 0.0f;
+            }
             FG_UNROLL_MMA for (kk = 0; kk < dim; kk += 16) {
-                fgk_frag rows, cols;
-                fgk_frag_load(&rows, q + strip * q_row + kk, q_row);
-                FG_UNROLL for (c = 0; c < 2; c++) {
-                    fgk_frag_load(&cols, tile + c * 16 * q_row + kk, q_row);
-                    fgk_mma(&sums[c], &rows, &cols);
+                fgk_frag left, right;
+                fgk_frag_load(&left, q + strip * q_row + kk, q_row);
+                FG_UNROLL for (c = 0; c < 2 / shares; c++) {
+                    fgk_frag_load(&right, tile + (share + c) * 16 * q_row + kk, q_row);
+                    fgk_mma(&sums[c], &left, &right);
                 }
             }
-            FG_UNROLL for (c = 0; c < 2; c++)
+            FG_UNROLL for (c = 0; c < 2 / shares; c++) {
                 FG_UNROLL for (i = 0; i < FG_SUMS; i++)
-                    fgk_put(scores + (strip + fgk_sum_row(i)) * FG_WIDE_S + c * 16 + fgk_sum_col(i), sums[c].x[i]);
+                    fgk_put(scores + (strip + fgk_sum_row(i)) * FG_WIDE_S + (share + c) * 16 + fgk_sum_col(i), sums[c].x[i]);
+            }
         }
         fgk_barrier();
-        FG_UNROLL for (j = 0; j < 16; j++) {
-            int p = base + my_half + j;
-            x[j] = fgk_get(scores + my_row * FG_WIDE_S + my_half + j);
+        FG_UNROLL for (j = 0; j < mine; j++) {
+            int p = base + my_first + j;
+            x[j] = fgk_get(scores + my_row * FG_WIDE_S + my_first + j);
             if (a->softcap > 0.0f) {
                 float y = x[j] / a->softcap;
                 y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
@@ -1054,17 +1059,19 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             if (p > position || p >= item.end || (a->window > 0 && p <= position - a->window)) x[j] = FG_NEG_INF;
             highest = fgk_max(highest, x[j]);
         }
-        highest = fgk_max(most, fgk_max(highest, fgk_shuffle_xor(highest, 1)));
+        FG_UNROLL for (j = 1; j < threads; j *= 2) highest = fgk_max(highest, fgk_shuffle_xor(highest, j));
+        highest = fgk_max(most, highest);
         before = most == FG_NEG_INF ? 0.0f : fgk_exp(most - highest);
-        FG_UNROLL for (j = 0; j < 16; j++) {
+        FG_UNROLL for (j = 0; j < mine; j++) {
             x[j] = x[j] == FG_NEG_INF ? 0.0f : fgk_exp(x[j] - highest);
             part += x[j];
         }
-        sum = sum * before + (part + fgk_shuffle_xor(part, 1));
+        FG_UNROLL for (j = 1; j < threads; j *= 2) part += fgk_shuffle_xor(part, j);
+        sum = sum * before + part;
         most = highest;
-        FG_UNROLL for (j = 0; j < 16; j += 2)
-            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_half + j), fgk_two_halves(x[j], x[j + 1]));
-        if (my_half == 0) fgk_put(factors + my_row, before);
+        FG_UNROLL for (j = 0; j < mine; j += 2)
+            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_first + j), fgk_two_halves(x[j], x[j + 1]));
+        if (my_first == 0) fgk_put(factors + my_row, before);
         FG_UNROLL for (i = me; i < FG_ATTN_TILE / 2 * dim / 8; i += FG_GPU_THREADS) { /* V: [dimension][position], two positions a word */
             int pair = i % (FG_ATTN_TILE / 2), d = i / (FG_ATTN_TILE / 2) * 8;
             fgk_u4 u = fgk_kv_halves(a, &item, a->kv.v, kv_head, base + 2 * pair, d, type);
@@ -1076,22 +1083,23 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             }
         }
         fgk_barrier();
-        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
-            int strip = (me / FG_WARP + s * warps) * 16;
-            fgk_frag rows[2], cols;
-            fgk_frag_load(&rows[0], parts + strip * FG_WIDE_T, FG_WIDE_T);
-            fgk_frag_load(&rows[1], parts + strip * FG_WIDE_T + 16, FG_WIDE_T);
-            FG_UNROLL for (c = 0; c < dim / 16; c++) {
-                FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] *= fgk_get(factors + strip + fgk_sum_row(i));
+        FG_UNROLL for (s = 0; s < own; s++) {
+            int strip = strip0 + s * warps * 16;
+            fgk_frag left[2], right;
+            fgk_frag_load(&left[0], parts + strip * FG_WIDE_T, FG_WIDE_T);
+            fgk_frag_load(&left[1], parts + strip * FG_WIDE_T + 16, FG_WIDE_T);
+            FG_UNROLL for (c = 0; c < across; c++) {
+                fgk_sums *sums = &acc[s * across + c];
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums->x[i] *= fgk_get(factors + strip + fgk_sum_row(i));
                 FG_UNROLL for (kk = 0; kk < 2; kk++) {
-                    fgk_frag_load(&cols, tile + c * 16 * FG_WIDE_T + kk * 16, FG_WIDE_T);
-                    fgk_mma(&acc[s][c], &rows[kk], &cols);
+                    fgk_frag_load(&right, tile + (share * across + c) * 16 * FG_WIDE_T + kk * 16, FG_WIDE_T);
+                    fgk_mma(sums, &left[kk], &right);
                 }
             }
         }
     }
     fgk_barrier();
-    if (my_half == 0) {
+    if (my_first == 0) {
         int at = item.partial + my_row / heads * all_heads + head0 + my_row % heads;
         float *out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2);
         fgk_put(factors + my_row, item.partial < 0 ? 1.0f / sum : 1.0f);
@@ -1101,15 +1109,17 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
         }
     }
     fgk_barrier();
-    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+    FG_UNROLL for (s = 0; s < own; s++)
         FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
-            int row = (me / FG_WARP + s * warps) * 16 + fgk_sum_row(i), head = head0 + row % heads;
+            int row = strip0 + s * warps * 16 + fgk_sum_row(i), head = head0 + row % heads;
             int at = item.partial + row / heads * all_heads + head;
             float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
                                           : (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
             if (row >= m) continue;
-            FG_UNROLL for (c = 0; c < dim / 16; c++)
-                if (c * 16 + fgk_sum_col(i) < n) fgk_store(out + c * 16 + fgk_sum_col(i), acc[s][c].x[i] * fgk_get(factors + row));
+            FG_UNROLL for (c = 0; c < across; c++) {
+                int d = (share * across + c) * 16 + fgk_sum_col(i);
+                if (d < n) fgk_store(out + d, acc[s * across + c].x[i] * fgk_get(factors + row));
+            }
         }
 }
 
@@ -1631,11 +1641,11 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
               FG_SHARED(float, tile, FG_ATTN_TILE *(piece + 4)); FG_SHARED(float, parts, FG_GPU_ATTN_ROWS *FG_ATTN_TILE);        \
               fgk_attention(&args, q, tile, parts, FG_GPU_##T, dim, piece))
 
-#define FG_WIDE_KERNEL(T, dim)                                                                                                         \
-    FG_KERNEL(wide##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(uint16_t, q, FG_GPU_WIDE_ROWS *(dim + 8));                          \
-              FG_SHARED(uint16_t, tile, dim *FG_WIDE_T); FG_SHARED(float, scores, FG_GPU_WIDE_ROWS *FG_WIDE_S);                         \
-              FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
-              fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
+#define FG_WIDE_KERNEL(T, dim, rows)                                                                                                    \
+    FG_KERNEL(wide##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(uint16_t, q, rows *(dim + 8));                                      \
+              FG_SHARED(uint16_t, tile, dim *FG_WIDE_T); FG_SHARED(float, scores, rows *FG_WIDE_S);                                     \
+              FG_SHARED(uint16_t, parts, rows *FG_WIDE_T); FG_SHARED(float, factors, rows);                                             \
+              fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim, rows))
 
 /* Of Hopper alone: other targets have no kernels of these names, and gemm128 and wide do their work. */
 #if defined(FG_WARPGROUPS)
@@ -1678,7 +1688,10 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_ATTENTION_KERNEL(T, 128, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 256, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 512, 64)
-#define FG_WIDE_KERNELS_OF_KV(T) FG_WIDE_KERNEL(T, 64) FG_WIDE_KERNEL(T, 128)
+#define FG_WIDE_KERNELS_OF_KV(T)             \
+    FG_WIDE_KERNEL(T, 64, FG_GPU_WIDE_ROWS)  \
+    FG_WIDE_KERNEL(T, 128, FG_GPU_WIDE_ROWS) \
+    FG_WIDE_KERNEL(T, 256, FG_GPU_WIDE256_ROWS)
 #define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */

@@ -72,6 +72,7 @@ enum {
 enum {
     FG_GPU_ATTN_ROWS = 16,      /* queries that one workgroup of attention has: heads of a KV head, of one or several tokens */
     FG_GPU_WIDE_ROWS = 64,      /* and of wide, which multiplies in matrix fragments of half floats */
+    FG_GPU_WIDE256_ROWS = 32,   /* of wide256 */
     FG_GPU_WG_ROWS = 128,       /* and of widewg, which multiplies by warpgroups */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
     FG_GPU_WG_SPLIT = 1024,     /* of widewg */
@@ -239,7 +240,8 @@ typedef struct fg_gpu_copy_args {
 
 #define FG_GPU_WIDE_KERNELS(X, T) \
     X(wide64_##T, attention)         \
-    X(wide128_##T, attention)
+    X(wide128_##T, attention)        \
+    X(wide256_##T, attention)
 
 /* Of Hopper's, as gemmwg. */
 #define FG_GPU_WIDE_WG_KERNELS(X, T) \
@@ -308,7 +310,7 @@ typedef enum fg_gpu_kernel {
 /* Kernels of a weight, in the order of FG_GPU_WEIGHT_KERNELS. */
 enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_GEMM128,
        FG_GPU_GEMMWG, FG_GPU_PER_WEIGHT };
-enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_PER_KV };
+enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_WIDE256, FG_GPU_PER_KV };
 
 /* The place of a type in FG_GPU_TYPES; -1: none of them. */
 FG_GPU_FN int fg_gpu_type_index(int type) {
@@ -354,8 +356,8 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
    of the two differ: where they must not depend on the batch, use one of them alone. */
 FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
     int base = fg_gpu_kv_kernel(kv_type, 0);
-    if (base < 0 || head_dim > 128 || kv_type == FG_GPU_F32) return -1; /* a cache of floats is for exact sums */
-    return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
+    if (base < 0 || head_dim > 256 || kv_type == FG_GPU_F32) return -1; /* a cache of floats is for exact sums, halves have 11 bits */
+    return base + (head_dim <= 64 ? FG_GPU_WIDE64 : head_dim <= 128 ? FG_GPU_WIDE128 : FG_GPU_WIDE256);
 }
 
 /* widewg of a KV type, which does the work of wide on Hopper, in an order of its own; -1: there is none. */
@@ -365,7 +367,10 @@ FG_GPU_FN int fg_gpu_wide_wg_kernel(int kv_type, int head_dim) {
 }
 
 /* Queries that a workgroup of a kernel for many has, and the positions at whose multiples its items are cut. */
-FG_GPU_FN int32_t fg_gpu_wide_rows(int kernel) { return kernel >= FG_GPU_KERNEL_widewg64_F16 ? FG_GPU_WG_ROWS : FG_GPU_WIDE_ROWS; }
+FG_GPU_FN int32_t fg_gpu_wide_rows(int kernel) {
+    if (kernel >= FG_GPU_KERNEL_widewg64_F16) return FG_GPU_WG_ROWS;
+    return (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV == FG_GPU_WIDE256 ? FG_GPU_WIDE256_ROWS : FG_GPU_WIDE_ROWS;
+}
 FG_GPU_FN int32_t fg_gpu_wide_split(int kernel) { return kernel >= FG_GPU_KERNEL_widewg64_F16 ? FG_GPU_WG_SPLIT : FG_GPU_SPLIT; }
 
 /* ---- Launches. ---- */
@@ -449,7 +454,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
         if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
-            heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
+            heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, fg_gpu_wide_rows(kernel));
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_norm)
