@@ -1126,9 +1126,9 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
 #if defined(FG_WARPGROUPS)
 
 /* Attention of many queries by products of warpgroups (Hopper). A workgroup of two has 128 queries, a warpgroup 64 of them; positions
-   come 128 at a time. Scores stay in registers, where a thread has 32 of each of two queries, their weights become the left operand
-   of the second product there, and K and V lie in shared memory as they do in the cache. While the values of one tile are added up, the
-   scores of the next are made, and its softmax; K of the one after that and V of this next one are on their way.
+   come 128 at a time, 64 with heads over 128. Scores stay in registers, where a thread has its part of two queries', their weights become
+   the left operand of the second product there, and K and V lie in shared memory as halves. While the values of one tile are added up,
+   the scores of the next are made, and its softmax; K of the one after that and V of this next one are on their way.
 
    What it costs (no card was at hand: arithmetic, not measured), heads of 128, at the 990 TFLOP/s of half floats and 1.75 GHz that an
    H100 is sold with, thus 4096 operations in a cycle of each of 132 processors: a tile is 2 * 2 * 128 * 128 * 128 = 8.4 million
@@ -1136,16 +1136,21 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
    four warps a cycle, which products of the other warpgroup or of the same one hide. It reads 64 KiB, 128 operations a byte: 4.2 TB/s of
    the L2 cache at 60% of the roof. A piece of 1024 positions (8 tiles, 16400 cycles) begins with 64 KiB of queries and the first K
    (about 1500 cycles) and ends with 64 KiB of sums. mma.sync, as in fgk_wide, reaches 60 to 65% of the same roof by itself, and has its
-   scores go through shared memory between barriers. */
+   scores go through shared memory between barriers. Heads of 256: as many operations in a tile of 64, half as many powers of two, the same
+   bytes. A cache of bytes goes through registers on its way, some 10 instructions for 8 of its numbers. */
 
-/* K or V of 128 positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. */
+/* K or V of n positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. */
 FG_DEV void fgk_wg_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int base, uint16_t *tile, int type,
-                       int dim) {
+                       int dim, int n) {
     int across = dim / 8, shift = fgk_log2(a->kv.block_tokens), i;
-    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_WG_TILE * across; i += FG_GPU_GEMV_THREADS) {
+    FG_UNROLL for (i = fgk_thread(); i < n * across; i += FG_GPU_GEMV_THREADS) {
         int row = i / across, c = i % across, p = base + row, block = -1;
-        uint16_t *to = tile + c / 8 * (FG_GPU_WG_TILE * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8;
+        uint16_t *to = tile + c / 8 * (n * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8;
         fgk_u4 zeros = {0, 0, 0, 0};
+        if (type == FG_GPU_Q8_0) {
+            fgk_put_u4(to, fgk_kv_halves(a, item, cache, head, p, 8 * c, type));
+            continue;
+        }
         if (p < item->end && 8 * c < a->kv.head_dim)
             block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> shift));
         if (block < 0) fgk_put_u4(to, zeros);
@@ -1173,29 +1178,29 @@ typedef struct fgk_wg_rows {
     float most[2], sum[2], factor[2];
 } fgk_wg_rows;
 
-/* Scores of the 128 positions from `base` on to weights. */
-FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_wg_rows *rows, float *x) {
-    int all = base + FG_GPU_WG_TILE - 1 <= item->position &&
+/* Scores of the n positions from `base` on to weights. */
+FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_wg_rows *rows, float *x, int n) {
+    int all = base + n - 1 <= item->position &&
               (a->window <= 0 || base > item->position + item->n_tokens - 1 - a->window), i, r;
     if (a->softcap > 0.0f)
-        FG_UNROLL for (i = 0; i < 64; i++) {
+        FG_UNROLL for (i = 0; i < n / 2; i++) {
             float y = x[i] / a->softcap;
             y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
             x[i] = a->softcap * 1.44269504f * (1.0f - 2.0f / (1.0f + fgk_exp2(2.88539008f * y))); /* tanh */
         }
     if (!all)
-        FG_UNROLL for (i = 0; i < 64; i++) {
+        FG_UNROLL for (i = 0; i < n / 2; i++) {
             int p = base + fgk_wg_col(i), position = rows->position[i / 2 % 2];
             if (p > position || p >= item->end || (a->window > 0 && p <= position - a->window)) x[i] = FG_NEG_INF;
         }
     FG_UNROLL for (r = 0; r < 2; r++) {
         float highest = rows->most[r], from, part = 0.0f;
-        FG_UNROLL for (i = 0; i < 64; i++)
+        FG_UNROLL for (i = 0; i < n / 2; i++)
             if (i / 2 % 2 == r) highest = fgk_max(highest, x[i]);
         highest = fgk_max(highest, fgk_shuffle_xor(highest, 1));
         highest = fgk_max(highest, fgk_shuffle_xor(highest, 2));
         from = highest == FG_NEG_INF ? 0.0f : highest;
-        FG_UNROLL for (i = 0; i < 64; i++)
+        FG_UNROLL for (i = 0; i < n / 2; i++)
             if (i / 2 % 2 == r) {
                 x[i] = fgk_exp2(x[i] - from);
                 part += x[i];
@@ -1209,90 +1214,92 @@ FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_ite
 }
 
 /* Begins the products of 64 queries with a tile of K. */
-FG_DEV void fgk_wg_begin_scores(float *x, const uint16_t *q, const uint16_t *k, int type, int dim) {
+FG_DEV void fgk_wg_begin_scores(float *x, const uint16_t *q, const uint16_t *k, int type, int dim, int n) {
     int kk;
     FG_UNROLL for (kk = 0; kk < dim; kk += 16)
-        fgk_wg_scores(type, x, fg_gpu_wg_operand(fgk_shared_address(q + kk / 64 * (FG_GPU_WG_ROWS * 64) + kk % 64)),
-                      fg_gpu_wg_operand(fgk_shared_address(k + kk / 64 * (FG_GPU_WG_TILE * 64) + kk % 64)), kk > 0);
+        fgk_wg_scores(type, n, x, fg_gpu_wg_operand(fgk_shared_address(q + kk / 64 * (FG_GPU_WG_ROWS * 64) + kk % 64)),
+                      fg_gpu_wg_operand(fgk_shared_address(k + kk / 64 * (n * 64) + kk % 64)), kk > 0);
     fgk_wg_commit();
 }
 
 /* And of their weights with a tile of V. */
-FG_DEV void fgk_wg_begin_values(float *x, const uint32_t *weights, const uint16_t *v, int type, int dim) {
+FG_DEV void fgk_wg_begin_values(float *x, const uint32_t *weights, const uint16_t *v, int type, int dim, int n) {
     int kk;
-    FG_UNROLL for (kk = 0; kk < FG_GPU_WG_TILE; kk += 16)
-        fgk_wg_weighted(type, dim, x, weights + kk / 4, fg_gpu_wg_columns(fgk_shared_address(v + kk * 64), FG_GPU_WG_TILE * 128));
+    FG_UNROLL for (kk = 0; kk < n; kk += 16)
+        fgk_wg_weighted(type, dim, x, weights + kk / 4, fg_gpu_wg_columns(fgk_shared_address(v + kk * 64), (uint32_t)n * 128));
     fgk_wg_commit();
 }
 
-/* dim: 64 or 128, of which `room` has FG_GPU_WG_ROW_BYTES each. */
+/* dim: 64, 128 or 256, of which `room` has fg_gpu_wg_row_bytes each. A cache of bytes becomes halves on its way to shared memory. */
 FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room, int type, int dim) {
     int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WG_ROWS - 1) / FG_GPU_WG_ROWS, n = a->kv.head_dim;
-    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WG_ROWS, half = fgk_thread() / 128, tile = FG_GPU_WG_TILE * dim;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WG_ROWS, half = fgk_thread() / 128, positions = fg_gpu_wg_positions(dim);
     int heads = all_heads - head0 < FG_GPU_WG_ROWS ? all_heads - head0 : FG_GPU_WG_ROWS, m, low, tiles, i, j, r;
+    int tile = positions * dim, kind = type == FG_GPU_BF16 ? FG_GPU_BF16 : FG_GPU_F16; /* halves of a tile; what is multiplied */
     uint16_t *q = room, *mine = q + half * 64 * 64, *k = room + FG_GPU_WG_ROWS * dim, *v = k + 2 * tile;
     fg_gpu_attn_item item;
     fgk_wg_rows rows;
-    fgk_wg_sums s, o;
-    uint32_t weights[FG_GPU_WG_TILE / 4];
+    float s[64], o[128]; /* positions / 2, dim / 2 */
+    uint32_t weights[32];
     if (fgk_block_x() >= fgk_count(a->count)) return;
     item = fgk_attn_item(a);
     m = item.n_tokens * heads;
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
-    low = low > item.start ? low / FG_GPU_WG_TILE * FG_GPU_WG_TILE : item.start;
-    tiles = (item.end - low + FG_GPU_WG_TILE - 1) / FG_GPU_WG_TILE;
-    fgk_wg_tile(a, &item, a->kv.k, kv_head, low, k, type, dim);
-    fgk_wg_queries(a, &item, kv_head, all_heads, head0, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, type, dim);
+    low = low > item.start ? low / positions * positions : item.start;
+    tiles = (item.end - low + positions - 1) / positions;
+    fgk_wg_tile(a, &item, a->kv.k, kv_head, low, k, type, dim, positions);
+    fgk_wg_queries(a, &item, kv_head, all_heads, head0, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, kind, dim);
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = half * 64 + fgk_wg_row(2 * r);
         rows.position[r] = row < m ? item.position + row / heads : -1;
         rows.most[r] = FG_NEG_INF;
         rows.sum[r] = 0.0f;
     }
-    FG_UNROLL for (i = 0; i < 64; i++) s.x[i] = o.x[i] = 0.0f;
+    FG_UNROLL for (i = 0; i < positions / 2; i++) s[i] = 0.0f;
+    FG_UNROLL for (i = 0; i < dim / 2; i++) o[i] = 0.0f;
     fgk_async_wait();
     fgk_wg_publish();
     fgk_barrier();
-    fgk_wg_hold(s.x, 64);
+    fgk_wg_hold(s, positions / 2);
     fgk_wg_fence();
-    fgk_wg_begin_scores(s.x, mine, k, type, dim);
-    if (tiles > 1) fgk_wg_tile(a, &item, a->kv.k, kv_head, low + FG_GPU_WG_TILE, k + tile, type, dim);
-    fgk_wg_tile(a, &item, a->kv.v, kv_head, low, v, type, dim);
+    fgk_wg_begin_scores(s, mine, k, kind, dim, positions);
+    if (tiles > 1) fgk_wg_tile(a, &item, a->kv.k, kv_head, low + positions, k + tile, type, dim, positions);
+    fgk_wg_tile(a, &item, a->kv.v, kv_head, low, v, type, dim, positions);
     fgk_wg_wait(0);
-    fgk_wg_hold(s.x, 64);
-    fgk_wg_softmax(a, &item, low, &rows, s.x);
-    FG_UNROLL for (i = 0; i < 64; i += 2) weights[i / 2] = fgk_wg_pair(type, s.x[i], s.x[i + 1]);
+    fgk_wg_hold(s, positions / 2);
+    fgk_wg_softmax(a, &item, low, &rows, s, positions);
+    FG_UNROLL for (i = 0; i < positions / 2; i += 2) weights[i / 2] = fgk_wg_pair(kind, s[i], s[i + 1]);
     FG_ROLLED for (j = 1; j < tiles; j++) {
-        int base = low + j * FG_GPU_WG_TILE, odd = j & 1;
+        int base = low + j * positions, odd = j & 1;
         fgk_async_wait();
         fgk_wg_publish();
         fgk_barrier(); /* all products of the tile before have been waited for */
-        fgk_wg_hold(s.x, 64);
-        fgk_wg_hold(o.x, dim / 2);
-        fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+        fgk_wg_hold(s, positions / 2);
+        fgk_wg_hold(o, dim / 2);
+        fgk_wg_hold_u32(weights, positions / 4);
         fgk_wg_fence();
-        fgk_wg_begin_scores(s.x, mine, k + odd * tile, type, dim);
-        fgk_wg_begin_values(o.x, weights, v + (odd ^ 1) * tile, type, dim);
-        if (j + 1 < tiles) fgk_wg_tile(a, &item, a->kv.k, kv_head, base + FG_GPU_WG_TILE, k + (odd ^ 1) * tile, type, dim);
-        fgk_wg_tile(a, &item, a->kv.v, kv_head, base, v + odd * tile, type, dim);
+        fgk_wg_begin_scores(s, mine, k + odd * tile, kind, dim, positions);
+        fgk_wg_begin_values(o, weights, v + (odd ^ 1) * tile, kind, dim, positions);
+        if (j + 1 < tiles) fgk_wg_tile(a, &item, a->kv.k, kv_head, base + positions, k + (odd ^ 1) * tile, type, dim, positions);
+        fgk_wg_tile(a, &item, a->kv.v, kv_head, base, v + odd * tile, type, dim, positions);
         fgk_wg_wait(1);
-        fgk_wg_hold(s.x, 64);
-        fgk_wg_softmax(a, &item, base, &rows, s.x);
+        fgk_wg_hold(s, positions / 2);
+        fgk_wg_softmax(a, &item, base, &rows, s, positions);
         fgk_wg_wait(0);
-        fgk_wg_hold(o.x, dim / 2);
-        fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
-        FG_UNROLL for (i = 0; i < dim / 2; i++) o.x[i] *= rows.factor[i / 2 % 2];
-        FG_UNROLL for (i = 0; i < 64; i += 2) weights[i / 2] = fgk_wg_pair(type, s.x[i], s.x[i + 1]);
+        fgk_wg_hold(o, dim / 2);
+        fgk_wg_hold_u32(weights, positions / 4);
+        FG_UNROLL for (i = 0; i < dim / 2; i++) o[i] *= rows.factor[i / 2 % 2];
+        FG_UNROLL for (i = 0; i < positions / 2; i += 2) weights[i / 2] = fgk_wg_pair(kind, s[i], s[i + 1]);
     }
     fgk_async_wait();
     fgk_wg_publish();
     fgk_barrier();
-    fgk_wg_hold(o.x, dim / 2);
-    fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+    fgk_wg_hold(o, dim / 2);
+    fgk_wg_hold_u32(weights, positions / 4);
     fgk_wg_fence();
-    fgk_wg_begin_values(o.x, weights, v + ((tiles - 1) & 1) * tile, type, dim);
+    fgk_wg_begin_values(o, weights, v + ((tiles - 1) & 1) * tile, kind, dim, positions);
     fgk_wg_wait(0);
-    fgk_wg_hold(o.x, dim / 2);
+    fgk_wg_hold(o, dim / 2);
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = half * 64 + fgk_wg_row(2 * r), head = head0 + row % heads, at = item.partial + row / heads * all_heads + head;
         float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
@@ -1304,7 +1311,7 @@ FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room,
             fgk_store(out - 1, rows.sum[r]);
         }
         FG_UNROLL for (i = 0; i < dim / 2; i++)
-            if (i / 2 % 2 == r && fgk_wg_col(i) < n) fgk_store(out + fgk_wg_col(i), o.x[i] * factor);
+            if (i / 2 % 2 == r && fgk_wg_col(i) < n) fgk_store(out + fgk_wg_col(i), o[i] * factor);
     }
 }
 #endif
@@ -1692,7 +1699,7 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_WIDE_KERNEL(T, 64, FG_GPU_WIDE_ROWS)  \
     FG_WIDE_KERNEL(T, 128, FG_GPU_WIDE_ROWS) \
     FG_WIDE_KERNEL(T, 256, FG_GPU_WIDE256_ROWS)
-#define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128)
+#define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128) FG_WIDE_WG_KERNEL(T, 256)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
 FG_KERNELS_OF_WEIGHT(BF16)
@@ -1734,6 +1741,7 @@ FG_WIDE_KERNELS_OF_KV(BF16)
 FG_WIDE_WG_KERNELS_OF_KV(BF16)
 FG_KERNELS_OF_KV(Q8_0)
 FG_WIDE_KERNELS_OF_KV(Q8_0)
+FG_WIDE_WG_KERNELS_OF_KV(Q8_0)
 #endif
 FG_KERNEL(combine, attention, FG_GPU_THREADS, fgk_combine(&args))
 FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
