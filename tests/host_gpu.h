@@ -19,7 +19,7 @@
 
 #include <stdarg.h>
 
-enum { HG_THREADS = 256, HG_SHARED_DECLARED = 49152, HG_SHARED = 5 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_THREADS = 256, HG_SHARED_DECLARED = 49152, HG_SHARED = 6 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
 enum { HG_WG = 128, HG_WG_OPS = 32, HG_WG_SUMS = 2 }; /* threads of a warpgroup; its products, and sums, that may be under way */
 enum { HG_HALVES, HG_BFLOATS };          /* what they multiply */
 enum { HG_NOBODY = -1, HG_SEVERAL = -2 }; /* instead of a thread */
@@ -50,7 +50,7 @@ typedef struct hg_thread {
         uint32_t issued, landed, committed, waited, ends[HG_WG_OPS]; /* ends: `issued` at each commit */
         bool fenced;
         struct {
-            float *at, kept[64];      /* where they land (NULL: none); what they are so far */
+            float *at, kept[128];     /* where they land (NULL: none); what they are so far */
             int n;
             uint32_t under_way;
         } sums[HG_WG_SUMS];
@@ -67,7 +67,7 @@ typedef struct hg_product {
     uint64_t a, b;
     int line, n, kind;
     bool held, read;         /* held: `a` is in registers, and `b` of columns */
-    float x[64][16], y[128][16];
+    float x[64][16], y[256][16];
 } hg_product;
 
 typedef struct hg_memory {
@@ -550,11 +550,11 @@ static hg_product *hg_wg_issue(uint64_t a, uint64_t b, int n, int kind, bool hel
     return p;
 }
 
-/* 64 rows by 128 rows; with `more` 0 sums begin at 0. */
-static void hg_wg_mma(float *sums, uint64_t a, uint64_t b, int kind, int more, int line) {
+/* 64 rows by n rows; with `more` 0 sums begin at 0. */
+static void hg_wg_mma(float *sums, uint64_t a, uint64_t b, int n, int kind, int more, int line) {
     hg_thread *t = &hg.threads[hg.current];
-    (void)hg_wg_issue(a, b, 128, kind, false, line);
-    t->wg.ops[(t->wg.issued - 1) % HG_WG_OPS].sums = hg_wg_sums_of(t, sums, 64, more);
+    (void)hg_wg_issue(a, b, n, kind, false, line);
+    t->wg.ops[(t->wg.issued - 1) % HG_WG_OPS].sums = hg_wg_sums_of(t, sums, n / 2, more);
 }
 
 static void hg_warp_sync(int line);

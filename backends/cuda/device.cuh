@@ -163,27 +163,39 @@ FG_DEV void fgk_wg_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;
 #define FGK_8(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), "+f"(x[i + 7])
 #define FGK_32(x) FGK_8(x, 0), FGK_8(x, 8), FGK_8(x, 16), FGK_8(x, 24)
 #define FGK_64(x) FGK_32(x), FGK_8(x, 32), FGK_8(x, 40), FGK_8(x, 48), FGK_8(x, 56)
+#define FGK_128(x) FGK_64(x), FGK_8(x, 64), FGK_8(x, 72), FGK_8(x, 80), FGK_8(x, 88), FGK_8(x, 96), FGK_8(x, 104), FGK_8(x, 112), FGK_8(x, 120)
 #define FGK_0_31 \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define FGK_32_63 \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, " \
     "%59, %60, %61, %62, %63"
+#define FGK_64_127 \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85" \
+    ", %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106" \
+    ", %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 /* sums[i][j] += row i of a . row j of b */
 FG_DEV void fgk_wg_mma(fgk_wg_sums *c, uint64_t a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " FGK_0_31 FGK_32_63 "}, %64, %65, 1, 1, 1, 0, 0;" : FGK_64(c->x) : "l"(a), "l"(b));
 }
-/* The same of numbers of a type (F16, BF16); with `more` 0 what the sums were does not count. */
-#define FGK_SCORES(T)                                                                                                                      \
+/* The same of numbers of a type (F16, BF16), by n (64 or 128) rows; with `more` 0 what the sums were does not count. */
+#define FGK_SCORES_64(T)                                                                                                        \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." T "." T " " FGK_0_31 "}, " \
+                 "%32, %33, p, 1, 1, 0, 0; }"                                                                                   \
+                 : FGK_32(x)                                                                                                    \
+                 : "l"(a), "l"(b), "r"(more))
+#define FGK_SCORES_128(T)                                                                                                                  \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." T "." T " " FGK_0_31 FGK_32_63 "}, " \
                  "%64, %65, p, 1, 1, 0, 0; }"                                                                                              \
                  : FGK_64(x)                                                                                                               \
                  : "l"(a), "l"(b), "r"(more))
-FG_DEV void fgk_wg_scores(int type, float *x, uint64_t a, uint64_t b, int more) {
-    if (type == FG_GPU_F16) FGK_SCORES("f16");
-    else FGK_SCORES("bf16");
+FG_DEV void fgk_wg_scores(int type, int n, float *x, uint64_t a, uint64_t b, int more) {
+    if (type == FG_GPU_F16 && n == 64) FGK_SCORES_64("f16");
+    else if (type == FG_GPU_F16) FGK_SCORES_128("f16");
+    else if (n == 64) FGK_SCORES_64("bf16");
+    else FGK_SCORES_128("bf16");
 }
 /* sums[i][j] += row i of a . column j of b: a, 64 rows of 16 numbers, in registers, as sums of two times eight columns lie, in pairs;
-   b, 16 rows of n (64 or 128), as fg_gpu_wg_columns describes. */
+   b, 16 rows of n (64, 128 or 256), as fg_gpu_wg_columns describes. */
 #define FGK_WEIGHTED_64(T)                                                                                                   \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." T "." T " " FGK_0_31 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" \
                  : FGK_32(x)                                                                                                 \
@@ -192,11 +204,18 @@ FG_DEV void fgk_wg_scores(int type, float *x, uint64_t a, uint64_t b, int more) 
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." T "." T " " FGK_0_31 FGK_32_63 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;" \
                  : FGK_64(x)                                                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define FGK_WEIGHTED_256(T)                                                                                                 \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." T "." T " " FGK_0_31 FGK_32_63 FGK_64_127 "}, "               \
+                 "{%128, %129, %130, %131}, %132, 1, 1, 1, 1;"                                                              \
+                 : FGK_128(x)                                                                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 FG_DEV void fgk_wg_weighted(int type, int n, float *x, const uint32_t *a, uint64_t b) {
     if (type == FG_GPU_F16 && n == 64) FGK_WEIGHTED_64("f16");
-    else if (type == FG_GPU_F16) FGK_WEIGHTED_128("f16");
+    else if (type == FG_GPU_F16 && n == 128) FGK_WEIGHTED_128("f16");
+    else if (type == FG_GPU_F16) FGK_WEIGHTED_256("f16");
     else if (n == 64) FGK_WEIGHTED_64("bf16");
-    else FGK_WEIGHTED_128("bf16");
+    else if (n == 128) FGK_WEIGHTED_128("bf16");
+    else FGK_WEIGHTED_256("bf16");
 }
 /* 2^x, and two numbers in halves of a word; within two units of the last place and to the nearest. */
 FG_DEV float fgk_exp2(float x) {
@@ -209,11 +228,15 @@ FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     else asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
     return pair;
 }
+#undef FGK_WEIGHTED_256
 #undef FGK_WEIGHTED_128
 #undef FGK_WEIGHTED_64
-#undef FGK_SCORES
+#undef FGK_SCORES_128
+#undef FGK_SCORES_64
+#undef FGK_64_127
 #undef FGK_32_63
 #undef FGK_0_31
+#undef FGK_128
 #undef FGK_64
 #undef FGK_32
 #undef FGK_8
@@ -555,8 +578,8 @@ FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_wait(n) hg_wg_wait(n)
 #define fgk_wg_hold(x, n) ((void)0)
 #define fgk_wg_hold_u32(x, n) ((void)0)
-#define fgk_wg_mma(c, a, b) hg_wg_mma((c)->x, a, b, HG_HALVES, 1, __LINE__)
-#define fgk_wg_scores(type, x, a, b, more) hg_wg_mma(x, a, b, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
+#define fgk_wg_mma(c, a, b) hg_wg_mma((c)->x, a, b, 128, HG_HALVES, 1, __LINE__)
+#define fgk_wg_scores(type, n, x, a, b, more) hg_wg_mma(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
 #define fgk_wg_weighted(type, n, x, a, b) hg_wg_mma_held(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, __LINE__)
 FG_DEV float fgk_exp2(float x) { return exp2f(x); }
 static uint32_t fgk_float_to_bfloat(float x);

@@ -98,18 +98,34 @@ enum { FG__GPU_SEEN_TOKENS = 70, FG__GPU_SEEN_HEADS = 2, FG__GPU_SEEN = 300, FG_
 
 static float fg__gpu_seen_number(int which, int row, int i) { return 0.5f * (float)fg__gpu_try_number(which + row % 5, row, i); }
 
-/* The cache, of which all that is not written is NaN, and the queries. */
-static void fg__gpu_seen_fill(fg_type type, int dim, uint16_t *k, uint16_t *v, float *q) {
+/* Of K, and of V, in bytes. */
+static size_t fg__gpu_seen_bytes(fg_type type, int dim) {
+    return FG__GPU_SEEN_BLOCKS * (size_t)fg_gpu_kv_block_bytes((int)type, dim, 1, FG__GPU_SEEN_BLOCK);
+}
+
+/* Numbers of position p, halves of whole ones, into their row of the cache; of a cache of bytes with its scales. */
+static void fg__gpu_seen_put(fg_type type, int dim, int which, int p, char *cache) {
+    int block = p / FG__GPU_SEEN_BLOCK * 2 % FG__GPU_SEEN_BLOCKS, at = p % FG__GPU_SEEN_BLOCK, i;
+    char *its = cache + (size_t)block * (size_t)fg_gpu_kv_block_bytes((int)type, dim, 1, FG__GPU_SEEN_BLOCK);
+    char *row = its + at * fg_gpu_kv_row_bytes((int)type, dim);
+    uint16_t *scales = (uint16_t *)(void *)(its + FG__GPU_SEEN_BLOCK * fg_gpu_kv_row_bytes((int)type, dim)) + at * fg_gpu_kv_scales((int)type, dim);
+    for (i = 0; i < dim; i++) {
+        float x = fg__gpu_seen_number(which, p, i);
+        if (type == FG_TYPE_Q8_0) {
+            ((int8_t *)row)[i] = (int8_t)(2.0f * x);
+            scales[i / 32] = fg__f32_to_f16(0.5f);
+        } else ((uint16_t *)(void *)row)[i] = type == FG_TYPE_F16 ? fg__f32_to_f16(x) : fg__f32_to_bf16(x);
+    }
+}
+
+/* The cache, of which all that is not written is NaN, or has scales that are, and the queries. */
+static void fg__gpu_seen_fill(fg_type type, int dim, char *k, char *v, float *q) {
     int p, i;
-    memset(k, 0xFF, (size_t)FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK * (size_t)dim * 2);
-    memset(v, 0xFF, (size_t)FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK * (size_t)dim * 2);
+    memset(k, 0xFF, fg__gpu_seen_bytes(type, dim));
+    memset(v, 0xFF, fg__gpu_seen_bytes(type, dim));
     for (p = 0; p < FG__GPU_SEEN; p++) {
-        int row = p / FG__GPU_SEEN_BLOCK * 2 % FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK + p % FG__GPU_SEEN_BLOCK;
-        for (i = 0; i < dim; i++) {
-            float x = fg__gpu_seen_number(1, p, i), y = fg__gpu_seen_number(4, p, i);
-            k[row * dim + i] = type == FG_TYPE_F16 ? fg__f32_to_f16(x) : fg__f32_to_bf16(x);
-            v[row * dim + i] = type == FG_TYPE_F16 ? fg__f32_to_f16(y) : fg__f32_to_bf16(y);
-        }
+        fg__gpu_seen_put(type, dim, 1, p, k);
+        fg__gpu_seen_put(type, dim, 4, p, v);
     }
     for (p = 0; p < FG__GPU_SEEN_TOKENS * FG__GPU_SEEN_HEADS; p++)
         for (i = 0; i < dim; i++) q[p * dim + i] = fg__gpu_seen_number(7, p, i);
@@ -132,7 +148,7 @@ static void fg__gpu_seen_by(int query, int dim, double *to) {
 
 /* Every third query; what is not compared must be a number. */
 static bool fg__gpu_seen_holds(fg_type type, int dim, const float *out) {
-    double error = 0, square = 0, wanted[128];
+    double error = 0, square = 0, wanted[256];
     int query, i;
     for (query = 0; query < FG__GPU_SEEN_TOKENS * FG__GPU_SEEN_HEADS; query++) {
         if (query % 3 == 0) fg__gpu_seen_by(query, dim, wanted);
@@ -144,12 +160,12 @@ static bool fg__gpu_seen_holds(fg_type type, int dim, const float *out) {
             square += query % 3 ? 0 : wanted[i] * wanted[i];
         }
     }
-    return error <= (type == FG_TYPE_F16 ? 1e-5 : 1e-4) * square;
+    return error <= (type == FG_TYPE_BF16 ? 1e-4 : 1e-5) * square;
 }
 
 /* Through the stages as above; at `at` K, V and queries, then in words items, the table and the count, then results. */
 static fg_result fg__gpu_seen_run(fg__gpu_device *d, fg_type type, int kernel, int dim, fg__gpu_pointer at) {
-    size_t cache = (size_t)FG__GPU_SEEN_BLOCKS * FG__GPU_SEEN_BLOCK * (size_t)dim * 2;
+    size_t cache = fg__gpu_seen_bytes(type, dim);
     size_t rows = (size_t)FG__GPU_SEEN_TOKENS * FG__GPU_SEEN_HEADS * (size_t)dim * sizeof(float);
     char *from = d->stages[0].at;
     fg_gpu_attn_item *items = (fg_gpu_attn_item *)(void *)(from + 2 * cache + rows);
@@ -158,7 +174,7 @@ static fg_result fg__gpu_seen_run(fg__gpu_device *d, fg_type type, int kernel, i
     fg_gpu_attn_counts n = {0, 0, 0};
     fg_gpu_attention_args a;
     fg_result r;
-    fg__gpu_seen_fill(type, dim, (uint16_t *)(void *)from, (uint16_t *)(void *)(from + cache), (float *)(void *)(from + 2 * cache));
+    fg__gpu_seen_fill(type, dim, from, from + cache, (float *)(void *)(from + 2 * cache));
     cu_q[0] = 0;
     cu_q[1] = FG__GPU_SEEN_TOKENS;
     fg_gpu_attn_add(1, cu_q, &kv_len, FG__GPU_SEEN_HEADS, 0, fg_gpu_wide_rows(kernel), fg_gpu_wide_split(kernel), 1, INT32_MAX, &n, items, merges);
@@ -187,10 +203,8 @@ static fg_result fg__gpu_seen_run(fg__gpu_device *d, fg_type type, int kernel, i
     return r == FG_OK ? fg__gpu_check(d, d->api.stream_wait(d->compute), "trying attention") : r;
 }
 
-/* Heads of 64 or 128 a kernel of attention is for; 0: it multiplies. */
-static int fg__gpu_proof_dim(int kernel) {
-    return kernel < FG_GPU_KERNEL_widewg64_F16 ? 0 : (kernel - FG_GPU_KERNEL_widewg64_F16) % 2 ? 128 : 64;
-}
+/* The size of heads that a kernel of attention is for; 0: it multiplies. */
+static int fg__gpu_proof_dim(int kernel) { return kernel < FG_GPU_KERNEL_widewg64_F16 ? 0 : fg_gpu_wg_dim(kernel); }
 
 /* ---- Proofs. ---- */
 

@@ -988,33 +988,36 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     return v;
 }
 
-/* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to 64 queries, a warp strips of 16
-   of them; positions come 32 at a time. Scores and weights of positions go through shared memory, where two threads have a
-   query's softmax. Rows of halves have 8 of padding, against conflicts. */
+/* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to `rows` queries, 64, or 32 of heads
+   over 128, so that the sums take as many registers and shared memory stays under 48 KiB: strips of 16. A warp has a strip or two, or
+   shares one: then each of these has a part of the positions, and of the dimensions of the values. Positions come 32 at a time. Scores
+   and weights of positions go through shared memory, where two threads or four have a query's softmax. Rows of halves have 8 of
+   padding, against conflicts. */
 enum { FG_WIDE_T = FG_ATTN_TILE + 8, FG_WIDE_S = FG_ATTN_TILE + 1 };
 
 FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *tile, float *scores, uint16_t *parts, float *factors, int type,
-                     int dim) {
-    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WIDE_ROWS - 1) / FG_GPU_WIDE_ROWS;
-    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WIDE_ROWS, n = a->kv.head_dim, me = fgk_thread();
-    int heads = all_heads - head0 < FG_GPU_WIDE_ROWS ? all_heads - head0 : FG_GPU_WIDE_ROWS, m, low, base, i, j, s, c, kk;
-    int my_row = me / 2, my_half = me % 2 * 16, position, warps = FG_GPU_THREADS / FG_WARP, q_row = dim + 8;
+                     int dim, int rows) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + rows - 1) / rows;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * rows, n = a->kv.head_dim, me = fgk_thread();
+    int heads = all_heads - head0 < rows ? all_heads - head0 : rows, m, low, base, i, j, s, c, kk;
+    int warps = FG_GPU_THREADS / FG_WARP, strips = rows / 16, shares = warps > strips ? warps / strips : 1, own = warps > strips ? 1 : strips / warps;
+    int strip0 = me / FG_WARP % strips * 16, share = me / FG_WARP / strips, across = dim / 16 / shares, q_row = dim + 8;
+    int threads = FG_GPU_THREADS / rows, mine = FG_ATTN_TILE / threads, my_row = me / threads, my_first = me % threads * mine, position;
     fg_gpu_attn_item item;
-    fgk_sums acc[2][8];
+    fgk_sums acc[16]; /* [own][across] */
     float most = FG_NEG_INF, sum = 0.0f;
     if (fgk_block_x() >= fgk_count(a->count)) return;
     item = fgk_attn_item(a);
     m = item.n_tokens * heads;
     position = my_row < m ? item.position + my_row / heads : -1; /* rows that there are not see nothing */
-    for (i = me; i < FG_GPU_WIDE_ROWS * dim / 2; i += FG_GPU_THREADS) {
+    for (i = me; i < rows * dim / 2; i += FG_GPU_THREADS) {
         int row = i / (dim / 2), d = i % (dim / 2) * 2, column = (kv_head * all_heads + head0 + row % heads) * n + d;
         const float *src = (const float *)a->q + (int64_t)(item.token + row / heads) * a->q_stride + column;
         float x = row < m && d < n ? fgk_load(src) * a->scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * a->scale : 0.0f;
         fgk_put_u32((uint32_t *)(q + row * q_row + d), fgk_two_halves(x, y));
     }
-    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
-        FG_UNROLL for (c = 0; c < dim / 16; c++)
-            FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] = 0.0f;
+    FG_UNROLL for (c = 0; c < own * across; c++)
+        FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[c].x[i] = 0.0f;
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
     low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
     FG_ROLLED for (base = low; base < item.end; base += FG_ATTN_TILE) {
@@ -1025,27 +1028,29 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             fgk_put_u4(tile + p * q_row + d, fgk_kv_halves(a, &item, a->kv.k, kv_head, base + p, d, type));
         }
         fgk_barrier();
-        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
-            int strip = (me / FG_WARP + s * warps) * 16;
+        FG_UNROLL for (s = 0; s < own; s++) {
+            int strip = strip0 + s * warps * 16;
             fgk_sums sums[2];
-            FG_UNROLL for (c = 0; c < 2; c++)
+            FG_UNROLL for (c = 0; c < 2 / shares; c++) {
                 FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[c].x[i] = 0.0f;
+            }
             FG_UNROLL_MMA for (kk = 0; kk < dim; kk += 16) {
-                fgk_frag rows, cols;
-                fgk_frag_load(&rows, q + strip * q_row + kk, q_row);
-                FG_UNROLL for (c = 0; c < 2; c++) {
-                    fgk_frag_load(&cols, tile + c * 16 * q_row + kk, q_row);
-                    fgk_mma(&sums[c], &rows, &cols);
+                fgk_frag left, right;
+                fgk_frag_load(&left, q + strip * q_row + kk, q_row);
+                FG_UNROLL for (c = 0; c < 2 / shares; c++) {
+                    fgk_frag_load(&right, tile + (share + c) * 16 * q_row + kk, q_row);
+                    fgk_mma(&sums[c], &left, &right);
                 }
             }
-            FG_UNROLL for (c = 0; c < 2; c++)
+            FG_UNROLL for (c = 0; c < 2 / shares; c++) {
                 FG_UNROLL for (i = 0; i < FG_SUMS; i++)
-                    fgk_put(scores + (strip + fgk_sum_row(i)) * FG_WIDE_S + c * 16 + fgk_sum_col(i), sums[c].x[i]);
+                    fgk_put(scores + (strip + fgk_sum_row(i)) * FG_WIDE_S + (share + c) * 16 + fgk_sum_col(i), sums[c].x[i]);
+            }
         }
         fgk_barrier();
-        FG_UNROLL for (j = 0; j < 16; j++) {
-            int p = base + my_half + j;
-            x[j] = fgk_get(scores + my_row * FG_WIDE_S + my_half + j);
+        FG_UNROLL for (j = 0; j < mine; j++) {
+            int p = base + my_first + j;
+            x[j] = fgk_get(scores + my_row * FG_WIDE_S + my_first + j);
             if (a->softcap > 0.0f) {
                 float y = x[j] / a->softcap;
                 y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
@@ -1054,17 +1059,19 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             if (p > position || p >= item.end || (a->window > 0 && p <= position - a->window)) x[j] = FG_NEG_INF;
             highest = fgk_max(highest, x[j]);
         }
-        highest = fgk_max(most, fgk_max(highest, fgk_shuffle_xor(highest, 1)));
+        FG_UNROLL for (j = 1; j < threads; j *= 2) highest = fgk_max(highest, fgk_shuffle_xor(highest, j));
+        highest = fgk_max(most, highest);
         before = most == FG_NEG_INF ? 0.0f : fgk_exp(most - highest);
-        FG_UNROLL for (j = 0; j < 16; j++) {
+        FG_UNROLL for (j = 0; j < mine; j++) {
             x[j] = x[j] == FG_NEG_INF ? 0.0f : fgk_exp(x[j] - highest);
             part += x[j];
         }
-        sum = sum * before + (part + fgk_shuffle_xor(part, 1));
+        FG_UNROLL for (j = 1; j < threads; j *= 2) part += fgk_shuffle_xor(part, j);
+        sum = sum * before + part;
         most = highest;
-        FG_UNROLL for (j = 0; j < 16; j += 2)
-            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_half + j), fgk_two_halves(x[j], x[j + 1]));
-        if (my_half == 0) fgk_put(factors + my_row, before);
+        FG_UNROLL for (j = 0; j < mine; j += 2)
+            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_first + j), fgk_two_halves(x[j], x[j + 1]));
+        if (my_first == 0) fgk_put(factors + my_row, before);
         FG_UNROLL for (i = me; i < FG_ATTN_TILE / 2 * dim / 8; i += FG_GPU_THREADS) { /* V: [dimension][position], two positions a word */
             int pair = i % (FG_ATTN_TILE / 2), d = i / (FG_ATTN_TILE / 2) * 8;
             fgk_u4 u = fgk_kv_halves(a, &item, a->kv.v, kv_head, base + 2 * pair, d, type);
@@ -1076,22 +1083,23 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
             }
         }
         fgk_barrier();
-        FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) {
-            int strip = (me / FG_WARP + s * warps) * 16;
-            fgk_frag rows[2], cols;
-            fgk_frag_load(&rows[0], parts + strip * FG_WIDE_T, FG_WIDE_T);
-            fgk_frag_load(&rows[1], parts + strip * FG_WIDE_T + 16, FG_WIDE_T);
-            FG_UNROLL for (c = 0; c < dim / 16; c++) {
-                FG_UNROLL for (i = 0; i < FG_SUMS; i++) acc[s][c].x[i] *= fgk_get(factors + strip + fgk_sum_row(i));
+        FG_UNROLL for (s = 0; s < own; s++) {
+            int strip = strip0 + s * warps * 16;
+            fgk_frag left[2], right;
+            fgk_frag_load(&left[0], parts + strip * FG_WIDE_T, FG_WIDE_T);
+            fgk_frag_load(&left[1], parts + strip * FG_WIDE_T + 16, FG_WIDE_T);
+            FG_UNROLL for (c = 0; c < across; c++) {
+                fgk_sums *sums = &acc[s * across + c];
+                FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums->x[i] *= fgk_get(factors + strip + fgk_sum_row(i));
                 FG_UNROLL for (kk = 0; kk < 2; kk++) {
-                    fgk_frag_load(&cols, tile + c * 16 * FG_WIDE_T + kk * 16, FG_WIDE_T);
-                    fgk_mma(&acc[s][c], &rows[kk], &cols);
+                    fgk_frag_load(&right, tile + (share * across + c) * 16 * FG_WIDE_T + kk * 16, FG_WIDE_T);
+                    fgk_mma(sums, &left[kk], &right);
                 }
             }
         }
     }
     fgk_barrier();
-    if (my_half == 0) {
+    if (my_first == 0) {
         int at = item.partial + my_row / heads * all_heads + head0 + my_row % heads;
         float *out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2);
         fgk_put(factors + my_row, item.partial < 0 ? 1.0f / sum : 1.0f);
@@ -1101,24 +1109,26 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
         }
     }
     fgk_barrier();
-    FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
+    FG_UNROLL for (s = 0; s < own; s++)
         FG_UNROLL for (i = 0; i < FG_SUMS; i++) {
-            int row = (me / FG_WARP + s * warps) * 16 + fgk_sum_row(i), head = head0 + row % heads;
+            int row = strip0 + s * warps * 16 + fgk_sum_row(i), head = head0 + row % heads;
             int at = item.partial + row / heads * all_heads + head;
             float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
                                           : (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
             if (row >= m) continue;
-            FG_UNROLL for (c = 0; c < dim / 16; c++)
-                if (c * 16 + fgk_sum_col(i) < n) fgk_store(out + c * 16 + fgk_sum_col(i), acc[s][c].x[i] * fgk_get(factors + row));
+            FG_UNROLL for (c = 0; c < across; c++) {
+                int d = (share * across + c) * 16 + fgk_sum_col(i);
+                if (d < n) fgk_store(out + d, acc[s * across + c].x[i] * fgk_get(factors + row));
+            }
         }
 }
 
 #if defined(FG_WARPGROUPS)
 
 /* Attention of many queries by products of warpgroups (Hopper). A workgroup of two has 128 queries, a warpgroup 64 of them; positions
-   come 128 at a time. Scores stay in registers, where a thread has 32 of each of two queries, their weights become the left operand
-   of the second product there, and K and V lie in shared memory as they do in the cache. While the values of one tile are added up, the
-   scores of the next are made, and its softmax; K of the one after that and V of this next one are on their way.
+   come 128 at a time, 64 with heads over 128. Scores stay in registers, where a thread has its part of two queries', their weights become
+   the left operand of the second product there, and K and V lie in shared memory as halves. While the values of one tile are added up,
+   the scores of the next are made, and its softmax; K of the one after that and V of this next one are on their way.
 
    What it costs (no card was at hand: arithmetic, not measured), heads of 128, at the 990 TFLOP/s of half floats and 1.75 GHz that an
    H100 is sold with, thus 4096 operations in a cycle of each of 132 processors: a tile is 2 * 2 * 128 * 128 * 128 = 8.4 million
@@ -1126,16 +1136,21 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
    four warps a cycle, which products of the other warpgroup or of the same one hide. It reads 64 KiB, 128 operations a byte: 4.2 TB/s of
    the L2 cache at 60% of the roof. A piece of 1024 positions (8 tiles, 16400 cycles) begins with 64 KiB of queries and the first K
    (about 1500 cycles) and ends with 64 KiB of sums. mma.sync, as in fgk_wide, reaches 60 to 65% of the same roof by itself, and has its
-   scores go through shared memory between barriers. */
+   scores go through shared memory between barriers. Heads of 256: as many operations in a tile of 64, half as many powers of two, the same
+   bytes. A cache of bytes goes through registers on its way, some 10 instructions for 8 of its numbers. */
 
-/* K or V of 128 positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. */
+/* K or V of n positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. */
 FG_DEV void fgk_wg_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int base, uint16_t *tile, int type,
-                       int dim) {
+                       int dim, int n) {
     int across = dim / 8, shift = fgk_log2(a->kv.block_tokens), i;
-    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_WG_TILE * across; i += FG_GPU_GEMV_THREADS) {
+    FG_UNROLL for (i = fgk_thread(); i < n * across; i += FG_GPU_GEMV_THREADS) {
         int row = i / across, c = i % across, p = base + row, block = -1;
-        uint16_t *to = tile + c / 8 * (FG_GPU_WG_TILE * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8;
+        uint16_t *to = tile + c / 8 * (n * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8;
         fgk_u4 zeros = {0, 0, 0, 0};
+        if (type == FG_GPU_Q8_0) {
+            fgk_put_u4(to, fgk_kv_halves(a, item, cache, head, p, 8 * c, type));
+            continue;
+        }
         if (p < item->end && 8 * c < a->kv.head_dim)
             block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> shift));
         if (block < 0) fgk_put_u4(to, zeros);
@@ -1163,29 +1178,29 @@ typedef struct fgk_wg_rows {
     float most[2], sum[2], factor[2];
 } fgk_wg_rows;
 
-/* Scores of the 128 positions from `base` on to weights. */
-FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_wg_rows *rows, float *x) {
-    int all = base + FG_GPU_WG_TILE - 1 <= item->position &&
+/* Scores of the n positions from `base` on to weights. */
+FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_wg_rows *rows, float *x, int n) {
+    int all = base + n - 1 <= item->position &&
               (a->window <= 0 || base > item->position + item->n_tokens - 1 - a->window), i, r;
     if (a->softcap > 0.0f)
-        FG_UNROLL for (i = 0; i < 64; i++) {
+        FG_UNROLL for (i = 0; i < n / 2; i++) {
             float y = x[i] / a->softcap;
             y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
             x[i] = a->softcap * 1.44269504f * (1.0f - 2.0f / (1.0f + fgk_exp2(2.88539008f * y))); /* tanh */
         }
     if (!all)
-        FG_UNROLL for (i = 0; i < 64; i++) {
+        FG_UNROLL for (i = 0; i < n / 2; i++) {
             int p = base + fgk_wg_col(i), position = rows->position[i / 2 % 2];
             if (p > position || p >= item->end || (a->window > 0 && p <= position - a->window)) x[i] = FG_NEG_INF;
         }
     FG_UNROLL for (r = 0; r < 2; r++) {
         float highest = rows->most[r], from, part = 0.0f;
-        FG_UNROLL for (i = 0; i < 64; i++)
+        FG_UNROLL for (i = 0; i < n / 2; i++)
             if (i / 2 % 2 == r) highest = fgk_max(highest, x[i]);
         highest = fgk_max(highest, fgk_shuffle_xor(highest, 1));
         highest = fgk_max(highest, fgk_shuffle_xor(highest, 2));
         from = highest == FG_NEG_INF ? 0.0f : highest;
-        FG_UNROLL for (i = 0; i < 64; i++)
+        FG_UNROLL for (i = 0; i < n / 2; i++)
             if (i / 2 % 2 == r) {
                 x[i] = fgk_exp2(x[i] - from);
                 part += x[i];
@@ -1199,90 +1214,92 @@ FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_ite
 }
 
 /* Begins the products of 64 queries with a tile of K. */
-FG_DEV void fgk_wg_begin_scores(float *x, const uint16_t *q, const uint16_t *k, int type, int dim) {
+FG_DEV void fgk_wg_begin_scores(float *x, const uint16_t *q, const uint16_t *k, int type, int dim, int n) {
     int kk;
     FG_UNROLL for (kk = 0; kk < dim; kk += 16)
-        fgk_wg_scores(type, x, fg_gpu_wg_operand(fgk_shared_address(q + kk / 64 * (FG_GPU_WG_ROWS * 64) + kk % 64)),
-                      fg_gpu_wg_operand(fgk_shared_address(k + kk / 64 * (FG_GPU_WG_TILE * 64) + kk % 64)), kk > 0);
+        fgk_wg_scores(type, n, x, fg_gpu_wg_operand(fgk_shared_address(q + kk / 64 * (FG_GPU_WG_ROWS * 64) + kk % 64)),
+                      fg_gpu_wg_operand(fgk_shared_address(k + kk / 64 * (n * 64) + kk % 64)), kk > 0);
     fgk_wg_commit();
 }
 
 /* And of their weights with a tile of V. */
-FG_DEV void fgk_wg_begin_values(float *x, const uint32_t *weights, const uint16_t *v, int type, int dim) {
+FG_DEV void fgk_wg_begin_values(float *x, const uint32_t *weights, const uint16_t *v, int type, int dim, int n) {
     int kk;
-    FG_UNROLL for (kk = 0; kk < FG_GPU_WG_TILE; kk += 16)
-        fgk_wg_weighted(type, dim, x, weights + kk / 4, fg_gpu_wg_columns(fgk_shared_address(v + kk * 64), FG_GPU_WG_TILE * 128));
+    FG_UNROLL for (kk = 0; kk < n; kk += 16)
+        fgk_wg_weighted(type, dim, x, weights + kk / 4, fg_gpu_wg_columns(fgk_shared_address(v + kk * 64), (uint32_t)n * 128));
     fgk_wg_commit();
 }
 
-/* dim: 64 or 128, of which `room` has FG_GPU_WG_ROW_BYTES each. */
+/* dim: 64, 128 or 256, of which `room` has fg_gpu_wg_row_bytes each. A cache of bytes becomes halves on its way to shared memory. */
 FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room, int type, int dim) {
     int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = (all_heads + FG_GPU_WG_ROWS - 1) / FG_GPU_WG_ROWS, n = a->kv.head_dim;
-    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WG_ROWS, half = fgk_thread() / 128, tile = FG_GPU_WG_TILE * dim;
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_WG_ROWS, half = fgk_thread() / 128, positions = fg_gpu_wg_positions(dim);
     int heads = all_heads - head0 < FG_GPU_WG_ROWS ? all_heads - head0 : FG_GPU_WG_ROWS, m, low, tiles, i, j, r;
+    int tile = positions * dim, kind = type == FG_GPU_BF16 ? FG_GPU_BF16 : FG_GPU_F16; /* halves of a tile; what is multiplied */
     uint16_t *q = room, *mine = q + half * 64 * 64, *k = room + FG_GPU_WG_ROWS * dim, *v = k + 2 * tile;
     fg_gpu_attn_item item;
     fgk_wg_rows rows;
-    fgk_wg_sums s, o;
-    uint32_t weights[FG_GPU_WG_TILE / 4];
+    float s[64], o[128]; /* positions / 2, dim / 2 */
+    uint32_t weights[32];
     if (fgk_block_x() >= fgk_count(a->count)) return;
     item = fgk_attn_item(a);
     m = item.n_tokens * heads;
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
-    low = low > item.start ? low / FG_GPU_WG_TILE * FG_GPU_WG_TILE : item.start;
-    tiles = (item.end - low + FG_GPU_WG_TILE - 1) / FG_GPU_WG_TILE;
-    fgk_wg_tile(a, &item, a->kv.k, kv_head, low, k, type, dim);
-    fgk_wg_queries(a, &item, kv_head, all_heads, head0, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, type, dim);
+    low = low > item.start ? low / positions * positions : item.start;
+    tiles = (item.end - low + positions - 1) / positions;
+    fgk_wg_tile(a, &item, a->kv.k, kv_head, low, k, type, dim, positions);
+    fgk_wg_queries(a, &item, kv_head, all_heads, head0, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, kind, dim);
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = half * 64 + fgk_wg_row(2 * r);
         rows.position[r] = row < m ? item.position + row / heads : -1;
         rows.most[r] = FG_NEG_INF;
         rows.sum[r] = 0.0f;
     }
-    FG_UNROLL for (i = 0; i < 64; i++) s.x[i] = o.x[i] = 0.0f;
+    FG_UNROLL for (i = 0; i < positions / 2; i++) s[i] = 0.0f;
+    FG_UNROLL for (i = 0; i < dim / 2; i++) o[i] = 0.0f;
     fgk_async_wait();
     fgk_wg_publish();
     fgk_barrier();
-    fgk_wg_hold(s.x, 64);
+    fgk_wg_hold(s, positions / 2);
     fgk_wg_fence();
-    fgk_wg_begin_scores(s.x, mine, k, type, dim);
-    if (tiles > 1) fgk_wg_tile(a, &item, a->kv.k, kv_head, low + FG_GPU_WG_TILE, k + tile, type, dim);
-    fgk_wg_tile(a, &item, a->kv.v, kv_head, low, v, type, dim);
+    fgk_wg_begin_scores(s, mine, k, kind, dim, positions);
+    if (tiles > 1) fgk_wg_tile(a, &item, a->kv.k, kv_head, low + positions, k + tile, type, dim, positions);
+    fgk_wg_tile(a, &item, a->kv.v, kv_head, low, v, type, dim, positions);
     fgk_wg_wait(0);
-    fgk_wg_hold(s.x, 64);
-    fgk_wg_softmax(a, &item, low, &rows, s.x);
-    FG_UNROLL for (i = 0; i < 64; i += 2) weights[i / 2] = fgk_wg_pair(type, s.x[i], s.x[i + 1]);
+    fgk_wg_hold(s, positions / 2);
+    fgk_wg_softmax(a, &item, low, &rows, s, positions);
+    FG_UNROLL for (i = 0; i < positions / 2; i += 2) weights[i / 2] = fgk_wg_pair(kind, s[i], s[i + 1]);
     FG_ROLLED for (j = 1; j < tiles; j++) {
-        int base = low + j * FG_GPU_WG_TILE, odd = j & 1;
+        int base = low + j * positions, odd = j & 1;
         fgk_async_wait();
         fgk_wg_publish();
         fgk_barrier(); /* all products of the tile before have been waited for */
-        fgk_wg_hold(s.x, 64);
-        fgk_wg_hold(o.x, dim / 2);
-        fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+        fgk_wg_hold(s, positions / 2);
+        fgk_wg_hold(o, dim / 2);
+        fgk_wg_hold_u32(weights, positions / 4);
         fgk_wg_fence();
-        fgk_wg_begin_scores(s.x, mine, k + odd * tile, type, dim);
-        fgk_wg_begin_values(o.x, weights, v + (odd ^ 1) * tile, type, dim);
-        if (j + 1 < tiles) fgk_wg_tile(a, &item, a->kv.k, kv_head, base + FG_GPU_WG_TILE, k + (odd ^ 1) * tile, type, dim);
-        fgk_wg_tile(a, &item, a->kv.v, kv_head, base, v + odd * tile, type, dim);
+        fgk_wg_begin_scores(s, mine, k + odd * tile, kind, dim, positions);
+        fgk_wg_begin_values(o, weights, v + (odd ^ 1) * tile, kind, dim, positions);
+        if (j + 1 < tiles) fgk_wg_tile(a, &item, a->kv.k, kv_head, base + positions, k + (odd ^ 1) * tile, type, dim, positions);
+        fgk_wg_tile(a, &item, a->kv.v, kv_head, base, v + odd * tile, type, dim, positions);
         fgk_wg_wait(1);
-        fgk_wg_hold(s.x, 64);
-        fgk_wg_softmax(a, &item, base, &rows, s.x);
+        fgk_wg_hold(s, positions / 2);
+        fgk_wg_softmax(a, &item, base, &rows, s, positions);
         fgk_wg_wait(0);
-        fgk_wg_hold(o.x, dim / 2);
-        fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
-        FG_UNROLL for (i = 0; i < dim / 2; i++) o.x[i] *= rows.factor[i / 2 % 2];
-        FG_UNROLL for (i = 0; i < 64; i += 2) weights[i / 2] = fgk_wg_pair(type, s.x[i], s.x[i + 1]);
+        fgk_wg_hold(o, dim / 2);
+        fgk_wg_hold_u32(weights, positions / 4);
+        FG_UNROLL for (i = 0; i < dim / 2; i++) o[i] *= rows.factor[i / 2 % 2];
+        FG_UNROLL for (i = 0; i < positions / 2; i += 2) weights[i / 2] = fgk_wg_pair(kind, s[i], s[i + 1]);
     }
     fgk_async_wait();
     fgk_wg_publish();
     fgk_barrier();
-    fgk_wg_hold(o.x, dim / 2);
-    fgk_wg_hold_u32(weights, FG_GPU_WG_TILE / 4);
+    fgk_wg_hold(o, dim / 2);
+    fgk_wg_hold_u32(weights, positions / 4);
     fgk_wg_fence();
-    fgk_wg_begin_values(o.x, weights, v + ((tiles - 1) & 1) * tile, type, dim);
+    fgk_wg_begin_values(o, weights, v + ((tiles - 1) & 1) * tile, kind, dim, positions);
     fgk_wg_wait(0);
-    fgk_wg_hold(o.x, dim / 2);
+    fgk_wg_hold(o, dim / 2);
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = half * 64 + fgk_wg_row(2 * r), head = head0 + row % heads, at = item.partial + row / heads * all_heads + head;
         float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
@@ -1294,7 +1311,7 @@ FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room,
             fgk_store(out - 1, rows.sum[r]);
         }
         FG_UNROLL for (i = 0; i < dim / 2; i++)
-            if (i / 2 % 2 == r && fgk_wg_col(i) < n) fgk_store(out + fgk_wg_col(i), o.x[i] * factor);
+            if (i / 2 % 2 == r && fgk_wg_col(i) < n) fgk_store(out + fgk_wg_col(i), o[i] * factor);
     }
 }
 #endif
@@ -1631,11 +1648,11 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
               FG_SHARED(float, tile, FG_ATTN_TILE *(piece + 4)); FG_SHARED(float, parts, FG_GPU_ATTN_ROWS *FG_ATTN_TILE);        \
               fgk_attention(&args, q, tile, parts, FG_GPU_##T, dim, piece))
 
-#define FG_WIDE_KERNEL(T, dim)                                                                                                         \
-    FG_KERNEL(wide##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(uint16_t, q, FG_GPU_WIDE_ROWS *(dim + 8));                          \
-              FG_SHARED(uint16_t, tile, dim *FG_WIDE_T); FG_SHARED(float, scores, FG_GPU_WIDE_ROWS *FG_WIDE_S);                         \
-              FG_SHARED(uint16_t, parts, FG_GPU_WIDE_ROWS *FG_WIDE_T); FG_SHARED(float, factors, FG_GPU_WIDE_ROWS);                     \
-              fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim))
+#define FG_WIDE_KERNEL(T, dim, rows)                                                                                                    \
+    FG_KERNEL(wide##dim##_##T, attention, FG_GPU_THREADS, FG_SHARED(uint16_t, q, rows *(dim + 8));                                      \
+              FG_SHARED(uint16_t, tile, dim *FG_WIDE_T); FG_SHARED(float, scores, rows *FG_WIDE_S);                                     \
+              FG_SHARED(uint16_t, parts, rows *FG_WIDE_T); FG_SHARED(float, factors, rows);                                             \
+              fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim, rows))
 
 /* Of Hopper alone: other targets have no kernels of these names, and gemm128 and wide do their work. */
 #if defined(FG_WARPGROUPS)
@@ -1678,8 +1695,11 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_ATTENTION_KERNEL(T, 128, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 256, 128)                                                                    \
     FG_ATTENTION_KERNEL(T, 512, 64)
-#define FG_WIDE_KERNELS_OF_KV(T) FG_WIDE_KERNEL(T, 64) FG_WIDE_KERNEL(T, 128)
-#define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128)
+#define FG_WIDE_KERNELS_OF_KV(T)             \
+    FG_WIDE_KERNEL(T, 64, FG_GPU_WIDE_ROWS)  \
+    FG_WIDE_KERNEL(T, 128, FG_GPU_WIDE_ROWS) \
+    FG_WIDE_KERNEL(T, 256, FG_GPU_WIDE256_ROWS)
+#define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128) FG_WIDE_WG_KERNEL(T, 256)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
 FG_KERNELS_OF_WEIGHT(BF16)
@@ -1721,6 +1741,7 @@ FG_WIDE_KERNELS_OF_KV(BF16)
 FG_WIDE_WG_KERNELS_OF_KV(BF16)
 FG_KERNELS_OF_KV(Q8_0)
 FG_WIDE_KERNELS_OF_KV(Q8_0)
+FG_WIDE_WG_KERNELS_OF_KV(Q8_0)
 #endif
 FG_KERNEL(combine, attention, FG_GPU_THREADS, fgk_combine(&args))
 FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))

@@ -72,6 +72,7 @@ enum {
 enum {
     FG_GPU_ATTN_ROWS = 16,      /* queries that one workgroup of attention has: heads of a KV head, of one or several tokens */
     FG_GPU_WIDE_ROWS = 64,      /* and of wide, which multiplies in matrix fragments of half floats */
+    FG_GPU_WIDE256_ROWS = 32,   /* of wide256 */
     FG_GPU_WG_ROWS = 128,       /* and of widewg, which multiplies by warpgroups */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
     FG_GPU_WG_SPLIT = 1024,     /* of widewg */
@@ -239,12 +240,14 @@ typedef struct fg_gpu_copy_args {
 
 #define FG_GPU_WIDE_KERNELS(X, T) \
     X(wide64_##T, attention)         \
-    X(wide128_##T, attention)
+    X(wide128_##T, attention)        \
+    X(wide256_##T, attention)
 
 /* Of Hopper's, as gemmwg. */
 #define FG_GPU_WIDE_WG_KERNELS(X, T) \
     X(widewg64_##T, attention)       \
-    X(widewg128_##T, attention)
+    X(widewg128_##T, attention)      \
+    X(widewg256_##T, attention)
 
 #define FG_GPU_KERNELS(X)           \
     FG_GPU_WEIGHT_KERNELS(X, F32)   \
@@ -296,7 +299,8 @@ typedef struct fg_gpu_copy_args {
     FG_GPU_BYTE_KERNELS(X, IQ4_XS)  \
     FG_GPU_BYTE_KERNELS(X, MXFP4)   \
     FG_GPU_WIDE_WG_KERNELS(X, F16)  \
-    FG_GPU_WIDE_WG_KERNELS(X, BF16)
+    FG_GPU_WIDE_WG_KERNELS(X, BF16) \
+    FG_GPU_WIDE_WG_KERNELS(X, Q8_0)
 
 typedef enum fg_gpu_kernel {
 #define FG_GPU_ENUM(name, kind) FG_GPU_KERNEL_##name,
@@ -308,7 +312,7 @@ typedef enum fg_gpu_kernel {
 /* Kernels of a weight, in the order of FG_GPU_WEIGHT_KERNELS. */
 enum { FG_GPU_EMBED, FG_GPU_GEMV1, FG_GPU_GEMV2, FG_GPU_GEMV4, FG_GPU_GEMV8, FG_GPU_GEMM16, FG_GPU_GEMM64, FG_GPU_GEMM128,
        FG_GPU_GEMMWG, FG_GPU_PER_WEIGHT };
-enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_PER_KV };
+enum { FG_GPU_WIDE64 = 5, FG_GPU_WIDE128, FG_GPU_WIDE256, FG_GPU_PER_KV };
 
 /* The place of a type in FG_GPU_TYPES; -1: none of them. */
 FG_GPU_FN int fg_gpu_type_index(int type) {
@@ -354,18 +358,22 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
    of the two differ: where they must not depend on the batch, use one of them alone. */
 FG_GPU_FN int fg_gpu_wide_kernel(int kv_type, int head_dim) {
     int base = fg_gpu_kv_kernel(kv_type, 0);
-    if (base < 0 || head_dim > 128 || kv_type == FG_GPU_F32) return -1; /* a cache of floats is for exact sums */
-    return base + (head_dim <= 64 ? FG_GPU_WIDE64 : FG_GPU_WIDE128);
+    if (base < 0 || head_dim > 256 || kv_type == FG_GPU_F32) return -1; /* a cache of floats is for exact sums, halves have 11 bits */
+    return base + (head_dim <= 64 ? FG_GPU_WIDE64 : head_dim <= 128 ? FG_GPU_WIDE128 : FG_GPU_WIDE256);
 }
 
 /* widewg of a KV type, which does the work of wide on Hopper, in an order of its own; -1: there is none. */
 FG_GPU_FN int fg_gpu_wide_wg_kernel(int kv_type, int head_dim) {
-    if ((kv_type != FG_GPU_F16 && kv_type != FG_GPU_BF16) || head_dim > 128) return -1;
-    return FG_GPU_KERNEL_widewg64_F16 + (kv_type == FG_GPU_BF16) * 2 + (head_dim > 64);
+    int index = kv_type == FG_GPU_F16 ? 0 : kv_type == FG_GPU_BF16 ? 1 : kv_type == FG_GPU_Q8_0 ? 2 : -1;
+    if (index < 0 || head_dim > 256) return -1;
+    return FG_GPU_KERNEL_widewg64_F16 + 3 * index + (head_dim > 64) + (head_dim > 128);
 }
 
 /* Queries that a workgroup of a kernel for many has, and the positions at whose multiples its items are cut. */
-FG_GPU_FN int32_t fg_gpu_wide_rows(int kernel) { return kernel >= FG_GPU_KERNEL_widewg64_F16 ? FG_GPU_WG_ROWS : FG_GPU_WIDE_ROWS; }
+FG_GPU_FN int32_t fg_gpu_wide_rows(int kernel) {
+    if (kernel >= FG_GPU_KERNEL_widewg64_F16) return FG_GPU_WG_ROWS;
+    return (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV == FG_GPU_WIDE256 ? FG_GPU_WIDE256_ROWS : FG_GPU_WIDE_ROWS;
+}
 FG_GPU_FN int32_t fg_gpu_wide_split(int kernel) { return kernel >= FG_GPU_KERNEL_widewg64_F16 ? FG_GPU_WG_SPLIT : FG_GPU_SPLIT; }
 
 /* ---- Launches. ---- */
@@ -383,10 +391,16 @@ enum {
     FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
     FG_GPU_WG_K = 64,          /* of k in one stage of gemmwg */
     FG_GPU_WG_STAGES = 3,
-    FG_GPU_WG_BYTES = FG_GPU_WG_STAGES * 2 * FG_GPU_BIG_ROWS * FG_GPU_WG_K * 2, /* of its shared memory */
-    FG_GPU_WG_TILE = 128,      /* positions in one stage of widewg: K and V of two of them beside the queries */
-    FG_GPU_WG_ROW_BYTES = 2 * (FG_GPU_WG_ROWS + 4 * FG_GPU_WG_TILE) /* of its shared memory, for each dimension of a head */
+    FG_GPU_WG_BYTES = FG_GPU_WG_STAGES * 2 * FG_GPU_BIG_ROWS * FG_GPU_WG_K * 2 /* of its shared memory */
 };
+
+/* Of widewg for heads of `dim`: positions in one stage, and bytes of its shared memory for each dimension, of the queries and of K and V
+   of two stages. */
+FG_GPU_FN int fg_gpu_wg_positions(int dim) { return dim <= 128 ? 128 : 64; }
+FG_GPU_FN int fg_gpu_wg_row_bytes(int dim) { return 2 * (FG_GPU_WG_ROWS + 4 * fg_gpu_wg_positions(dim)); }
+
+/* The size of heads that kernel `kernel`, a widewg, is for. */
+FG_GPU_FN int fg_gpu_wg_dim(int kernel) { return 64 << (kernel - FG_GPU_KERNEL_widewg64_F16) % 3; }
 
 FG_GPU_FN int32_t fg_gpu_ceil(int32_t a, int32_t b) { return a / b + (a % b != 0); }
 
@@ -406,7 +420,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 
 /* Shared memory of a kernel beyond what it declares. */
 FG_GPU_FN uint32_t fg_gpu_more_bytes(int kernel) {
-    if (kernel >= FG_GPU_KERNEL_widewg64_F16) return FG_GPU_WG_ROW_BYTES * ((kernel - FG_GPU_KERNEL_widewg64_F16) % 2 ? 128u : 64u);
+    if (kernel >= FG_GPU_KERNEL_widewg64_F16) return (uint32_t)(fg_gpu_wg_row_bytes(fg_gpu_wg_dim(kernel)) * fg_gpu_wg_dim(kernel));
     return kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG ? (uint32_t)FG_GPU_WG_BYTES : 0u;
 }
 
@@ -449,7 +463,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
         if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
-            heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WIDE_ROWS);
+            heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, fg_gpu_wide_rows(kernel));
         return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_norm)
