@@ -903,6 +903,58 @@ static void vulkan_check_plants(bool standin, size_t first, size_t step) {
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
+/* Faults that only a graph's own heads have, of 128: its attention falls to the floor, or the graph is refused. */
+static void test_vulkan_shapes(void) {
+    static const vulkan_plant plants[] = {
+        {FG__VK_SHADER_ATTENTION_HALF, 1, 128, PLANT_ADD, FG_VULKAN_HALF, false, true, "is done in floats"},
+        {FG__VK_SHADER_ATTENTION, 1, 128, PLANT_ADD, 0, false, false, "heads of 128"},
+    };
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 128, 64, 1, 0, 32, false, 0.0f, 1.0f, {40, 9, 0, 0, 0, 0}};
+    float *all = (float *)calloc((size_t)(cpu_attn_total(&c) * c.n_head * c.head_dim), sizeof(float));
+    fg_vulkan_options options;
+    fg_device_desc desc;
+    int i, w;
+    vulkan_faults_open(true);
+    vulkan_faults.only = "none";
+    memset(&options, 0, sizeof(options));
+    options.get_instance_proc_addr = vulkan_faulty_get;
+    memset(&desc, 0, sizeof(desc));
+    desc.options = &options;
+    desc.log = vulkan_listen;
+    for (i = 0; i < 2; i++) {
+        cpu_rig *rig = cpu_attn_rig(&c, 64);
+        vulkan_said said;
+        double rms;
+        fg_result r;
+        memset(&said, 0, sizeof(said));
+        desc.log_user = &said;
+        options.force = plants[i].rung;
+        options.off = ~plants[i].rung;
+        vulkan_faults.plant = &plants[i];
+        memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
+        rig->backend = fg_backend_vulkan();
+        CHECK(rig->backend->open(&desc, &rig->device) == FG_OK);
+        if (rig->device) {
+            CHECK(((fg__vk_device *)(void *)rig->device)->rungs == plants[i].rung); /* with heads of 80 all is well */
+            for (w = 0; w < rig->graph.n_weights; w++)
+                CHECK(rig->backend->pack(rig->device, &rig->tensors[w], rig->uses[w], &rig->weights[w], NULL) == FG_OK);
+            r = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
+            CHECKF(r == (plants[i].opens ? FG_OK : FG_ERROR_UNSUPPORTED), "plant %d: %s", i, fg_last_error());
+            if (r != FG_OK) CHECKF(strstr(fg_last_error(), plants[i].says) != NULL, "%s", fg_last_error());
+            else {
+                CHECKF(strstr(said.text, plants[i].says) != NULL, "the log says: %s", said.text);
+                cpu_attn_all(&c, rig, 1, 50, all);
+                CHECK(cpu_attn_error(&c, rig, 0, all, &rms) < 1e-3);
+            }
+        }
+        cpu_rig_end_device(rig);
+        cpu_rig_free(rig);
+    }
+    free(all);
+    vulkan_faults.plant = NULL;
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
 static void test_vulkan_wrong_rungs(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     vulkan_check_wrong_rungs(false);
@@ -966,6 +1018,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_attention_batch);
     RUN(test_vulkan_attention_cuts);
     RUN(test_vulkan_attention_far);
+    RUN(test_vulkan_shapes);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
     RUN(test_vulkan_engine_invariant);

@@ -21,7 +21,8 @@
    activations and weights are rounded to halves, sums are floats; and attention over a cache in F16 or Q8_0), push descriptors.
    Each is used where the device says that it is no emulation and where products and attentions at start-up agree with the CPU's (weights
    that are floats and blocks; a cache in F16 and Q8_0, whole and in pieces; contexts past a cut), once in a process; else the next lower
-   way does the work, and the log says so. A device that does the floor wrong does not open.
+   way does the work, and the log says so. A device that does the floor wrong does not open. Attention of the opened model's own heads,
+   window, soft cap and type of cache is tried in the same way when its graph is prepared, for some 30 ms on lavapipe.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
    kernels; attention's do so with cooperative matrices alone. fg_vulkan_options.invariant gives a request the same bits alone and in any
@@ -4043,7 +4044,7 @@ static fg_result fg__vk_choose_shape(fg__vk_device *d, const fg__vk_shape *shape
         fg_result r;
         if (without[i] & ~rungs) continue;
         *chosen = rungs & ~without[i];
-        if (i && *chosen == 0) fg__log(&d->env, FG_LOG_WARNING, "%s: %s is done in floats: with halves %s", d->properties.name, what, why);
+        if (i && *chosen == 0) fg__log(&d->env, FG_LOG_WARNING, "%s: %s is done in floats: else %s", d->properties.name, what, why);
         else if (i) fg__log(&d->env, FG_LOG_WARNING, "%s: %s does without %s: %s", d->properties.name, what,
                             without[i] == FG_VULKAN_MATRIX ? "cooperative matrices" : "half floats", why);
         if ((r = fg__vk_prove_shape(d, shape, *chosen, &good, why, sizeof(why))) != FG_OK || good) return r;
@@ -4051,7 +4052,7 @@ static fg_result fg__vk_choose_shape(fg__vk_device *d, const fg__vk_shape *shape
     return fg__fail(FG_ERROR_UNSUPPORTED, "%s computes wrong: %s: %s", d->properties.name, what, why);
 }
 
-/* Tries each shape of a graph's attention that the device has not tried. Whole graphs of ops on other devices have none here. */
+/* Tries each shape of a graph's attention that the device has not tried. */
 static fg_result fg__vk_prove_graph(const fg__vk_plan *plan) {
     fg__vk_device *d = plan->device;
     uint32_t usable = d->rungs & (FG_VULKAN_HALF | (d->options.invariant ? 0u : (uint32_t)FG_VULKAN_MATRIX)), rungs;
