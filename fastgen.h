@@ -17459,8 +17459,8 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
 }
 
 /* Where weights are fetched to. Few tokens read them once. On AMD's CPUs they then best push nothing out. On Intel's such fetches wait
-   for memory in the few places of the first cache, while those for the second take its own fetching ahead along: 32 to 13 GB/s on a
-   Sapphire Rapids of two cores. */
+   for memory in the few places of the first cache, while those for the second take its own fetching ahead along: 32 to 13 GB/s on two
+   cores of an Emerald Rapids. */
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_SECOND };
 
 static int fg__fetch_few = FG__FETCH_ONCE; /* for few tokens; atomic, the same for as long as the CPU is */
