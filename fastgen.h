@@ -17421,30 +17421,35 @@ static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
 typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
-    int32_t factor[16 * FG__PANEL]; /* of 16 quants that are not expanded: Q2_K, Q3_K for few tokens */
+    float factor[16 * FG__PANEL]; /* integers, of 16 quants that are not expanded: Q2_K, Q3_K for few tokens */
 } fg__gemm_slice;
 
 /* Expanded 4-bit quants + 128; see >>quant for the values. */
-static const uint8_t fg__gemm_tables[3][16] = {
-    {120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135}, /* Q4_0 */
+static const uint8_t fg__gemm_tables[2][16] = {
     {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241},        /* IQ4_NL, IQ4_XS */
     {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116}, /* MXFP4 */
 };
 
 static FG__ALWAYS_INLINE const uint8_t *fg__gemm_table_of(fg_type type) {
     switch ((int)type) {
-    case FG_TYPE_Q4_0: return fg__gemm_tables[0];
     case FG_TYPE_IQ4_NL:
-    case FG_TYPE_IQ4_XS: return fg__gemm_tables[1];
-    case FG_TYPE_MXFP4: return fg__gemm_tables[2];
+    case FG_TYPE_IQ4_XS: return fg__gemm_tables[0];
+    case FG_TYPE_MXFP4: return fg__gemm_tables[1];
     default: return NULL;
     }
 }
 #if FG__X86
-/* The type that stands for all with the same planes and form. */
+/* The type that stands for all with the same planes. */
 static fg_type fg__gemm_like(fg_type type) {
-    if (fg__gemm_table_of(type)) return FG_TYPE_Q4_0;
-    return type == FG_TYPE_Q4_K ? FG_TYPE_Q4_1 : type == FG_TYPE_Q5_K ? FG_TYPE_Q5_1 : type;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0:
+    case FG_TYPE_Q4_K: return FG_TYPE_Q4_1;
+    case FG_TYPE_Q5_0:
+    case FG_TYPE_Q5_K: return FG_TYPE_Q5_1;
+    case FG_TYPE_IQ4_XS:
+    case FG_TYPE_MXFP4: return FG_TYPE_IQ4_NL;
+    default: return type;
+    }
 }
 #endif
 
@@ -17605,7 +17610,7 @@ FG__INLINE512 __m512i fg__planes_512(const uint8_t *low, int low_bits, const uin
 typedef struct fg__weights_512 {
     const uint8_t *low, *high, *bytes;
     size_t low_stride, high_stride;
-    __m512i table; /* to be indexed, or added */
+    __m512i table;
 } fg__weights_512;
 
 /* Step `step` of block b of 16 rows, as the unsigned operand of the dot product: with fg__gemm_offset added. Constant
@@ -17613,22 +17618,14 @@ typedef struct fg__weights_512 {
 FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
     const uint8_t *low = w->low + b * w->low_stride + half, *high = w->high + b * w->high_stride + half;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: /* for few tokens Q4_1 stands for it, too */
     case FG_TYPE_IQ4_NL: return _mm512_shuffle_epi8(w->table, fg__plane_512(low, 4, step, 0));
     case FG_TYPE_Q4_1: return fg__plane_512(low, 4, step, 0);
-    case FG_TYPE_Q5_0:
     case FG_TYPE_Q5_1: return fg__planes_512(low, 4, high, 1, step);
     case FG_TYPE_Q6_K: return fg__planes_512(low, 4, high, 2, step);
     case FG_TYPE_Q2_K: return fg__plane_512(low, 2, step, 0);
     case FG_TYPE_Q3_K: return fg__planes_512(low, 2, high, 1, step);
     default: return _mm512_loadu_si512(low + step * 128); /* Q8_0, and what is expanded */
     }
-}
-
-/* The same with 128 added, where it is weights times scales. */
-FG__INLINE512 __m512i fg__weight_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
-    __m512i v = fg__quants_512(type, w, b, half, step);
-    return type == FG_TYPE_Q5_0 || type == FG_TYPE_Q6_K ? _mm512_add_epi8(v, w->table) : v;
 }
 
 /* The scale of 16 weights number i of Q3_K, plus 32. */
@@ -17652,7 +17649,7 @@ FG__INLINE512 void fg__expand_q2_512(const fg__weights_512 *w, int b, int part, 
     FG__UNROLL
     for (step = part * 4; step < part * 4 + 4; step++)
         _mm512_storeu_si512(q + step * 128 + half,
-                            fg__lookup_512(table, fg__weight_512(FG_TYPE_Q2_K, w, b, half, step)));
+                            fg__lookup_512(table, fg__quants_512(FG_TYPE_Q2_K, w, b, half, step)));
 }
 
 /* 128 - (scale - 32) * (q - 4) of Q3_K: 4 * scale + low * (32 - scale), and 128 - 4 * scale more with the high bit. */
@@ -17685,7 +17682,7 @@ FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n,
             } else {
                 FG__UNROLL
                 for (step = 0; step < 8; step++)
-                    _mm512_storeu_si512(q + step * 128 + half, fg__weight_512(type, w, b, half, step));
+                    _mm512_storeu_si512(q + step * 128 + half, fg__quants_512(type, w, b, half, step));
             }
         }
     }
@@ -17725,7 +17722,7 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
 
 /* Scales and minimums of block b of a unit, 16 rows. `type` and `layout` are constants. */
 FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, int half,
-                                  float *scale, float *min, int32_t *factor) {
+                                  float *scale, float *min, float *factor) {
     const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
     const uint8_t *halves = bytes + layout->n_bytes * 32 + half / 4;
     __m512 d = layout->n_halves ? fg__halves_512(halves) : _mm512_setzero_ps(), m = d;
@@ -17746,13 +17743,14 @@ FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, 
         s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
         _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s, 4))));
         _mm512_storeu_ps(min + FG__PANEL, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s2, 4))));
-        _mm512_storeu_si512(factor, _mm512_and_si512(s, _mm512_set1_epi32(15)));
-        _mm512_storeu_si512(factor + FG__PANEL, _mm512_and_si512(s2, _mm512_set1_epi32(15)));
+        _mm512_storeu_ps(factor, fg__floats_512(_mm512_and_si512(s, _mm512_set1_epi32(15))));
+        _mm512_storeu_ps(factor + FG__PANEL, fg__floats_512(_mm512_and_si512(s2, _mm512_set1_epi32(15))));
         break;
     case FG_TYPE_Q3_K:
-        _mm512_storeu_si512(factor, _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b)));
-        _mm512_storeu_si512(factor + FG__PANEL,
-                            _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b + 1)));
+        s = _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b));
+        s2 = _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b + 1));
+        _mm512_storeu_ps(factor, fg__floats_512(s));
+        _mm512_storeu_ps(factor + FG__PANEL, fg__floats_512(s2));
         d = _mm512_sub_ps(_mm512_setzero_ps(), d);
         break;
     case FG_TYPE_Q6_K:
@@ -17774,7 +17772,7 @@ FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const ui
     const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
     float *scale = to->scale + (layout->type == FG_TYPE_Q6_K ? 2 : 1) * b * FG__PANEL;
     float *min = to->min + (layout->type == FG_TYPE_Q2_K ? 2 : 1) * b * FG__PANEL;
-    int32_t *factor = to->factor + 2 * b * FG__PANEL;
+    float *factor = to->factor + 2 * b * FG__PANEL;
     fg__scales_512(layout->type, layout, unit, b % layout->blocks, 0, scale, min, factor);
     fg__scales_512(layout->type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16, factor + 16);
 }
@@ -17804,9 +17802,8 @@ FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint
 
 FG__TARGET_AVX512VNNI static void fg__unpack_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
     switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_0: fg__expand_512(FG_TYPE_Q4_0, w, n, q); break;
     case FG_TYPE_Q4_1: fg__expand_512(FG_TYPE_Q4_1, w, n, q); break;
-    case FG_TYPE_Q5_0: fg__expand_512(FG_TYPE_Q5_0, w, n, q); break;
+    case FG_TYPE_IQ4_NL: fg__expand_512(FG_TYPE_IQ4_NL, w, n, q); break;
     case FG_TYPE_Q5_1: fg__expand_512(FG_TYPE_Q5_1, w, n, q); break;
     case FG_TYPE_Q2_K: fg__expand_512(FG_TYPE_Q2_K, w, n, q); break;
     case FG_TYPE_Q3_K: fg__expand_512(FG_TYPE_Q3_K, w, n, q); break;
@@ -17833,17 +17830,35 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     }
 }
 
-/* Where sums start for weights with `offset` added, a power of two: `sum` is -128 times that of the activations. */
-FG__INLINE512 __m512i fg__start_512(int32_t sum, int offset) {
-    int shift = 0;
+/* Integer sums start at the bits of 1.5 * 2^23: while they are less than 2^22, the register then holds that float plus the sum, and
+   the multiplication by a scale takes it off again, exactly, in place of a conversion. Scales have up to 21 bits. (From 2^104
+   on, which only MXFP4 has, the product overflows.) */
+#define FG__SUM_BITS 0x4b400000
+#define FG__SUM_FLOAT 12582912.0f
+
+/* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
+typedef struct fg__tile_sums_512 {
+    int32_t start[FG__TILE512][16]; /* where sums start */
+    float of_acts[FG__TILE512][16]; /* the activations' sums, for minimums */
+} fg__tile_sums_512;
+
+/* The activations' sums are -128 times too large. Of 16: `halves`. */
+FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, const fg__gemm_job *job) {
+    int t, shift = 0, offset = minimums ? 128 : job->offset;
     for (; offset < 128; offset *= 2) shift++;
-    return shift ? (__m512i)((fg__i32x16)_mm512_set1_epi32(sum) >> shift) : _mm512_set1_epi32(sum);
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+        __m512i sum = _mm512_loadu_si512(halves ? a->sum16 : a->sum);
+        if (minimums) _mm512_storeu_ps(s->of_acts[t], fg__floats_512(sum));
+        else _mm512_storeu_si512(s->start[t], (__m512i)(((fg__i32x16)sum >> shift) + FG__SUM_BITS));
+    }
 }
 
-/* A tile: 32 rows, nt tokens, blocks of 32 weights with `offset` added. The operations on one output are the same for every nt.
+/* A tile: 32 rows, nt tokens, blocks of 32 weights with job->offset, a power of two, added. The operations on one output are the same for every nt.
    `layout`, a constant: scales are read here, block by block, as memory is best read in order (up to a tenth faster at one token
    than reading them before); NULL: they are there. */
-FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int offset, int nt, const fg__panel_layout *layout,
+FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
@@ -17852,9 +17867,10 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int offset,
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
-    __m512i part0[FG__TILE512][2];
+    fg__tile_sums_512 sums;
     int b, i, j, t, step, part, x;
     fg__tile_start_512(nt, f);
+    fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, job);
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
         if (layout) fg__block_scales_512(layout, w->low, b, s);
@@ -17866,14 +17882,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int offset,
         for (part = 0; part < parts; part++) {
             __m512i acc[FG__TILE512][2], w0, w1;
             FG__UNROLL
-            for (t = 0; t < nt; t++) {
-                const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
-                acc[t][0] = _mm512_setzero_si512();
-                if (form == FG__FORM_SIGNED && !factors) acc[t][0] = fg__start_512(a->sum[b], offset);
-                if (form == FG__FORM_SUB16) acc[t][0] = fg__start_512(a->sum16[2 * b + part], offset);
-                if (type == FG_TYPE_Q3_K) acc[t][0] = fg__start_512(a->sum16[2 * b + part], 4);
-                acc[t][1] = acc[t][0];
-            }
+            for (t = 0; t < nt; t++)
+                acc[t][0] = acc[t][1] = _mm512_set1_epi32(minimums ? FG__SUM_BITS : sums.start[t][parts * b + part]);
             FG__UNROLL
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
                 w0 = fg__quants_512(type, w, b, 0, step);
@@ -17887,17 +17897,16 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int offset,
             }
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                __m512 of_block = _mm512_loadu_ps(scale + (scales == 2 ? part * FG__PANEL : 0) + 16 * i);
+                __m512 by = _mm512_loadu_ps(factors ? s->factor + (2 * b + part) * FG__PANEL + 16 * i
+                                                    : scale + (scales == 2 ? part * FG__PANEL : 0) + 16 * i);
+                __m512 less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    if (factors) {
-                        acc[t][i] = _mm512_mullo_epi32(
-                            acc[t][i], _mm512_loadu_si512(s->factor + (2 * b + part) * FG__PANEL + 16 * i));
-                        if (part) acc[t][i] = _mm512_add_epi32(acc[t][i], part0[t][i]);
-                        part0[t][i] = acc[t][i];
-                    }
-                    sum = fg__floats_512(acc[t][i]);
-                    v[t][i] = part && !factors ? _mm512_fmadd_ps(sum, of_block, v[t][i]) : _mm512_mul_ps(sum, of_block);
+                    sum = _mm512_castsi512_ps(acc[t][i]);
+                    if (part && scales == 2) /* one rounding */
+                        v[t][i] = _mm512_fmadd_ps(_mm512_sub_ps(sum, _mm512_set1_ps(FG__SUM_FLOAT)), by, v[t][i]);
+                    else if (part) v[t][i] = _mm512_add_ps(_mm512_fmadd_ps(sum, by, less), v[t][i]);
+                    else v[t][i] = _mm512_fmadd_ps(sum, by, less);
                 }
             }
         }
@@ -17905,34 +17914,35 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int offset,
         for (t = 0; t < nt; t++) {
             const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
             FG__UNROLL
-            for (j = 0; j < minimums; j++) {
-                sum = fg__floats_512(_mm512_set1_epi32(minimums == 1 ? a->sum[b] : a->sum16[2 * b + j]));
-                v[t][0] = _mm512_fmadd_ps(sum, _mm512_loadu_ps(min + j * FG__PANEL), v[t][0]);
-                v[t][1] = _mm512_fmadd_ps(sum, _mm512_loadu_ps(min + j * FG__PANEL + 16), v[t][1]);
+            for (i = 0; i < 2; i++) {
+                if (factors) v[t][i] = _mm512_mul_ps(v[t][i], _mm512_loadu_ps(scale + 16 * i));
+                FG__UNROLL
+                for (j = 0; j < minimums; j++)
+                    v[t][i] = _mm512_fmadd_ps(_mm512_set1_ps(sums.of_acts[t][minimums * b + j]),
+                                              _mm512_loadu_ps(min + j * FG__PANEL + 16 * i), v[t][i]);
+                f[t][i] = _mm512_fmadd_ps(v[t][i], _mm512_set1_ps(a->scale[b]), f[t][i]);
             }
-            f[t][0] = _mm512_fmadd_ps(v[t][0], _mm512_set1_ps(a->scale[b]), f[t][0]);
-            f[t][1] = _mm512_fmadd_ps(v[t][1], _mm512_set1_ps(a->scale[b]), f[t][1]);
         }
     }
     fg__tile_end_512(nt, f, job);
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
-FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int offset, int most, const fg__weights_512 *w,
+FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__weights_512 *w,
                                     fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1: fg__slice_one_512 */
-        case 2: fg__tile_q8_512(type, form, offset, 2, NULL, w, s, &job); break;
-        case 3: fg__tile_q8_512(type, form, offset, 3, NULL, w, s, &job); break;
-        case 4: fg__tile_q8_512(type, form, offset, 4, NULL, w, s, &job); break;
+        case 2: fg__tile_q8_512(type, form, 2, NULL, w, s, &job); break;
+        case 3: fg__tile_q8_512(type, form, 3, NULL, w, s, &job); break;
+        case 4: fg__tile_q8_512(type, form, 4, NULL, w, s, &job); break;
         case 5:
-            if (most > 4) fg__tile_q8_512(type, form, offset, 5, NULL, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 5, NULL, w, s, &job);
             break;
         default:
-            if (most > 4) fg__tile_q8_512(type, form, offset, 6, NULL, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 6, NULL, w, s, &job);
             break;
         }
     }
@@ -17953,7 +17963,7 @@ static int fg__fused_tokens_512(fg_type type) {
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
                                int bytes, fg__gemm_job job) {
     fg__fetch_plan(&job, bytes, job.n);
-    fg__tile_q8_512(like, fg__gemm_form_of(layout->type), fg__gemm_offset(layout->type), 1, layout, w, s, &job);
+    fg__tile_q8_512(like, fg__gemm_form_of(layout->type), 1, layout, w, s, &job);
 }
 
 FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
@@ -17981,16 +17991,16 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
                                                       const fg__gemm_job *job) {
     const int most = FG__FUSED512;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, 8, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
     case FG_TYPE_Q4_1:
-    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, 0, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, 16, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
     case FG_TYPE_Q5_1:
-    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, 0, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, 0, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, 4, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, 32, most, w, s, bytes, *job); break;
-    default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, 128, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
+    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, w, s, bytes, *job); break;
+    default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
     }
 }
 
@@ -17998,10 +18008,10 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
 FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w,
                                                    fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch (form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, 128, FG__TILE512, w, s, bytes, *job); break;
-    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, 0, FG__TILE512, w, s, bytes, *job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 128, 4, w, s, bytes, *job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 0, 4, w, s, bytes, *job); break;
+    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, w, s, bytes, *job); break;
+    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, w, s, bytes, *job); break;
+    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, 4, w, s, bytes, *job); break;
+    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, 4, w, s, bytes, *job); break;
     }
 }
 
@@ -18015,8 +18025,9 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     fg__weights_512 w;
     int64_t left;
-    w.table = table ? _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table))
-                    : _mm512_set1_epi8(type == FG_TYPE_Q6_K ? 96 : 112);
+    w.table = _mm512_setzero_si512();
+    if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
+    job.offset = type == FG_TYPE_Q3_K && m <= fg__fused_tokens_512(type) ? 4 : fg__gemm_offset(type); /* 4: without its scales */
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
