@@ -17465,8 +17465,8 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
 
 /* Where weights are fetched to. Few tokens read them once. On AMD's CPUs they then best push nothing out. On Intel's such fetches wait
    for memory in the few places of the first cache, while those for the second take its own fetching ahead along: 32 to 13 GB/s on two
-   cores of an Emerald Rapids. */
-enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_SECOND };
+   cores of an Emerald Rapids; fetched on to the first one 5 KiB later they are read 3 to 10% faster again. */
+enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
 
 static int fg__fetch_few = FG__FETCH_ONCE; /* for few tokens; atomic, the same for as long as the CPU is */
 
@@ -17521,7 +17521,10 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     if (job->left <= 0) return;
     for (i = 0; job->hint == FG__FETCH_KEPT && i < job->each; i += 64) __builtin_prefetch(job->next + i);
     for (i = 0; job->hint == FG__FETCH_ONCE && i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0);
-    for (i = 0; job->hint == FG__FETCH_SECOND && i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 2);
+    for (i = 0; job->hint == FG__FETCH_TWICE && i < job->each; i += 64) {
+        __builtin_prefetch(job->next + i + 2048, 0, 2);
+        __builtin_prefetch(job->next + i - 3072);
+    }
     job->next += job->each;
     job->left -= job->each;
 }
@@ -18839,7 +18842,7 @@ static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__pan
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();
     bool wide = path == FG__CPU_AVX512 && cpu.avx512 && cpu.avx512_vnni;
-    if (cpu.intel) fg__atomic_store(&fg__fetch_few, FG__FETCH_SECOND);
+    if (cpu.intel) fg__atomic_store(&fg__fetch_few, FG__FETCH_TWICE);
     if (k < 1 || !fg_type_bytes(type, k) || !cpu.avx2 || (path != FG__CPU_AVX2 && path != FG__CPU_AVX512)) return NULL;
     if (!fg__panel_layout_of(type)) {
 #if FG__HAS_AVXVNNI
