@@ -17723,15 +17723,27 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(e, tiny, small));
 }
 
+/* d and m or dmin of a unit's 16 rows, and again; minimums are subtracted in units of the activations' sums. */
+typedef struct fg__unit_512 {
+    __m512 d[2], m[2];
+} fg__unit_512;
+
+FG__INLINE512 void fg__unit_halves_512(const fg__panel_layout *layout, const uint8_t *unit, fg__unit_512 *to) {
+    const uint8_t *halves = unit + layout->blocks * (layout->low + layout->high) * 128 + layout->n_bytes * 32;
+    const __m512 by = _mm512_set1_ps(layout->blocks == 1 ? -1.0f / 128 : 1.0f / 128);
+    int i;
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        to->d[i] = layout->n_halves ? fg__halves_512(halves + 32 * i) : _mm512_setzero_ps();
+        to->m[i] = layout->n_halves == 2 ? _mm512_mul_ps(fg__halves_512(halves + 64 + 32 * i), by) : to->d[i];
+    }
+}
+
 /* Scales and minimums of block b of a unit, 16 rows. `type` and `layout` are constants. */
-FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, int half,
-                                  float *scale, float *min, float *factor) {
+FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, __m512 d,
+                                  __m512 m, int half, float *scale, float *min, float *factor) {
     const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
-    const uint8_t *halves = bytes + layout->n_bytes * 32 + half / 4;
-    __m512 d = layout->n_halves ? fg__halves_512(halves) : _mm512_setzero_ps(), m = d;
     __m512i s, s2;
-    if (layout->n_halves == 2)
-        m = _mm512_mul_ps(fg__halves_512(halves + 64), _mm512_set1_ps(layout->blocks == 1 ? -1.0f / 128 : 1.0f / 128));
     switch ((int)type) {
     case FG_TYPE_Q4_1:
     case FG_TYPE_Q5_1: _mm512_storeu_ps(min, m); break;
@@ -17770,19 +17782,23 @@ FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, 
     _mm512_storeu_ps(scale, d);
 }
 
-/* Those of block b of a slice, 32 rows. */
-FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__gemm_slice *to) {
+/* Those of block b of a slice, 32 rows. Blocks come in order: `u` is set at the first of a unit. */
+FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__unit_512 *u,
+                                        fg__gemm_slice *to) {
     const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
     float *scale = to->scale + (layout->type == FG_TYPE_Q6_K ? 2 : 1) * b * FG__PANEL;
     float *min = to->min + (layout->type == FG_TYPE_Q2_K ? 2 : 1) * b * FG__PANEL;
     float *factor = to->factor + 2 * b * FG__PANEL;
-    fg__scales_512(layout->type, layout, unit, b % layout->blocks, 0, scale, min, factor);
-    fg__scales_512(layout->type, layout, unit, b % layout->blocks, 64, scale + 16, min + 16, factor + 16);
+    if (b % layout->blocks == 0) fg__unit_halves_512(layout, unit, u);
+    b %= layout->blocks;
+    fg__scales_512(layout->type, layout, unit, b, u->d[0], u->m[0], 0, scale, min, factor);
+    fg__scales_512(layout->type, layout, unit, b, u->d[1], u->m[1], 64, scale + 16, min + 16, factor + 16);
 }
 
 FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
+    fg__unit_512 u;
     int b;
-    for (b = 0; b < n; b++) fg__block_scales_512(layout, from, b, to);
+    for (b = 0; b < n; b++) fg__block_scales_512(layout, from, b, &u, to);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
@@ -17871,12 +17887,13 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     const size_t stride = job->stride;
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
     fg__tile_sums_512 sums;
+    fg__unit_512 unit;
     int b, i, j, t, step, part, x;
     fg__tile_start_512(nt, f);
     fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, job);
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        if (layout) fg__block_scales_512(layout, w->low, b, s);
+        if (layout) fg__block_scales_512(layout, w->low, b, &unit, s);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
             for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
