@@ -131,12 +131,19 @@ static void test_vulkan_rungs(void) {
     static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push"};
     static const uint32_t bits[] = {FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+    const fg__vk_device *plain;
     int p, i, s;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
-    CHECK(((fg__vk_device *)(void *)cpu_vulkan_device(0))->rungs == 0);
+    plain = (const fg__vk_device *)(const void *)cpu_vulkan_device(0);
+    CHECK(plain->rungs == 0);
     for (p = 0; p < RUNGS; p++) {
         bool halves = p == HALF || p == MATRIX; /* where rows are many */
-        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        const fg__vk_device *d;
+        if (p == MATRIX && plain->properties.device_type == 4 && plain->subgroup > 8) {
+            printf("%s: not tried, the compiler of Mesa 26.2's lavapipe crashes on them with subgroups of 16\n", paths[p]);
+            continue;
+        }
+        d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
         if (d->rungs == 0) {
             printf("%s: the device has no such thing\n", paths[p]);
             continue;
