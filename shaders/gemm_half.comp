@@ -35,7 +35,7 @@ void main() {
                 vec4 a[SIDE], b[SIDE];
                 for (int j = 0; j < SIDE; j++) a[j] = vec4(w_tile[i * TILE_N + across + j]);
                 for (int j = 0; j < SIDE; j++) b[j] = vec4(x_tile[i * TILE_M + down + j]);
-                for (int j = 0; j < OWN; j++) acc[j] += dot(a[j % SIDE], b[j / SIDE]);
+                for (int j = 0; j < OWN; j++) acc[j] = add_four(acc[j], a[j % SIDE], b[j / SIDE]);
             }
             barrier();
         }

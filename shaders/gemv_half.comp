@@ -18,7 +18,7 @@ void add_part(inout float acc[OWN], int row, int col0, int count, int u) {
         half_weights(row + r, u * 32, w);
         for (int c = 0; c < COLS; c++) {
             int at = halves_row(min(col0 + c, count - 1)) + u * 8;
-            for (int i = 0; i < 8; i++) acc[r * COLS + c] += dot(vec4(w[i]), vec4(halves[at + i]));
+            for (int i = 0; i < 8; i++) acc[r * COLS + c] = add_four(acc[r * COLS + c], as_floats(w[i]), vec4(halves[at + i]));
         }
     }
 }

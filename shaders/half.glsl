@@ -21,3 +21,16 @@ void half_weights(int row, int k0, out f16vec4 w[8]) {
     unit(at, uint(k0 / 32), one);
     for (int i = 0; i < 8; i++) w[i] = f16vec4(one[4 * i], one[4 * i + 1], one[4 * i + 2], one[4 * i + 3]);
 }
+
+/* acc + w . x; no compiler takes out of the sum a factor that it sees in all of w. */
+float add_four(float acc, vec4 w, vec4 x) {
+    precise float sum = acc + dot(w, x);
+    return sum;
+}
+
+/* Halves as floats, rounded for certain: Mesa 26 leaves out a rounding where it sees the number become a float again. That k is never negative
+   it does not know. */
+vec4 as_floats(f16vec4 w) {
+    uvec2 bits = uvec2(packFloat2x16(w.xy), packFloat2x16(w.zw)) ^ (uint(k) >> 31);
+    return vec4(unpackFloat2x16(bits.x), unpackFloat2x16(bits.y));
+}

@@ -253,7 +253,7 @@ static size_t gpu_scratch_bytes; /* see fg_gpu_options */
 static const void *cpu_gpu_options(const char *path) {
     static fg_gpu_options options;
     int which = cpu_is_vulkan(path) ? cpu_vulkan_number(path) : 0;
-    if (cpu_is_vulkan(path) && (cpu_vulkans[which].standin || strstr(path, "invariant"))) return cpu_vulkan_options(which);
+    if (which > 0) return cpu_vulkan_options(which);
     if (!cpu_is_gpu(path) || cpu_is_vulkan(path) || !gpu_standin_open()) return NULL;
     gpu_standin_width(strncmp(path, "hip64", 5) == 0 ? 64 : 32);
     options.image = gpu_standin_image;

@@ -334,36 +334,6 @@ static void test_spirv_finds_faults(void) {
 
 /* ---- Engines. ---- */
 
-/* Greedy text of the model that the repository has. */
-static void spirv_story(fg_model *model, const char *path, char *out, size_t size) {
-    fg_engine_desc d;
-    fg_request_desc r;
-    fg_request handle;
-    fg_engine *e = NULL;
-    fg_event event;
-    bool busy = true;
-    memset(&d, 0, sizeof(d));
-    memset(&r, 0, sizeof(r));
-    out[0] = 0;
-    d.model = model;
-    d.max_context = 128;
-    d.max_seqs = 2;
-    d.n_threads = 1;
-    CHECK(logits_choose(&d, path));
-    r.prompt = "Once upon a time";
-    r.max_tokens = 6;
-    r.ignore_eos = true;
-    CHECKF(fg_engine_create(&d, &e) == FG_OK && fg_submit(e, &r, &handle) == FG_OK, "%s", fg_last_error());
-    CHECK(!e || strcmp(fg_engine_get_backend(e), cpu_is_gpu(path) ? "vulkan" : "cpu") == 0);
-    while (e && busy) {
-        if (fg_step(e, 0, &busy) != FG_OK) break;
-        while (fg_next_event(e, &event))
-            if (event.text_length && strlen(out) + event.text_length < size) strcat(out, event.text);
-    }
-    CHECK(!busy);
-    fg_engine_free(e);
-}
-
 static void test_spirv_engine(void) {
     static const char *const paths[] = {"scalar", "vulkan32", "vulkan64-all"};
     fg_model_desc desc;
@@ -375,7 +345,7 @@ static void test_spirv_engine(void) {
     desc.path = "examples/demo-model/demo.gguf";
     CHECKF(fg_model_load(&desc, &model) == FG_OK, "%s", fg_last_error());
     for (p = 0; model && p < 3; p++) {
-        spirv_story(model, paths[p], texts[p > 0], sizeof(texts[0]));
+        vulkan_story(model, paths[p], "Once upon a time", 6, texts[p > 0], sizeof(texts[0]));
         if (p == 2) texts[0][20] = texts[1][20] = 0; /* bytes and halves are rounded to */
         CHECKF(strlen(texts[p > 0]) >= 20 && strcmp(texts[0], texts[p > 0]) == 0, "%s: \"%s\", not \"%s\"", paths[p], texts[p > 0], texts[0]);
         spirv_none("a story");

@@ -131,12 +131,19 @@ static void test_vulkan_rungs(void) {
     static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push"};
     static const uint32_t bits[] = {FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
+    const fg__vk_device *plain;
     int p, i, s;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
-    CHECK(((fg__vk_device *)(void *)cpu_vulkan_device(0))->rungs == 0);
+    plain = (const fg__vk_device *)(const void *)cpu_vulkan_device(0);
+    CHECK(plain->rungs == 0);
     for (p = 0; p < RUNGS; p++) {
         bool halves = p == HALF || p == MATRIX; /* where rows are many */
-        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        const fg__vk_device *d;
+        if (p == MATRIX && plain->properties.device_type == 4 && plain->subgroup > 8) {
+            printf("%s: not tried, the compiler of Mesa 26.2's lavapipe crashes on them with subgroups of 16\n", paths[p]);
+            continue;
+        }
+        d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
         if (d->rungs == 0) {
             printf("%s: the device has no such thing\n", paths[p]);
             continue;
@@ -157,6 +164,55 @@ static void test_vulkan_rungs(void) {
         }
         gpu_check_model(paths[p], &c, 0, 9, p == DOT ? 0.1 : halves ? 2e-2 : 1e-4); /* roundings add up over its layers */
     }
+}
+
+/* Greedy text, of n tokens, of the model that the repository has. */
+static void vulkan_story(fg_model *model, const char *path, const char *prompt, int n, char *out, size_t size) {
+    fg_engine_desc d;
+    fg_request_desc r;
+    fg_request handle;
+    fg_engine *e = NULL;
+    fg_event event;
+    bool busy = true;
+    memset(&d, 0, sizeof(d));
+    memset(&r, 0, sizeof(r));
+    out[0] = 0;
+    d.model = model;
+    d.max_context = 128;
+    d.max_seqs = 2;
+    d.n_threads = 1;
+    CHECK(logits_choose(&d, path));
+    r.prompt = prompt;
+    r.max_tokens = n;
+    r.ignore_eos = true;
+    CHECKF(fg_engine_create(&d, &e) == FG_OK && fg_submit(e, &r, &handle) == FG_OK, "%s", fg_last_error());
+    CHECK(!e || strcmp(fg_engine_get_backend(e), cpu_is_gpu(path) ? "vulkan" : "cpu") == 0);
+    while (e && busy) {
+        if (fg_step(e, 0, &busy) != FG_OK) break;
+        while (fg_next_event(e, &event))
+            if (event.text_length && strlen(out) + event.text_length < size) strcat(out, event.text);
+    }
+    CHECK(!busy);
+    fg_engine_free(e);
+}
+
+/* With what a device may have beyond the floor it tells the story of the CPU. */
+static void test_vulkan_story(void) {
+    static const char *const paths[] = {"scalar", "vulkan", "vulkan-half", "vulkan-matrix", "vulkan-push"};
+    static const char *const prompt = "Once upon a time, there was a little girl who loved to play outside with her dog and her old red ball";
+    fg_model_desc desc;
+    fg_model *model = NULL;
+    char texts[2][1024];
+    size_t p;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    memset(&desc, 0, sizeof(desc));
+    desc.path = "examples/demo-model/demo.gguf";
+    CHECKF(fg_model_load(&desc, &model) == FG_OK, "%s", fg_last_error());
+    for (p = 0; model && p < sizeof(paths) / sizeof(paths[0]); p++) {
+        vulkan_story(model, paths[p], prompt, 48, texts[p > 0], sizeof(texts[0]));
+        CHECKF(strlen(texts[p > 0]) >= 100 && strcmp(texts[0], texts[p > 0]) == 0, "%s: \"%s\", not \"%s\"", paths[p], texts[p > 0], texts[0]);
+    }
+    fg_model_free(model);
 }
 
 /* Heads of several sizes over every KV type, many tokens at once and then one by one, with windows and shared KV heads. */
@@ -794,7 +850,8 @@ static void vulkan_listen(fg_log_level level, const char *message, void *user) {
     snprintf(said->text + n, sizeof(said->text) - n, "%s\n", message);
 }
 
-/* A driver that does wrong what a rung needs: the rung is not used, the log says so, and the others are. */
+/* A driver that does wrong what a rung needs: the rung is not used, the log says so, and the others are; of the machine's driver, which compiles
+   for long, one rung at a time. */
 static void vulkan_check_wrong_rungs(bool standin) {
     static const uint32_t bits[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH, FG_VULKAN_HALF, FG_VULKAN_MATRIX};
     static const char *const names[] = {"", "integer dot products are not used: a product", "half floats are not used: a product",
@@ -808,7 +865,6 @@ static void vulkan_check_wrong_rungs(bool standin) {
     vulkan_faults.only = "none";
     memset(&options, 0, sizeof(options));
     options.get_instance_proc_addr = vulkan_faulty_get;
-    options.force = all;
     memset(&desc, 0, sizeof(desc));
     desc.options = &options;
     desc.log = vulkan_listen;
@@ -818,6 +874,8 @@ static void vulkan_check_wrong_rungs(bool standin) {
         uint32_t rungs;
         memset(&said, 0, sizeof(said));
         desc.log_user = &said;
+        options.force = standin || i == 0 ? all : bits[i];
+        options.off = ~options.force;
         vulkan_faults.wrong = bits[i];
         vulkan_faults.attention = i > 4;
         memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
@@ -825,7 +883,7 @@ static void vulkan_check_wrong_rungs(bool standin) {
         if (!device) break;
         rungs = ((fg__vk_device *)(void *)device)->rungs;
         if (i == 0) usual = rungs;
-        CHECKF(rungs == (usual & ~bits[i]), "with %u wrong the rungs are %u, not of %u", (unsigned)bits[i], (unsigned)rungs, (unsigned)usual);
+        CHECKF(rungs == (usual & options.force & ~bits[i]), "with %u wrong the rungs are %u, not of %u", (unsigned)bits[i], (unsigned)rungs, (unsigned)usual);
         if (usual & bits[i]) CHECKF(strstr(said.text, names[i]) != NULL, "the log says: %s", said.text);
         if (i == 0 && usual) CHECK(strstr(said.text, "uses ") && !strstr(said.text, "not used"));
         fg_backend_vulkan()->close(device);
@@ -1013,6 +1071,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_invariant);
     RUN(test_vulkan_model);
     RUN(test_vulkan_rungs);
+    RUN(test_vulkan_story);
     RUN(test_vulkan_attention);
     RUN(test_vulkan_attention_long);
     RUN(test_vulkan_attention_batch);

@@ -16,8 +16,8 @@ typedef struct str {
 
 /* Makes room for `more` bytes and a closing zero. */
 static void str_reserve(str *s, size_t more) {
-    if (s->length + more + 1 <= s->capacity) return;
-    while (s->capacity < s->length + more + 1) s->capacity = s->capacity ? s->capacity * 2 : 64;
+    if (s->capacity > s->length && more < s->capacity - s->length) return;
+    while (s->capacity <= s->length || s->capacity - s->length <= more) s->capacity = s->capacity ? s->capacity * 2 : 64;
     s->data = (char *)xrealloc(s->data, s->capacity);
 }
 
