@@ -123,10 +123,10 @@ static fg_result open_planner(fg__vk_device *d, const fg__vk_device *as) {
 /* ---- Which pipelines the backend has. ---- */
 
 /* Those of a graph with one product. */
-static bool plan_product(fg__vk_device *d, fg_type type) {
+static bool plan_product(fg__vk_device *d, fg_type type, int k) {
     fg__vk_trial *t = (fg__vk_trial *)calloc(1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
-    t->k = FG__VK_TRIAL_K;
+    t->k = k;
     fg__vk_trial_graph(t, type);
     return fg__vk_pipeline_find(d, FG__VK_SHADER_EMBED, (int)type, 0, 0, 0) >= 0 &&
            fg__vk_pack(handle, &t->tensors[0], FG_OP_EMBED, &t->weights[0], NULL) == FG_OK &&
@@ -156,7 +156,7 @@ static bool plan_with(fg__vk_device *d, uint32_t rungs, bool invariant, bool all
     d->rungs = rungs;
     d->options.invariant = d->narrow = invariant;
     for (i = 0; i < n; i++)
-        if (!plan_product(d, types[i])) return false;
+        if (!plan_product(d, types[i], FG__VK_TRIAL_K) || (fg__vk_is_float(types[i]) && !plan_product(d, types[i], FG__VK_TRIAL_K + 1))) return false;
     for (i = 0; i < (all ? 4u : 2u); i++)
         for (j = 0; j < (all ? 5u : 3u); j++)
             for (k = 0; k < (all ? 3u : 2u); k++)
