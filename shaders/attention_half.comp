@@ -58,17 +58,40 @@ f16vec2 values_of(int at, int word, int pair) {
     return two_bytes(bits, pair, scale_of(v_cache[at + WORDS + word / 16], word));
 }
 
-/* What positions [j, end) add to a row's pair. */
-vec2 sum_in_floats(int j, int end, int word, int pair, int r) {
-    vec2 all = vec2(0.0);
-    for (; j < end; j++)
-        if (row_of[j] >= 0) all += float(weights[part_at(j, r)]) * vec2(values_of(row_of[j], word, pair));
-    return all;
+bool is_half(f16vec2 sums) { return abs(float(sums.x)) <= 65504.0 && abs(float(sums.y)) <= 65504.0; }
+
+vec2 acc[OWN * PAIRS * ROWS];
+
+/* What eight positions add to this invocation's pair i. A function rather than a loop's body, since compilers do not unroll loops with
+   loops in them: acc would not be registers. */
+void add_values(int me, int i, int j0) {
+    int word = me % SPAN + i / PAIRS * GROUP;
+    f16vec2 eight[ROWS];
+    bool past = false;
+    if (i >= OWN * PAIRS || word >= WORDS) return;
+    [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
+    for (int j = j0; j < j0 + 8; j++) {
+        f16vec2 v;
+        if (row_of[j] < 0) continue;
+        v = values_of(row_of[j], word, i % PAIRS);
+        [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
+    }
+    [[unroll]] for (int r = 0; r < ROWS; r++) {
+        if (is_half(eight[r])) acc[i * ROWS + r] += vec2(eight[r]);
+        else past = true;
+    }
+    if (!past) return;
+    for (int j = j0; j < j0 + 8; j++) {
+        vec2 v;
+        if (row_of[j] < 0) continue;
+        v = vec2(values_of(row_of[j], word, i % PAIRS));
+        [[unroll]] for (int r = 0; r < ROWS; r++)
+            if (!is_half(eight[r])) acc[i * ROWS + r] += float(weights[part_at(j, r)]) * v;
+    }
 }
 
 void main() {
     int me = int(gl_LocalInvocationIndex), share = me / SPAN;
-    vec2 acc[OWN * PAIRS * ROWS];
     if (!find_tile()) return;
     load_queries(me);
     start_rows();
@@ -82,24 +105,12 @@ void main() {
             softmax(base);
             [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
                 [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
-            for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8)
-                [[unroll]] for (int i = 0; i < OWN * PAIRS; i++) {
-                    int word = me % SPAN + i / PAIRS * GROUP;
-                    f16vec2 eight[ROWS];
-                    if (word >= WORDS) continue;
-                    [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
-                    for (int j = j0; j < j0 + 8; j++) {
-                        f16vec2 v;
-                        if (row_of[j] < 0) continue;
-                        v = values_of(row_of[j], word, i % PAIRS);
-                        [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
-                    }
-                    [[unroll]] for (int r = 0; r < ROWS; r++) {
-                        vec2 all = vec2(eight[r]);
-                        if (!(abs(all.x) <= 65504.0 && abs(all.y) <= 65504.0)) all = sum_in_floats(j0, j0 + 8, word, i % PAIRS, r);
-                        acc[i * ROWS + r] += all;
-                    }
-                }
+            for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8) {
+                add_values(me, 0, j0);
+                add_values(me, 1, j0);
+                add_values(me, 2, j0);
+                add_values(me, 3, j0);
+            }
             barrier();
         }
         end_cut(cut);

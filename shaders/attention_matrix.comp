@@ -99,9 +99,20 @@ void multiply_values(int me, int d0) {
     barrier();
 }
 
+float acc[DIMS / CHUNK * EACH];
+
+/* A chunk of values, to what there is. No loop calls this: compilers leave one that has loops in it, and acc would not be registers. */
+void add_values(int me, int c) {
+    if (c >= DIMS / CHUNK) return;
+    multiply_values(me, c * CHUNK);
+    [[unroll]] for (int e = 0; e < EACH; e++)
+        acc[c * EACH + e] = acc[c * EACH + e] * row_factor[(me + e * GROUP) / CHUNK] + part[me + e * GROUP];
+}
+
+#define ADD_FOUR(c) add_values(me, c), add_values(me, c + 1), add_values(me, c + 2), add_values(me, c + 3)
+
 void main() {
     int me = int(gl_LocalInvocationIndex);
-    float acc[DIMS / CHUNK * EACH];
     if (!find_tile()) return;
     scale_queries();
     for (int i = me; i < ROWS * (DIMS / 4); i += GROUP) {
@@ -115,11 +126,10 @@ void main() {
             if (me < POSITIONS) row_of[me] = find_row(base + me);
             multiply_keys(me);
             softmax(base);
-            [[unroll]] for (int c = 0; c < DIMS / CHUNK; c++) {
-                multiply_values(me, c * CHUNK);
-                [[unroll]] for (int e = 0; e < EACH; e++)
-                    acc[c * EACH + e] = acc[c * EACH + e] * row_factor[(me + e * GROUP) / CHUNK] + part[me + e * GROUP];
-            }
+            ADD_FOUR(0);
+            ADD_FOUR(4);
+            ADD_FOUR(8);
+            ADD_FOUR(12);
             barrier();
         }
         end_cut(cut);

@@ -24,12 +24,12 @@ enum { SVK_QUEUES = 3, SVK_POINTS = 256 };
 
 typedef struct svk_physical {
     const char *name;
-    int lanes, m, n, k; /* of a subgroup; shape of matrices */
+    int lanes, fewest, m, n, k; /* of a subgroup, and as few as can be asked for; shape of matrices */
     uint32_t queues[2]; /* of the family that computes, of the one that only copies */
 } svk_physical;
 
 static const svk_physical svk_physicals[] = {
-    {"Stand-in of 32", 32, 16, 16, 16, {1, 2}}, {"Stand-in of 64", 64, 16, 16, 16, {2, 0}}, {"Stand-in of 8", 8, 8, 8, 16, {1, 0}}};
+    {"Stand-in of 32", 32, 8, 16, 16, 16, {1, 2}}, {"Stand-in of 64", 64, 32, 16, 16, 16, {2, 0}}, {"Stand-in of 8", 8, 8, 8, 8, 16, {1, 0}}};
 
 typedef struct svk_command {
     int kind;
@@ -60,7 +60,7 @@ typedef struct svk_object {
     uint32_t *code;
     size_t n_words;
     spv_program *program;
-    int shader;
+    int shader, lanes;
     char name[64];
     /* sets, commands */
     fg__vk_buffer_range ranges[SPV_BINDINGS];
@@ -298,9 +298,10 @@ static void FG__VK_CALL svk_properties(void *physical, fg__vk_properties *proper
             ((fg__vk_dot_properties *)next)->packed_signed = 1;
         } else if (head->type == FG__VK_SIZE_PROPERTIES) {
             fg__vk_size_properties *size = (fg__vk_size_properties *)next;
-            size->min = size->max = (uint32_t)p->lanes;
+            size->min = (uint32_t)p->fewest;
+            size->max = (uint32_t)p->lanes;
             size->most_subgroups = SPV_MAX_SUBGROUPS;
-            size->stages = FG__VK_COMPUTE_STAGE;
+            size->stages = p->fewest < p->lanes ? FG__VK_COMPUTE_STAGE : 0; /* one size alone need not be asked for */
         } else svk_violation("properties of structure %d", (int)head->type);
         next = head->next;
     }
@@ -561,12 +562,15 @@ static int32_t FG__VK_CALL svk_create_pipelines(void *device, uint64_t cache, ui
         spec[2 * i] = info->stage.spec->entries[i].id;
         memcpy(&spec[2 * i + 1], (const char *)info->stage.spec->data + info->stage.spec->entries[i].offset, 4);
     }
-    if (size && (size->type != FG__VK_SIZE_INFO || size->size != (uint32_t)physical->lanes)) svk_violation("a subgroup size that is not offered");
+    if (size && (size->type != FG__VK_SIZE_INFO || physical->fewest == physical->lanes || size->size < (uint32_t)physical->fewest ||
+                 size->size > (uint32_t)physical->lanes || (size->size & (size->size - 1)) != 0))
+        svk_violation("a subgroup size that is not offered");
     for (at = 5; at < shader->n_words && shader->code[at] >> 16; at += shader->code[at] >> 16)
-        if (shader->code[at] == (2u << 16 | 17) && shader->code[at + 1] == 6022 && (!size || !(info->stage.flags & FG__VK_FULL_SUBGROUPS)))
+        if (shader->code[at] == (2u << 16 | 17) && shader->code[at + 1] == 6022 && ((!size && physical->fewest < physical->lanes) || !(info->stage.flags & FG__VK_FULL_SUBGROUPS)))
             svk_violation("matrices in a pipeline whose subgroups need not be full");
     o = svk_new(device, SVK_PIPELINE);
     o->shader = shader->shader;
+    o->lanes = size ? (int)size->size : physical->lanes;
     o->program = spv_make(shader->code, shader->n_words, spec, info->stage.spec->n_entries);
     snprintf(o->name, sizeof(o->name), "shader %d (%d, %d, %d, %d)", o->shader, (int)spec[1], (int)spec[3], (int)spec[5], (int)spec[7]);
     if (o->program->error[0]) svk_violation("%s: %s", o->name, o->program->error);
@@ -866,7 +870,7 @@ static void svk_run_dispatch(svk_queue *q, const svk_command *c) {
         if (!buffer || !svk_view(q, buffer, ranges[i].offset, ranges[i].bytes, &e.buffers[i])) return;
     }
     e.program = c->pipeline->program;
-    e.lanes = q->device->physical->lanes;
+    e.lanes = c->pipeline->lanes;
     e.push = c->push;
     e.push_bytes = 128;
     e.order = &q->order;

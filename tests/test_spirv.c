@@ -302,7 +302,7 @@ static void test_spirv_finds_faults(void) {
     } plants[] = {
         {FG__VK_SHADER_NORM, 0, 0, 0, 0, 12, "vulkan32", "a barrier that lanes of subgroup"},
         {FG__VK_SHADER_GEMV, 40, 29, 0, 0, 1, "vulkan64", "some of its lanes miss"},             /* a row for each lane */
-        {FG__VK_SHADER_GEMM_MATRIX, 40, 29, 0, 0, 12, "vulkan32-matrix", "on matrices that lanes of subgroup"},
+        {FG__VK_SHADER_GEMM_MATRIX, 40, 29, 0, 0, 12, "vulkan64-matrix", "on matrices that lanes of subgroup"},
         {FG__VK_SHADER_GEMM, 0, 0, 177, 179, 12, "vulkan32", "uses an array at"},                /* i <= n instead of i < n */
         {FG__VK_SHADER_EMBED, 0, 0, 132, 128, 12, "vulkan64", "same dispatch writes"},           /* sums instead of products */
         {FG__VK_SHADER_NORM, 0, 0, 132, 196, 12, "vulkan64", "a shift by 32 or more"},
@@ -310,7 +310,7 @@ static void test_spirv_finds_faults(void) {
     };
     size_t i;
     SPIRV_ALL;
-    CHECK(spirv_small_gemm("vulkan32") == 0 && spirv_small_gemm("vulkan64") == 0 && spirv_small_gemm("vulkan32-matrix") == 0);
+    CHECK(spirv_small_gemm("vulkan32") == 0 && spirv_small_gemm("vulkan64") == 0 && spirv_small_gemm("vulkan64-matrix") == 0);
     svk.patch = spirv_patch;
     svk.most_steps = 1 << 18;
     for (i = 0; i < sizeof(plants) / sizeof(plants[0]); i++) {

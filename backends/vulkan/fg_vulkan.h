@@ -702,6 +702,8 @@ typedef struct fg__vk_device {
     bool narrow;    /* with options.invariant: products of few rows have kernels of their own, whose bits are those of many */
     uint32_t rungs; /* FG_VULKAN_...: in use */
     fg__vk_matrix_shape shape;
+    int matrix_lanes; /* of a subgroup, in kernels with matrices */
+    bool asks_lanes;  /* such kernels must ask for so many */
     fg__vk_chunk *chunks;
     uint64_t set_layout, pipeline_layout, cache, command_pool, copy_pool; /* copy_pool: of copy_family */
     fg__vk_work copies;
@@ -978,18 +980,26 @@ static bool fg__vk_find_shape(fg__vk_device *d) {
     return best > 0;
 }
 
-/* Whether kernels can be had whose subgroups are of the usual size, and full. */
-static bool fg__vk_fixed_size(const fg__vk_device *d) {
+/* Finds how many lanes the subgroups of kernels with matrices have, which must be full: the fewest that the device lets them have, which
+   are as many as its matrix units take at once. Intel's usual 32 lanes are four times that (from Xe2 on twice), and run out of registers. */
+static bool fg__vk_find_lanes(fg__vk_device *d) {
     fg__vk_properties properties;
     fg__vk_size_properties size;
+    uint32_t lanes;
     memset(&properties, 0, sizeof(properties));
     memset(&size, 0, sizeof(size));
     properties.type = FG__VK_PROPERTIES_2;
     properties.next = &size;
     size.type = FG__VK_SIZE_PROPERTIES;
     d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
-    return (size.stages & FG__VK_COMPUTE_STAGE) && (uint32_t)d->subgroup >= size.min && (uint32_t)d->subgroup <= size.max &&
-           d->subgroup <= 128 && 128 % d->subgroup == 0 && 128 / (uint32_t)d->subgroup <= size.most_subgroups;
+    d->asks_lanes = size.min != size.max; /* where there is one size alone drivers need not let it be asked for */
+    if (d->asks_lanes && !(size.stages & FG__VK_COMPUTE_STAGE)) return false;
+    for (lanes = FG__MAX(size.min, 8); lanes <= size.max && lanes <= 128 && 128 % lanes == 0; lanes *= 2)
+        if (128 / lanes <= size.most_subgroups) {
+            d->matrix_lanes = (int)lanes;
+            return true;
+        }
+    return false;
 }
 
 /* Queues for copies beside passes: of a family that does nothing but copy, else more of the family of passes. */
@@ -1028,7 +1038,7 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     if (!extras.half.half || !extras.storage.storage) has &= ~(uint32_t)(FG_VULKAN_HALF | FG_VULKAN_MATRIX);
     if (!extras.matrix.matrix || !extras.model.model || !extras.size.control || !extras.size.full)
         has &= ~(uint32_t)FG_VULKAN_MATRIX;
-    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_fixed_size(d)))
+    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_find_lanes(d)))
         has &= ~(uint32_t)FG_VULKAN_MATRIX;
     if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
     fast = d->properties.device_type == 4 ? 0 : has;
@@ -2292,9 +2302,9 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     info.stage.spec = &spec;
     memset(&size, 0, sizeof(size));
     size.type = FG__VK_SIZE_INFO;
-    size.size = (uint32_t)d->subgroup;
+    size.size = (uint32_t)d->matrix_lanes;
     if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX) {
-        info.stage.next = &size;
+        info.stage.next = d->asks_lanes ? &size : NULL;
         info.stage.flags = FG__VK_FULL_SUBGROUPS;
     }
     info.layout = d->pipeline_layout;
@@ -2547,7 +2557,7 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[
     int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
     fg_result r = FG_OK;
     pipelines[2] = many == FG_VULKAN_MATRIX
-                       ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->subgroup)
+                       ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->matrix_lanes)
                        : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0);
     pipelines[0] = pipelines[1] = pipelines[2];
     if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
@@ -2655,7 +2665,7 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
             fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
             shader = FG__VK_SHADER_ATTENTION_MATRIX;
             rows = tall;
-            shape = (int)(m->m << 24 | m->n << 16 | m->k << 8) | 128 / d->subgroup;
+            shape = (int)(m->m << 24 | m->n << 16 | m->k << 8) | 128 / d->matrix_lanes;
         }
         step->tile[i] = rows;
         step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, (int)type, op->head_dim, rows, shape);
@@ -3857,7 +3867,7 @@ static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit, const fg__vk_
     words[3] = (uint32_t)d->subgroup;
     words[4] = bit << 2 | (d->options.invariant ? 2 : 0) | (d->narrow ? 1 : 0);
     words[5] = d->rungs & FG_VULKAN_PUSH;
-    words[6] = d->shape.m << 16 | d->shape.n << 8 | d->shape.k;
+    words[6] = (uint32_t)d->matrix_lanes << 24 | d->shape.m << 16 | d->shape.n << 8 | d->shape.k;
     words[7] = p->limits.shared_bytes;
     for (i = 0; i < sizeof(words); i++) hash = (hash ^ ((const uint8_t *)words)[i]) * 16777619u;
     for (i = 0; i < sizeof(d->options.get_instance_proc_addr); i++)
