@@ -17870,7 +17870,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         __m512i sum = _mm512_loadu_si512(halves ? a->sum16 : a->sum);
         if (minimums) _mm512_storeu_ps(s->of_acts[t], fg__floats_512(sum));
-        else _mm512_storeu_si512(s->start[t], (__m512i)(((fg__i32x16)sum >> shift) + FG__SUM_BITS));
+        else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(FG__SUM_BITS)));
     }
 }
 
