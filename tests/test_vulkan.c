@@ -519,7 +519,7 @@ static void test_vulkan_device(void) {
 /* ---- A driver that fails on demand, around the real one. ---- */
 
 /* A fault in some kernels of a shader: those that have `spec` for their constant number spec_at (-1: all of them). */
-enum { PLANT_ADD, PLANT_MULTIPLY, PLANT_DIVIDE, PLANT_FOLD, PLANT_DOT, PLANT_MATRIX, PLANT_NEAR, PLANT_PIECES };
+enum { PLANT_ADD, PLANT_MULTIPLY, PLANT_DIVIDE, PLANT_FOLD, PLANT_DOT, PLANT_MATRIX, PLANT_NEAR, PLANT_PIECES, PLANT_WINDOW, PLANT_CAP };
 typedef struct vulkan_plant {
     int shader, spec_at, spec, what;
     uint32_t rung; /* that is lost; 0: the floor, and the device does not open */
@@ -625,10 +625,13 @@ static void FG__VK_CALL vulkan_bind(void *commands, int32_t point, uint64_t pipe
     vulkan_real.CmdBindPipeline(commands, point, pipeline);
 }
 
-/* With PLANT_PIECES what came of pieces before is forgotten. */
+/* With PLANT_PIECES what came of pieces before is forgotten, with PLANT_WINDOW and PLANT_CAP the window and the soft cap. */
 static void FG__VK_CALL vulkan_constants(void *commands, uint64_t layout, uint32_t stages, uint32_t offset, uint32_t bytes, const void *data) {
     fg__vk_push push = *(const fg__vk_push *)data;
-    if (vulkan_faults.bound && vulkan_faults.plant && vulkan_faults.plant->what == PLANT_PIECES) push.has &= ~FG__VK_HAS_EARLIER;
+    int what = vulkan_faults.bound && vulkan_faults.plant ? vulkan_faults.plant->what : -1;
+    if (what == PLANT_PIECES) push.has &= ~FG__VK_HAS_EARLIER;
+    if (what == PLANT_WINDOW) push.window = 0;
+    if (what == PLANT_CAP) push.softcap = 0.0f;
     vulkan_real.CmdPushConstants(commands, layout, stages, offset, bytes, &push);
 }
 
@@ -961,11 +964,23 @@ static void vulkan_check_plants(bool standin, size_t first, size_t step) {
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
-/* Faults that only a graph's own heads have, of 128: its attention falls to the floor, or the graph is refused. */
+/* Faults that only a graph's own attention shows, of heads of 128, maybe with a window or a soft cap: it falls to the floor, or
+   the graph is refused. */
 static void test_vulkan_shapes(void) {
-    static const vulkan_plant plants[] = {
-        {FG__VK_SHADER_ATTENTION_HALF, 1, 128, PLANT_ADD, FG_VULKAN_HALF, false, true, "is done in floats"},
-        {FG__VK_SHADER_ATTENTION, 1, 128, PLANT_ADD, 0, false, false, "heads of 128"},
+    static const struct {
+        vulkan_plant plant;
+        int window;
+        float softcap;
+    } cases[] = {
+        {{FG__VK_SHADER_ATTENTION_HALF, 1, 128, PLANT_ADD, FG_VULKAN_HALF, false, true, "is done in floats"}, 0, 0.0f},
+        {{FG__VK_SHADER_ATTENTION_HALF, 1, 128, PLANT_WINDOW, FG_VULKAN_HALF, false, true, "a window of 24"}, 24, 0.0f},
+        {{FG__VK_SHADER_ATTENTION_HALF, 1, 128, PLANT_CAP, FG_VULKAN_HALF, false, true, "a soft cap of 0.5"}, 0, 0.5f},
+        {{FG__VK_SHADER_ATTENTION_MATRIX, 1, 128, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "is done in floats"}, 0, 0.0f},
+        {{FG__VK_SHADER_ATTENTION_MATRIX, 1, 128, PLANT_WINDOW, FG_VULKAN_MATRIX, false, true, "a window of 24"}, 24, 0.0f},
+        {{FG__VK_SHADER_ATTENTION_MATRIX, 1, 128, PLANT_CAP, FG_VULKAN_MATRIX, false, true, "a soft cap of 0.5"}, 0, 0.5f},
+        {{FG__VK_SHADER_ATTENTION, 1, 128, PLANT_ADD, 0, false, false, "heads of 128"}, 0, 0.0f},
+        {{FG__VK_SHADER_ATTENTION, 1, 128, PLANT_WINDOW, 0, false, false, "a window of 24"}, 24, 0.0f},
+        {{FG__VK_SHADER_ATTENTION, 1, 128, PLANT_CAP, 0, false, false, "a soft cap of 0.5"}, 0, 0.5f},
     };
     cpu_attn c = {FG_TYPE_F16, 2, 1, 128, 64, 1, 0, 32, false, 0.0f, 1.0f, {40, 9, 0, 0, 0, 0}};
     float *all = (float *)calloc((size_t)(cpu_attn_total(&c) * c.n_head * c.head_dim), sizeof(float));
@@ -979,28 +994,32 @@ static void test_vulkan_shapes(void) {
     memset(&desc, 0, sizeof(desc));
     desc.options = &options;
     desc.log = vulkan_listen;
-    for (i = 0; i < 2; i++) {
-        cpu_rig *rig = cpu_attn_rig(&c, 64);
+    for (i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])); i++) {
+        const vulkan_plant *plant = &cases[i].plant;
+        cpu_rig *rig;
         vulkan_said said;
         double rms;
         fg_result r;
+        c.window = cases[i].window;
+        c.softcap = cases[i].softcap;
+        rig = cpu_attn_rig(&c, 64);
         memset(&said, 0, sizeof(said));
         desc.log_user = &said;
-        options.force = plants[i].rung;
-        options.off = ~plants[i].rung;
-        vulkan_faults.plant = &plants[i];
+        options.force = plant->rung;
+        options.off = ~plant->rung;
+        vulkan_faults.plant = plant;
         memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
         rig->backend = fg_backend_vulkan();
         CHECK(rig->backend->open(&desc, &rig->device) == FG_OK);
         if (rig->device) {
-            CHECK(((fg__vk_device *)(void *)rig->device)->rungs == plants[i].rung); /* with heads of 80 all is well */
+            CHECK(((fg__vk_device *)(void *)rig->device)->rungs == plant->rung); /* with heads of 80 all is well */
             for (w = 0; w < rig->graph.n_weights; w++)
                 CHECK(rig->backend->pack(rig->device, &rig->tensors[w], rig->uses[w], &rig->weights[w], NULL) == FG_OK);
             r = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
-            CHECKF(r == (plants[i].opens ? FG_OK : FG_ERROR_UNSUPPORTED), "plant %d: %s", i, fg_last_error());
-            if (r != FG_OK) CHECKF(strstr(fg_last_error(), plants[i].says) != NULL, "%s", fg_last_error());
+            CHECKF(r == (plant->opens ? FG_OK : FG_ERROR_UNSUPPORTED), "plant %d: %s", i, fg_last_error());
+            if (r != FG_OK) CHECKF(strstr(fg_last_error(), plant->says) != NULL, "%s", fg_last_error());
             else {
-                CHECKF(strstr(said.text, plants[i].says) != NULL, "the log says: %s", said.text);
+                CHECKF(strstr(said.text, plant->says) != NULL, "the log says: %s", said.text);
                 cpu_attn_all(&c, rig, 1, 50, all);
                 CHECK(cpu_attn_error(&c, rig, 0, all, &rms) < 1e-3);
             }
