@@ -17422,6 +17422,10 @@ typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
     float factor[16 * FG__PANEL]; /* integers, of 16 quants that are not expanded: Q2_K, Q3_K for few tokens */
+    /* AVX2 without VNNI: */
+    uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
+    int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block */
+    int32_t pair[16 * FG__PANEL]; /* factors of 16 quants of Q2_K, Q3_K: twice 16 bits */
 } fg__gemm_slice;
 
 /* Expanded 4-bit quants + 128; see >>quant for the values. */
@@ -17470,6 +17474,15 @@ enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
 
 static int fg__fetch_few = FG__FETCH_ONCE; /* for few tokens; atomic, the same for as long as the CPU is */
 
+/* How AVX2 without VNNI adds up products of bytes, which it gives as pairs of 16 bits. */
+typedef enum fg__dots {
+    FG__DOTS_SIGNED, /* of signed weights; each pair is widened */
+    FG__DOTS_SPLIT,  /* the same, expanded to magnitudes and signs */
+    FG__DOTS_TWO,    /* of weights up to 64: two pairs fit 16 bits */
+    FG__DOTS_FOUR,   /* of weights up to 31: four do */
+    FG__DOTS_FACTORS /* of quants up to 7, 16 of which have a factor that is an integer: Q2_K, Q3_K */
+} fg__dots;
+
 /* What tiles work on: m tokens, and n blocks or lanes of weights, up to 256 of k. */
 typedef struct fg__gemm_job {
     const uint8_t *acts;
@@ -17482,7 +17495,7 @@ typedef struct fg__gemm_job {
     int left, each;      /* so many bytes, so many with each block or 8 lanes */
     fg__gemm_form form;
     int offset;   /* added to quants of FG__FORM_SIGNED and SUB16; sums start at -offset * sum(activations) */
-    int together; /* AVX2: steps whose products fit 16 bits; 1: as signed */
+    fg__dots dots; /* AVX2 */
 } fg__gemm_job;
 
 /* Weights are fetched ahead of their use: for few tokens 4 KiB before what is read together (a unit's scales are at its end),
@@ -17504,7 +17517,8 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     job.first = true;
     job.hint = FG__FETCH_KEPT;
     job.form = FG__FORM_SIGNED;
-    job.offset = job.together = 0;
+    job.offset = 0;
+    job.dots = FG__DOTS_SIGNED;
     job.next = (const uint8_t *)panel;
     return job;
 }
@@ -18221,7 +18235,8 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 3
-#define FG__FEW256 2 /* tokens for which weights are expanded as they are used */
+#define FG__FEW256 2   /* tokens for which weights are expanded as they are used */
+#define FG__SPLIT256 8 /* tokens from which splitting signed weights is worth it */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
 
@@ -18297,18 +18312,28 @@ FG__INLINE256 void fg__tables_256(fg_type type, const uint8_t *bytes, int i, __m
     }
 }
 
-/* Block b of a unit: bytes of 8 rows. `low`, `high` and `bytes` are those of the rows. */
-FG__INLINE256 void fg__expand_256(fg_type type, const uint8_t *low, const uint8_t *high, const uint8_t *bytes,
+/* The factor of 16 weights number i of Q2_K or Q3_K, twice as 16 bits. That of Q3_K is negative, as its scale is. */
+FG__INLINE256 __m256i fg__factor_256(fg_type type, const uint8_t *bytes, int i) {
+    __m256i v;
+    if (type == FG_TYPE_Q2_K) v = fg__and_256(fg__bytes_256(bytes + i * 32), 15);
+    else v = _mm256_sub_epi32(_mm256_set1_epi32(32), fg__scale_q3_256(bytes, i));
+    return _mm256_blend_epi16(v, fg__shift_256(v, -16), 0xaa);
+}
+
+/* Block b of a unit: bytes of 8 rows, without those factors if `factors`, a constant. `low`, `high` and `bytes` are those of the
+   rows. */
+FG__INLINE256 void fg__expand_256(fg_type type, bool factors, const uint8_t *low, const uint8_t *high, const uint8_t *bytes,
                                   __m256i table, int b, uint8_t *q) {
     __m256i more = table;
     int step, part;
     FG__UNROLL
     for (part = 0; part < 2; part++) {
-        fg__tables_256(type, bytes, 2 * b + part, &table, &more);
+        if (!factors) fg__tables_256(type, bytes, 2 * b + part, &table, &more);
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step++)
             _mm256_storeu_si256((__m256i *)(void *)(q + step * 128),
-                                fg__weight_256(type, low, high, table, more, step));
+                                factors ? fg__quants_256(type, low, high, table, step)
+                                        : fg__weight_256(type, low, high, table, more, step));
     }
 }
 
@@ -18372,12 +18397,12 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
     _mm256_storeu_ps(scale, d);
 }
 
-/* Expands n blocks. `like` is a constant: a type with the same planes. */
-FG__INLINE256 void fg__unpack_blocks_256(fg_type like, fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
+/* Expands n blocks. `like`, a type with the same planes, and `factors` are constants. */
+FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
     const uint8_t *values = fg__gemm_table_of(type), *low, *high, *bytes;
     __m256i table = _mm256_setzero_si256();
-    int i, b, rows, scales = 0, minimums = 0;
+    int i, b, rows, part, scales = 0, minimums = 0;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
@@ -18385,8 +18410,11 @@ FG__INLINE256 void fg__unpack_blocks_256(fg_type like, fg_type type, const uint8
         high = low + layout->blocks * layout->low * 128;
         bytes = high + layout->blocks * layout->high * 128;
         for (rows = 0; rows < FG__PANEL; rows += 8) {
-            fg__expand_256(like, low + b * layout->low * 128 + rows * 4, high + b * layout->high * 128 + rows * 4,
+            fg__expand_256(like, factors, low + b * layout->low * 128 + rows * 4, high + b * layout->high * 128 + rows * 4,
                            bytes + rows, table, b, to->q + i * 1024 + rows * 4);
+            for (part = 0; factors && part < 2; part++)
+                _mm256_storeu_si256((__m256i *)(void *)(to->pair + (2 * i + part) * FG__PANEL + rows),
+                                    fg__factor_256(like, bytes + rows, 2 * b + part));
             fg__scales_256(type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b,
                            to->scale + scales * FG__PANEL + rows, to->min + minimums * FG__PANEL + rows);
         }
@@ -18395,19 +18423,22 @@ FG__INLINE256 void fg__unpack_blocks_256(fg_type like, fg_type type, const uint8
     }
 }
 
-FG__TARGET_AVX2 static void fg__unpack_256(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
+FG__TARGET_AVX2 static void fg__unpack_256(fg_type type, bool factors, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
     case FG_TYPE_Q4_1:
-    case FG_TYPE_Q4_K: fg__unpack_blocks_256(FG_TYPE_Q4_1, type, from, n, to); break;
+    case FG_TYPE_Q4_K: fg__unpack_blocks_256(FG_TYPE_Q4_1, false, type, from, n, to); break;
     case FG_TYPE_Q5_0:
     case FG_TYPE_Q5_1:
-    case FG_TYPE_Q5_K: fg__unpack_blocks_256(FG_TYPE_Q5_1, type, from, n, to); break;
-    case FG_TYPE_Q8_0: fg__unpack_blocks_256(FG_TYPE_Q8_0, type, from, n, to); break;
-    case FG_TYPE_Q2_K: fg__unpack_blocks_256(FG_TYPE_Q2_K, type, from, n, to); break;
-    case FG_TYPE_Q3_K: fg__unpack_blocks_256(FG_TYPE_Q3_K, type, from, n, to); break;
-    case FG_TYPE_Q6_K: fg__unpack_blocks_256(FG_TYPE_Q6_K, type, from, n, to); break;
-    default: fg__unpack_blocks_256(FG_TYPE_IQ4_NL, type, from, n, to); break;
+    case FG_TYPE_Q5_K: fg__unpack_blocks_256(FG_TYPE_Q5_1, false, type, from, n, to); break;
+    case FG_TYPE_Q8_0: fg__unpack_blocks_256(FG_TYPE_Q8_0, false, type, from, n, to); break;
+    case FG_TYPE_Q2_K: fg__unpack_blocks_256(FG_TYPE_Q2_K, false, type, from, n, to); break;
+    case FG_TYPE_Q3_K:
+        if (factors) fg__unpack_blocks_256(FG_TYPE_Q3_K, true, type, from, n, to);
+        else fg__unpack_blocks_256(FG_TYPE_Q3_K, false, type, from, n, to);
+        break;
+    case FG_TYPE_Q6_K: fg__unpack_blocks_256(FG_TYPE_Q6_K, false, type, from, n, to); break;
+    default: fg__unpack_blocks_256(FG_TYPE_IQ4_NL, false, type, from, n, to); break;
     }
 }
 
@@ -18417,42 +18448,103 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
     return _mm256_set1_epi32(x);
 }
 
-/* Steps whose products fit 16 bits together; 1: weights that are multiplied as signed. */
-static FG__ALWAYS_INLINE int fg__together_256(fg_type type) {
-    return fg__gemm_offset(type) == 128 ? 1 : type == FG_TYPE_Q2_K || type == FG_TYPE_Q6_K ? 2 : 4;
+/* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
+static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, int m) {
+    switch ((int)type) {
+    case FG_TYPE_Q2_K: return m <= FG__FEW256 ? FG__DOTS_FACTORS : FG__DOTS_TWO;
+    case FG_TYPE_Q3_K: return FG__DOTS_FACTORS;
+    case FG_TYPE_Q6_K: return FG__DOTS_TWO;
+    default: break;
+    }
+    if (fg__gemm_offset(type) != 128) return FG__DOTS_FOUR;
+    return m < FG__SPLIT256 ? FG__DOTS_SIGNED : FG__DOTS_SPLIT;
+}
+
+/* What is added to weights to make them unsigned; 0: they are not. */
+static FG__ALWAYS_INLINE int fg__offset_256(fg_type type) {
+    if (type == FG_TYPE_Q3_K) return 4;
+    return fg__gemm_offset(type) == 128 ? 0 : fg__gemm_offset(type);
 }
 
 /* 16 rows of a block: expanded, in `low`, or planes and scales of block `b` of a unit. */
 typedef struct fg__rows_256 {
     const uint8_t *low, *high, *bytes, *halves;
+    const int32_t *start, *pair; /* where expanded */
     float *scale, *min;
     int b;
     __m256i table;
 } fg__rows_256;
 
-/* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: signed weights give at most
-   2 * 128 * 127, and unsigned ones, of which `together` steps are added, 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127. */
-FG__INLINE256 void fg__dots_256(fg_type like, bool is_signed, int together, int nt, const fg__rows_256 *w, int part,
-                                const uint8_t *acts, size_t stride, __m256i acc[][2]) {
-    __m256i ones = _mm256_set1_epi16(1), pairs[FG__TILE256][2], v[2], size[2], x;
+/* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: unsigned weights, of which `together` steps are
+   added, give 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0).
+   They are multiplied by `by`. */
+FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__rows_256 *w, int part, const uint8_t *acts,
+                                size_t stride, const __m256i *start, const __m256i *by, __m256i acc[][2]) {
+    __m256i pairs[FG__TILE256][2], v[2], x;
     int step, t, i;
     FG__UNROLL
     for (step = 0; step < 4; step++) {
         FG__UNROLL
-        for (i = 0; i < 2; i++) {
-            v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, 4 * part + step);
-            if (is_signed) v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
-            size[i] = is_signed ? _mm256_abs_epi8(v[i]) : v[i];
-        }
+        for (i = 0; i < 2; i++) v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, 4 * part + step);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             x = fg__act_256(acts, stride, t, 4 * part + step);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                __m256i product = _mm256_maddubs_epi16(size[i], is_signed ? _mm256_sign_epi8(x, v[i]) : x);
-                pairs[t][i] = step % together ? _mm256_add_epi16(pairs[t][i], product) : product;
+                __m256i product = _mm256_maddubs_epi16(v[i], x);
+                if (step % together) product = _mm256_add_epi16(pairs[t][i], product);
+                else if (start) product = _mm256_add_epi16(start[t], product);
+                pairs[t][i] = product;
                 if (step % together == together - 1)
-                    acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs[t][i], ones));
+                    acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(product, by[i]));
+            }
+        }
+    }
+}
+
+/* The same with signed weights, whose pairs give at most 2 * 128 * 127. */
+FG__INLINE256 void fg__signed_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
+                                       __m256i acc[][2]) {
+    __m256i ones = _mm256_set1_epi16(1), v[2], size[2], x;
+    int step, t, i;
+    FG__UNROLL
+    for (step = 4 * part; step < 4 * part + 4; step++) {
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, step);
+            v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
+            size[i] = _mm256_abs_epi8(v[i]);
+        }
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            x = fg__act_256(acts, stride, t, step);
+            FG__UNROLL
+            for (i = 0; i < 2; i++) {
+                __m256i pairs = _mm256_maddubs_epi16(size[i], _mm256_sign_epi8(x, v[i]));
+                acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs, ones));
+            }
+        }
+    }
+}
+
+/* The same with weights expanded to magnitudes and signs. -x is ~x + 1: the ones are what sums start with, the exclusive or
+   runs where the multiplications do not. */
+FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
+                                      __m256i acc[][2]) {
+    const uint8_t *sign = w->low + offsetof(fg__gemm_slice, sign) - offsetof(fg__gemm_slice, q);
+    __m256i ones = _mm256_set1_epi16(1), x, pairs;
+    int step, t, i;
+    FG__UNROLL
+    for (step = 4 * part; step < 4 * part + 4; step++) {
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            x = fg__act_256(acts, stride, t, step);
+            FG__UNROLL
+            for (i = 0; i < 2; i++) {
+                pairs = _mm256_xor_si256(x, fg__load_256(sign + step * 128 + 32 * i));
+                pairs = _mm256_maddubs_epi16(fg__load_256(w->low + step * 128 + 32 * i), pairs);
+                acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs, ones));
+                __asm__("" : "+x"(acc[t][i])); /* else GCC adds in an order for which registers do not suffice */
             }
         }
     }
@@ -18469,15 +18561,17 @@ FG__INLINE256 void fg__part_256(int nt, const float *scale, __m256i acc[][2], __
     }
 }
 
-/* Where the sums of a part of block b start, for weights with `offset` added. */
+/* Where the sums of a part of block b start, for weights with `offset` added, a power of two or 0: -offset times the sum of the
+   activations, -128 times which is kept. */
 FG__INLINE256 void fg__start_256(int nt, fg__gemm_form form, int offset, const fg__gemm_job *job, int b, int part,
                                  __m256i acc[][2]) {
-    int t, start;
+    const __m256i used = _mm256_set1_epi32(offset ? -1 : 0), shift = _mm256_set1_epi32(offset ? __builtin_clz(offset) - 24 : 0);
+    int t;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-        start = form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b];
-        acc[t][0] = acc[t][1] = _mm256_set1_epi32(start / 128 * offset);
+        __m256i sum = _mm256_set1_epi32(form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b]);
+        acc[t][0] = acc[t][1] = _mm256_and_si256(_mm256_srav_epi32(sum, shift), used);
     }
 }
 
@@ -18510,44 +18604,62 @@ FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const fg_
     }
 }
 
-/* Multiplies the sums of a part with its whole scales, and adds those of part 0 to those of part 1. */
-FG__INLINE256 void fg__factors_256(fg_type type, int nt, const fg__rows_256 *w, int part, __m256i acc[][2],
-                                   __m256i part0[][2]) {
+/* A part of a block of Q2_K or Q3_K: pairs start with what the offset, 4 or 0, gives, in their upper halves; they are multiplied
+   by the part's factors. */
+FG__INLINE256 void fg__factor_dots_256(fg_type like, int offset, int nt, const fg__rows_256 *w, int part, int b,
+                                       const fg__gemm_job *job, __m256i acc[][2]) {
+    const __m256i shift = _mm256_set1_epi32(offset ? 11 : 32);
+    __m256i start[FG__TILE256], by[2];
     int t, i;
     FG__UNROLL
     for (i = 0; i < 2; i++) {
-        __m256i factor = _mm256_setzero_si256();
-        if (type == FG_TYPE_Q2_K) factor = fg__and_256(fg__bytes_256(w->bytes + (2 * w->b + part) * 32 + 8 * i), 15);
-        else factor = _mm256_sub_epi32(_mm256_set1_epi32(32), fg__scale_q3_256(w->bytes + 8 * i, 2 * w->b + part));
+        if (like == FG_TYPE_Q8_0) by[i] = fg__load_256(w->pair + part * FG__PANEL + 8 * i);
+        else by[i] = fg__factor_256(like, w->bytes + 8 * i, 2 * w->b + part);
+    }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+        start[t] = _mm256_sllv_epi32(_mm256_set1_epi32(a->sum16[2 * b + part]), shift);
+    }
+    fg__dots_256(like, 4, nt, w, part, job->acts + b * 32, job->stride, start, by, acc);
+}
+
+/* Where sums start, those of part 1 from the ones of part 0 on where both have one scale. */
+FG__INLINE256 void fg__block_start_256(fg__gemm_form form, fg__dots dots, int offset, int nt, const fg__rows_256 *w, int b,
+                                       int part, const fg__gemm_job *job, __m256i acc[][2]) {
+    int t, i;
+    if (part == 1 && form != FG__FORM_SUB16) return;
+    fg__start_256(nt, form, dots == FG__DOTS_FACTORS ? 0 : offset, job, b, part, acc);
+    if (dots != FG__DOTS_SPLIT) return;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
         FG__UNROLL
-        for (t = 0; t < nt; t++) {
-            acc[t][i] = _mm256_mullo_epi32(acc[t][i], factor);
-            if (part) acc[t][i] = _mm256_add_epi32(acc[t][i], part0[t][i]);
-            part0[t][i] = acc[t][i];
-        }
+        for (i = 0; i < 2; i++) acc[t][i] = fg__load_256(w->start + 8 * i);
     }
 }
 
-/* 16 rows of one block. */
-FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, int together, int offset, int nt,
+/* 16 rows of one block; `like` is FG_TYPE_Q8_0 where they are expanded. */
+FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots dots, int offset, int nt,
                                       const fg__rows_256 *w, int b, const fg__gemm_job *job, __m256 f[][2]) {
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     const uint8_t *acts = job->acts + b * 32;
-    const bool factors = like == FG_TYPE_Q2_K || like == FG_TYPE_Q3_K;
+    const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
     __m256 v[FG__TILE256][2];
-    __m256i acc[FG__TILE256][2], part0[FG__TILE256][2];
+    __m256i acc[FG__TILE256][2];
     int t, part;
     FG__UNROLL
     for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
     FG__UNROLL
     for (part = 0; part < 2; part++) {
-        if (part == 0 || scales == 2) fg__start_256(nt, form, offset, job, b, part, acc);
-        if (factors) fg__start_256(nt, FG__FORM_SUB16, offset, job, b, part, acc);
-        if (together == 4) fg__dots_256(like, false, 4, nt, w, part, acts, job->stride, acc);
-        else if (together == 2) fg__dots_256(like, false, 2, nt, w, part, acts, job->stride, acc);
-        else fg__dots_256(like, true, 1, nt, w, part, acts, job->stride, acc);
-        if (factors) fg__factors_256(like, nt, w, part, acc, part0);
+        fg__block_start_256(form, dots, offset, nt, w, b, part, job, acc);
+        switch (dots) {
+        case FG__DOTS_FACTORS: fg__factor_dots_256(like, offset, nt, w, part, b, job, acc); break;
+        case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, part, acts, job->stride, NULL, ones, acc); break;
+        case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, part, acts, job->stride, NULL, ones, acc); break;
+        case FG__DOTS_SPLIT: fg__split_dots_256(nt, w, part, acts, job->stride, acc); break;
+        default: fg__signed_dots_256(like, nt, w, part, acts, job->stride, acc); break;
+        }
         if (part == 1 || scales == 2) fg__part_256(nt, w->scale + part * (scales - 1) * FG__PANEL, acc, v);
     }
     fg__block_256(nt, minimums, w->min, job->acts, job->stride, b, v, f);
@@ -18561,6 +18673,8 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     fg__rows_256 w;
     int b, t;
     w.low = w.high = w.bytes = w.halves = s->q + row * 4;
+    w.start = s->start + row;
+    w.pair = s->pair + row;
     w.scale = s->scale + row;
     w.min = s->min + row;
     w.b = 0;
@@ -18569,7 +18683,9 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
     for (b = 0; b < job->n; b++, w.low += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->together, job->offset, nt, &w, b, job, f);
+        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->dots, job->offset, nt, &w, b, job, f);
+        w.start += FG__PANEL;
+        w.pair += 2 * FG__PANEL;
     }
     fg__tile_end_256(nt, f, row, job);
 }
@@ -18593,9 +18709,9 @@ FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t
    and `like`, a type with the same planes, are constants. */
 FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
                                     __m256i table, fg__gemm_job *job) {
-    const bool q3 = layout->type == FG_TYPE_Q3_K; /* 3 bits, without their scales */
-    const int together = q3 ? 4 : fg__together_256(layout->type);
-    const int offset = q3 ? 4 : together == 1 ? 0 : fg__gemm_offset(layout->type);
+    const fg__gemm_form form = fg__gemm_form_of(layout->type);
+    const fg__dots dots = fg__dots_of_256(layout->type, nt);
+    const int offset = fg__offset_256(layout->type);
     __m256 f[2][FG__FEW256][2];
     float scale[2 * FG__PANEL], min[2 * FG__PANEL];
     fg__rows_256 w;
@@ -18609,7 +18725,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
         fg__fetch_ahead(job);
         for (half = 0; half < 2; half++) {
             fg__rows_of_256(layout, from, b, 16 * half, &w);
-            fg__tile_block_256(like, fg__gemm_form_of(layout->type), together, offset, nt, &w, b, job, f[half]);
+            fg__tile_block_256(like, form, dots, offset, nt, &w, b, job, f[half]);
         }
     }
     fg__tile_end_256(nt, f[0], 0, job);
@@ -18712,6 +18828,25 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int byt
     }
 }
 
+/* Splits n blocks of signed weights, expanded + 128, into magnitudes and signs. */
+FG__TARGET_AVX2 static void fg__split_256(int n, fg__gemm_slice *s) {
+    const __m256i ones = _mm256_set1_epi8(1);
+    int i, step;
+    for (i = 0; i < n * FG__PANEL; i += 8) {
+        uint8_t *q = s->q + i / FG__PANEL * 1024 + i % FG__PANEL * 4;
+        __m256i sum = _mm256_setzero_si256(), v, sign;
+        for (step = 0; step < 8; step++, q += 128) {
+            v = _mm256_xor_si256(fg__load_256(q), _mm256_set1_epi8((char)128));
+            sign = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v);
+            v = _mm256_abs_epi8(v);
+            _mm256_storeu_si256((__m256i *)(void *)q, v);
+            _mm256_storeu_si256((__m256i *)(void *)(q + offsetof(fg__gemm_slice, sign) - offsetof(fg__gemm_slice, q)), sign);
+            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(v, sign), ones));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(s->start + i), _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+    }
+}
+
 typedef void (*fg__slice_fn)(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
 
 static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const uint8_t *from, int64_t k,
@@ -18722,9 +18857,8 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
     const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL;
     int64_t left;
     job.form = fg__gemm_form_of(type);
-    job.offset = fg__gemm_offset(type);
-    job.together = fg__together_256(type);
-    if (job.offset == 128 && !vnni) job.offset = 0; /* multiplied as signed */
+    job.dots = fg__dots_of_256(type, job.m);
+    job.offset = vnni ? fg__gemm_offset(type) : fg__offset_256(type);
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
@@ -18734,7 +18868,8 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
             continue;
         }
         job.next = fg__weights_ahead(from, 8 * (int)block_bytes, 8 * (int)block_bytes, job.m);
-        fg__unpack_256(type, from, job.n, s);
+        fg__unpack_256(type, !vnni && job.dots == FG__DOTS_FACTORS, from, job.n, s);
+        if (!vnni && job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
         run(s, 16, job.n * (int)block_bytes / 2, job);

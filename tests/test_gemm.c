@@ -259,7 +259,7 @@ static void test_gemm_older(void) {
 /* Quantised products are the same bits on every path. */
 static void test_gemm_paths_agree(void) {
 #if FG__X86
-    enum { K = 768, M = 5 };
+    enum { K = 768, M = 11 };
     uint64_t seed = 3;
     fg__cpu_features cpu = fg__cpu_detect();
     uint8_t *rows = (uint8_t *)malloc(32 * K * 4), *panel = (uint8_t *)malloc(32 * K * 4);
