@@ -17542,6 +17542,26 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     job->next += job->each;
     job->left -= job->each;
 }
+
+/* One token: what block b fetches, with nothing to count. `bytes`, those of a block, and `each` are constants: of what is fetched to
+   the second cache one address in so many bytes is named. */
+static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, int bytes, int each) {
+    const uint8_t *from = job->next + b * bytes;
+    int i;
+    if (job->hint == FG__FETCH_KEPT) {
+        FG__UNROLL
+        for (i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+    } else if (job->hint == FG__FETCH_ONCE) {
+        FG__UNROLL
+        for (i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 0);
+    } else {
+        FG__UNROLL
+        for (i = 0; i < bytes; i += 64) {
+            if (i % each == 0) __builtin_prefetch(from + i + 2048, 0, 2);
+            __builtin_prefetch(from + i - 3072);
+        }
+    }
+}
 #endif
 /* ================================================================================================
    >>cpu_gemm_x86  matrix products with AVX-512 and AVX2
@@ -17619,6 +17639,10 @@ FG__INLINE512 __m512i fg__bytes_512(const uint8_t *from) {
     return _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128((const __m128i *)from));
 }
 
+FG__INLINE512 __m512i fg__signed_bytes_512(const void *from) {
+    return _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)from));
+}
+
 FG__INLINE512 __m512i fg__planes_512(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
     return _mm512_or_si512(fg__plane_512(low, low_bits, step, 0), fg__plane_512(high, high_bits, step, low_bits));
 }
@@ -17651,6 +17675,15 @@ FG__INLINE512 __m512i fg__scale_q3_512(const uint8_t *bytes, int i) {
     low = _mm512_and_si512(fg__shift_512(low, i / 8 * 4), _mm512_set1_epi32(15));
     high = _mm512_and_si512(fg__shift_512(high, i / 4 * 2 - 4), _mm512_set1_epi32(48));
     return _mm512_or_si512(low, high);
+}
+
+/* 32 minus the same, as bytes of 32 rows. `i` is a constant. */
+FG__INLINE512 __m256i fg__factor_q3_512(const uint8_t *bytes, int i) {
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + i % 8 * 32));
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + (8 + i % 4) * 32));
+    low = _mm256_and_si256(_mm256_srli_epi16(low, i / 8 * 4), _mm256_set1_epi8(15));
+    high = i < 8 ? _mm256_slli_epi16(high, 4 - i / 4 * 2) : _mm256_srli_epi16(high, i / 4 * 2 - 4);
+    return _mm256_sub_epi8(_mm256_set1_epi8(32), _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(48))));
 }
 
 /* Each 32-bit lane indexes bytes of its own. */
@@ -17737,12 +17770,13 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(e, tiny, small));
 }
 
-/* d and m or dmin of a unit's 16 rows, and again; minimums are subtracted in units of the activations' sums. */
+/* d and m or dmin of a unit's 16 rows, and again; minimums are subtracted in units of the activations' sums. Factors of Q3_K. */
 typedef struct fg__unit_512 {
     __m512 d[2], m[2];
+    int8_t factor[16][FG__PANEL];
 } fg__unit_512;
 
-FG__INLINE512 void fg__unit_halves_512(const fg__panel_layout *layout, const uint8_t *unit, fg__unit_512 *to) {
+FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_t *unit, fg__unit_512 *to) {
     const uint8_t *halves = unit + layout->blocks * (layout->low + layout->high) * 128 + layout->n_bytes * 32;
     const __m512 by = _mm512_set1_ps(layout->blocks == 1 ? -1.0f / 128 : 1.0f / 128);
     int i;
@@ -17751,14 +17785,19 @@ FG__INLINE512 void fg__unit_halves_512(const fg__panel_layout *layout, const uin
         to->d[i] = layout->n_halves ? fg__halves_512(halves + 32 * i) : _mm512_setzero_ps();
         to->m[i] = layout->n_halves == 2 ? _mm512_mul_ps(fg__halves_512(halves + 64 + 32 * i), by) : to->d[i];
     }
+    if (layout->type != FG_TYPE_Q3_K) return;
+    FG__UNROLL
+    for (i = 0; i < 16; i++)
+        _mm256_storeu_si256((__m256i *)(void *)to->factor[i], fg__factor_q3_512(halves - layout->n_bytes * 32, i));
 }
 
-/* Scales and minimums of block b of a unit, 16 rows. `type` and `layout` are constants. */
-FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, const uint8_t *unit, int b, __m512 d,
-                                  __m512 m, int half, float *scale, float *min, float *factor) {
+/* Scales and minimums of block b of a unit, 16 rows. `layout` and `half`, in bytes of a run, are constants. */
+FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t *unit, const fg__unit_512 *u, int b, int half,
+                                  float *scale, float *min, float *factor) {
     const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
+    __m512 d = u->d[half / 64], m = u->m[half / 64];
     __m512i s, s2;
-    switch ((int)type) {
+    switch ((int)layout->type) {
     case FG_TYPE_Q4_1:
     case FG_TYPE_Q5_1: _mm512_storeu_ps(min, m); break;
     case FG_TYPE_Q4_K:
@@ -17776,16 +17815,15 @@ FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, 
         _mm512_storeu_ps(factor + FG__PANEL, fg__floats_512(_mm512_and_si512(s2, _mm512_set1_epi32(15))));
         break;
     case FG_TYPE_Q3_K:
-        s = _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b));
-        s2 = _mm512_sub_epi32(_mm512_set1_epi32(32), fg__scale_q3_512(bytes, 2 * b + 1));
+        s = fg__signed_bytes_512(u->factor[2 * b] + half / 4);
+        s2 = fg__signed_bytes_512(u->factor[2 * b + 1] + half / 4);
         _mm512_storeu_ps(factor, fg__floats_512(s));
         _mm512_storeu_ps(factor + FG__PANEL, fg__floats_512(s2));
         d = _mm512_sub_ps(_mm512_setzero_ps(), d);
         break;
     case FG_TYPE_Q6_K:
-        s = _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)(const void *)(bytes + 2 * b * 32)));
-        s2 = _mm512_maskz_cvtepi8_epi32(0xffff,
-                                        _mm_loadu_si128((const __m128i *)(const void *)(bytes + (2 * b + 1) * 32)));
+        s = fg__signed_bytes_512(bytes + 2 * b * 32);
+        s2 = fg__signed_bytes_512(bytes + (2 * b + 1) * 32);
         _mm512_storeu_ps(scale + FG__PANEL, _mm512_mul_ps(d, fg__floats_512(s2)));
         d = _mm512_mul_ps(d, fg__floats_512(s));
         break;
@@ -17797,22 +17835,22 @@ FG__INLINE512 void fg__scales_512(fg_type type, const fg__panel_layout *layout, 
 }
 
 /* Those of block b of a slice, 32 rows. Blocks come in order: `u` is set at the first of a unit. */
-FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__unit_512 *u,
-                                        fg__gemm_slice *to) {
+FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__unit_512 *u, float *scale,
+                                        float *min, float *factor) {
     const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
-    float *scale = to->scale + (layout->type == FG_TYPE_Q6_K ? 2 : 1) * b * FG__PANEL;
-    float *min = to->min + (layout->type == FG_TYPE_Q2_K ? 2 : 1) * b * FG__PANEL;
-    float *factor = to->factor + 2 * b * FG__PANEL;
-    if (b % layout->blocks == 0) fg__unit_halves_512(layout, unit, u);
+    if (b % layout->blocks == 0) fg__unit_set_512(layout, unit, u);
     b %= layout->blocks;
-    fg__scales_512(layout->type, layout, unit, b, u->d[0], u->m[0], 0, scale, min, factor);
-    fg__scales_512(layout->type, layout, unit, b, u->d[1], u->m[1], 64, scale + 16, min + 16, factor + 16);
+    fg__scales_512(layout, unit, u, b, 0, scale, min, factor);
+    fg__scales_512(layout, unit, u, b, 64, scale + 16, min + 16, factor + 16);
 }
 
 FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
+    const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1, minimums = layout->type == FG_TYPE_Q2_K ? 2 : 1;
     fg__unit_512 u;
     int b;
-    for (b = 0; b < n; b++) fg__block_scales_512(layout, from, b, &u, to);
+    for (b = 0; b < n; b++)
+        fg__block_scales_512(layout, from, b, &u, to->scale + scales * b * FG__PANEL, to->min + minimums * b * FG__PANEL,
+                             to->factor + 2 * b * FG__PANEL);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
@@ -17889,14 +17927,16 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
 }
 
 /* A tile: 32 rows, nt tokens, blocks of 32 weights with job->offset, a power of two, added. The operations on one output are the same for every nt.
-   `layout`, a constant: scales are read here, block by block, as memory is best read in order (up to a tenth faster at one token
-   than reading them before); NULL: they are there. */
+   `layout`, a constant: scales are read here, block by block, and stay in registers, as memory is best read in order (up to a tenth
+   faster at one token than reading them before); NULL: they are there. */
 FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
-    const float *scale = s->scale, *min = s->min;
+    const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
+    float here[6][FG__PANEL];
+    const float *scale = layout ? here[0] : s->scale, *min = layout ? here[2] : s->min, *factor = layout ? here[4] : s->factor;
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
@@ -17905,9 +17945,10 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     int b, i, j, t, step, part, x;
     fg__tile_start_512(nt, f);
     fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, job);
-    for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
-        fg__fetch_ahead(job);
-        if (layout) fg__block_scales_512(layout, w->low, b, &unit, s);
+    for (b = 0; b < job->n; b++) {
+        if (layout) fg__fetch_block(job, b, block_bytes, factors ? 256 : 64); /* where computing takes as long as reading, few are faster */
+        else fg__fetch_ahead(job);
+        if (layout) fg__block_scales_512(layout, w->low, b, &unit, here[0], here[2], here[4]);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
             for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
@@ -17931,7 +17972,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             }
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                __m512 by = _mm512_loadu_ps(factors ? s->factor + (2 * b + part) * FG__PANEL + 16 * i
+                __m512 by = _mm512_loadu_ps(factors ? factor + part * FG__PANEL + 16 * i
                                                     : scale + (scales == 2 ? part * FG__PANEL : 0) + 16 * i);
                 __m512 less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
                 FG__UNROLL
@@ -17957,6 +17998,10 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
                 f[t][i] = _mm512_fmadd_ps(v[t][i], _mm512_set1_ps(a->scale[b]), f[t][i]);
             }
         }
+        if (layout) continue;
+        scale += scales * FG__PANEL;
+        min += minimums * FG__PANEL;
+        factor += 2 * FG__PANEL;
     }
     fg__tile_end_512(nt, f, job);
 }
