@@ -17606,6 +17606,15 @@ FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void 
     }
 }
 
+/* The factor of 16 weights number i of Q3_K, 32 minus what is kept, as bytes of 32 rows. `i` is a constant. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256i fg__factor_q3_256(const uint8_t *bytes, int i) {
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + i % 8 * 32));
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + (8 + i % 4) * 32));
+    low = _mm256_and_si256(_mm256_srli_epi16(low, i / 8 * 4), _mm256_set1_epi8(15));
+    high = i < 8 ? _mm256_slli_epi16(high, 4 - i / 4 * 2) : _mm256_srli_epi16(high, i / 4 * 2 - 4);
+    return _mm256_sub_epi8(_mm256_set1_epi8(32), _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(48))));
+}
+
 /* ---- AVX-512: a register holds one lane of 16 rows, two registers a run of a panel */
 
 #define FG__INLINE512 FG__TARGET_AVX512VNNI static FG__ALWAYS_INLINE
@@ -17675,15 +17684,6 @@ FG__INLINE512 __m512i fg__scale_q3_512(const uint8_t *bytes, int i) {
     low = _mm512_and_si512(fg__shift_512(low, i / 8 * 4), _mm512_set1_epi32(15));
     high = _mm512_and_si512(fg__shift_512(high, i / 4 * 2 - 4), _mm512_set1_epi32(48));
     return _mm512_or_si512(low, high);
-}
-
-/* 32 minus the same, as bytes of 32 rows. `i` is a constant. */
-FG__INLINE512 __m256i fg__factor_q3_512(const uint8_t *bytes, int i) {
-    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + i % 8 * 32));
-    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + (8 + i % 4) * 32));
-    low = _mm256_and_si256(_mm256_srli_epi16(low, i / 8 * 4), _mm256_set1_epi8(15));
-    high = i < 8 ? _mm256_slli_epi16(high, 4 - i / 4 * 2) : _mm256_srli_epi16(high, i / 4 * 2 - 4);
-    return _mm256_sub_epi8(_mm256_set1_epi8(32), _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(48))));
 }
 
 /* Each 32-bit lane indexes bytes of its own. */
@@ -17788,7 +17788,7 @@ FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_
     if (layout->type != FG_TYPE_Q3_K) return;
     FG__UNROLL
     for (i = 0; i < 16; i++)
-        _mm256_storeu_si256((__m256i *)(void *)to->factor[i], fg__factor_q3_512(halves - layout->n_bytes * 32, i));
+        _mm256_storeu_si256((__m256i *)(void *)to->factor[i], fg__factor_q3_256(halves - layout->n_bytes * 32, i));
 }
 
 /* Scales and minimums of block b of a unit, 16 rows. `layout` and `half`, in bytes of a run, are constants. */
@@ -18357,11 +18357,18 @@ FG__INLINE256 void fg__tables_256(fg_type type, const uint8_t *bytes, int i, __m
     }
 }
 
-/* The factor of 16 weights number i of Q2_K or Q3_K, twice as 16 bits. That of Q3_K is negative, as its scale is. */
-FG__INLINE256 __m256i fg__factor_256(fg_type type, const uint8_t *bytes, int i) {
+/* The factors of a unit of Q3_K, [16 weights][row]; they are negative, as its scale is. */
+FG__INLINE256 void fg__unit_factors_256(const uint8_t *bytes, int8_t *to) {
+    int i;
+    FG__UNROLL
+    for (i = 0; i < 16; i++) _mm256_storeu_si256((__m256i *)(void *)(to + i * FG__PANEL), fg__factor_q3_256(bytes, i));
+}
+
+/* The factors of 16 weights number i, 8 rows, each twice as 16 bits: those of Q3_K are in `factor`, of Q2_K in the unit's bytes. */
+FG__INLINE256 __m256i fg__factor_pairs_256(fg_type type, const int8_t *factor, const uint8_t *bytes, int i) {
     __m256i v;
     if (type == FG_TYPE_Q2_K) v = fg__and_256(fg__bytes_256(bytes + i * 32), 15);
-    else v = _mm256_sub_epi32(_mm256_set1_epi32(32), fg__scale_q3_256(bytes, i));
+    else v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(factor + i * FG__PANEL)));
     return _mm256_blend_epi16(v, fg__shift_256(v, -16), 0xaa);
 }
 
@@ -18447,6 +18454,7 @@ FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type typ
     const fg__panel_layout *layout = fg__panel_layout_of(type);
     const uint8_t *values = fg__gemm_table_of(type), *low, *high, *bytes;
     __m256i table = _mm256_setzero_si256();
+    int8_t factor[16 * FG__PANEL];
     int i, b, rows, part, scales = 0, minimums = 0;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     for (i = 0; i < n; i++) {
@@ -18454,12 +18462,13 @@ FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type typ
         low = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
         high = low + layout->blocks * layout->low * 128;
         bytes = high + layout->blocks * layout->high * 128;
+        if (factors && b == 0) fg__unit_factors_256(bytes, factor);
         for (rows = 0; rows < FG__PANEL; rows += 8) {
             fg__expand_256(like, factors, low + b * layout->low * 128 + rows * 4, high + b * layout->high * 128 + rows * 4,
                            bytes + rows, table, b, to->q + i * 1024 + rows * 4);
             for (part = 0; factors && part < 2; part++)
                 _mm256_storeu_si256((__m256i *)(void *)(to->pair + (2 * i + part) * FG__PANEL + rows),
-                                    fg__factor_256(like, bytes + rows, 2 * b + part));
+                                    fg__factor_pairs_256(like, factor + rows, bytes + rows, 2 * b + part));
             fg__scales_256(type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b,
                            to->scale + scales * FG__PANEL + rows, to->min + minimums * FG__PANEL + rows);
         }
@@ -18515,6 +18524,7 @@ static FG__ALWAYS_INLINE int fg__offset_256(fg_type type) {
 typedef struct fg__rows_256 {
     const uint8_t *low, *high, *bytes, *halves;
     const int32_t *start, *pair; /* where expanded */
+    const int8_t *factor;        /* of Q3_K, where not */
     float *scale, *min;
     int b;
     __m256i table;
@@ -18659,7 +18669,7 @@ FG__INLINE256 void fg__factor_dots_256(fg_type like, int offset, int nt, const f
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         if (like == FG_TYPE_Q8_0) by[i] = fg__load_256(w->pair + part * FG__PANEL + 8 * i);
-        else by[i] = fg__factor_256(like, w->bytes + 8 * i, 2 * w->b + part);
+        else by[i] = fg__factor_pairs_256(like, w->factor + 8 * i, w->bytes + 8 * i, 2 * w->b + part);
     }
     FG__UNROLL
     for (t = 0; t < nt; t++) {
@@ -18759,6 +18769,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     const int offset = fg__offset_256(layout->type);
     __m256 f[2][FG__FEW256][2];
     float scale[2 * FG__PANEL], min[2 * FG__PANEL];
+    int8_t factor[16 * FG__PANEL];
     fg__rows_256 w;
     int b, t, half;
     w.scale = scale;
@@ -18770,6 +18781,8 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
         fg__fetch_ahead(job);
         for (half = 0; half < 2; half++) {
             fg__rows_of_256(layout, from, b, 16 * half, &w);
+            if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
+            w.factor = factor + 16 * half;
             fg__tile_block_256(like, form, dots, offset, nt, &w, b, job, f[half]);
         }
     }
