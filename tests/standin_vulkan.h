@@ -102,6 +102,7 @@ static struct {
     uint64_t most_steps;
     void (*patch)(int shader, uint32_t *code, size_t n_words); /* of shaders (FG__VK_SHADER_...) as they come in */
     bool (*drop)(const svk_command *command);                  /* whether a command is left out as it is recorded */
+    uint32_t vendor;                                           /* of all devices */
     long waits, skip, ahead; /* waits of submissions for semaphores; one more than that which is left out; fences that came before work behind them */
 } svk;
 
@@ -278,6 +279,7 @@ static void FG__VK_CALL svk_properties(void *physical, fg__vk_properties *proper
     void *next = properties->next;
     properties->api_version = (uint32_t)1 << 22 | 3 << 12;
     properties->device_type = 2;
+    properties->vendor = svk.vendor;
     snprintf(properties->name, sizeof(properties->name), "%s", p->name);
     limits->max_storage_range = SVK_RANGE;
     limits->max_push_bytes = 128;

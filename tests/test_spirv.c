@@ -355,6 +355,32 @@ static void test_spirv_engine(void) {
     spirv_none("jobs");
 }
 
+/* The rungs that a device would try. */
+static uint32_t spirv_rungs(const char *name, uint32_t vendor, uint32_t force) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__vk_device *d = (fg__vk_device *)fg__calloc(&env, 1, sizeof(fg__vk_device));
+    uint32_t rungs;
+    d->env = env;
+    d->options.get_instance_proc_addr = svk_get;
+    d->options.force = force;
+    svk.vendor = vendor;
+    CHECK(fg__vk_loader_open(&d->loader, &d->options) == FG_OK && fg__vk_choose(d, name) == FG_OK && fg__vk_find_rungs(d) == FG_OK);
+    rungs = d->rungs;
+    svk.vendor = 0;
+    fg__vk_close((fg_device *)(void *)d);
+    return rungs;
+}
+
+/* Matrices of Intel's are for GPUs whose smallest subgroup has 16 lanes or more, or by force. */
+static void test_spirv_intel_matrices(void) {
+    const uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH;
+    SPIRV_HERE;
+    CHECK(spirv_rungs("of 8", 0x10de, 0) == all && spirv_rungs("of 32", 0x1002, 0) == all);
+    CHECK(spirv_rungs("of 8", 0x8086, 0) == (all & ~(uint32_t)FG_VULKAN_MATRIX));
+    CHECK(spirv_rungs("of 32", 0x8086, 0) == (all & ~(uint32_t)FG_VULKAN_MATRIX)); /* 8 to 32 lanes */
+    CHECK(spirv_rungs("of 8", 0x8086, FG_VULKAN_MATRIX) == all && spirv_rungs("of 64", 0x8086, 0) == all);
+}
+
 static void test_spirv_driver_faults(void) {
     SPIRV_HERE;
     vulkan_check_faults(true);
@@ -377,5 +403,6 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_finds_hazards);
     RUN(test_spirv_finds_faults);
     RUN(test_spirv_engine);
+    RUN(test_spirv_intel_matrices);
     RUN(test_spirv_driver_faults);
 }

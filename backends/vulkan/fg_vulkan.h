@@ -19,10 +19,11 @@
    What a device has beyond that floor makes products faster: integer dot products (quantised weights; activations are rounded
    to bytes with a scale for each 32, as on the CPU), half floats and cooperative matrices of them (passes of many rows;
    activations and weights are rounded to halves, sums are floats; and attention over a cache in F16 or Q8_0), push descriptors.
-   Each is used where the device says that it is no emulation and where products and attentions at start-up agree with the CPU's (weights
-   that are floats and blocks; a cache in F16 and Q8_0, whole and in pieces; contexts past a cut), once in a process; else the next lower
-   way does the work, and the log says so. A device that does the floor wrong does not open. Attention of the opened model's own heads,
-   window, soft cap and type of cache is tried in the same way when its graph is prepared, for some 30 ms on lavapipe.
+   Each is used where the device says that it is no emulation (cooperative matrices on Intel's GPUs: from Xe2 on) and where products and
+   attentions at start-up agree with the CPU's (weights that are floats and blocks; a cache in F16 and Q8_0, whole and in pieces; contexts
+   past a cut), once in a process; else the next lower way does the work, and the log says so. A device that does the floor wrong does
+   not open. Attention of the opened model's own heads, window, soft cap and type of cache is tried in the same way when its graph is
+   prepared, for some 30 ms on lavapipe.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
    kernels; attention's do so with cooperative matrices alone. fg_vulkan_options.invariant gives a request the same bits alone and in any
@@ -145,6 +146,7 @@ enum {
     FG__VK_MATRIX_SHAPE = 1000506001
 };
 
+enum { FG__VK_INTEL = 0x8086 }; /* a vendor's number in PCI */
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_SUBGROUP_ARITHMETIC = 4 };
 enum { FG__VK_COMPUTE_QUEUE = 2, FG__VK_TRANSFER_QUEUE = 4, FG__VK_SPARSE_QUEUE = 8, FG__VK_PROTECTED_QUEUE = 16 };
 enum { FG__VK_SHARED_BY_FAMILIES = 1, FG__VK_TIMELINE = 1 };
@@ -1017,6 +1019,10 @@ static void fg__vk_find_queues(fg__vk_device *d) {
     d->n_copy_queues = (int)FG__MIN(families[d->family].count - 1, 2u);
 }
 
+/* Of Intel's GPUs those of Xe2 and later, whose smallest subgroups have 16 lanes, gain by matrices. On Arc A770 others lost by them
+   (llama.cpp's pull requests 14001 and 24404), and for GPUs without matrix units Mesa makes them of ordinary products. */
+static bool fg__vk_fast_matrix(const fg__vk_device *d) { return d->properties.vendor != FG__VK_INTEL || d->matrix_lanes >= 16; }
+
 /* Which rungs to try: those that the device has, and not as an emulation unless forced. */
 static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     fg__vk_features features;
@@ -1043,6 +1049,7 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
     fast = d->properties.device_type == 4 ? 0 : has;
     if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
+    if ((has & FG_VULKAN_MATRIX) && !fg__vk_fast_matrix(d)) fast &= ~(uint32_t)FG_VULKAN_MATRIX;
     d->rungs = (fast | d->options.force) & has & ~d->options.off;
     if (extras.timeline.timeline) fg__vk_find_queues(d);
     return FG_OK;
