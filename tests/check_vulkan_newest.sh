@@ -19,6 +19,7 @@ root=${ROOT:-build/$suite}
 packages=gcc,libc6-dev,libvulkan-dev,mesa-vulkan-drivers,vulkan-validationlayers,vulkan-tools,glslang-tools
 
 if [ ! -e "$root/made" ]; then
+    [ ! -e "$root" ] || { echo "check_vulkan_newest.sh: $root was not finished; remove it" >&2 && exit 2; }
     mirror=${MIRROR-$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Label: Debian' 2>/dev/null | sed 1q)}
     mkdir -p "$root"
     # shellcheck disable=SC2086 # no mirror is no word
