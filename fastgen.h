@@ -18040,28 +18040,28 @@ static int fg__fused_tokens_512(fg_type type) {
 
 /* A slice for one token. `layout` and `like`, a type with the same planes, are constants. */
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
-                               int bytes, fg__gemm_job job) {
-    fg__fetch_plan(&job, bytes, job.n);
+                               fg__gemm_job job) {
+    job.hint = fg__atomic_load(&fg__fetch_few);
     fg__tile_q8_512(like, fg__gemm_form_of(layout->type), 1, layout, w, s, &job);
 }
 
-FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
+FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s,
                                                     const fg__gemm_job *job) {
     const fg__panel_layout *of = fg__panel_layouts;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__one_512(&of[0], FG_TYPE_Q4_1, w, s, bytes, *job); break;
-    case FG_TYPE_Q4_1: fg__one_512(&of[1], FG_TYPE_Q4_1, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__one_512(&of[2], FG_TYPE_Q5_1, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_1: fg__one_512(&of[3], FG_TYPE_Q5_1, w, s, bytes, *job); break;
-    case FG_TYPE_Q8_0: fg__one_512(&of[4], FG_TYPE_Q8_0, w, s, bytes, *job); break;
-    case FG_TYPE_Q2_K: fg__one_512(&of[5], FG_TYPE_Q2_K, w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__one_512(&of[6], FG_TYPE_Q3_K, w, s, bytes, *job); break;
-    case FG_TYPE_Q4_K: fg__one_512(&of[7], FG_TYPE_Q4_1, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_K: fg__one_512(&of[8], FG_TYPE_Q5_1, w, s, bytes, *job); break;
-    case FG_TYPE_Q6_K: fg__one_512(&of[9], FG_TYPE_Q6_K, w, s, bytes, *job); break;
-    case FG_TYPE_IQ4_NL: fg__one_512(&of[10], FG_TYPE_IQ4_NL, w, s, bytes, *job); break;
-    case FG_TYPE_IQ4_XS: fg__one_512(&of[11], FG_TYPE_IQ4_NL, w, s, bytes, *job); break;
-    default: fg__one_512(&of[12], FG_TYPE_IQ4_NL, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_0: fg__one_512(&of[0], FG_TYPE_Q4_1, w, s, *job); break;
+    case FG_TYPE_Q4_1: fg__one_512(&of[1], FG_TYPE_Q4_1, w, s, *job); break;
+    case FG_TYPE_Q5_0: fg__one_512(&of[2], FG_TYPE_Q5_1, w, s, *job); break;
+    case FG_TYPE_Q5_1: fg__one_512(&of[3], FG_TYPE_Q5_1, w, s, *job); break;
+    case FG_TYPE_Q8_0: fg__one_512(&of[4], FG_TYPE_Q8_0, w, s, *job); break;
+    case FG_TYPE_Q2_K: fg__one_512(&of[5], FG_TYPE_Q2_K, w, s, *job); break;
+    case FG_TYPE_Q3_K: fg__one_512(&of[6], FG_TYPE_Q3_K, w, s, *job); break;
+    case FG_TYPE_Q4_K: fg__one_512(&of[7], FG_TYPE_Q4_1, w, s, *job); break;
+    case FG_TYPE_Q5_K: fg__one_512(&of[8], FG_TYPE_Q5_1, w, s, *job); break;
+    case FG_TYPE_Q6_K: fg__one_512(&of[9], FG_TYPE_Q6_K, w, s, *job); break;
+    case FG_TYPE_IQ4_NL: fg__one_512(&of[10], FG_TYPE_IQ4_NL, w, s, *job); break;
+    case FG_TYPE_IQ4_XS: fg__one_512(&of[11], FG_TYPE_IQ4_NL, w, s, *job); break;
+    default: fg__one_512(&of[12], FG_TYPE_IQ4_NL, w, s, *job); break;
     }
 }
 
@@ -18117,7 +18117,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
         w.low_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->low * 128);
         w.high_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->high * 128);
         if (m == 1) {
-            fg__slice_one_512(type, &w, s, job.n * block_bytes, &job);
+            fg__slice_one_512(type, &w, s, &job);
             continue;
         }
         fg__unpack_scales_512(type, from, job.n, s);
