@@ -610,12 +610,15 @@ static int32_t vulkan_planted_pipeline(void *device, uint64_t cache, const fg__v
 static int32_t FG__VK_CALL vulkan_pipelines(void *device, uint64_t cache, uint32_t n, const fg__vk_pipeline_info *info, const void *allocator,
                                             uint64_t *pipelines) {
     const vulkan_plant *plant = vulkan_faults.plant;
-    int32_t spec[4];
+    int32_t spec[4], result, i;
     if (vulkan_fails("vkCreateComputePipelines")) return vulkan_faults.result;
     memcpy(spec, info->stage.spec->data, sizeof(spec));
     if (plant && info->stage.module == vulkan_faults.modules[plant->shader] && (plant->spec_at < 0 || spec[plant->spec_at] == plant->spec))
         return vulkan_planted_pipeline(device, cache, info, pipelines);
-    return vulkan_real.CreateComputePipelines(device, cache, n, info, allocator, pipelines);
+    result = vulkan_real.CreateComputePipelines(device, cache, n, info, allocator, pipelines);
+    for (i = 0; i < 64 && result >= 0; i++) /* one that is gone had the same handle */
+        if (vulkan_faults.planted[i] == *pipelines) vulkan_faults.planted[i] = 0;
+    return result;
 }
 
 static void FG__VK_CALL vulkan_bind(void *commands, int32_t point, uint64_t pipeline) {
@@ -1008,6 +1011,7 @@ static void test_vulkan_shapes(void) {
         options.force = plant->rung;
         options.off = ~plant->rung;
         vulkan_faults.plant = plant;
+        vulkan_faults.n_planted = 0;
         memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
         rig->backend = fg_backend_vulkan();
         CHECK(rig->backend->open(&desc, &rig->device) == FG_OK);
