@@ -7,7 +7,7 @@
 # ROOT: where the root is, made if it is not there (default: build/SUITE; 1.2 GB). It stays for the next time.
 # MIRROR: where packages come from (default: as the machine's own Debian packages, or else debootstrap's default).
 # TESTS: words of the tests that run first (default: vulkan spirv). Needs debootstrap and chroot. With the driver's cache of kernels empty,
-# as in a new root, it takes half an hour on two cores. The last line is that of check_vulkan.sh, the status that of all.
+# as in a new root, it takes a quarter of an hour on two cores. The last line is that of check_vulkan.sh, the status that of all.
 set -eu
 cd "$(dirname "$0")/.."
 case ${1-} in
