@@ -18943,7 +18943,7 @@ static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const vo
 /* A tile of floats, 16 rows for each of `halves`. Lanes of BF16 are pairs. */
 FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint8_t *w, int row, fg__gemm_job *job) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, each = type == FG_TYPE_BF16 ? 2 : 1;
-    __m256 f[2][FG__TILE512][2], v, x;
+    __m256 f[2][FG__TILE512][2], v[4], x;
     __m256i pair;
     int i, j, h, t;
     FG__UNROLL
@@ -18955,17 +18955,18 @@ FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint
             FG__UNROLL
             for (h = 0; h < 2 * halves; h++) {
                 if (type == FG_TYPE_F16) {
-                    v = fg__halves_256(w + 16 * h);
+                    v[h] = fg__halves_256(w + 16 * h);
                 } else {
                     pair = fg__load_256(w + 32 * h);
                     if (type == FG_TYPE_BF16) pair = j ? fg__and_256(pair, (int)0xffff0000u) : fg__shift_256(pair, -16);
-                    v = _mm256_castsi256_ps(pair);
+                    v[h] = _mm256_castsi256_ps(pair);
                 }
+            }
+            FG__UNROLL
+            for (t = 0; t < nt; t++) { /* outside: each token's number takes a register only for as long as it is used */
+                x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
                 FG__UNROLL
-                for (t = 0; t < nt; t++) {
-                    x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
-                    f[h / 2][t][h % 2] = _mm256_fmadd_ps(v, x, f[h / 2][t][h % 2]);
-                }
+                for (h = 0; h < 2 * halves; h++) f[h / 2][t][h % 2] = _mm256_fmadd_ps(v[h], x, f[h / 2][t][h % 2]);
             }
         }
     }
