@@ -17424,7 +17424,7 @@ typedef struct fg__gemm_slice {
     float factor[16 * FG__PANEL]; /* integers, of 16 quants that are not expanded: Q2_K, Q3_K for few tokens */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
-    int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block */
+    int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
     int32_t pair[16 * FG__PANEL]; /* factors of 16 quants of Q2_K, Q3_K: twice 16 bits */
 } fg__gemm_slice;
 
@@ -18280,6 +18280,7 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 3
+#define FG__TILE256VNNI 4
 #define FG__FEW256 2   /* tokens for which weights are expanded as they are used */
 #define FG__SPLIT256 8 /* tokens from which splitting signed weights is worth it */
 
@@ -18605,40 +18606,54 @@ FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, c
     }
 }
 
-/* Ends a part: v += scale * sum. */
-FG__INLINE256 void fg__part_256(int nt, const float *scale, __m256i acc[][2], __m256 v[][2]) {
+/* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
+typedef struct fg__tile_sums_256 {
+    int32_t start[FG__TILE256VNNI][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
+    float of_acts[FG__TILE256VNNI][16]; /* the activations' sums, for minimums */
+} fg__tile_sums_256;
+
+/* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. Q3_K's is 4. */
+FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
+                                         const fg__gemm_job *job) {
+    const bool halves = pairs || form == FG__FORM_SUB16 || form == FG__FORM_MIN16;
+    const __m256i shift = _mm256_set1_epi32(pairs ? (offset ? 11 : 32) : offset ? __builtin_clz((unsigned)offset) - 24 : 0);
     int t, i;
-    FG__UNROLL
     for (t = 0; t < nt; t++) {
-        FG__UNROLL
-        for (i = 0; i < 2; i++)
-            v[t][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[t][i]), _mm256_loadu_ps(scale + 8 * i), v[t][i]);
+        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+        for (i = 0; i < (halves ? 16 : 8); i += 8) {
+            __m256i sum = fg__load_256((const uint8_t *)((halves ? a->sum16 : a->sum) + i)), start = _mm256_set1_epi32(FG__SUM_BITS);
+            _mm256_storeu_ps(s->of_acts[t] + i, _mm256_cvtepi32_ps(sum));
+            if (pairs) start = _mm256_sllv_epi32(sum, shift);
+            else if (offset) start = _mm256_add_epi32(start, _mm256_srav_epi32(sum, shift));
+            _mm256_storeu_si256((__m256i *)(void *)(s->start[t] + i), start);
+        }
     }
 }
 
-/* Where the sums of a part of block b start, for weights with `offset` added, a power of two or 0: -offset times the sum of the
-   activations, -128 times which is kept. */
-FG__INLINE256 void fg__start_256(int nt, fg__gemm_form form, int offset, const fg__gemm_job *job, int b, int part,
-                                 __m256i acc[][2]) {
-    const __m256i used = _mm256_set1_epi32(offset ? -1 : 0), shift = _mm256_set1_epi32(offset ? __builtin_clz(offset) - 24 : 0);
-    int t;
+/* Ends a part: v is scale * sum, or that added to it. The sums start at FG__SUM_BITS. */
+FG__INLINE256 void fg__part_256(int nt, bool add, const float *scale, __m256i acc[][2], __m256 v[][2]) {
+    int t, i;
     FG__UNROLL
-    for (t = 0; t < nt; t++) {
-        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-        __m256i sum = _mm256_set1_epi32(form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b]);
-        acc[t][0] = acc[t][1] = _mm256_and_si256(_mm256_srav_epi32(sum, shift), used);
+    for (i = 0; i < 2; i++) {
+        const __m256 by = _mm256_loadu_ps(scale + 8 * i), start = _mm256_set1_ps(FG__SUM_FLOAT);
+        const __m256 less = _mm256_mul_ps(by, _mm256_set1_ps(-FG__SUM_FLOAT));
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            __m256 sum = _mm256_castsi256_ps(acc[t][i]);
+            v[t][i] = add ? _mm256_fmadd_ps(_mm256_sub_ps(sum, start), by, v[t][i]) : _mm256_fmadd_ps(sum, by, less);
+        }
     }
 }
 
 /* Ends block b: minimums and the activations' scale. */
-FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const uint8_t *acts, size_t stride, int b,
-                                 __m256 v[][2], __m256 f[][2]) {
+FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const fg__tile_sums_256 *sums, const fg__gemm_job *job,
+                                 int b, __m256 v[][2], __m256 f[][2]) {
     int t, i, j;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
-        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
+        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         for (j = 0; j < minimums; j++) {
-            __m256 sum = _mm256_cvtepi32_ps(_mm256_set1_epi32(minimums == 1 ? a->sum[b] : a->sum16[2 * b + j]));
+            __m256 sum = _mm256_set1_ps(sums->of_acts[t][minimums * b + j]);
             v[t][0] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + j * FG__PANEL), v[t][0]);
             v[t][1] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + j * FG__PANEL + 8), v[t][1]);
         }
@@ -18659,11 +18674,9 @@ FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const fg_
     }
 }
 
-/* A part of a block of Q2_K or Q3_K: pairs start with what the offset, 4 or 0, gives, in their upper halves; they are multiplied
-   by the part's factors. */
-FG__INLINE256 void fg__factor_dots_256(fg_type like, int offset, int nt, const fg__rows_256 *w, int part, int b,
+/* A part of a block of Q2_K or Q3_K: pairs start with what the offset adds and are multiplied by the part's factors. */
+FG__INLINE256 void fg__factor_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, int b, const fg__tile_sums_256 *sums,
                                        const fg__gemm_job *job, __m256i acc[][2]) {
-    const __m256i shift = _mm256_set1_epi32(offset ? 11 : 32);
     __m256i start[FG__TILE256], by[2];
     int t, i;
     FG__UNROLL
@@ -18672,52 +18685,50 @@ FG__INLINE256 void fg__factor_dots_256(fg_type like, int offset, int nt, const f
         else by[i] = fg__factor_pairs_256(like, w->factor + 8 * i, w->bytes + 8 * i, 2 * w->b + part);
     }
     FG__UNROLL
-    for (t = 0; t < nt; t++) {
-        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-        start[t] = _mm256_sllv_epi32(_mm256_set1_epi32(a->sum16[2 * b + part]), shift);
-    }
-    fg__dots_256(like, 4, nt, w, part, job->acts + b * 32, job->stride, start, by, acc);
+    for (t = 0; t < nt; t++) start[t] = _mm256_set1_epi32(sums->start[t][2 * b + part]);
+    fg__dots_256(like, 4, nt, w, part, job->acts + b * 32, job->stride, like == FG_TYPE_Q2_K ? NULL : start, by, acc);
 }
 
 /* Where sums start, those of part 1 from the ones of part 0 on where both have one scale. */
-FG__INLINE256 void fg__block_start_256(fg__gemm_form form, fg__dots dots, int offset, int nt, const fg__rows_256 *w, int b,
-                                       int part, const fg__gemm_job *job, __m256i acc[][2]) {
+FG__INLINE256 void fg__start_256(fg__gemm_form form, fg__dots dots, int nt, const int32_t *rows, int b, int part,
+                                 const fg__tile_sums_256 *sums, __m256i acc[][2]) {
+    const int at = form == FG__FORM_SUB16 ? 2 * b + part : b;
     int t, i;
     if (part == 1 && form != FG__FORM_SUB16) return;
-    fg__start_256(nt, form, dots == FG__DOTS_FACTORS ? 0 : offset, job, b, part, acc);
-    if (dots != FG__DOTS_SPLIT) return;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         FG__UNROLL
-        for (i = 0; i < 2; i++) acc[t][i] = fg__load_256(w->start + 8 * i);
+        for (i = 0; i < 2; i++) {
+            if (dots == FG__DOTS_SPLIT) acc[t][i] = fg__load_256(rows + 8 * i);
+            else acc[t][i] = _mm256_set1_epi32(dots == FG__DOTS_FACTORS ? FG__SUM_BITS : sums->start[t][at]);
+        }
     }
 }
 
 /* 16 rows of one block; `like` is FG_TYPE_Q8_0 where they are expanded. */
-FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots dots, int offset, int nt,
-                                      const fg__rows_256 *w, int b, const fg__gemm_job *job, __m256 f[][2]) {
+FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots dots, int nt, const fg__rows_256 *w, int b,
+                                      const fg__tile_sums_256 *sums, const fg__gemm_job *job, __m256 f[][2]) {
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     const uint8_t *acts = job->acts + b * 32;
     const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
     __m256 v[FG__TILE256][2];
     __m256i acc[FG__TILE256][2];
-    int t, part;
-    FG__UNROLL
-    for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
+    int part;
     FG__UNROLL
     for (part = 0; part < 2; part++) {
-        fg__block_start_256(form, dots, offset, nt, w, b, part, job, acc);
+        fg__start_256(form, dots, nt, w->start, b, part, sums, acc);
         switch (dots) {
-        case FG__DOTS_FACTORS: fg__factor_dots_256(like, offset, nt, w, part, b, job, acc); break;
+        case FG__DOTS_FACTORS: fg__factor_dots_256(like, nt, w, part, b, sums, job, acc); break;
         case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, part, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, part, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_SPLIT: fg__split_dots_256(nt, w, part, acts, job->stride, acc); break;
         default: fg__signed_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         }
-        if (part == 1 || scales == 2) fg__part_256(nt, w->scale + part * (scales - 1) * FG__PANEL, acc, v);
+        if (part == 0 && scales == 2) fg__part_256(nt, false, w->scale, acc, v);
+        if (part == 1) fg__part_256(nt, scales == 2, w->scale + (scales - 1) * FG__PANEL, acc, v);
     }
-    fg__block_256(nt, minimums, w->min, job->acts, job->stride, b, v, f);
+    fg__block_256(nt, minimums, w->min, sums, job, b, v, f);
 }
 
 /* A tile of 16 rows from `row` on, expanded before. The form is no constant here, to keep the code small. */
@@ -18725,8 +18736,10 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     const int scales = job->form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = job->form == FG__FORM_MIN ? 1 : job->form == FG__FORM_MIN16 ? 2 : 0;
     __m256 f[FG__TILE256][2];
+    fg__tile_sums_256 sums;
     fg__rows_256 w;
     int b, t;
+    fg__tile_sums_256_set(&sums, nt, job->form, job->dots == FG__DOTS_FACTORS, job->offset, job);
     w.low = w.high = w.bytes = w.halves = s->q + row * 4;
     w.start = s->start + row;
     w.pair = s->pair + row;
@@ -18738,7 +18751,7 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
     for (b = 0; b < job->n; b++, w.low += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->dots, job->offset, nt, &w, b, job, f);
+        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->dots, nt, &w, b, &sums, job, f);
         w.start += FG__PANEL;
         w.pair += 2 * FG__PANEL;
     }
@@ -18766,12 +18779,14 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
                                     __m256i table, fg__gemm_job *job) {
     const fg__gemm_form form = fg__gemm_form_of(layout->type);
     const fg__dots dots = fg__dots_of_256(layout->type, nt);
-    const int offset = fg__offset_256(layout->type);
     __m256 f[2][FG__FEW256][2];
     float scale[2 * FG__PANEL], min[2 * FG__PANEL];
     int8_t factor[16 * FG__PANEL];
+    fg__tile_sums_256 sums;
     fg__rows_256 w;
     int b, t, half;
+    fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, fg__offset_256(layout->type), job);
+    w.start = w.pair = NULL;
     w.scale = scale;
     w.min = min;
     w.table = table;
@@ -18783,7 +18798,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
             fg__rows_of_256(layout, from, b, 16 * half, &w);
             if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
             w.factor = factor + 16 * half;
-            fg__tile_block_256(like, form, dots, offset, nt, &w, b, job, f[half]);
+            fg__tile_block_256(like, form, dots, nt, &w, b, &sums, job, f[half]);
         }
     }
     fg__tile_end_256(nt, f[0], 0, job);
@@ -18825,22 +18840,21 @@ FG__TARGET_AVX2 static void fg__slice_few_256(fg_type type, const uint8_t *from,
 /* The same with VNNI. */
 FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
     const fg__gemm_form form = job->form;
-    const int scales = form == FG__FORM_SUB16 ? 2 : 1, minimums = form == FG__FORM_MIN     ? 1
-                                                                  : form == FG__FORM_MIN16 ? 2
-                                                                                           : 0;
+    const int scales = form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     const float *scale = s->scale + row, *min = s->min + row;
-    __m256 f[FG__TILE256][2], v[FG__TILE256][2];
-    __m256i acc[FG__TILE256][2], w0, w1, x;
+    __m256 f[FG__TILE256VNNI][2], v[FG__TILE256VNNI][2];
+    __m256i acc[FG__TILE256VNNI][2], w0, w1, x;
+    fg__tile_sums_256 sums;
     int b, t, part, step;
+    fg__tile_sums_256_set(&sums, nt, form, false, job->offset, job);
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
     for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
         FG__UNROLL
-        for (t = 0; t < nt; t++) v[t][0] = v[t][1] = _mm256_setzero_ps();
-        FG__UNROLL
         for (part = 0; part < 2; part++) {
-            if (part == 0 || scales == 2) fg__start_256(nt, form, job->offset, job, b, part, acc);
+            fg__start_256(form, FG__DOTS_FOUR, nt, NULL, b, part, &sums, acc);
             FG__UNROLL
             for (step = 4 * part; step < 4 * part + 4; step++) {
                 w0 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4);
@@ -18852,22 +18866,23 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
                     acc[t][1] = _mm256_dpbusd_avx_epi32(acc[t][1], w1, x);
                 }
             }
-            if (part == 1 || scales == 2) fg__part_256(nt, scale + part * (scales - 1) * FG__PANEL, acc, v);
+            if (part == 0 && scales == 2) fg__part_256(nt, false, scale, acc, v);
+            if (part == 1) fg__part_256(nt, scales == 2, scale + (scales - 1) * FG__PANEL, acc, v);
         }
-        fg__block_256(nt, minimums, min, job->acts, job->stride, b, v, f);
+        fg__block_256(nt, minimums, min, &sums, job, b, v, f);
     }
     fg__tile_end_256(nt, f, row, job);
 }
 
 FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
-    int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
+    int nt, tiles = (job.m + FG__TILE256VNNI - 1) / FG__TILE256VNNI;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
-        switch (nt) {
-        case 1: fg__tile_vnni_256(1, s, row, &job); break;
+        switch (nt) { /* 1 is not for tiles */
         case 2: fg__tile_vnni_256(2, s, row, &job); break;
-        default: fg__tile_vnni_256(3, s, row, &job); break;
+        case 3: fg__tile_vnni_256(3, s, row, &job); break;
+        default: fg__tile_vnni_256(4, s, row, &job); break;
         }
     }
 }
@@ -18878,8 +18893,7 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int byt
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
-        switch (nt) {
-        case 1: fg__tile_q8_256(1, s, row, &job); break;
+        switch (nt) { /* 1 is not for tiles */
         case 2: fg__tile_q8_256(2, s, row, &job); break;
         default: fg__tile_q8_256(3, s, row, &job); break;
         }
@@ -18892,7 +18906,7 @@ FG__TARGET_AVX2 static void fg__split_256(int n, fg__gemm_slice *s) {
     int i, step;
     for (i = 0; i < n * FG__PANEL; i += 8) {
         uint8_t *q = s->q + i / FG__PANEL * 1024 + i % FG__PANEL * 4;
-        __m256i sum = _mm256_setzero_si256(), v, sign;
+        __m256i sum = _mm256_setzero_si256(), v, sign, start;
         for (step = 0; step < 8; step++, q += 128) {
             v = _mm256_xor_si256(fg__load_256(q), _mm256_set1_epi8((char)128));
             sign = _mm256_cmpgt_epi8(_mm256_setzero_si256(), v);
@@ -18901,7 +18915,8 @@ FG__TARGET_AVX2 static void fg__split_256(int n, fg__gemm_slice *s) {
             _mm256_storeu_si256((__m256i *)(void *)(q + offsetof(fg__gemm_slice, sign) - offsetof(fg__gemm_slice, q)), sign);
             sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_and_si256(v, sign), ones));
         }
-        _mm256_storeu_si256((__m256i *)(void *)(s->start + i), _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+        start = _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(FG__SUM_BITS));
+        _mm256_storeu_si256((__m256i *)(void *)(s->start + i), start);
     }
 }
 
