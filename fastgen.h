@@ -17425,7 +17425,7 @@ typedef struct fg__gemm_slice {
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
     int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
-    int32_t pair[16 * FG__PANEL]; /* factors of 16 quants of Q2_K, Q3_K: twice 16 bits */
+    int32_t pair[16 * FG__PANEL]; /* factors of 16 quants of Q3_K, each twice as 16 bits */
 } fg__gemm_slice;
 
 /* Expanded 4-bit quants + 128; see >>quant for the values. */
@@ -17471,6 +17471,7 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
    for memory in the few places of the first cache, while those for the second take its own fetching ahead along: 32 to 13 GB/s on two
    cores of an Emerald Rapids; fetched on to the first one 5 KiB later they are read 3 to 10% faster again. */
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
+enum { FG__FETCH_SECOND = 2048, FG__FETCH_FIRST = -3072 }; /* twice: where from the usual place on for each cache, in bytes */
 
 static int fg__fetch_few = FG__FETCH_ONCE; /* for few tokens; atomic, the same for as long as the CPU is */
 
@@ -17536,8 +17537,8 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     for (i = 0; job->hint == FG__FETCH_KEPT && i < job->each; i += 64) __builtin_prefetch(job->next + i);
     for (i = 0; job->hint == FG__FETCH_ONCE && i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0);
     for (i = 0; job->hint == FG__FETCH_TWICE && i < job->each; i += 64) {
-        __builtin_prefetch(job->next + i + 2048, 0, 2);
-        __builtin_prefetch(job->next + i - 3072);
+        __builtin_prefetch(job->next + i + FG__FETCH_SECOND, 0, 2);
+        __builtin_prefetch(job->next + i + FG__FETCH_FIRST);
     }
     job->next += job->each;
     job->left -= job->each;
@@ -17557,8 +17558,8 @@ static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, in
     } else {
         FG__UNROLL
         for (i = 0; i < bytes; i += 64) {
-            if (i % each == 0) __builtin_prefetch(from + i + 2048, 0, 2);
-            __builtin_prefetch(from + i - 3072);
+            if (i % each == 0) __builtin_prefetch(from + i + FG__FETCH_SECOND, 0, 2);
+            __builtin_prefetch(from + i + FG__FETCH_FIRST);
         }
     }
 }
@@ -18612,18 +18613,19 @@ typedef struct fg__tile_sums_256 {
     float of_acts[FG__TILE256VNNI][16]; /* the activations' sums, for minimums */
 } fg__tile_sums_256;
 
-/* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. Q3_K's is 4. */
+/* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
+   whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
 FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
                                          const fg__gemm_job *job) {
     const bool halves = pairs || form == FG__FORM_SUB16 || form == FG__FORM_MIN16;
-    const __m256i shift = _mm256_set1_epi32(pairs ? (offset ? 11 : 32) : offset ? __builtin_clz((unsigned)offset) - 24 : 0);
+    const __m256i shift = _mm256_set1_epi32(offset ? __builtin_clz((unsigned)offset) - 24 : 0);
     int t, i;
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         for (i = 0; i < (halves ? 16 : 8); i += 8) {
             __m256i sum = fg__load_256((const uint8_t *)((halves ? a->sum16 : a->sum) + i)), start = _mm256_set1_epi32(FG__SUM_BITS);
             _mm256_storeu_ps(s->of_acts[t] + i, _mm256_cvtepi32_ps(sum));
-            if (pairs) start = _mm256_sllv_epi32(sum, shift);
+            if (pairs) start = _mm256_slli_epi32(sum, 11); /* -4 times it in the upper half */
             else if (offset) start = _mm256_add_epi32(start, _mm256_srav_epi32(sum, shift));
             _mm256_storeu_si256((__m256i *)(void *)(s->start[t] + i), start);
         }
