@@ -672,8 +672,9 @@ static int32_t FG__VK_CALL vulkan_shader(void *device, const fg__vk_shader_info 
         vulkan_spoil(code, info->bytes / 4);
     other.code = code;
     result = vulkan_fails("vkCreateShaderModule") ? vulkan_faults.result : vulkan_real.CreateShaderModule(device, &other, allocator, shader);
-    for (i = 0; i < FG__VK_SHADERS && result >= 0; i++)
+    for (i = 0; i < FG__VK_SHADERS && result >= 0; i++) /* one that is gone had the same handle */
         if (info->code == fg__vk_spirv[i].code) vulkan_faults.modules[i] = *shader;
+        else if (vulkan_faults.modules[i] == *shader) vulkan_faults.modules[i] = 0;
     free(code);
     return result;
 }
