@@ -1037,6 +1037,19 @@ static void test_vulkan_shapes(void) {
     fg__vk_loader_close(&vulkan_faults.loader);
 }
 
+/* What proved good is found again, whatever its remainders; past the last place one takes another's. */
+static void test_vulkan_proofs(void) {
+    const uint32_t n = FG__COUNT(fg__vk_proved);
+    uint32_t i;
+    memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
+    for (i = 0; i <= n; i++) {
+        CHECK(!fg__vk_is_proved(1 + i * n));
+        fg__atomic_store(fg__vk_proved_at(1 + i * n), (int)(1 + i * n));
+        CHECK(fg__vk_is_proved(1 + i * n) && fg__vk_is_proved(1 + (i < n ? 0 : i) * n));
+    }
+    memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
+}
+
 static void test_vulkan_wrong_rungs(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     vulkan_check_wrong_rungs(false);
@@ -1102,6 +1115,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_attention_cuts);
     RUN(test_vulkan_attention_far);
     RUN(test_vulkan_shapes);
+    RUN(test_vulkan_proofs);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
     RUN(test_vulkan_engine_invariant);

@@ -3860,8 +3860,9 @@ static fg_result fg__vk_try_heads(fg__vk_device *d, const fg__vk_shape *shape, i
     return r;
 }
 
-/* Kernels that proved good in this process; a number of theirs by its remainder. */
-static int fg__vk_proved[64];
+/* Kernels that proved good in this process, by a number of theirs that is not 0; behind them zeros. Atomic: of two threads that add at
+   the same time one may lose its entry, and tries again. */
+static int fg__vk_proved[256];
 
 /* The number of a rung's kernels of a device, of all trials at the start or of a shape of attention (FNV-1a). */
 static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit, const fg__vk_shape *shape) {
@@ -3885,11 +3886,21 @@ static uint32_t fg__vk_proof(const fg__vk_device *d, uint32_t bit, const fg__vk_
     return hash | 1;
 }
 
-static bool fg__vk_is_proved(uint32_t proof) { return (uint32_t)fg__atomic_load(&fg__vk_proved[proof % 64]) == proof; }
+/* Where a number is, or else belongs; where all places are taken, it takes that of its remainder. */
+static int *fg__vk_proved_at(uint32_t proof) {
+    size_t i;
+    for (i = 0; i < FG__COUNT(fg__vk_proved); i++) {
+        uint32_t other = (uint32_t)fg__atomic_load(&fg__vk_proved[i]);
+        if (other == proof || other == 0) return &fg__vk_proved[i];
+    }
+    return &fg__vk_proved[proof % FG__COUNT(fg__vk_proved)];
+}
+
+static bool fg__vk_is_proved(uint32_t proof) { return (uint32_t)fg__atomic_load(fg__vk_proved_at(proof)) == proof; }
 
 /* What a trial gave: whether the kernels are good, and else why not. An error is one that is not theirs. */
 static fg_result fg__vk_judge(const fg__vk_device *d, fg_result r, uint32_t proof, bool good, const char *what, double error, char *why, size_t size) {
-    if (r == FG_OK && good) fg__atomic_store(&fg__vk_proved[proof % 64], (int)proof);
+    if (r == FG_OK && good) fg__atomic_store(fg__vk_proved_at(proof), (int)proof);
     if (r == FG_OK) snprintf(why, size, "%s is off by %g", what, error);
     else if (r != FG_ERROR_OUT_OF_MEMORY && r != FG_ERROR_CANCELLED && !d->lost) snprintf(why, size, "%.190s", fg_last_error());
     else return r;
