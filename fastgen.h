@@ -13716,6 +13716,11 @@ typedef struct fg__sample_part {
     int32_t token;
 } fg__sample_part;
 
+/* Where K or V of the tile is that a kernel of attention reads next, and of the one behind it: to fetch early. */
+typedef struct fg__ahead {
+    const char *next, *later;
+} fg__ahead;
+
 /* One per path. Attention works on a block of m <= FG__ROW_BLOCK rows: q has head_dim x FG__ROW_BLOCK floats, so that
    what is multiplied together lies together; rows of scores are FG__SCORE_ROW apart. Rows past m must be there, as
    zeros. */
@@ -13731,13 +13736,14 @@ typedef struct fg__cpu_ops {
     /* q of qk: FG__ROW_BLOCK rows of head_dim floats (NULL: zeros) times scale */
     void (*queries)(const float *const *rows, int head_dim, float scale, float *q);
     /* s = q . K for the 32 tokens of a tile */
-    void (*qk)(const fg__kv_layout *layout, const void *k, const float *q, int m, const char *next, float *s);
-    /* scores in columns [from, to), multiples of 32, to exp(score - max), with 0 outside of a row's [lo, hi) */
-    void (*softmax)(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap, float *max,
+    void (*qk)(const fg__kv_layout *layout, const void *k, const float *q, int m, fg__ahead ahead, float *s);
+    /* scores in columns [from, to), multiples of 32, to exp(score - max), with 0 outside of a row's [lo, hi); `values`: V of each
+       32 columns, to fetch early, or NULL */
+    void (*softmax)(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap, const char *const *values, float *max,
                     float *sum);
     /* acc = s . V over tokens t0 to t1-1 of a tile; unless `first`, added to acc. s starts at the tile's column */
     void (*pv)(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0, int t1, bool first,
-               const char *next, float *acc);
+               fg__ahead ahead, float *acc);
     /* adds the partial result (max2, sum2, acc2) to (max, sum, acc) */
     void (*fold)(int m, int head_dim, const float *max2, const float *sum2, const float *acc2, float *max, float *sum,
                  float *acc);
@@ -13901,11 +13907,11 @@ static void fg__scale_scalar(const float *x, float scale, int n, float *out) {
     for (i = 0; i < n; i++) out[i] = x[i] * scale;
 }
 
-static void fg__qk_scalar(const fg__kv_layout *layout, const void *k, const float *q, int m, const char *next,
+static void fg__qk_scalar(const fg__kv_layout *layout, const void *k, const float *q, int m, fg__ahead ahead,
                           float *s) {
     float column[FG__TILE];
     int d, r, t;
-    (void)next;
+    (void)ahead;
     for (r = 0; r < m; r++) memset(s + r * FG__SCORE_ROW, 0, FG__TILE * sizeof(float));
     for (d = 0; d < layout->head_dim; d++) {
         fg__k_column(layout, k, d, column);
@@ -13919,8 +13925,9 @@ static void fg__qk_scalar(const fg__kv_layout *layout, const void *k, const floa
 #define FG__SCORE_FLOOR (-44.0f)
 
 static void fg__softmax_scalar(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap,
-                               float *max, float *sum) {
+                               const char *const *values, float *max, float *sum) {
     int r, t;
+    (void)values;
     for (r = 0; r < m; r++, s += FG__SCORE_ROW) {
         float highest = -INFINITY, total = 0.0f;
         for (t = lo[r]; t < hi[r]; t++) {
@@ -13936,10 +13943,10 @@ static void fg__softmax_scalar(float *s, int m, int from, int to, const int *lo,
 }
 
 static void fg__pv_scalar(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0, int t1, bool first,
-                          const char *next, float *acc) {
+                          fg__ahead ahead, float *acc) {
     float row[64];
     int n = layout->head_dim, d0, d, r, t;
-    (void)next;
+    (void)ahead;
     if (first) memset(acc, 0, (size_t)(m * n) * sizeof(float));
     for (d0 = 0; d0 < n; d0 += 64)
         for (t = t0; t < t1; t++) {
@@ -14274,11 +14281,12 @@ FG__TARGET_AVX512 static void fg__scale_avx512(const float *x, float scale, int 
 
 /* What both products of attention are made of: out[r][0..31] (+)= sum over j of a[r][j] * b[j][0..31], for j in [from,
    to). With `keys`, a is a block of queries (j a dimension), else rows of probabilities (j a token). Each element is a
-   chain of fused multiply-adds in the order of j, whatever `rows` is. */
+   chain of fused multiply-adds in the order of j, whatever `rows` is. The tile behind the next one is fetched to the second cache: each
+   line where memory is waited for, every third, which brings its neighbours, where computing takes as long (on Intel's CPUs). */
 FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__outer_avx512(fg_type type, int rows, bool keys, const float *a,
                                                                  const void *b, size_t b_row, const uint16_t *scales,
                                                                  size_t scale_row, int from, int to, bool first,
-                                                                 const char *next, __mmask16 lanes0, __mmask16 lanes1,
+                                                                 fg__ahead ahead, __mmask16 lanes0, __mmask16 lanes1,
                                                                  float *out, size_t out_row) {
     size_t bytes = type == FG_TYPE_F32 ? 4 : type == FG_TYPE_Q8_0 ? 1 : 2;
     __m512 acc[FG__ROW_BLOCK][2], scale0 = _mm512_setzero_ps(), scale1 = scale0;
@@ -14291,8 +14299,9 @@ FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__outer_avx512(fg_type type, i
     for (j = from; j < to; j++) {
         __m512 b0 = fg__kv_load_avx512(type, b, (size_t)j * b_row, lanes0);
         __m512 b1 = fg__kv_load_avx512(type, b, (size_t)j * b_row + 16, lanes1);
-        _mm_prefetch(next + (size_t)j * b_row * bytes, _MM_HINT_T0);
-        if (type == FG_TYPE_F32) _mm_prefetch(next + (size_t)j * b_row * bytes + 64, _MM_HINT_T0);
+        _mm_prefetch(ahead.next + (size_t)j * b_row * bytes, _MM_HINT_T0);
+        if (type == FG_TYPE_F32) _mm_prefetch(ahead.next + (size_t)j * b_row * bytes + 64, _MM_HINT_T0);
+        if (rows <= 4 || j % 3 == 0) _mm_prefetch(ahead.later + (size_t)j * b_row * bytes, _MM_HINT_T1);
         if (type == FG_TYPE_Q8_0) {
             if (keys && j % 32 == 0) {
                 scale0 = fg__kv_load_avx512(FG_TYPE_F16, scales, (size_t)j / 32 * scale_row, 0xFFFF);
@@ -14319,59 +14328,65 @@ FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__outer_avx512(fg_type type, i
 /* The 32 scores of m rows; computes a few rows more where that saves a second walk. */
 FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__qk_type_avx512(fg_type type, const fg__kv_layout *layout,
                                                                    const void *k, const float *q, int m,
-                                                                   const char *next, float *s) {
+                                                                   fg__ahead ahead, float *s) {
     const uint16_t *scales = (const uint16_t *)k + layout->head_dim * (FG__TILE / 2);
     int n = layout->head_dim;
     if (m > 8)
-        fg__outer_avx512(type, 12, true, q, k, 32, scales, 32, 0, n, true, next, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
+        fg__outer_avx512(type, 12, true, q, k, 32, scales, 32, 0, n, true, ahead, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
     else if (m > 4)
-        fg__outer_avx512(type, 8, true, q, k, 32, scales, 32, 0, n, true, next, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
+        fg__outer_avx512(type, 8, true, q, k, 32, scales, 32, 0, n, true, ahead, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
     else if (m > 2)
-        fg__outer_avx512(type, 4, true, q, k, 32, scales, 32, 0, n, true, next, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
+        fg__outer_avx512(type, 4, true, q, k, 32, scales, 32, 0, n, true, ahead, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
     else if (m > 1)
-        fg__outer_avx512(type, 2, true, q, k, 32, scales, 32, 0, n, true, next, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
-    else fg__outer_avx512(type, 1, true, q, k, 32, scales, 32, 0, n, true, next, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
+        fg__outer_avx512(type, 2, true, q, k, 32, scales, 32, 0, n, true, ahead, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
+    else fg__outer_avx512(type, 1, true, q, k, 32, scales, 32, 0, n, true, ahead, 0xFFFF, 0xFFFF, s, FG__SCORE_ROW);
 }
 
 FG__TARGET_AVX512 static void fg__qk_avx512(const fg__kv_layout *layout, const void *k, const float *q, int m,
-                                            const char *next, float *s) {
-    if (layout->type == FG_TYPE_F32) fg__qk_type_avx512(FG_TYPE_F32, layout, k, q, m, next, s);
-    else if (layout->type == FG_TYPE_F16) fg__qk_type_avx512(FG_TYPE_F16, layout, k, q, m, next, s);
-    else if (layout->type == FG_TYPE_BF16) fg__qk_type_avx512(FG_TYPE_BF16, layout, k, q, m, next, s);
-    else fg__qk_type_avx512(FG_TYPE_Q8_0, layout, k, q, m, next, s);
+                                            fg__ahead ahead, float *s) {
+    if (layout->type == FG_TYPE_F32) fg__qk_type_avx512(FG_TYPE_F32, layout, k, q, m, ahead, s);
+    else if (layout->type == FG_TYPE_F16) fg__qk_type_avx512(FG_TYPE_F16, layout, k, q, m, ahead, s);
+    else if (layout->type == FG_TYPE_BF16) fg__qk_type_avx512(FG_TYPE_BF16, layout, k, q, m, ahead, s);
+    else fg__qk_type_avx512(FG_TYPE_Q8_0, layout, k, q, m, ahead, s);
+}
+
+static FG__ALWAYS_INLINE fg__ahead fg__ahead_by(fg__ahead ahead, size_t bytes) {
+    ahead.next += bytes;
+    ahead.later += bytes;
+    return ahead;
 }
 
 /* One strip of 32 dimensions. */
 FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__pv_strip_avx512(fg_type type, const float *s, const void *v,
                                                                     size_t n, const uint16_t *scales, size_t n_scales,
-                                                                    int m, int t0, int t1, bool first, const char *next,
+                                                                    int m, int t0, int t1, bool first, fg__ahead ahead,
                                                                     int dims, float *acc) {
     __mmask16 l0 = FG__LANES(dims), l1 = FG__LANES(dims > 16 ? dims - 16 : 0);
-    if (m > 8) fg__outer_avx512(type, 12, false, s, v, n, scales, n_scales, t0, t1, first, next, l0, l1, acc, n);
-    else if (m > 4) fg__outer_avx512(type, 8, false, s, v, n, scales, n_scales, t0, t1, first, next, l0, l1, acc, n);
-    else if (m > 2) fg__outer_avx512(type, 4, false, s, v, n, scales, n_scales, t0, t1, first, next, l0, l1, acc, n);
-    else if (m > 1) fg__outer_avx512(type, 2, false, s, v, n, scales, n_scales, t0, t1, first, next, l0, l1, acc, n);
-    else fg__outer_avx512(type, 1, false, s, v, n, scales, n_scales, t0, t1, first, next, l0, l1, acc, n);
+    if (m > 8) fg__outer_avx512(type, 12, false, s, v, n, scales, n_scales, t0, t1, first, ahead, l0, l1, acc, n);
+    else if (m > 4) fg__outer_avx512(type, 8, false, s, v, n, scales, n_scales, t0, t1, first, ahead, l0, l1, acc, n);
+    else if (m > 2) fg__outer_avx512(type, 4, false, s, v, n, scales, n_scales, t0, t1, first, ahead, l0, l1, acc, n);
+    else if (m > 1) fg__outer_avx512(type, 2, false, s, v, n, scales, n_scales, t0, t1, first, ahead, l0, l1, acc, n);
+    else fg__outer_avx512(type, 1, false, s, v, n, scales, n_scales, t0, t1, first, ahead, l0, l1, acc, n);
 }
 
 FG__TARGET_AVX512 static void fg__pv_avx512(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0,
-                                            int t1, bool first, const char *next, float *acc) {
+                                            int t1, bool first, fg__ahead ahead, float *acc) {
     size_t n = (size_t)layout->head_dim, n_scales = (size_t)layout->n_scales, d;
     const uint16_t *scales = (const uint16_t *)v + n * (FG__TILE / 2);
     for (d = 0; d < n; d += 32) {
         int dims = (int)FG__MIN(n - d, 32);
         if (layout->type == FG_TYPE_F32)
-            fg__pv_strip_avx512(FG_TYPE_F32, s, (const float *)v + d, n, NULL, 0, m, t0, t1, first, next + 4 * d, dims,
+            fg__pv_strip_avx512(FG_TYPE_F32, s, (const float *)v + d, n, NULL, 0, m, t0, t1, first, fg__ahead_by(ahead, 4 * d), dims,
                                 acc + d);
         else if (layout->type == FG_TYPE_F16)
-            fg__pv_strip_avx512(FG_TYPE_F16, s, (const uint16_t *)v + d, n, NULL, 0, m, t0, t1, first, next + 2 * d,
+            fg__pv_strip_avx512(FG_TYPE_F16, s, (const uint16_t *)v + d, n, NULL, 0, m, t0, t1, first, fg__ahead_by(ahead, 2 * d),
                                 dims, acc + d);
         else if (layout->type == FG_TYPE_BF16)
-            fg__pv_strip_avx512(FG_TYPE_BF16, s, (const uint16_t *)v + d, n, NULL, 0, m, t0, t1, first, next + 2 * d,
+            fg__pv_strip_avx512(FG_TYPE_BF16, s, (const uint16_t *)v + d, n, NULL, 0, m, t0, t1, first, fg__ahead_by(ahead, 2 * d),
                                 dims, acc + d);
         else
             fg__pv_strip_avx512(FG_TYPE_Q8_0, s, (const int8_t *)v + d, n, scales + d / 32, n_scales, m, t0, t1, first,
-                                next + d, dims, acc + d);
+                                fg__ahead_by(ahead, d), dims, acc + d);
     }
 }
 
@@ -14389,14 +14404,17 @@ FG__TARGET_AVX512 static FG__ALWAYS_INLINE __mmask16 fg__between_avx512(int t, _
     return _mm512_mask_cmpgt_epi32_mask(_mm512_cmpge_epi32_mask(at, lo), hi, at);
 }
 
+/* Each row fetches lines of one tile's values, as memory has nothing else to do meanwhile. */
 FG__TARGET_AVX512 static void fg__softmax_avx512(float *s, int m, int from, int to, const int *lo, const int *hi,
-                                                 float softcap, float *max, float *sum) {
-    int r, t;
+                                                 float softcap, const char *const *values, float *max, float *sum) {
+    int r, t, n = values ? (to - from) / FG__TILE : 0;
     for (r = 0; r < m; r++, s += FG__SCORE_ROW) {
+        const char *lines = r < n ? values[r] : NULL;
         __m512 highest = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
         __m512i first = _mm512_set1_epi32(lo[r]), end = _mm512_set1_epi32(hi[r]);
         for (t = from; t < to; t += 16) {
             __m512 x = _mm512_loadu_ps(s + t);
+            if (lines) _mm_prefetch(lines + 4 * (t - from), _MM_HINT_T1);
             if (softcap > 0.0f) _mm512_storeu_ps(s + t, x = fg__softcap_avx512(x, softcap));
             highest = _mm512_mask_max_ps(highest, fg__between_avx512(t, first, end), x, highest);
         }
@@ -14405,6 +14423,7 @@ FG__TARGET_AVX512 static void fg__softmax_avx512(float *s, int m, int from, int 
         for (t = from; t < to; t += 16) {
             __m512 x = _mm512_sub_ps(_mm512_loadu_ps(s + t), highest);
             __mmask16 seen = _mm512_mask_cmp_ps_mask(fg__between_avx512(t, first, end), x, _mm512_set1_ps(FG__SCORE_FLOOR), _CMP_NLT_UQ);
+            if (lines) _mm_prefetch(lines + 4 * (t + to - 2 * from), _MM_HINT_T1);
             x = _mm512_maskz_mov_ps(seen, fg__exp_avx512(x));
             total = _mm512_add_ps(total, x);
             _mm512_storeu_ps(s + t, x);
@@ -14712,11 +14731,11 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__qk_type_avx2(fg_type type, con
 }
 
 FG__TARGET_AVX2 static void fg__qk_avx2(const fg__kv_layout *layout, const void *k, const float *q, int m,
-                                        const char *next, float *s) {
-    if (layout->type == FG_TYPE_F32) fg__qk_type_avx2(FG_TYPE_F32, layout, k, q, m, next, s);
-    else if (layout->type == FG_TYPE_F16) fg__qk_type_avx2(FG_TYPE_F16, layout, k, q, m, next, s);
-    else if (layout->type == FG_TYPE_BF16) fg__qk_type_avx2(FG_TYPE_BF16, layout, k, q, m, next, s);
-    else fg__qk_type_avx2(FG_TYPE_Q8_0, layout, k, q, m, next, s);
+                                        fg__ahead ahead, float *s) {
+    if (layout->type == FG_TYPE_F32) fg__qk_type_avx2(FG_TYPE_F32, layout, k, q, m, ahead.next, s);
+    else if (layout->type == FG_TYPE_F16) fg__qk_type_avx2(FG_TYPE_F16, layout, k, q, m, ahead.next, s);
+    else if (layout->type == FG_TYPE_BF16) fg__qk_type_avx2(FG_TYPE_BF16, layout, k, q, m, ahead.next, s);
+    else fg__qk_type_avx2(FG_TYPE_Q8_0, layout, k, q, m, ahead.next, s);
 }
 
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__pv_type_avx2(fg_type type, const fg__kv_layout *layout, const void *v,
@@ -14751,12 +14770,12 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__pv_type_avx2(fg_type type, con
 }
 
 FG__TARGET_AVX2 static void fg__pv_avx2(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0,
-                                        int t1, bool first, const char *next, float *acc) {
-    if (layout->head_dim % 8) fg__pv_scalar(layout, v, s, m, t0, t1, first, next, acc);
-    else if (layout->type == FG_TYPE_F32) fg__pv_type_avx2(FG_TYPE_F32, layout, v, s, m, t0, t1, first, next, acc);
-    else if (layout->type == FG_TYPE_F16) fg__pv_type_avx2(FG_TYPE_F16, layout, v, s, m, t0, t1, first, next, acc);
-    else if (layout->type == FG_TYPE_BF16) fg__pv_type_avx2(FG_TYPE_BF16, layout, v, s, m, t0, t1, first, next, acc);
-    else fg__pv_type_avx2(FG_TYPE_Q8_0, layout, v, s, m, t0, t1, first, next, acc);
+                                        int t1, bool first, fg__ahead ahead, float *acc) {
+    if (layout->head_dim % 8) fg__pv_scalar(layout, v, s, m, t0, t1, first, ahead, acc);
+    else if (layout->type == FG_TYPE_F32) fg__pv_type_avx2(FG_TYPE_F32, layout, v, s, m, t0, t1, first, ahead.next, acc);
+    else if (layout->type == FG_TYPE_F16) fg__pv_type_avx2(FG_TYPE_F16, layout, v, s, m, t0, t1, first, ahead.next, acc);
+    else if (layout->type == FG_TYPE_BF16) fg__pv_type_avx2(FG_TYPE_BF16, layout, v, s, m, t0, t1, first, ahead.next, acc);
+    else fg__pv_type_avx2(FG_TYPE_Q8_0, layout, v, s, m, t0, t1, first, ahead.next, acc);
 }
 
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__softcap_avx2(__m256 x, float softcap) {
@@ -14770,9 +14789,10 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__between_avx2(int t, int lo, 
 }
 
 FG__TARGET_AVX2 static void fg__softmax_avx2(float *s, int m, int from, int to, const int *lo, const int *hi,
-                                             float softcap, float *max, float *sum) {
+                                             float softcap, const char *const *values, float *max, float *sum) {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
     int r, t;
+    (void)values;
     for (r = 0; r < m; r++, s += FG__SCORE_ROW) {
         __m256 highest = lowest, total = _mm256_setzero_ps();
         for (t = from; t < to; t += 8) {
@@ -15107,11 +15127,11 @@ static FG__ALWAYS_INLINE void fg__qk_type_neon(fg_type type, const fg__kv_layout
         }
 }
 
-static void fg__qk_neon(const fg__kv_layout *layout, const void *k, const float *q, int m, const char *next, float *s) {
-    if (layout->type == FG_TYPE_F32) fg__qk_type_neon(FG_TYPE_F32, layout, k, q, m, next, s);
-    else if (layout->type == FG_TYPE_F16) fg__qk_type_neon(FG_TYPE_F16, layout, k, q, m, next, s);
-    else if (layout->type == FG_TYPE_BF16) fg__qk_type_neon(FG_TYPE_BF16, layout, k, q, m, next, s);
-    else fg__qk_type_neon(FG_TYPE_Q8_0, layout, k, q, m, next, s);
+static void fg__qk_neon(const fg__kv_layout *layout, const void *k, const float *q, int m, fg__ahead ahead, float *s) {
+    if (layout->type == FG_TYPE_F32) fg__qk_type_neon(FG_TYPE_F32, layout, k, q, m, ahead.next, s);
+    else if (layout->type == FG_TYPE_F16) fg__qk_type_neon(FG_TYPE_F16, layout, k, q, m, ahead.next, s);
+    else if (layout->type == FG_TYPE_BF16) fg__qk_type_neon(FG_TYPE_BF16, layout, k, q, m, ahead.next, s);
+    else fg__qk_type_neon(FG_TYPE_Q8_0, layout, k, q, m, ahead.next, s);
 }
 
 static FG__ALWAYS_INLINE void fg__pv_type_neon(fg_type type, const fg__kv_layout *layout, const void *v, const float *s,
@@ -15136,12 +15156,12 @@ static FG__ALWAYS_INLINE void fg__pv_type_neon(fg_type type, const fg__kv_layout
 }
 
 static void fg__pv_neon(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0, int t1, bool first,
-                        const char *next, float *acc) {
-    if (layout->head_dim % 4) fg__pv_scalar(layout, v, s, m, t0, t1, first, next, acc);
-    else if (layout->type == FG_TYPE_F32) fg__pv_type_neon(FG_TYPE_F32, layout, v, s, m, t0, t1, first, next, acc);
-    else if (layout->type == FG_TYPE_F16) fg__pv_type_neon(FG_TYPE_F16, layout, v, s, m, t0, t1, first, next, acc);
-    else if (layout->type == FG_TYPE_BF16) fg__pv_type_neon(FG_TYPE_BF16, layout, v, s, m, t0, t1, first, next, acc);
-    else fg__pv_type_neon(FG_TYPE_Q8_0, layout, v, s, m, t0, t1, first, next, acc);
+                        fg__ahead ahead, float *acc) {
+    if (layout->head_dim % 4) fg__pv_scalar(layout, v, s, m, t0, t1, first, ahead, acc);
+    else if (layout->type == FG_TYPE_F32) fg__pv_type_neon(FG_TYPE_F32, layout, v, s, m, t0, t1, first, ahead.next, acc);
+    else if (layout->type == FG_TYPE_F16) fg__pv_type_neon(FG_TYPE_F16, layout, v, s, m, t0, t1, first, ahead.next, acc);
+    else if (layout->type == FG_TYPE_BF16) fg__pv_type_neon(FG_TYPE_BF16, layout, v, s, m, t0, t1, first, ahead.next, acc);
+    else fg__pv_type_neon(FG_TYPE_Q8_0, layout, v, s, m, t0, t1, first, ahead.next, acc);
 }
 
 static FG__ALWAYS_INLINE float32x4_t fg__softcap_neon(float32x4_t x, float softcap) {
@@ -15155,10 +15175,11 @@ static FG__ALWAYS_INLINE uint32x4_t fg__between_neon(int t, int lo, int hi) {
     return vandq_u32(vcgeq_s32(at, vdupq_n_s32(lo)), vcltq_s32(at, vdupq_n_s32(hi)));
 }
 
-static void fg__softmax_neon(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap, float *max,
-                             float *sum) {
+static void fg__softmax_neon(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap,
+                             const char *const *values, float *max, float *sum) {
     const float32x4_t lowest = vdupq_n_f32(-INFINITY);
     int r, t;
+    (void)values;
     for (r = 0; r < m; r++, s += FG__SCORE_ROW) {
         float32x4_t highest = lowest, total = vdupq_n_f32(0.0f);
         for (t = from; t < to; t += 4) {
@@ -16690,6 +16711,30 @@ static void fg__attn_reset(const fg__attn_range *range, int head_dim, fg__cpu_sc
     memset(s->acc, 0, (size_t)range->m * (size_t)head_dim * sizeof(float));
 }
 
+/* What the kernels of a block read, in that order: K of n tiles, their V, and `next`. `later`: Intel's CPUs, whose first cache has too few
+   places for what it waits for, fetch to the second one two steps ahead: decoding over long contexts reads memory up to 1.3 times as fast. */
+typedef struct fg__attn_reads {
+    const char *at[2 * FG__SPAN / FG__TILE + 2];
+    int later; /* 1, or 0 where a step ahead is enough */
+} fg__attn_reads;
+
+static fg__ahead fg__attn_ahead_of(const fg__attn_reads *reads, int step) {
+    fg__ahead ahead;
+    ahead.next = reads->at[step + 1];
+    ahead.later = reads->at[step + 1 + reads->later];
+    return ahead;
+}
+
+static void fg__attn_reads_set(fg__attn_reads *reads, const char *const *tiles, int n, size_t v_offset, const char *next, bool later) {
+    int t;
+    for (t = 0; t < n; t++) {
+        reads->at[t] = tiles[t];
+        reads->at[n + t] = tiles[t] + v_offset;
+    }
+    reads->at[2 * n] = reads->at[2 * n + 1] = next;
+    reads->later = later;
+}
+
 /* A block of m rows from row `first` over the span that starts at position `start`, into max2, sum2, acc2. False: the
    rows see nothing of it. `next` is the tile that is read after these. */
 static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_range *range, const char **tiles,
@@ -16697,7 +16742,9 @@ static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_r
     const fg__cpu_ops *ops = &plan->device->ops;
     const fg_group *group = &plan->graph->groups[op->group];
     const fg__kv_layout *layout = &plan->groups[op->group].wide;
-    int lo[FG__ROW_BLOCK], hi[FG__ROW_BLOCK], r, from, to, t;
+    const bool later = plan->device->features.intel;
+    int lo[FG__ROW_BLOCK], hi[FG__ROW_BLOCK], r, from, to, n, t;
+    fg__attn_reads reads;
     for (r = 0; r < m; r++) {
         int position = range->position + (first + r) / range->heads;
         hi[r] = FG__MAX(0, FG__MIN(FG__SPAN, position + 1 - start));
@@ -16706,14 +16753,14 @@ static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_r
     if (lo[0] >= FG__SPAN || hi[m - 1] == 0) return false;
     from = lo[0] / FG__TILE;
     to = (hi[m - 1] + FG__TILE - 1) / FG__TILE;
-    for (t = from; t < to; t++)
-        ops->qk(layout, tiles[t], s->q + first * op->head_dim, m,
-                t + 1 < to ? tiles[t + 1] : tiles[from] + layout->v_offset, s->s + t * FG__TILE);
-    ops->softmax(s->s, m, from * FG__TILE, to * FG__TILE, lo, hi, op->softcap, s->max2, s->sum2);
-    for (t = from; t < to; t++)
-        ops->pv(layout, tiles[t] + layout->v_offset, s->s + t * FG__TILE, m, FG__MAX(lo[0] - t * FG__TILE, 0),
-                FG__MIN(hi[m - 1] - t * FG__TILE, FG__TILE), t == from,
-                t + 1 < to ? tiles[t + 1] + layout->v_offset : next, s->acc2);
+    n = to - from;
+    fg__attn_reads_set(&reads, tiles + from, n, layout->v_offset, next, later);
+    for (t = 0; t < n; t++)
+        ops->qk(layout, reads.at[t], s->q + first * op->head_dim, m, fg__attn_ahead_of(&reads, t), s->s + (from + t) * FG__TILE);
+    ops->softmax(s->s, m, from * FG__TILE, to * FG__TILE, lo, hi, op->softcap, later ? reads.at + n : NULL, s->max2, s->sum2);
+    for (t = 0; t < n; t++)
+        ops->pv(layout, reads.at[n + t], s->s + (from + t) * FG__TILE, m, FG__MAX(lo[0] - (from + t) * FG__TILE, 0),
+                FG__MIN(hi[m - 1] - (from + t) * FG__TILE, FG__TILE), t == 0, fg__attn_ahead_of(&reads, n + t), s->acc2);
     return true;
 }
 

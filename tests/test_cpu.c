@@ -681,16 +681,16 @@ static void test_cpu_exp(void) {
         for (i = 0; i < 2000; i++) {
             for (j = 0; j < FG__SPAN; j++)
                 s[j] = x[j] = j ? FG__SCORE_FLOOR * (float)(i * FG__SPAN + j) / (2000.0f * FG__SPAN) : 0.0f;
-            ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, &max, &sum);
+            ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, NULL, &max, &sum);
             for (j = 0; j < FG__SPAN; j++) worst = test_worse(worst, fabs((double)s[j] / exp((double)x[j]) - 1.0));
         }
         CHECKF(worst < 1.3e-7, "%s: relative error %g", fg__cpu_path_names[path], worst);
         for (j = 0; j < FG__SPAN; j++) s[j] = j ? -1000.0f * (float)j : 50.0f;
         s[3] = -INFINITY;
-        ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, &max, &sum);
+        ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, NULL, &max, &sum);
         CHECK(s[0] == 1.0f && s[1] == 0.0f && s[3] == 0.0f && max == 50.0f && sum == 1.0f);
         for (j = 0; j < FG__SPAN; j++) s[j] = j ? FG__SCORE_FLOOR - 0.01f - 0.5f * (float)j : 0.0f;
-        ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, &max, &sum);
+        ops.softmax(s, 1, 0, FG__SPAN, &lo, &hi, 0.0f, NULL, &max, &sum);
         for (j = 1; j < FG__SPAN; j++) CHECK(s[j] == 0.0f); /* no denormal numbers */
     }
 }
