@@ -13718,7 +13718,8 @@ typedef struct fg__sample_part {
 
 /* Where K or V of the tile is that a kernel of attention reads next, and of the one behind it: to fetch early. */
 typedef struct fg__ahead {
-    const char *next, *later;
+    const char *next;
+    const char *later; /* NULL: it is early enough to fetch it as the next */
 } fg__ahead;
 
 /* One per path. Attention works on a block of m <= FG__ROW_BLOCK rows: q has head_dim x FG__ROW_BLOCK floats, so that
@@ -14282,7 +14283,7 @@ FG__TARGET_AVX512 static void fg__scale_avx512(const float *x, float scale, int 
 /* What both products of attention are made of: out[r][0..31] (+)= sum over j of a[r][j] * b[j][0..31], for j in [from,
    to). With `keys`, a is a block of queries (j a dimension), else rows of probabilities (j a token). Each element is a
    chain of fused multiply-adds in the order of j, whatever `rows` is. The tile behind the next one is fetched to the second cache: each
-   line where memory is waited for, every third, which brings its neighbours, where computing takes as long (on Intel's CPUs). */
+   line where memory is waited for, every third, which brings its neighbours, where computing takes as long. */
 FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__outer_avx512(fg_type type, int rows, bool keys, const float *a,
                                                                  const void *b, size_t b_row, const uint16_t *scales,
                                                                  size_t scale_row, int from, int to, bool first,
@@ -14301,7 +14302,7 @@ FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__outer_avx512(fg_type type, i
         __m512 b1 = fg__kv_load_avx512(type, b, (size_t)j * b_row + 16, lanes1);
         _mm_prefetch(ahead.next + (size_t)j * b_row * bytes, _MM_HINT_T0);
         if (type == FG_TYPE_F32) _mm_prefetch(ahead.next + (size_t)j * b_row * bytes + 64, _MM_HINT_T0);
-        if (rows <= 4 || j % 3 == 0) _mm_prefetch(ahead.later + (size_t)j * b_row * bytes, _MM_HINT_T1);
+        if (ahead.later && (rows <= 4 || j % 3 == 0)) _mm_prefetch(ahead.later + (size_t)j * b_row * bytes, _MM_HINT_T1);
         if (type == FG_TYPE_Q8_0) {
             if (keys && j % 32 == 0) {
                 scale0 = fg__kv_load_avx512(FG_TYPE_F16, scales, (size_t)j / 32 * scale_row, 0xFFFF);
@@ -14352,7 +14353,7 @@ FG__TARGET_AVX512 static void fg__qk_avx512(const fg__kv_layout *layout, const v
 
 static FG__ALWAYS_INLINE fg__ahead fg__ahead_by(fg__ahead ahead, size_t bytes) {
     ahead.next += bytes;
-    ahead.later += bytes;
+    if (ahead.later) ahead.later += bytes;
     return ahead;
 }
 
@@ -16715,13 +16716,13 @@ static void fg__attn_reset(const fg__attn_range *range, int head_dim, fg__cpu_sc
    places for what it waits for, fetch to the second one two steps ahead: decoding over long contexts reads memory up to 1.3 times as fast. */
 typedef struct fg__attn_reads {
     const char *at[2 * FG__SPAN / FG__TILE + 2];
-    int later; /* 1, or 0 where a step ahead is enough */
+    bool later; /* two steps ahead; else one is enough */
 } fg__attn_reads;
 
 static fg__ahead fg__attn_ahead_of(const fg__attn_reads *reads, int step) {
     fg__ahead ahead;
     ahead.next = reads->at[step + 1];
-    ahead.later = reads->at[step + 1 + reads->later];
+    ahead.later = reads->later ? reads->at[step + 2] : NULL;
     return ahead;
 }
 
