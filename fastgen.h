@@ -17227,12 +17227,10 @@ const fg_backend *fg_backend_cpu(void) {
    many.
 
    Quantised types: a panel is a row of units (blocks of 32 or 256 weights, as in the file). A unit holds
-     low planes    for each 32 weights: 8, 4 or 2 bits of each quant
-     high planes   for each 32 weights: 1 or 2 further bits (Q5, Q6_K, Q3_K)
+     quants        for each 32 weights as many runs of words as a quant has bits; the quants of weights 4 * step to 4 * step + 3
+                   stand in the four bytes of one word, or, where bytes have bits left over, of up to three: see fg__fields
      bytes         small scales, one run of 32 bytes for each byte that the file's block has
      halves        f16 d, and m or dmin: runs of 32 halves
-   A plane of `bits` bits has `bits` words for each row. Weight 4 * step + byte of its 32 stands in that byte of word
-   (step % bits), at bit step / bits * bits: so 4-bit quants 0-15 are in the low halves and 16-31 in the high halves.
 
    Floats: F32 and F16 hold runs of 32 weights with the same k, BF16 runs of 32 pairs (k, k + 1).
 
@@ -17253,19 +17251,19 @@ typedef struct fg__panel_layout {
     fg_type type;
     int blocks;            /* of 32 weights in a unit */
     int bytes;             /* of a unit in one row of the file; a unit of a panel has 32 times as many */
-    int low, high;         /* bits of the planes */
+    int bits;              /* of a quant */
     int n_bytes, n_halves; /* for each row */
-    int from_low, from_high, from_bytes, from_halves; /* where they are in the file's block */
+    int from_low, from_high, from_bytes, from_halves; /* where they, and the quants' low and high bits, are in the file's block */
 } fg__panel_layout;
 
 static const fg__panel_layout fg__panel_layouts[] = {
-    {FG_TYPE_Q4_0, 1, 18, 4, 0, 0, 1, 2, 0, 0, 0},       {FG_TYPE_Q4_1, 1, 20, 4, 0, 0, 2, 4, 0, 0, 0},
-    {FG_TYPE_Q5_0, 1, 22, 4, 1, 0, 1, 6, 2, 0, 0},       {FG_TYPE_Q5_1, 1, 24, 4, 1, 0, 2, 8, 4, 0, 0},
-    {FG_TYPE_Q8_0, 1, 34, 8, 0, 0, 1, 2, 0, 0, 0},       {FG_TYPE_Q2_K, 8, 84, 2, 0, 16, 2, 16, 0, 0, 80},
-    {FG_TYPE_Q3_K, 8, 110, 2, 1, 12, 1, 32, 0, 96, 108}, {FG_TYPE_Q4_K, 8, 144, 4, 0, 12, 2, 16, 0, 4, 0},
-    {FG_TYPE_Q5_K, 8, 176, 4, 1, 12, 2, 48, 16, 4, 0},   {FG_TYPE_Q6_K, 8, 210, 4, 2, 16, 1, 0, 128, 192, 208},
-    {FG_TYPE_IQ4_NL, 1, 18, 4, 0, 0, 1, 2, 0, 0, 0},     {FG_TYPE_IQ4_XS, 8, 136, 4, 0, 6, 1, 8, 0, 2, 0},
-    {FG_TYPE_MXFP4, 1, 17, 4, 0, 1, 0, 1, 0, 0, 0},
+    {FG_TYPE_Q4_0, 1, 18, 4, 0, 1, 2, 0, 0, 0},          {FG_TYPE_Q4_1, 1, 20, 4, 0, 2, 4, 0, 0, 0},
+    {FG_TYPE_Q5_0, 1, 22, 5, 0, 1, 6, 2, 0, 0},          {FG_TYPE_Q5_1, 1, 24, 5, 0, 2, 8, 4, 0, 0},
+    {FG_TYPE_Q8_0, 1, 34, 8, 0, 1, 2, 0, 0, 0},          {FG_TYPE_Q2_K, 8, 84, 2, 16, 2, 16, 0, 0, 80},
+    {FG_TYPE_Q3_K, 8, 110, 3, 12, 1, 32, 0, 96, 108},    {FG_TYPE_Q4_K, 8, 144, 4, 12, 2, 16, 0, 4, 0},
+    {FG_TYPE_Q5_K, 8, 176, 5, 12, 2, 48, 16, 4, 0},      {FG_TYPE_Q6_K, 8, 210, 6, 16, 1, 0, 128, 192, 208},
+    {FG_TYPE_IQ4_NL, 1, 18, 4, 0, 1, 2, 0, 0, 0},        {FG_TYPE_IQ4_XS, 8, 136, 4, 6, 1, 8, 0, 2, 0},
+    {FG_TYPE_MXFP4, 1, 17, 4, 1, 0, 1, 0, 0, 0},
 };
 
 /* NULL for float types and unknown ones. */
@@ -17281,33 +17279,86 @@ static size_t fg__panel_bytes(fg_type type, int64_t k) {
     return fg__round_up((size_t)fg_type_bytes(type, k) * FG__PANEL, 64);
 }
 
-/* Writes one plane of one row: weight i of 32 is at `shift` in byte i of `from`. Takes two words at a time. */
-static FG__ALWAYS_INLINE void fg__pack_plane(const uint8_t *from, int shift, int bits, uint8_t *to) {
-    uint64_t steps[4], pairs[2] = {0, 0}, mask = 0x0101010101010101u * ((1u << bits) - 1);
-    int i;
-    memcpy(steps, from, 32);
-    for (i = 0; i < 4; i++) steps[i] = steps[i] >> shift & mask;
-    if (bits == 4) {
-        pairs[0] = steps[0] | steps[2] << 4;
-        pairs[1] = steps[1] | steps[3] << 4;
-    } else {
-        pairs[0] = steps[0] | steps[1] << 2 | steps[2] << 4 | steps[3] << 6;
-        if (bits == 1) pairs[0] |= pairs[0] >> 32 << 1;
+/* `count` bits of the four quants of a step, from bit `at` on: they are in the bytes of a word of run `run`, from bit `from` on. */
+typedef struct fg__field {
+    uint8_t run, from, count, at;
+} fg__field;
+
+/* Where the bits of a block's 8 steps are, for quants of 2, 3, 4, 5 and 6 bits. Most take one mask, and a shift where a byte holds
+   several; the bits that those leave over hold the others. Steps come in pairs whose words are next to each other, for packing. */
+static const fg__field fg__fields[5][8][3] = {
+    {{{0, 0, 2, 0}}, {{1, 0, 2, 0}}, {{0, 2, 2, 0}}, {{1, 2, 2, 0}}, {{0, 4, 2, 0}}, {{1, 4, 2, 0}}, {{0, 6, 2, 0}}, {{1, 6, 2, 0}}},
+    {{{0, 0, 3, 0}}, {{1, 0, 3, 0}}, {{0, 3, 3, 0}}, {{1, 3, 3, 0}}, {{2, 0, 3, 0}}, {{2, 3, 3, 0}},
+     {{0, 6, 2, 0}, {2, 6, 1, 2}}, {{1, 6, 2, 0}, {2, 7, 1, 2}}},
+    {{{0, 0, 4, 0}}, {{1, 0, 4, 0}}, {{2, 0, 4, 0}}, {{3, 0, 4, 0}}, {{0, 4, 4, 0}}, {{1, 4, 4, 0}}, {{2, 4, 4, 0}}, {{3, 4, 4, 0}}},
+    {{{0, 0, 5, 0}}, {{1, 0, 5, 0}}, {{2, 0, 5, 0}}, {{3, 0, 5, 0}}, {{0, 5, 3, 0}, {2, 5, 2, 3}}, {{1, 5, 3, 0}, {3, 5, 2, 3}},
+     {{4, 0, 5, 0}}, {{4, 5, 3, 0}, {2, 7, 1, 3}, {3, 7, 1, 4}}},
+    {{{0, 0, 6, 0}}, {{1, 0, 6, 0}}, {{2, 0, 6, 0}}, {{3, 0, 6, 0}}, {{4, 0, 6, 0}}, {{5, 0, 6, 0}},
+     {{0, 6, 2, 0}, {2, 6, 2, 2}, {4, 6, 2, 4}}, {{1, 6, 2, 0}, {3, 6, 2, 2}, {5, 6, 2, 4}}},
+};
+
+/* Up to three fields; a count of 0 ends them. */
+static FG__ALWAYS_INLINE const fg__field *fg__fields_of(int bits, int step) { return fg__fields[bits - 2][step]; }
+
+/* Whether a field and that of the next step are a run apart, the first an even one. */
+static FG__ALWAYS_INLINE bool fg__fields_pair(const fg__field *f, const fg__field *next) {
+    return f->run % 2 == 0 && next->run == f->run + 1 && f->from == next->from && f->count == next->count && f->at == next->at;
+}
+
+/* The bits of a field in their place in a pair of runs. */
+static FG__ALWAYS_INLINE uint64_t fg__field_bits(const fg__field *f, uint64_t quants) {
+    return (quants >> f->at & 0x0101010101010101u * ((1u << f->count) - 1)) << f->from;
+}
+
+/* Writes the quants of one row's 32 weights, which come one to a byte, two steps to a word. */
+static FG__ALWAYS_INLINE void fg__pack_quants(int bits, const uint64_t *quants, uint8_t *to) {
+    uint64_t runs[3] = {0};
+    uint32_t word;
+    int pair, i;
+    FG__UNROLL
+    for (pair = 0; pair < 4; pair++) {
+        const fg__field *f = fg__fields_of(bits, 2 * pair), *next = fg__fields_of(bits, 2 * pair + 1);
+        FG__UNROLL
+        for (i = 0; i < 3; i++) {
+            if (fg__fields_pair(&f[i], &next[i])) {
+                runs[f[i].run / 2] |= fg__field_bits(&f[i], quants[pair]);
+                continue;
+            }
+            runs[f[i].run / 2] |= fg__field_bits(&f[i], quants[pair] & 0xffffffffu) << f[i].run % 2 * 32;
+            runs[next[i].run / 2] |= fg__field_bits(&next[i], quants[pair] >> 32) << next[i].run % 2 * 32;
+        }
     }
+    FG__UNROLL
     for (i = 0; i < bits; i++) {
-        uint32_t word = (uint32_t)(pairs[i / 2] >> (i % 2 * 32));
+        word = (uint32_t)(runs[i / 2] >> i % 2 * 32);
         memcpy(to + i * 128, &word, 4);
     }
 }
 
-/* The same for Q5_0 and Q5_1, where weight i is bit i of a word. */
-static FG__ALWAYS_INLINE void fg__pack_bits(const uint8_t *from, uint8_t *to) {
-    uint32_t bits, word = 0;
-    int step;
-    memcpy(&bits, from, 4);
-    for (step = 0; step < 8; step++) /* the product puts bit b of four at bit 8b */
-        word |= ((bits >> (4 * step) & 15) * 0x00204081u & 0x01010101u) << step;
-    memcpy(to, &word, 4);
+/* Adds bits of 32 quants: byte i of `from` has them at `shift`, the quant at `at`. */
+static FG__ALWAYS_INLINE void fg__take_bits(const uint8_t *from, int shift, int bits, int at, uint64_t *quants) {
+    uint64_t word;
+    int i;
+    FG__UNROLL
+    for (i = 0; i < 4; i++) {
+        memcpy(&word, from + 8 * i, 8);
+        quants[i] |= (word >> shift & 0x0101010101010101u * ((1u << bits) - 1)) << at;
+    }
+}
+
+/* The quants of a block of Q5_0 and Q5_1: 16 bytes of two nibbles, and bit i of a word for weight i. */
+static FG__ALWAYS_INLINE void fg__take_q5(const uint8_t *low, const uint8_t *high, uint64_t *quants) {
+    uint64_t word;
+    uint32_t bits;
+    int i;
+    memcpy(&bits, high, 4);
+    FG__UNROLL
+    for (i = 0; i < 4; i++) { /* the product puts bit b of seven at bit 8b; the eighth follows by itself */
+        memcpy(&word, low + i % 2 * 8, 8);
+        quants[i] = word >> i / 2 * 4 & 0x0f0f0f0f0f0f0f0fu;
+        word = bits >> 8 * i & 255;
+        quants[i] |= ((word & 127) * 0x0002040810204081u & 0x0101010101010101u) << 4 | word >> 7 << 60;
+    }
 }
 
 /* Words that are in the panel's order already. */
@@ -17321,37 +17372,50 @@ static FG__ALWAYS_INLINE void fg__pack_words(const uint8_t *from, int n, uint32_
     }
 }
 
-/* The planes of block b of 32 weights. Q8_0 becomes unsigned, by adding 128. */
-static FG__ALWAYS_INLINE void fg__pack_block(int type, const uint8_t *low, const uint8_t *high, int b, uint8_t *to_low,
-                                             uint8_t *to_high) {
+/* The quants of block b of 32 weights. Q8_0 becomes unsigned, by adding 128. */
+static FG__ALWAYS_INLINE void fg__pack_block(int type, const uint8_t *low, const uint8_t *high, int b, uint8_t *to) {
+    uint64_t quants[4] = {0};
     switch (type) {
-    case FG_TYPE_Q8_0: fg__pack_words(low, 8, 0x80808080u, to_low); break;
+    case FG_TYPE_Q8_0: fg__pack_words(low, 8, 0x80808080u, to); break;
     case FG_TYPE_Q2_K:
-    case FG_TYPE_Q3_K: fg__pack_plane(low + b / 4 * 32, b % 4 * 2, 2, to_low); break;
-    case FG_TYPE_Q4_K:
-    case FG_TYPE_Q5_K: fg__pack_plane(low + b / 2 * 32, b % 2 * 4, 4, to_low); break;
-    case FG_TYPE_Q6_K: fg__pack_plane(low + b / 4 * 64 + b % 2 * 32, b % 4 / 2 * 4, 4, to_low); break;
-    default: fg__pack_words(low + b * 16, 4, 0, to_low); break;
-    }
-    switch (type) {
-    case FG_TYPE_Q5_0:
-    case FG_TYPE_Q5_1: fg__pack_bits(high, to_high); break;
+        fg__take_bits(low + b / 4 * 32, b % 4 * 2, 2, 0, quants);
+        fg__pack_quants(2, quants, to);
+        break;
     case FG_TYPE_Q3_K:
-    case FG_TYPE_Q5_K: fg__pack_plane(high, b, 1, to_high); break;
-    case FG_TYPE_Q6_K: fg__pack_plane(high + b / 4 * 32, b % 4 * 2, 2, to_high); break;
-    default: break;
+        fg__take_bits(low + b / 4 * 32, b % 4 * 2, 2, 0, quants);
+        fg__take_bits(high, b, 1, 2, quants);
+        fg__pack_quants(3, quants, to);
+        break;
+    case FG_TYPE_Q4_K:
+        fg__take_bits(low + b / 2 * 32, b % 2 * 4, 4, 0, quants);
+        fg__pack_quants(4, quants, to);
+        break;
+    case FG_TYPE_Q5_0:
+    case FG_TYPE_Q5_1:
+        fg__take_q5(low, high, quants);
+        fg__pack_quants(5, quants, to);
+        break;
+    case FG_TYPE_Q5_K:
+        fg__take_bits(low + b / 2 * 32, b % 2 * 4, 4, 0, quants);
+        fg__take_bits(high, b, 1, 4, quants);
+        fg__pack_quants(5, quants, to);
+        break;
+    case FG_TYPE_Q6_K:
+        fg__take_bits(low + b / 4 * 64 + b % 2 * 32, b % 4 / 2 * 4, 4, 0, quants);
+        fg__take_bits(high + b / 4 * 32, b % 4 * 2, 2, 4, quants);
+        fg__pack_quants(6, quants, to);
+        break;
+    default: fg__pack_words(low + b * 16, 4, 0, to); break;
     }
 }
 
 /* One unit of row `row`. */
 static FG__ALWAYS_INLINE void fg__pack_unit(int type, const fg__panel_layout *layout, const uint8_t *from, int row,
                                             uint8_t *to) {
-    uint8_t *high = to + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
-    uint8_t *halves = bytes + layout->n_bytes * 32;
+    uint8_t *bytes = to + layout->blocks * layout->bits * 128, *halves = bytes + layout->n_bytes * 32;
     int i;
     for (i = 0; i < layout->blocks; i++)
-        fg__pack_block(type, from + layout->from_low, from + layout->from_high, i, to + i * layout->low * 128 + row * 4,
-                       high + i * layout->high * 128 + row * 4);
+        fg__pack_block(type, from + layout->from_low, from + layout->from_high, i, to + i * layout->bits * 128 + row * 4);
     for (i = 0; i < layout->n_bytes; i++) bytes[i * 32 + row] = from[layout->from_bytes + i];
     for (i = 0; i < layout->n_halves; i++) memcpy(halves + i * 64 + row * 2, from + layout->from_halves + i * 2, 2);
 }
@@ -17469,7 +17533,7 @@ static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
 typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
-    float factor[16 * FG__PANEL]; /* integers, of 16 quants that are not expanded: Q2_K, Q3_K for few tokens */
+    int32_t factor[16 * FG__PANEL]; /* of 16 quants that are not expanded, 16 bits and then zeros: Q2_K, Q3_K for few tokens */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
     int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
@@ -17491,7 +17555,7 @@ static FG__ALWAYS_INLINE const uint8_t *fg__gemm_table_of(fg_type type) {
     }
 }
 #if FG__X86
-/* The type that stands for all with the same planes. */
+/* The type that stands for all with the same quants. */
 static fg_type fg__gemm_like(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
@@ -17679,11 +17743,18 @@ FG__INLINE512 __m512i fg__shift_512(__m512i v, int bits) {
     return bits < 0 ? (__m512i)((fg__u32x16)v << -bits) : (__m512i)((fg__u32x16)v >> bits);
 }
 
-/* Bits number `step` of a plane of `bits` bits, moved to bit `at` of each byte. */
-FG__INLINE512 __m512i fg__plane_512(const uint8_t *plane, int bits, int step, int at) {
-    __m512i v = _mm512_loadu_si512(plane + step % bits * 128);
-    return _mm512_and_si512(fg__shift_512(v, step / bits * bits - at),
-                            _mm512_set1_epi8((char)(((1 << bits) - 1) << at)));
+FG__INLINE512 __m512i fg__field_512(const uint8_t *runs, const fg__field *f) {
+    return _mm512_and_si512(fg__shift_512(_mm512_loadu_si512(runs + f->run * 128), f->from - f->at),
+                            _mm512_set1_epi8((char)(((1 << f->count) - 1) << f->at)));
+}
+
+/* The quants of a step, of `bits` bits. */
+FG__INLINE512 __m512i fg__bits_512(const uint8_t *runs, int bits, int step) {
+    const fg__field *f = fg__fields_of(bits, step);
+    __m512i v = fg__field_512(runs, f);
+    if (f[1].count) v = _mm512_or_si512(v, fg__field_512(runs, f + 1));
+    if (f[2].count) v = _mm512_or_si512(v, fg__field_512(runs, f + 2));
+    return v;
 }
 
 /* Masks of all ones, which compilers drop: without one, GCC 12 warns of its own header in C++. */
@@ -17701,29 +17772,31 @@ FG__INLINE512 __m512i fg__signed_bytes_512(const void *from) {
     return _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)from));
 }
 
-FG__INLINE512 __m512i fg__planes_512(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
-    return _mm512_or_si512(fg__plane_512(low, low_bits, step, 0), fg__plane_512(high, high_bits, step, low_bits));
+FG__INLINE512 __m512i fg__words_512(__m256i signed_bytes) { return _mm512_maskz_cvtepi8_epi16(0xffffffffu, signed_bytes); }
+
+FG__INLINE512 __m512i fg__low_words_512(const int16_t *from) {
+    return _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)from));
 }
 
-/* The weights of up to 256 k of a panel: planes of block b at low + b * low_stride, ... */
+/* The weights of up to 256 k of a panel: the quants of block b are at quants + b * stride. */
 typedef struct fg__weights_512 {
-    const uint8_t *low, *high, *bytes;
-    size_t low_stride, high_stride;
+    const uint8_t *quants, *bytes;
+    size_t stride;
     __m512i table;
 } fg__weights_512;
 
 /* Step `step` of block b of 16 rows, as the unsigned operand of the dot product: with fg__gemm_offset added. Constant
-   `type`: one that stands for all with the same planes. Q2_K and Q3_K come without their scales. */
+   `type`: one that stands for all with the same quants. Q2_K and Q3_K come without their scales. */
 FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
-    const uint8_t *low = w->low + b * w->low_stride + half, *high = w->high + b * w->high_stride + half;
+    const uint8_t *runs = w->quants + b * w->stride + half;
     switch ((int)type) {
-    case FG_TYPE_IQ4_NL: return _mm512_shuffle_epi8(w->table, fg__plane_512(low, 4, step, 0));
-    case FG_TYPE_Q4_1: return fg__plane_512(low, 4, step, 0);
-    case FG_TYPE_Q5_1: return fg__planes_512(low, 4, high, 1, step);
-    case FG_TYPE_Q6_K: return fg__planes_512(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__plane_512(low, 2, step, 0);
-    case FG_TYPE_Q3_K: return fg__planes_512(low, 2, high, 1, step);
-    default: return _mm512_loadu_si512(low + step * 128); /* Q8_0, and what is expanded */
+    case FG_TYPE_Q2_K: return fg__bits_512(runs, 2, step);
+    case FG_TYPE_Q3_K: return fg__bits_512(runs, 3, step);
+    case FG_TYPE_Q4_1: return fg__bits_512(runs, 4, step);
+    case FG_TYPE_Q5_1: return fg__bits_512(runs, 5, step);
+    case FG_TYPE_Q6_K: return fg__bits_512(runs, 6, step);
+    case FG_TYPE_IQ4_NL: return _mm512_shuffle_epi8(w->table, fg__bits_512(runs, 4, step));
+    default: return _mm512_loadu_si512(runs + step * 128); /* Q8_0, and what is expanded */
     }
 }
 
@@ -17751,19 +17824,22 @@ FG__INLINE512 void fg__expand_q2_512(const fg__weights_512 *w, int b, int part, 
                             fg__lookup_512(table, fg__quants_512(FG_TYPE_Q2_K, w, b, half, step)));
 }
 
-/* 128 - (scale - 32) * (q - 4) of Q3_K: 4 * scale + low * (32 - scale), and 128 - 4 * scale more with the high bit. */
+/* 128 - (scale - 32) * (q - 4) of Q3_K: with the low two bits 4 * scale + low * (32 - scale), by a table in the lane of each row,
+   and 128 - 4 * scale more with the high bit. */
 FG__INLINE512 void fg__expand_q3_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
-    const uint8_t *low = w->low + b * w->low_stride + half, *high = w->high + b * w->high_stride + half;
-    __m512i scale = fg__scale_q3_512(w->bytes + half / 4, 2 * b + part), table, more;
+    __m512i scale = fg__scale_q3_512(w->bytes + half / 4, 2 * b + part), table, more, v;
     int step;
     table = _mm512_add_epi32(_mm512_mullo_epi32(scale, _mm512_set1_epi32(0x01020304)), _mm512_set1_epi32(0x60402000));
     more = _mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2));
-    more = fg__shift_512(_mm512_and_si512(more, _mm512_set1_epi32(255)), -8);
+    more = fg__lookup_512(more, _mm512_setzero_si512());
     FG__UNROLL
-    for (step = part * 4; step < part * 4 + 4; step++)
-        _mm512_storeu_si512(q + step * 128 + half,
-                            _mm512_add_epi8(fg__lookup_512(table, fg__plane_512(low, 2, step, 0)),
-                                            fg__lookup_512(more, fg__plane_512(high, 1, step, 0))));
+    for (step = part * 4; step < part * 4 + 4; step++) {
+        __mmask64 high;
+        v = fg__quants_512(FG_TYPE_Q3_K, w, b, half, step);
+        high = _mm512_test_epi8_mask(v, _mm512_set1_epi8(4));
+        v = fg__lookup_512(table, _mm512_and_si512(v, _mm512_set1_epi8(3)));
+        _mm512_storeu_si512(q + step * 128 + half, _mm512_mask_add_epi8(v, high, v, more));
+    }
 }
 
 /* Expands n blocks to bytes. */
@@ -17822,11 +17898,11 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
 /* d and m or dmin of a unit's 16 rows, and again; minimums are subtracted in units of the activations' sums. Factors of Q3_K. */
 typedef struct fg__unit_512 {
     __m512 d[2], m[2];
-    int8_t factor[16][FG__PANEL];
+    int16_t factor[16][FG__PANEL];
 } fg__unit_512;
 
 FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_t *unit, fg__unit_512 *to) {
-    const uint8_t *halves = unit + layout->blocks * (layout->low + layout->high) * 128 + layout->n_bytes * 32;
+    const uint8_t *halves = unit + layout->blocks * layout->bits * 128 + layout->n_bytes * 32;
     const __m512 by = _mm512_set1_ps(layout->blocks == 1 ? -1.0f / 128 : 1.0f / 128);
     int i;
     FG__UNROLL
@@ -17837,13 +17913,13 @@ FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_
     if (layout->type != FG_TYPE_Q3_K) return;
     FG__UNROLL
     for (i = 0; i < 16; i++)
-        _mm256_storeu_si256((__m256i *)(void *)to->factor[i], fg__factor_q3_256(halves - layout->n_bytes * 32, i));
+        _mm512_storeu_si512(to->factor[i], fg__words_512(fg__factor_q3_256(halves - layout->n_bytes * 32, i)));
 }
 
 /* Scales and minimums of block b of a unit, 16 rows. `layout` and `half`, in bytes of a run, are constants. */
 FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t *unit, const fg__unit_512 *u, int b, int half,
-                                  float *scale, float *min, float *factor) {
-    const uint8_t *bytes = unit + layout->blocks * (layout->low + layout->high) * 128 + half / 4;
+                                  float *scale, float *min, int32_t *factor) {
+    const uint8_t *bytes = unit + layout->blocks * layout->bits * 128 + half / 4;
     __m512 d = u->d[half / 64], m = u->m[half / 64];
     __m512i s, s2;
     switch ((int)layout->type) {
@@ -17860,14 +17936,12 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
         s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
         _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s, 4))));
         _mm512_storeu_ps(min + FG__PANEL, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s2, 4))));
-        _mm512_storeu_ps(factor, fg__floats_512(_mm512_and_si512(s, _mm512_set1_epi32(15))));
-        _mm512_storeu_ps(factor + FG__PANEL, fg__floats_512(_mm512_and_si512(s2, _mm512_set1_epi32(15))));
+        _mm512_storeu_si512(factor, _mm512_and_si512(s, _mm512_set1_epi32(15)));
+        _mm512_storeu_si512(factor + FG__PANEL, _mm512_and_si512(s2, _mm512_set1_epi32(15)));
         break;
     case FG_TYPE_Q3_K:
-        s = fg__signed_bytes_512(u->factor[2 * b] + half / 4);
-        s2 = fg__signed_bytes_512(u->factor[2 * b + 1] + half / 4);
-        _mm512_storeu_ps(factor, fg__floats_512(s));
-        _mm512_storeu_ps(factor + FG__PANEL, fg__floats_512(s2));
+        _mm512_storeu_si512(factor, fg__low_words_512(u->factor[2 * b] + half / 4));
+        _mm512_storeu_si512(factor + FG__PANEL, fg__low_words_512(u->factor[2 * b + 1] + half / 4));
         d = _mm512_sub_ps(_mm512_setzero_ps(), d);
         break;
     case FG_TYPE_Q6_K:
@@ -17885,7 +17959,7 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
 
 /* Those of block b of a slice, 32 rows. Blocks come in order: `u` is set at the first of a unit. */
 FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const uint8_t *from, int b, fg__unit_512 *u, float *scale,
-                                        float *min, float *factor) {
+                                        float *min, int32_t *factor) {
     const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
     if (b % layout->blocks == 0) fg__unit_set_512(layout, unit, u);
     b %= layout->blocks;
@@ -17952,7 +18026,8 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
 
 /* Integer sums start at the bits of 1.5 * 2^23: while they are less than 2^22, the register then holds that float plus the sum, and
    the multiplication by a scale takes it off again, exactly, in place of a conversion. Scales have up to 21 bits. (From 2^104
-   on, which only MXFP4 has, the product overflows.) */
+   on, which only MXFP4 has, the product overflows.) Where 16 weights have an integer factor, their sum is the low half of a product
+   of 16 bits first: it is less than 2^14. */
 #define FG__SUM_BITS 0x4b400000
 #define FG__SUM_FLOAT 12582912.0f
 
@@ -17962,8 +18037,8 @@ typedef struct fg__tile_sums_512 {
     float of_acts[FG__TILE512][16]; /* the activations' sums, for minimums */
 } fg__tile_sums_512;
 
-/* The activations' sums are -128 times too large. Of 16: `halves`. */
-FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, const fg__gemm_job *job) {
+/* The activations' sums are -128 times too large. Of 16: `halves`. `from`: to which they are added. */
+FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, int from, const fg__gemm_job *job) {
     int t, shift = 0, offset = minimums ? 128 : job->offset;
     for (; offset < 128; offset *= 2) shift++;
     FG__UNROLL
@@ -17971,7 +18046,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         __m512i sum = _mm512_loadu_si512(halves ? a->sum16 : a->sum);
         if (minimums) _mm512_storeu_ps(s->of_acts[t], fg__floats_512(sum));
-        else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(FG__SUM_BITS)));
+        else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(from)));
     }
 }
 
@@ -17982,22 +18057,25 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, from = factors ? 0 : FG__SUM_BITS;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
-    float here[6][FG__PANEL];
-    const float *scale = layout ? here[0] : s->scale, *min = layout ? here[2] : s->min, *factor = layout ? here[4] : s->factor;
+    float here[4][FG__PANEL];
+    int32_t factors_here[2 * FG__PANEL];
+    const float *scale = layout ? here[0] : s->scale, *min = layout ? here[2] : s->min;
+    const int32_t *factor = layout ? factors_here : s->factor;
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
+    __m512i whole[FG__TILE512][2];
     fg__tile_sums_512 sums;
     fg__unit_512 unit;
     int b, i, j, t, step, part, x;
     fg__tile_start_512(nt, f);
-    fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, job);
+    fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, from, job);
     for (b = 0; b < job->n; b++) {
-        if (layout) fg__fetch_block(job, b, block_bytes, factors ? 256 : 64); /* where computing takes as long as reading, few are faster */
+        if (layout) fg__fetch_block(job, b, block_bytes, type == FG_TYPE_Q2_K ? 256 : 64); /* where computing takes as long as reading, few are faster */
         else fg__fetch_ahead(job);
-        if (layout) fg__block_scales_512(layout, w->low, b, &unit, here[0], here[2], here[4]);
+        if (layout) fg__block_scales_512(layout, w->quants, b, &unit, here[0], here[2], factors_here);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
             for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
@@ -18007,7 +18085,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             __m512i acc[FG__TILE512][2], w0, w1;
             FG__UNROLL
             for (t = 0; t < nt; t++)
-                acc[t][0] = acc[t][1] = _mm512_set1_epi32(minimums ? FG__SUM_BITS : sums.start[t][parts * b + part]);
+                acc[t][0] = acc[t][1] = _mm512_set1_epi32(minimums ? from : sums.start[t][parts * b + part]);
             FG__UNROLL
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
                 w0 = fg__quants_512(type, w, b, 0, step);
@@ -18020,16 +18098,24 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
                 }
             }
             FG__UNROLL
+            for (i = 0; factors && i < 2; i++) {
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    if (part == 0) whole[t][i] = _mm512_set1_epi32(FG__SUM_BITS);
+                    whole[t][i] = _mm512_dpwssd_epi32(whole[t][i], acc[t][i], _mm512_loadu_si512(factor + part * FG__PANEL + 16 * i));
+                    acc[t][i] = whole[t][i];
+                }
+            }
+            if (factors && part == 0) continue;
+            FG__UNROLL
             for (i = 0; i < 2; i++) {
-                __m512 by = _mm512_loadu_ps(factors ? factor + part * FG__PANEL + 16 * i
-                                                    : scale + (scales == 2 ? part * FG__PANEL : 0) + 16 * i);
+                __m512 by = _mm512_loadu_ps(scale + (scales == 2 ? part * FG__PANEL : 0) + 16 * i);
                 __m512 less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     sum = _mm512_castsi512_ps(acc[t][i]);
                     if (part && scales == 2) /* one rounding */
                         v[t][i] = _mm512_fmadd_ps(_mm512_sub_ps(sum, _mm512_set1_ps(FG__SUM_FLOAT)), by, v[t][i]);
-                    else if (part) v[t][i] = _mm512_add_ps(_mm512_fmadd_ps(sum, by, less), v[t][i]);
                     else v[t][i] = _mm512_fmadd_ps(sum, by, less);
                 }
             }
@@ -18039,7 +18125,6 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                if (factors) v[t][i] = _mm512_mul_ps(v[t][i], _mm512_loadu_ps(scale + 16 * i));
                 FG__UNROLL
                 for (j = 0; j < minimums; j++)
                     v[t][i] = _mm512_fmadd_ps(_mm512_set1_ps(sums.of_acts[t][minimums * b + j]),
@@ -18080,14 +18165,14 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
 static int fg__fused_tokens_512(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q8_0: return 0; /* nothing to expand */
-    case FG_TYPE_Q2_K:
-    case FG_TYPE_Q3_K: return FG__FUSED512;
+    case FG_TYPE_Q2_K: return FG__FUSED512;
+    case FG_TYPE_Q3_K:
     case FG_TYPE_Q6_K: return 2 * FG__FUSED512;
     default: return 4 * FG__FUSED512;
     }
 }
 
-/* A slice for one token. `layout` and `like`, a type with the same planes, are constants. */
+/* A slice for one token. `layout` and `like`, a type with the same quants, are constants. */
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
                                fg__gemm_job job) {
     job.hint = fg__atomic_load(&fg__fetch_few);
@@ -18160,11 +18245,9 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
         job.next = fg__weights_ahead(from, m == 1 ? unit_bytes : 8 * block_bytes, 8 * block_bytes, m); /* else scales come first */
-        w.low = from;
-        w.high = w.low + layout->blocks * layout->low * 128;
-        w.bytes = w.high + layout->blocks * layout->high * 128;
-        w.low_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->low * 128);
-        w.high_stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->high * 128);
+        w.quants = from;
+        w.bytes = from + layout->blocks * layout->bits * 128;
+        w.stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->bits * 128);
         if (m == 1) {
             fg__slice_one_512(type, &w, s, &job);
             continue;
@@ -18176,8 +18259,8 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
         }
         if (type != FG_TYPE_Q8_0) {
             fg__unpack_512(type, &w, job.n, s->q);
-            w.low = s->q;
-            w.low_stride = 1024;
+            w.quants = s->q;
+            w.stride = 1024;
         }
         fg__slice_q8_512(fg__gemm_form_of(type), &w, s, job.n * block_bytes, &job);
     }
@@ -18343,13 +18426,18 @@ FG__INLINE256 __m256i fg__shift_256(__m256i v, int bits) {
     return bits < 0 ? (__m256i)((fg__u32x8)v << -bits) : (__m256i)((fg__u32x8)v >> bits);
 }
 
-FG__INLINE256 __m256i fg__plane_256(const uint8_t *plane, int bits, int step, int at) {
-    __m256i v = fg__shift_256(fg__load_256(plane + step % bits * 128), step / bits * bits - at);
-    return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << bits) - 1) << at)));
+FG__INLINE256 __m256i fg__field_256(const uint8_t *runs, const fg__field *f) {
+    return _mm256_and_si256(fg__shift_256(fg__load_256(runs + f->run * 128), f->from - f->at),
+                            _mm256_set1_epi8((char)(((1 << f->count) - 1) << f->at)));
 }
 
-FG__INLINE256 __m256i fg__planes_256(const uint8_t *low, int low_bits, const uint8_t *high, int high_bits, int step) {
-    return _mm256_or_si256(fg__plane_256(low, low_bits, step, 0), fg__plane_256(high, high_bits, step, low_bits));
+/* The quants of a step, of `bits` bits. */
+FG__INLINE256 __m256i fg__bits_256(const uint8_t *runs, int bits, int step) {
+    const fg__field *f = fg__fields_of(bits, step);
+    __m256i v = fg__field_256(runs, f);
+    if (f[1].count) v = _mm256_or_si256(v, fg__field_256(runs, f + 1));
+    if (f[2].count) v = _mm256_or_si256(v, fg__field_256(runs, f + 2));
+    return v;
 }
 
 FG__INLINE256 __m256 fg__halves_256(const uint8_t *from) {
@@ -18372,26 +18460,25 @@ FG__INLINE256 __m256i fg__lookup_256(__m256i table, __m256i index) {
 }
 
 /* Step `step` of 8 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
-FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, int step) {
+FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *runs, __m256i table, int step) {
     switch ((int)type) {
-    case FG_TYPE_Q4_1: return fg__plane_256(low, 4, step, 0);
-    case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__plane_256(low, 4, step, 0));
-    case FG_TYPE_Q5_1: return fg__planes_256(low, 4, high, 1, step);
-    case FG_TYPE_Q6_K: return fg__planes_256(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__plane_256(low, 2, step, 0);
-    case FG_TYPE_Q3_K: return fg__planes_256(low, 2, high, 1, step);
-    default: return fg__load_256(low + step * 128);
+    case FG_TYPE_Q2_K: return fg__bits_256(runs, 2, step);
+    case FG_TYPE_Q3_K: return fg__bits_256(runs, 3, step);
+    case FG_TYPE_Q4_1: return fg__bits_256(runs, 4, step);
+    case FG_TYPE_Q5_1: return fg__bits_256(runs, 5, step);
+    case FG_TYPE_Q6_K: return fg__bits_256(runs, 6, step);
+    case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__bits_256(runs, 4, step));
+    default: return fg__load_256(runs + step * 128);
     }
 }
 
 /* The same with their scales, by tables for these 16 weights. */
-FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *low, const uint8_t *high, __m256i table, __m256i more,
-                                     int step) {
-    __m256i v;
-    if (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K) return fg__quants_256(type, low, high, table, step);
-    v = fg__lookup_256(table, fg__plane_256(low, 2, step, 0));
-    if (type == FG_TYPE_Q2_K) return v;
-    return _mm256_add_epi8(v, fg__lookup_256(more, fg__plane_256(high, 1, step, 0)));
+FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *runs, __m256i table, __m256i more, int step) {
+    __m256i v = fg__quants_256(type, runs, table, step), high;
+    if (type == FG_TYPE_Q2_K) return fg__lookup_256(table, v);
+    if (type != FG_TYPE_Q3_K) return v;
+    high = _mm256_and_si256(_mm256_cmpgt_epi8(v, _mm256_set1_epi8(3)), more);
+    return _mm256_add_epi8(fg__lookup_256(table, _mm256_and_si256(v, _mm256_set1_epi8(3))), high);
 }
 
 /* Tables of 16 weights number i. */
@@ -18403,7 +18490,8 @@ FG__INLINE256 void fg__tables_256(fg_type type, const uint8_t *bytes, int i, __m
         scale = fg__scale_q3_256(bytes, i);
         *table =
             _mm256_add_epi32(_mm256_mullo_epi32(scale, _mm256_set1_epi32(0x01020304)), _mm256_set1_epi32(0x60402000));
-        *more = fg__shift_256(fg__and_256(_mm256_sub_epi32(_mm256_set1_epi32(128), fg__shift_256(scale, -2)), 255), -8);
+        *more = _mm256_sub_epi32(_mm256_set1_epi32(128), fg__shift_256(scale, -2));
+        *more = fg__lookup_256(*more, _mm256_setzero_si256());
     }
 }
 
@@ -18422,10 +18510,9 @@ FG__INLINE256 __m256i fg__factor_pairs_256(fg_type type, const int8_t *factor, c
     return _mm256_blend_epi16(v, fg__shift_256(v, -16), 0xaa);
 }
 
-/* Block b of a unit: bytes of 8 rows, without those factors if `factors`, a constant. `low`, `high` and `bytes` are those of the
-   rows. */
-FG__INLINE256 void fg__expand_256(fg_type type, bool factors, const uint8_t *low, const uint8_t *high, const uint8_t *bytes,
-                                  __m256i table, int b, uint8_t *q) {
+/* Block b of a unit: bytes of 8 rows, without those factors if `factors`, a constant. `runs` and `bytes` are those of the rows. */
+FG__INLINE256 void fg__expand_256(fg_type type, bool factors, const uint8_t *runs, const uint8_t *bytes, __m256i table, int b,
+                                  uint8_t *q) {
     __m256i more = table;
     int step, part;
     FG__UNROLL
@@ -18434,8 +18521,8 @@ FG__INLINE256 void fg__expand_256(fg_type type, bool factors, const uint8_t *low
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step++)
             _mm256_storeu_si256((__m256i *)(void *)(q + step * 128),
-                                factors ? fg__quants_256(type, low, high, table, step)
-                                        : fg__weight_256(type, low, high, table, more, step));
+                                factors ? fg__quants_256(type, runs, table, step)
+                                        : fg__weight_256(type, runs, table, more, step));
     }
 }
 
@@ -18499,23 +18586,22 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
     _mm256_storeu_ps(scale, d);
 }
 
-/* Expands n blocks. `like`, a type with the same planes, and `factors` are constants. */
+/* Expands n blocks. `like`, a type with the same quants, and `factors` are constants. */
 FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
-    const uint8_t *values = fg__gemm_table_of(type), *low, *high, *bytes;
+    const uint8_t *values = fg__gemm_table_of(type), *unit, *bytes;
     __m256i table = _mm256_setzero_si256();
     int8_t factor[16 * FG__PANEL];
     int i, b, rows, part, scales = 0, minimums = 0;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
-        low = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
-        high = low + layout->blocks * layout->low * 128;
-        bytes = high + layout->blocks * layout->high * 128;
+        unit = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
+        bytes = unit + layout->blocks * layout->bits * 128;
         if (factors && b == 0) fg__unit_factors_256(bytes, factor);
         for (rows = 0; rows < FG__PANEL; rows += 8) {
-            fg__expand_256(like, factors, low + b * layout->low * 128 + rows * 4, high + b * layout->high * 128 + rows * 4,
-                           bytes + rows, table, b, to->q + i * 1024 + rows * 4);
+            fg__expand_256(like, factors, unit + b * layout->bits * 128 + rows * 4, bytes + rows, table, b,
+                           to->q + i * 1024 + rows * 4);
             for (part = 0; factors && part < 2; part++)
                 _mm256_storeu_si256((__m256i *)(void *)(to->pair + (2 * i + part) * FG__PANEL + rows),
                                     fg__factor_pairs_256(like, factor + rows, bytes + rows, 2 * b + part));
@@ -18570,9 +18656,9 @@ static FG__ALWAYS_INLINE int fg__offset_256(fg_type type) {
     return fg__gemm_offset(type) == 128 ? 0 : fg__gemm_offset(type);
 }
 
-/* 16 rows of a block: expanded, in `low`, or planes and scales of block `b` of a unit. */
+/* 16 rows of a block: expanded, in `quants`, or quants and scales of block `b` of a unit. */
 typedef struct fg__rows_256 {
-    const uint8_t *low, *high, *bytes, *halves;
+    const uint8_t *quants, *bytes, *halves;
     const int32_t *start, *pair; /* where expanded */
     const int8_t *factor;        /* of Q3_K, where not */
     float *scale, *min;
@@ -18590,7 +18676,7 @@ FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__ro
     FG__UNROLL
     for (step = 0; step < 4; step++) {
         FG__UNROLL
-        for (i = 0; i < 2; i++) v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, 4 * part + step);
+        for (i = 0; i < 2; i++) v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, 4 * part + step);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             x = fg__act_256(acts, stride, t, 4 * part + step);
@@ -18616,7 +18702,7 @@ FG__INLINE256 void fg__signed_dots_256(fg_type like, int nt, const fg__rows_256 
     for (step = 4 * part; step < 4 * part + 4; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            v[i] = fg__quants_256(like, w->low + 32 * i, w->high + 32 * i, w->table, step);
+            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, step);
             v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
             size[i] = _mm256_abs_epi8(v[i]);
         }
@@ -18636,7 +18722,7 @@ FG__INLINE256 void fg__signed_dots_256(fg_type like, int nt, const fg__rows_256 
    runs where the multiplications do not. */
 FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
                                       __m256i acc[][2]) {
-    const uint8_t *sign = w->low + offsetof(fg__gemm_slice, sign) - offsetof(fg__gemm_slice, q);
+    const uint8_t *sign = w->quants + offsetof(fg__gemm_slice, sign) - offsetof(fg__gemm_slice, q);
     __m256i ones = _mm256_set1_epi16(1), x, pairs;
     int step, t, i;
     FG__UNROLL
@@ -18647,7 +18733,7 @@ FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, c
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 pairs = _mm256_xor_si256(x, fg__load_256(sign + step * 128 + 32 * i));
-                pairs = _mm256_maddubs_epi16(fg__load_256(w->low + step * 128 + 32 * i), pairs);
+                pairs = _mm256_maddubs_epi16(fg__load_256(w->quants + step * 128 + 32 * i), pairs);
                 acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs, ones));
                 __asm__("" : "+x"(acc[t][i])); /* else GCC adds in an order for which registers do not suffice */
             }
@@ -18790,7 +18876,7 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     fg__rows_256 w;
     int b, t;
     fg__tile_sums_256_set(&sums, nt, job->form, job->dots == FG__DOTS_FACTORS, job->offset, job);
-    w.low = w.high = w.bytes = w.halves = s->q + row * 4;
+    w.quants = w.bytes = w.halves = s->q + row * 4;
     w.start = s->start + row;
     w.pair = s->pair + row;
     w.scale = s->scale + row;
@@ -18799,7 +18885,7 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     w.table = _mm256_setzero_si256();
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
-    for (b = 0; b < job->n; b++, w.low += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
+    for (b = 0; b < job->n; b++, w.quants += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
         fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->dots, nt, &w, b, &sums, job, f);
         w.start += FG__PANEL;
@@ -18811,11 +18897,10 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
 /* The 16 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
 FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t *from, int b, int row, fg__rows_256 *w) {
     const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
-    const uint8_t *high = unit + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
+    const uint8_t *bytes = unit + layout->blocks * layout->bits * 128;
     int i;
     w->b = b % layout->blocks;
-    w->low = unit + w->b * layout->low * 128 + row * 4;
-    w->high = high + w->b * layout->high * 128 + row * 4;
+    w->quants = unit + w->b * layout->bits * 128 + row * 4;
     w->bytes = bytes + row;
     w->halves = bytes + layout->n_bytes * 32 + row * 2;
     FG__UNROLL
@@ -18824,7 +18909,7 @@ FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t
 }
 
 /* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
-   and `like`, a type with the same planes, are constants. */
+   and `like`, a type with the same quants, are constants. */
 FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
                                     __m256i table, fg__gemm_job *job) {
     const fg__gemm_form form = fg__gemm_form_of(layout->type);
@@ -19157,15 +19242,18 @@ static FG__ALWAYS_INLINE uint32x4_t fg__and_neon(uint32x4_t v, uint32_t mask) {
     return vandq_u32(v, vdupq_n_u32(mask));
 }
 
-/* Bits number `step` of a plane of `bits` bits, moved to bit `at` of each byte. */
-static FG__ALWAYS_INLINE uint8x16_t fg__plane_neon(const uint8_t *plane, int bits, int step, int at) {
-    uint8x16_t v = fg__shift_neon8(vld1q_u8(plane + step % bits * 128), step / bits * bits - at);
-    return vandq_u8(v, vdupq_n_u8((uint8_t)(((1 << bits) - 1) << at)));
+static FG__ALWAYS_INLINE uint8x16_t fg__field_neon(const uint8_t *runs, const fg__field *f) {
+    return vandq_u8(fg__shift_neon8(vld1q_u8(runs + f->run * 128), f->from - f->at),
+                    vdupq_n_u8((uint8_t)(((1 << f->count) - 1) << f->at)));
 }
 
-static FG__ALWAYS_INLINE uint8x16_t fg__planes_neon(const uint8_t *low, int low_bits, const uint8_t *high,
-                                                    int high_bits, int step) {
-    return vorrq_u8(fg__plane_neon(low, low_bits, step, 0), fg__plane_neon(high, high_bits, step, low_bits));
+/* The quants of a step, of `bits` bits. */
+static FG__ALWAYS_INLINE uint8x16_t fg__bits_neon(const uint8_t *runs, int bits, int step) {
+    const fg__field *f = fg__fields_of(bits, step);
+    uint8x16_t v = fg__field_neon(runs, f);
+    if (f[1].count) v = vorrq_u8(v, fg__field_neon(runs, f + 1));
+    if (f[2].count) v = vorrq_u8(v, fg__field_neon(runs, f + 2));
+    return v;
 }
 
 static FG__ALWAYS_INLINE float32x4_t fg__halves_neon(const uint8_t *from) {
@@ -19197,7 +19285,7 @@ static FG__ALWAYS_INLINE void fg__tables_neon(fg_type type, const uint8_t *bytes
         v = vaddq_u32(vmulq_n_u32(scale, 0x01020304), vdupq_n_u32(0x60402000));
         *table = veorq_u8(vreinterpretq_u8_u32(v), vdupq_n_u8(128));
         v = fg__and_neon(vsubq_u32(vdupq_n_u32(128), fg__shift_neon(scale, -2)), 255);
-        *more = vreinterpretq_u8_u32(fg__shift_neon(v, -8));
+        *more = vreinterpretq_u8_u32(vmulq_n_u32(v, 0x01010101));
     }
 }
 
@@ -19207,33 +19295,32 @@ static FG__ALWAYS_INLINE uint8x16_t fg__lookup_neon(uint8x16_t table, uint8x16_t
 }
 
 /* Step `step` of 4 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
-static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t *low, const uint8_t *high,
-                                                    uint8x16_t table, int step) {
+static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t *runs, uint8x16_t table, int step) {
     switch ((int)type) {
-    case FG_TYPE_Q4_1: return fg__plane_neon(low, 4, step, 0);
-    case FG_TYPE_IQ4_NL: return vqtbl1q_u8(table, fg__plane_neon(low, 4, step, 0));
-    case FG_TYPE_Q5_1: return fg__planes_neon(low, 4, high, 1, step);
-    case FG_TYPE_Q6_K: return fg__planes_neon(low, 4, high, 2, step);
-    case FG_TYPE_Q2_K: return fg__plane_neon(low, 2, step, 0);
-    case FG_TYPE_Q3_K: return fg__planes_neon(low, 2, high, 1, step);
-    case FG_TYPE_Q8_0: return veorq_u8(vld1q_u8(low + step * 128), vdupq_n_u8(128));
-    default: return vld1q_u8(low + step * 128); /* expanded */
+    case FG_TYPE_Q2_K: return fg__bits_neon(runs, 2, step);
+    case FG_TYPE_Q3_K: return fg__bits_neon(runs, 3, step);
+    case FG_TYPE_Q4_1: return fg__bits_neon(runs, 4, step);
+    case FG_TYPE_Q5_1: return fg__bits_neon(runs, 5, step);
+    case FG_TYPE_Q6_K: return fg__bits_neon(runs, 6, step);
+    case FG_TYPE_IQ4_NL: return vqtbl1q_u8(table, fg__bits_neon(runs, 4, step));
+    case FG_TYPE_Q8_0: return veorq_u8(vld1q_u8(runs + step * 128), vdupq_n_u8(128));
+    default: return vld1q_u8(runs + step * 128); /* expanded */
     }
 }
 
 /* The same with their scales, by tables for these 16 weights. */
-static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *low, const uint8_t *high,
-                                                    uint8x16_t table, uint8x16_t more, int step) {
-    uint8x16_t v;
-    if (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K) return fg__quants_neon(type, low, high, table, step);
-    v = fg__lookup_neon(table, fg__plane_neon(low, 2, step, 0));
-    if (type == FG_TYPE_Q2_K) return v;
-    return vaddq_u8(v, fg__lookup_neon(more, fg__plane_neon(high, 1, step, 0)));
+static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *runs, uint8x16_t table, uint8x16_t more,
+                                                    int step) {
+    uint8x16_t v = fg__quants_neon(type, runs, table, step), high;
+    if (type == FG_TYPE_Q2_K) return fg__lookup_neon(table, v);
+    if (type != FG_TYPE_Q3_K) return v;
+    high = vandq_u8(vcgtq_u8(v, vdupq_n_u8(3)), more);
+    return vaddq_u8(fg__lookup_neon(table, vandq_u8(v, vdupq_n_u8(3))), high);
 }
 
 /* Block b of a unit: bytes of 4 rows; with `pairs` in the order of smmla, 8 weights of a row and then of the next. */
-static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const uint8_t *low, const uint8_t *high,
-                                              const uint8_t *bytes, uint8x16_t table, int b, int row, uint8_t *q) {
+static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const uint8_t *runs, const uint8_t *bytes,
+                                              uint8x16_t table, int b, int row, uint8_t *q) {
     uint8x16_t more = table;
     uint32x4_t v0, v1;
     int step, part;
@@ -19242,8 +19329,8 @@ static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const ui
         fg__tables_neon(type, bytes, 2 * b + part, &table, &more);
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step += 2) {
-            v0 = vreinterpretq_u32_u8(fg__weight_neon(type, low, high, table, more, step));
-            v1 = vreinterpretq_u32_u8(fg__weight_neon(type, low, high, table, more, step + 1));
+            v0 = vreinterpretq_u32_u8(fg__weight_neon(type, runs, table, more, step));
+            v1 = vreinterpretq_u32_u8(fg__weight_neon(type, runs, table, more, step + 1));
             vst1q_u8(q + step * 128 + row * (pairs ? 8 : 4), vreinterpretq_u8_u32(pairs ? vzip1q_u32(v0, v1) : v0));
             vst1q_u8(q + step * 128 + (pairs ? row * 8 + 16 : row * 4 + 128),
                      vreinterpretq_u8_u32(pairs ? vzip2q_u32(v0, v1) : v1));
@@ -19307,22 +19394,20 @@ static FG__ALWAYS_INLINE void fg__scales_neon(fg_type type, const uint8_t *bytes
     vst1q_f32(scale, d);
 }
 
-/* Expands n blocks. `like` is a constant: a type with the same planes. */
+/* Expands n blocks. `like` is a constant: a type with the same quants. */
 static FG__ALWAYS_INLINE void fg__unpack_blocks_neon(fg_type like, fg_type type, bool pairs, const uint8_t *from, int n,
                                                      fg__gemm_slice *to) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
-    const uint8_t *values = fg__gemm_table_of(type), *low, *high, *bytes;
+    const uint8_t *values = fg__gemm_table_of(type), *unit, *bytes;
     uint8x16_t table = vdupq_n_u8(0);
     int i, b, row, scales = 0, minimums = 0;
     if (values) table = veorq_u8(vld1q_u8(values), vdupq_n_u8(128));
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
-        low = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
-        high = low + layout->blocks * layout->low * 128;
-        bytes = high + layout->blocks * layout->high * 128;
+        unit = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
+        bytes = unit + layout->blocks * layout->bits * 128;
         for (row = 0; row < FG__PANEL; row += 4) {
-            fg__expand_neon(like, pairs, low + b * layout->low * 128 + row * 4, high + b * layout->high * 128 + row * 4,
-                            bytes + row, table, b, row, to->q + i * 1024);
+            fg__expand_neon(like, pairs, unit + b * layout->bits * 128 + row * 4, bytes + row, table, b, row, to->q + i * 1024);
             fg__scales_neon(type, bytes + row, bytes + layout->n_bytes * 32 + row * 2, b,
                             to->scale + scales * FG__PANEL + row, to->min + minimums * FG__PANEL + row);
         }
@@ -19366,9 +19451,9 @@ FG__INLINE_DOT int32x4_t fg__dot_lane(int32x4_t sum, int8x16_t w, int8x16_t x, i
     }
 }
 
-/* 8 rows of a block: expanded, in `low`, or planes and scales of block `b` of a unit. */
+/* 8 rows of a block: expanded, in `quants`, or quants and scales of block `b` of a unit. */
 typedef struct fg__block8_neon {
-    const uint8_t *low, *high, *bytes, *halves;
+    const uint8_t *quants, *bytes, *halves;
     float *scale, *min;
     int b;
     uint8x16_t table;
@@ -19417,7 +19502,7 @@ FG__INLINE_DOT void fg__tile_block_dot(fg_type like, fg__gemm_form form, int off
         for (step = 0; step < 4; step++) {
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                q = vreinterpretq_s8_u8(fg__quants_neon(like, w->low + 16 * i, w->high + 16 * i, w->table, part * 4 + step));
+                q = vreinterpretq_s8_u8(fg__quants_neon(like, w->quants + 16 * i, w->table, part * 4 + step));
                 FG__UNROLL
                 for (t = 0; t < nt; t++) acc[t][i] = fg__dot_lane(acc[t][i], q, a[t], step);
             }
@@ -19465,14 +19550,14 @@ FG__INLINE_DOT void fg__tile_dot(int nt, fg__gemm_slice *s, int row, fg__gemm_jo
     float32x4_t f[4][2];
     fg__block8_neon w;
     int b, t;
-    w.low = w.high = w.bytes = w.halves = s->q + row * 4;
+    w.quants = w.bytes = w.halves = s->q + row * 4;
     w.scale = s->scale + row;
     w.min = s->min + row;
     w.b = 0;
     w.table = vdupq_n_u8(0);
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = vdupq_n_f32(0);
-    for (b = 0; b < job->n; b++, w.low += 1024, w.scale += parts * FG__PANEL, w.min += minimums * FG__PANEL) {
+    for (b = 0; b < job->n; b++, w.quants += 1024, w.scale += parts * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
         fg__tile_block_dot(FG_TYPE_F32, job->form, job->offset, nt, &w, b, job, f);
     }
@@ -19483,11 +19568,10 @@ FG__INLINE_DOT void fg__tile_dot(int nt, fg__gemm_slice *s, int row, fg__gemm_jo
 static FG__ALWAYS_INLINE void fg__rows_of_neon(const fg__panel_layout *layout, const uint8_t *from, int b, int row,
                                                fg__block8_neon *w) {
     const uint8_t *unit = from + b / layout->blocks * layout->bytes * FG__PANEL;
-    const uint8_t *high = unit + layout->blocks * layout->low * 128, *bytes = high + layout->blocks * layout->high * 128;
+    const uint8_t *bytes = unit + layout->blocks * layout->bits * 128;
     int i;
     w->b = b % layout->blocks;
-    w->low = unit + w->b * layout->low * 128 + row * 4;
-    w->high = high + w->b * layout->high * 128 + row * 4;
+    w->quants = unit + w->b * layout->bits * 128 + row * 4;
     w->bytes = bytes + row;
     w->halves = bytes + layout->n_bytes * 32 + row * 2;
     FG__UNROLL
@@ -19496,7 +19580,7 @@ static FG__ALWAYS_INLINE void fg__rows_of_neon(const fg__panel_layout *layout, c
 }
 
 /* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
-   and `like`, a type with the same planes, are constants. */
+   and `like`, a type with the same quants, are constants. */
 FG__INLINE_DOT void fg__tile_few_dot(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
                                      uint8x16_t table, fg__gemm_job *job) {
     const int offset = layout->type == FG_TYPE_Q3_K ? 4 : fg__gemm_offset(layout->type) % 128;
