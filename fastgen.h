@@ -18026,8 +18026,8 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
 
 /* Integer sums start at the bits of 1.5 * 2^23: while they are less than 2^22, the register then holds that float plus the sum, and
    the multiplication by a scale takes it off again, exactly, in place of a conversion. Scales have up to 21 bits. (From 2^104
-   on, which only MXFP4 has, the product overflows.) Where 16 weights have an integer factor, their sum is the low half of a product
-   of 16 bits first: it is less than 2^14. */
+   on, which only MXFP4 has, the product overflows.) Where 16 weights have an integer factor, their sum, which is less than 2^14, is
+   multiplied with that first, as 16 bits. */
 #define FG__SUM_BITS 0x4b400000
 #define FG__SUM_FLOAT 12582912.0f
 
