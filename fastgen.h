@@ -18037,8 +18037,9 @@ typedef struct fg__tile_sums_512 {
     float of_acts[FG__TILE512][16]; /* the activations' sums, for minimums */
 } fg__tile_sums_512;
 
-/* The activations' sums are -128 times too large. Of 16: `halves`. `from`: to which they are added. */
-FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, int from, const fg__gemm_job *job) {
+/* The activations' sums are -128 times too large. Of 16: `halves`. `zero`: the bits of an integer sum of 0. */
+FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, int zero,
+                                         const fg__gemm_job *job) {
     int t, shift = 0, offset = minimums ? 128 : job->offset;
     for (; offset < 128; offset *= 2) shift++;
     FG__UNROLL
@@ -18046,7 +18047,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         __m512i sum = _mm512_loadu_si512(halves ? a->sum16 : a->sum);
         if (minimums) _mm512_storeu_ps(s->of_acts[t], fg__floats_512(sum));
-        else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(from)));
+        else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(zero)));
     }
 }
 
@@ -18057,7 +18058,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, from = factors ? 0 : FG__SUM_BITS;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, zero = factors ? 0 : FG__SUM_BITS;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
     float here[4][FG__PANEL];
     int32_t factors_here[2 * FG__PANEL];
@@ -18066,14 +18067,15 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
-    __m512i whole[FG__TILE512][2];
+    __m512i both[FG__TILE512][2]; /* parts in one sum, each times its factors */
     fg__tile_sums_512 sums;
     fg__unit_512 unit;
     int b, i, j, t, step, part, x;
     fg__tile_start_512(nt, f);
-    fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, from, job);
+    fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, zero, job);
     for (b = 0; b < job->n; b++) {
-        if (layout) fg__fetch_block(job, b, block_bytes, type == FG_TYPE_Q2_K ? 256 : 64); /* where computing takes as long as reading, few are faster */
+        /* Q2_K: where computing takes as long as reading, few fetches are faster */
+        if (layout) fg__fetch_block(job, b, block_bytes, type == FG_TYPE_Q2_K ? 256 : 64);
         else fg__fetch_ahead(job);
         if (layout) fg__block_scales_512(layout, w->quants, b, &unit, here[0], here[2], factors_here);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
@@ -18085,7 +18087,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             __m512i acc[FG__TILE512][2], w0, w1;
             FG__UNROLL
             for (t = 0; t < nt; t++)
-                acc[t][0] = acc[t][1] = _mm512_set1_epi32(minimums ? from : sums.start[t][parts * b + part]);
+                acc[t][0] = acc[t][1] = _mm512_set1_epi32(minimums ? zero : sums.start[t][parts * b + part]);
             FG__UNROLL
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
                 w0 = fg__quants_512(type, w, b, 0, step);
@@ -18101,9 +18103,9 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
             for (i = 0; factors && i < 2; i++) {
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    if (part == 0) whole[t][i] = _mm512_set1_epi32(FG__SUM_BITS);
-                    whole[t][i] = _mm512_dpwssd_epi32(whole[t][i], acc[t][i], _mm512_loadu_si512(factor + part * FG__PANEL + 16 * i));
-                    acc[t][i] = whole[t][i];
+                    if (part == 0) both[t][i] = _mm512_set1_epi32(FG__SUM_BITS);
+                    both[t][i] = _mm512_dpwssd_epi32(both[t][i], acc[t][i], _mm512_loadu_si512(factor + part * FG__PANEL + 16 * i));
+                    acc[t][i] = both[t][i];
                 }
             }
             if (factors && part == 0) continue;
