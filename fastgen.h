@@ -17228,7 +17228,8 @@ const fg_backend *fg_backend_cpu(void) {
 
    Quantised types: a panel is a row of units (blocks of 32 or 256 weights, as in the file). A unit holds
      quants        for each 32 weights as many runs of words as a quant has bits; the quants of weights 4 * step to 4 * step + 3
-                   stand in the four bytes of one word, or, where bytes have bits left over, of up to three: see fg__fields
+                   stand in the four bytes of one word, or, where bytes have bits left over, of up to three: see fg__fields.
+                   Q2_K: for each 128 weights, as in the file, eight runs of words: a byte has a quant of each block of 32
      bytes         small scales, one run of 32 bytes for each byte that the file's block has
      halves        f16 d, and m or dmin: runs of 32 halves
 
@@ -17284,10 +17285,9 @@ typedef struct fg__field {
     uint8_t run, from, count, at;
 } fg__field;
 
-/* Where the bits of a block's 8 steps are, for quants of 2, 3, 4, 5 and 6 bits. Most take one mask, and a shift where a byte holds
+/* Where the bits of a block's 8 steps are, for quants of 3, 4, 5 and 6 bits. Most take one mask, and a shift where a byte holds
    several; the bits that those leave over hold the others. Steps come in pairs whose words are next to each other, for packing. */
-static const fg__field fg__fields[5][8][3] = {
-    {{{0, 0, 2, 0}}, {{1, 0, 2, 0}}, {{0, 2, 2, 0}}, {{1, 2, 2, 0}}, {{0, 4, 2, 0}}, {{1, 4, 2, 0}}, {{0, 6, 2, 0}}, {{1, 6, 2, 0}}},
+static const fg__field fg__fields[4][8][3] = {
     {{{0, 0, 3, 0}}, {{1, 0, 3, 0}}, {{0, 3, 3, 0}}, {{1, 3, 3, 0}}, {{2, 0, 3, 0}}, {{2, 3, 3, 0}},
      {{0, 6, 2, 0}, {2, 6, 1, 2}}, {{1, 6, 2, 0}, {2, 7, 1, 2}}},
     {{{0, 0, 4, 0}}, {{1, 0, 4, 0}}, {{2, 0, 4, 0}}, {{3, 0, 4, 0}}, {{0, 4, 4, 0}}, {{1, 4, 4, 0}}, {{2, 4, 4, 0}}, {{3, 4, 4, 0}}},
@@ -17298,7 +17298,12 @@ static const fg__field fg__fields[5][8][3] = {
 };
 
 /* Up to three fields; a count of 0 ends them. */
-static FG__ALWAYS_INLINE const fg__field *fg__fields_of(int bits, int step) { return fg__fields[bits - 2][step]; }
+static FG__ALWAYS_INLINE const fg__field *fg__fields_of(int bits, int step) { return fg__fields[bits - 3][step]; }
+
+/* Where the quants of block b of a unit are; those of the four blocks of Q2_K that share bytes are together. */
+static FG__ALWAYS_INLINE int fg__quants_at(const fg__panel_layout *layout, int b) {
+    return (layout->type == FG_TYPE_Q2_K ? b / 4 * 4 : b) * layout->bits * 128;
+}
 
 /* Whether a field and that of the next step are a run apart, the first an even one. */
 static FG__ALWAYS_INLINE bool fg__fields_pair(const fg__field *f, const fg__field *next) {
@@ -17378,8 +17383,7 @@ static FG__ALWAYS_INLINE void fg__pack_block(int type, const uint8_t *low, const
     switch (type) {
     case FG_TYPE_Q8_0: fg__pack_words(low, 8, 0x80808080u, to); break;
     case FG_TYPE_Q2_K:
-        fg__take_bits(low + b / 4 * 32, b % 4 * 2, 2, 0, quants);
-        fg__pack_quants(2, quants, to);
+        if (b % 4 == 0) fg__pack_words(low + b / 4 * 32, 8, 0, to);
         break;
     case FG_TYPE_Q3_K:
         fg__take_bits(low + b / 4 * 32, b % 4 * 2, 2, 0, quants);
@@ -17415,7 +17419,7 @@ static FG__ALWAYS_INLINE void fg__pack_unit(int type, const fg__panel_layout *la
     uint8_t *bytes = to + layout->blocks * layout->bits * 128, *halves = bytes + layout->n_bytes * 32;
     int i;
     for (i = 0; i < layout->blocks; i++)
-        fg__pack_block(type, from + layout->from_low, from + layout->from_high, i, to + i * layout->bits * 128 + row * 4);
+        fg__pack_block(type, from + layout->from_low, from + layout->from_high, i, to + fg__quants_at(layout, i) + row * 4);
     for (i = 0; i < layout->n_bytes; i++) bytes[i * 32 + row] = from[layout->from_bytes + i];
     for (i = 0; i < layout->n_halves; i++) memcpy(halves + i * 64 + row * 2, from + layout->from_halves + i * 2, 2);
 }
@@ -17533,7 +17537,7 @@ static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
 typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
-    int32_t factor[16 * FG__PANEL]; /* of 16 quants that are not expanded, 16 bits and then zeros: Q2_K, Q3_K for few tokens */
+    int32_t factor[16 * FG__PANEL]; /* of 16 quants of Q3_K that are not expanded, 16 bits and then zeros */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
     int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
@@ -17656,9 +17660,8 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     job->left -= job->each;
 }
 
-/* One token: what block b fetches, with nothing to count. `bytes`, those of a block, and `each` are constants: of what is fetched to
-   the second cache one address in so many bytes is named. */
-static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, int bytes, int each) {
+/* One token: what block b fetches, with nothing to count. `bytes`, those of a block, is a constant. */
+static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, int bytes) {
     const uint8_t *from = job->next + b * bytes;
     int i;
     if (job->hint == FG__FETCH_KEPT) {
@@ -17670,7 +17673,7 @@ static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, in
     } else {
         FG__UNROLL
         for (i = 0; i < bytes; i += 64) {
-            if (i % each == 0) __builtin_prefetch(from + i + FG__FETCH_SECOND, 0, 2);
+            __builtin_prefetch(from + i + FG__FETCH_SECOND, 0, 2);
             __builtin_prefetch(from + i + FG__FETCH_FIRST);
         }
     }
@@ -17786,11 +17789,10 @@ typedef struct fg__weights_512 {
 } fg__weights_512;
 
 /* Step `step` of block b of 16 rows, as the unsigned operand of the dot product: with fg__gemm_offset added. Constant
-   `type`: one that stands for all with the same quants. Q2_K and Q3_K come without their scales. */
+   `type`: one that stands for all with the same quants. Q3_K comes without its scales. */
 FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
     const uint8_t *runs = w->quants + b * w->stride + half;
     switch ((int)type) {
-    case FG_TYPE_Q2_K: return fg__bits_512(runs, 2, step);
     case FG_TYPE_Q3_K: return fg__bits_512(runs, 3, step);
     case FG_TYPE_Q4_1: return fg__bits_512(runs, 4, step);
     case FG_TYPE_Q5_1: return fg__bits_512(runs, 5, step);
@@ -17813,15 +17815,22 @@ FG__INLINE512 __m512i fg__lookup_512(__m512i table, __m512i index) {
     return _mm512_shuffle_epi8(table, _mm512_or_si512(index, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0)));
 }
 
-/* scale * q of 16 weights number i of Q2_K, by a table in the lane of each row. */
+/* scale * q of the four blocks of Q2_K from b on, by tables in the lane of each row, of 16 weights each. */
 FG__INLINE512 void fg__expand_q2_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
-    __m512i scale = _mm512_and_si512(fg__bytes_512(w->bytes + (2 * b + part) * 32 + half / 4), _mm512_set1_epi32(15));
-    __m512i table = _mm512_mullo_epi32(scale, _mm512_set1_epi32(0x03020100));
-    int step;
+    const uint8_t *runs = w->quants + b * w->stride + half, *bytes = w->bytes + (2 * b + part) * 32 + half / 4;
+    __m512i table, v;
+    int j, step;
     FG__UNROLL
-    for (step = part * 4; step < part * 4 + 4; step++)
-        _mm512_storeu_si512(q + step * 128 + half,
-                            fg__lookup_512(table, fg__quants_512(FG_TYPE_Q2_K, w, b, half, step)));
+    for (j = 0; j < 4; j++) {
+        table = _mm512_and_si512(fg__bytes_512(bytes + j * 64), _mm512_set1_epi32(15));
+        table = _mm512_mullo_epi32(table, _mm512_set1_epi32(0x03020100));
+        FG__UNROLL
+        for (step = part * 4; step < part * 4 + 4; step++) {
+            v = fg__shift_512(_mm512_loadu_si512(runs + step * 128), 2 * j);
+            v = fg__lookup_512(table, _mm512_and_si512(v, _mm512_set1_epi8(3)));
+            _mm512_storeu_si512(q + j * 1024 + step * 128 + half, v);
+        }
+    }
 }
 
 /* 128 - (scale - 32) * (q - 4) of Q3_K: with the low two bits 4 * scale + low * (32 - scale), by a table in the lane of each row,
@@ -17849,6 +17858,7 @@ FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n,
         FG__UNROLL
         for (half = 0; half < 128; half += 64) {
             if (type == FG_TYPE_Q2_K) {
+                if (b % 4) continue;
                 fg__expand_q2_512(w, b, 0, half, q);
                 fg__expand_q2_512(w, b, 1, half, q);
             } else if (type == FG_TYPE_Q3_K) {
@@ -18056,7 +18066,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
    faster at one token than reading them before); NULL: they are there. */
 FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
-    const bool factors = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
+    const bool factors = type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, zero = factors ? 0 : FG__SUM_BITS;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
@@ -18074,8 +18084,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     fg__tile_start_512(nt, f);
     fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, zero, job);
     for (b = 0; b < job->n; b++) {
-        /* Q2_K: where computing takes as long as reading, few fetches are faster */
-        if (layout) fg__fetch_block(job, b, block_bytes, type == FG_TYPE_Q2_K ? 256 : 64);
+        if (layout) fg__fetch_block(job, b, block_bytes);
         else fg__fetch_ahead(job);
         if (layout) fg__block_scales_512(layout, w->quants, b, &unit, here[0], here[2], factors_here);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
@@ -18142,6 +18151,112 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, con
     fg__tile_end_512(nt, f, job);
 }
 
+/* Q2_K for few tokens: sums times factors of `together` blocks, 32 rows, from block `first` of the four that share bytes on. Of several
+   blocks quants stay in their places, where they are 1, 4, 16 and 64 times as large, and sums are shifted: these are fewer. */
+FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, const uint8_t *runs, const int32_t *factor, const uint8_t *acts,
+                                   size_t stride, __m512i both[][4][2]) {
+    __m512i acc[FG__FUSED512][4][2], q[2];
+    int i, j, t, part, step, x;
+    FG__UNROLL
+    for (part = 0; part < 2; part++) {
+        FG__UNROLL
+        for (step = part * 4; step < part * 4 + 4; step++) {
+            FG__UNROLL
+            for (j = 0; j < together; j++) {
+                FG__UNROLL
+                for (i = 0; i < 2; i++) {
+                    q[i] = _mm512_loadu_si512(runs + step * 128 + 64 * i);
+                    if (together == 1) q[i] = _mm512_srlv_epi16(q[i], _mm512_set1_epi16((short)(2 * first)));
+                    q[i] = _mm512_and_si512(q[i], _mm512_set1_epi8((char)(together == 1 ? 3 : 3 << 2 * (first + j))));
+                }
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    memcpy(&x, acts + t * stride + j * 32 + step * 4, 4);
+                    FG__UNROLL
+                    for (i = 0; i < 2; i++) {
+                        if (step % 4 == 0) acc[t][j][i] = _mm512_setzero_si512();
+                        acc[t][j][i] = _mm512_dpbusd_epi32(acc[t][j][i], q[i], _mm512_set1_epi32(x));
+                    }
+                }
+            }
+        }
+        FG__UNROLL
+        for (j = 0; j < together; j++) {
+            FG__UNROLL
+            for (t = 0; t < nt; t++) {
+                FG__UNROLL
+                for (i = 0; i < 2; i++) {
+                    if (together > 1) acc[t][j][i] = (__m512i)((fg__i32x16)acc[t][j][i] >> 2 * (first + j));
+                    if (part == 0) both[t][j][i] = _mm512_set1_epi32(FG__SUM_BITS);
+                    both[t][j][i] = _mm512_dpwssd_epi32(both[t][j][i], acc[t][j][i],
+                                                        _mm512_loadu_si512(factor + (2 * j + part) * FG__PANEL + 16 * i));
+                }
+            }
+        }
+    }
+}
+
+/* Adds those blocks to the sums `f`, by the operations of fg__tile_q8_512: `b` is the first of them in the slice. */
+FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const int32_t *factor, const float *min,
+                                     const __m512 *d, const fg__tile_sums_512 *sums, const fg__gemm_job *job, __m512 f[][2]) {
+    __m512i both[FG__FUSED512][4][2];
+    __m512 v, less;
+    int i, j, t;
+    fg__dots_q2_512(nt, first, together, runs, factor, job->acts + b * 32, job->stride, both);
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        less = _mm512_mul_ps(d[i], _mm512_set1_ps(-FG__SUM_FLOAT));
+        FG__UNROLL
+        for (j = 0; j < together; j++) {
+            FG__UNROLL
+            for (t = 0; t < nt; t++) {
+                const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+                const float *of_acts = sums->of_acts[t] + 2 * (b + j), *by = min + 2 * j * FG__PANEL + 16 * i;
+                v = _mm512_fmadd_ps(_mm512_castsi512_ps(both[t][j][i]), d[i], less);
+                v = _mm512_fmadd_ps(_mm512_set1_ps(of_acts[0]), _mm512_loadu_ps(by), v);
+                v = _mm512_fmadd_ps(_mm512_set1_ps(of_acts[1]), _mm512_loadu_ps(by + FG__PANEL), v);
+                f[t][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(a->scale[b + j]), f[t][i]);
+            }
+        }
+    }
+}
+
+FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w, fg__gemm_job job) {
+    const fg__panel_layout *layout = &fg__panel_layouts[5];
+    float scale[16], min[8 * FG__PANEL]; /* a unit has one scale, unit.d */
+    int32_t factor[8 * FG__PANEL];
+    __m512 f[FG__FUSED512][2];
+    fg__tile_sums_512 sums;
+    fg__unit_512 unit;
+    int b, i, j, first;
+    fg__unit_set_512(layout, w->quants, &unit);
+    job.hint = fg__atomic_load(&fg__fetch_few);
+    fg__tile_start_512(nt, f);
+    fg__tile_sums_512_set(&sums, nt, true, true, 0, &job);
+    for (b = 0; b < job.n; b += 4) {
+        const uint8_t *runs = w->quants + b * w->stride;
+        FG__UNROLL
+        for (j = 0; j < 4; j++) {
+            fg__fetch_block(&job, b + j, layout->bytes * FG__PANEL / layout->blocks);
+            FG__UNROLL
+            for (i = 0; i < 2; i++)
+                fg__scales_512(layout, w->quants, &unit, b + j, 64 * i, scale, min + 2 * j * FG__PANEL + 16 * i,
+                               factor + 2 * j * FG__PANEL + 16 * i);
+        }
+        if (together == 1) { /* a loop that is none in the machine code needs more registers */
+            for (first = 0; first < 4; first++)
+                fg__blocks_q2_512(nt, first, 1, b + first, runs, factor + 2 * first * FG__PANEL, min + 2 * first * FG__PANEL, unit.d, &sums,
+                                  &job, f);
+        } else {
+            FG__UNROLL
+            for (first = 0; first < 4; first += together)
+                fg__blocks_q2_512(nt, first, together, b + first, runs, factor + 2 * first * FG__PANEL, min + 2 * first * FG__PANEL, unit.d,
+                                  &sums, &job, f);
+        }
+    }
+    fg__tile_end_512(nt, f, &job);
+}
+
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
 FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, const fg__weights_512 *w,
                                     fg__gemm_slice *s, int bytes, fg__gemm_job job) {
@@ -18190,7 +18305,6 @@ FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weig
     case FG_TYPE_Q5_0: fg__one_512(&of[2], FG_TYPE_Q5_1, w, s, *job); break;
     case FG_TYPE_Q5_1: fg__one_512(&of[3], FG_TYPE_Q5_1, w, s, *job); break;
     case FG_TYPE_Q8_0: fg__one_512(&of[4], FG_TYPE_Q8_0, w, s, *job); break;
-    case FG_TYPE_Q2_K: fg__one_512(&of[5], FG_TYPE_Q2_K, w, s, *job); break;
     case FG_TYPE_Q3_K: fg__one_512(&of[6], FG_TYPE_Q3_K, w, s, *job); break;
     case FG_TYPE_Q4_K: fg__one_512(&of[7], FG_TYPE_Q4_1, w, s, *job); break;
     case FG_TYPE_Q5_K: fg__one_512(&of[8], FG_TYPE_Q5_1, w, s, *job); break;
@@ -18198,6 +18312,16 @@ FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weig
     case FG_TYPE_IQ4_NL: fg__one_512(&of[10], FG_TYPE_IQ4_NL, w, s, *job); break;
     case FG_TYPE_IQ4_XS: fg__one_512(&of[11], FG_TYPE_IQ4_NL, w, s, *job); break;
     default: fg__one_512(&of[12], FG_TYPE_IQ4_NL, w, s, *job); break;
+    }
+}
+
+/* Together are as many blocks as registers suffice for. */
+FG__TARGET_AVX512VNNI static void fg__slice_q2_512(const fg__weights_512 *w, const fg__gemm_job *job) {
+    switch (job->m) {
+    case 1: fg__few_q2_512(1, 4, w, *job); break;
+    case 2: fg__few_q2_512(2, 2, w, *job); break;
+    case 3: fg__few_q2_512(3, 1, w, *job); break;
+    default: fg__few_q2_512(FG__FUSED512, 1, w, *job); break;
     }
 }
 
@@ -18212,7 +18336,6 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
     case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
     case FG_TYPE_Q5_1:
     case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, w, s, bytes, *job); break;
-    case FG_TYPE_Q2_K: fg__tiles_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, most, w, s, bytes, *job); break;
     case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
     case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, w, s, bytes, *job); break;
     default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, w, s, bytes, *job); break;
@@ -18250,6 +18373,10 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
         w.quants = from;
         w.bytes = from + layout->blocks * layout->bits * 128;
         w.stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->bits * 128);
+        if (type == FG_TYPE_Q2_K && m <= fg__fused_tokens_512(type)) {
+            fg__slice_q2_512(&w, &job);
+            continue;
+        }
         if (m == 1) {
             fg__slice_one_512(type, &w, s, &job);
             continue;
@@ -18461,10 +18588,16 @@ FG__INLINE256 __m256i fg__lookup_256(__m256i table, __m256i index) {
                                                                                0x04040404, 0x08080808, 0x0c0c0c0c)));
 }
 
-/* Step `step` of 8 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
-FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *runs, __m256i table, int step) {
+/* `runs` are those of four blocks that share bytes. */
+FG__INLINE256 __m256i fg__quants_q2_256(const uint8_t *runs, int b, int step) {
+    const __m256i v = fg__load_256(runs + step * 128), shift = _mm256_set1_epi32(b % 4 * 2);
+    return _mm256_and_si256((__m256i)((fg__u32x8)v >> (fg__u32x8)shift), _mm256_set1_epi8(3));
+}
+
+/* Step `step` of block b of a unit, 8 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
+FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *runs, __m256i table, int b, int step) {
     switch ((int)type) {
-    case FG_TYPE_Q2_K: return fg__bits_256(runs, 2, step);
+    case FG_TYPE_Q2_K: return fg__quants_q2_256(runs, b, step);
     case FG_TYPE_Q3_K: return fg__bits_256(runs, 3, step);
     case FG_TYPE_Q4_1: return fg__bits_256(runs, 4, step);
     case FG_TYPE_Q5_1: return fg__bits_256(runs, 5, step);
@@ -18475,8 +18608,8 @@ FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *runs, __m256i 
 }
 
 /* The same with their scales, by tables for these 16 weights. */
-FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *runs, __m256i table, __m256i more, int step) {
-    __m256i v = fg__quants_256(type, runs, table, step), high;
+FG__INLINE256 __m256i fg__weight_256(fg_type type, const uint8_t *runs, __m256i table, __m256i more, int b, int step) {
+    __m256i v = fg__quants_256(type, runs, table, b, step), high;
     if (type == FG_TYPE_Q2_K) return fg__lookup_256(table, v);
     if (type != FG_TYPE_Q3_K) return v;
     high = _mm256_and_si256(_mm256_cmpgt_epi8(v, _mm256_set1_epi8(3)), more);
@@ -18523,8 +18656,8 @@ FG__INLINE256 void fg__expand_256(fg_type type, bool factors, const uint8_t *run
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step++)
             _mm256_storeu_si256((__m256i *)(void *)(q + step * 128),
-                                factors ? fg__quants_256(type, runs, table, step)
-                                        : fg__weight_256(type, runs, table, more, step));
+                                factors ? fg__quants_256(type, runs, table, b, step)
+                                        : fg__weight_256(type, runs, table, more, b, step));
     }
 }
 
@@ -18602,7 +18735,7 @@ FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type typ
         bytes = unit + layout->blocks * layout->bits * 128;
         if (factors && b == 0) fg__unit_factors_256(bytes, factor);
         for (rows = 0; rows < FG__PANEL; rows += 8) {
-            fg__expand_256(like, factors, unit + b * layout->bits * 128 + rows * 4, bytes + rows, table, b,
+            fg__expand_256(like, factors, unit + fg__quants_at(layout, b) + rows * 4, bytes + rows, table, b,
                            to->q + i * 1024 + rows * 4);
             for (part = 0; factors && part < 2; part++)
                 _mm256_storeu_si256((__m256i *)(void *)(to->pair + (2 * i + part) * FG__PANEL + rows),
@@ -18664,7 +18797,7 @@ typedef struct fg__rows_256 {
     const int32_t *start, *pair; /* where expanded */
     const int8_t *factor;        /* of Q3_K, where not */
     float *scale, *min;
-    int b;
+    int b, place; /* place: Q2_K, which of the blocks that share bytes */
     __m256i table;
 } fg__rows_256;
 
@@ -18678,7 +18811,7 @@ FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__ro
     FG__UNROLL
     for (step = 0; step < 4; step++) {
         FG__UNROLL
-        for (i = 0; i < 2; i++) v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, 4 * part + step);
+        for (i = 0; i < 2; i++) v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, 4 * part + step);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             x = fg__act_256(acts, stride, t, 4 * part + step);
@@ -18704,7 +18837,7 @@ FG__INLINE256 void fg__signed_dots_256(fg_type like, int nt, const fg__rows_256 
     for (step = 4 * part; step < 4 * part + 4; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, step);
+            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, step);
             v[i] = _mm256_xor_si256(v[i], _mm256_set1_epi8((char)128));
             size[i] = _mm256_abs_epi8(v[i]);
         }
@@ -18883,7 +19016,7 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     w.pair = s->pair + row;
     w.scale = s->scale + row;
     w.min = s->min + row;
-    w.b = 0;
+    w.b = w.place = 0;
     w.table = _mm256_setzero_si256();
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
@@ -18902,7 +19035,7 @@ FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t
     const uint8_t *bytes = unit + layout->blocks * layout->bits * 128;
     int i;
     w->b = b % layout->blocks;
-    w->quants = unit + w->b * layout->bits * 128 + row * 4;
+    w->quants = unit + fg__quants_at(layout, w->b) + row * 4;
     w->bytes = bytes + row;
     w->halves = bytes + layout->n_bytes * 32 + row * 2;
     FG__UNROLL
@@ -18916,12 +19049,13 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
                                     __m256i table, fg__gemm_job *job) {
     const fg__gemm_form form = fg__gemm_form_of(layout->type);
     const fg__dots dots = fg__dots_of_256(layout->type, nt);
+    const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
     __m256 f[2][FG__FEW256][2];
     float scale[2 * FG__PANEL], min[2 * FG__PANEL];
     int8_t factor[16 * FG__PANEL];
     fg__tile_sums_256 sums;
     fg__rows_256 w;
-    int b, t, half;
+    int b, i, t, half;
     fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, fg__offset_256(layout->type), job);
     w.start = w.pair = NULL;
     w.scale = scale;
@@ -18929,13 +19063,17 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     w.table = table;
     FG__UNROLL
     for (t = 0; t < nt; t++) f[0][t][0] = f[0][t][1] = f[1][t][0] = f[1][t][1] = _mm256_setzero_ps();
-    for (b = 0; b < job->n; b++) {
-        fg__fetch_ahead(job);
-        for (half = 0; half < 2; half++) {
-            fg__rows_of_256(layout, from, b, 16 * half, &w);
-            if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
-            w.factor = factor + 16 * half;
-            fg__tile_block_256(like, form, dots, nt, &w, b, &sums, job, f[half]);
+    for (b = 0; b < job->n; b += together) {
+        FG__UNROLL
+        for (i = 0; i < together; i++) {
+            fg__fetch_ahead(job);
+            w.place = i;
+            for (half = 0; half < 2; half++) {
+                fg__rows_of_256(layout, from, b + i, 16 * half, &w);
+                if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
+                w.factor = factor + 16 * half;
+                fg__tile_block_256(like, form, dots, nt, &w, b + i, &sums, job, f[half]);
+            }
         }
     }
     fg__tile_end_256(nt, f[0], 0, job);
@@ -19296,10 +19434,14 @@ static FG__ALWAYS_INLINE uint8x16_t fg__lookup_neon(uint8x16_t table, uint8x16_t
     return vqtbl1q_u8(table, vorrq_u8(index, vld1q_u8(lanes)));
 }
 
-/* Step `step` of 4 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
-static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t *runs, uint8x16_t table, int step) {
+static FG__ALWAYS_INLINE uint8x16_t fg__quants_q2_neon(const uint8_t *runs, int b, int step) {
+    return vandq_u8(vshlq_u8(vld1q_u8(runs + step * 128), vdupq_n_s8((int8_t)(b % 4 * -2))), vdupq_n_u8(3));
+}
+
+/* Step `step` of block b of a unit, 4 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
+static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t *runs, uint8x16_t table, int b, int step) {
     switch ((int)type) {
-    case FG_TYPE_Q2_K: return fg__bits_neon(runs, 2, step);
+    case FG_TYPE_Q2_K: return fg__quants_q2_neon(runs, b, step);
     case FG_TYPE_Q3_K: return fg__bits_neon(runs, 3, step);
     case FG_TYPE_Q4_1: return fg__bits_neon(runs, 4, step);
     case FG_TYPE_Q5_1: return fg__bits_neon(runs, 5, step);
@@ -19312,8 +19454,8 @@ static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t 
 
 /* The same with their scales, by tables for these 16 weights. */
 static FG__ALWAYS_INLINE uint8x16_t fg__weight_neon(fg_type type, const uint8_t *runs, uint8x16_t table, uint8x16_t more,
-                                                    int step) {
-    uint8x16_t v = fg__quants_neon(type, runs, table, step), high;
+                                                    int b, int step) {
+    uint8x16_t v = fg__quants_neon(type, runs, table, b, step), high;
     if (type == FG_TYPE_Q2_K) return fg__lookup_neon(table, v);
     if (type != FG_TYPE_Q3_K) return v;
     high = vandq_u8(vcgtq_u8(v, vdupq_n_u8(3)), more);
@@ -19331,8 +19473,8 @@ static FG__ALWAYS_INLINE void fg__expand_neon(fg_type type, bool pairs, const ui
         fg__tables_neon(type, bytes, 2 * b + part, &table, &more);
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step += 2) {
-            v0 = vreinterpretq_u32_u8(fg__weight_neon(type, runs, table, more, step));
-            v1 = vreinterpretq_u32_u8(fg__weight_neon(type, runs, table, more, step + 1));
+            v0 = vreinterpretq_u32_u8(fg__weight_neon(type, runs, table, more, b, step));
+            v1 = vreinterpretq_u32_u8(fg__weight_neon(type, runs, table, more, b, step + 1));
             vst1q_u8(q + step * 128 + row * (pairs ? 8 : 4), vreinterpretq_u8_u32(pairs ? vzip1q_u32(v0, v1) : v0));
             vst1q_u8(q + step * 128 + (pairs ? row * 8 + 16 : row * 4 + 128),
                      vreinterpretq_u8_u32(pairs ? vzip2q_u32(v0, v1) : v1));
@@ -19409,7 +19551,7 @@ static FG__ALWAYS_INLINE void fg__unpack_blocks_neon(fg_type like, fg_type type,
         unit = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
         bytes = unit + layout->blocks * layout->bits * 128;
         for (row = 0; row < FG__PANEL; row += 4) {
-            fg__expand_neon(like, pairs, unit + b * layout->bits * 128 + row * 4, bytes + row, table, b, row, to->q + i * 1024);
+            fg__expand_neon(like, pairs, unit + fg__quants_at(layout, b) + row * 4, bytes + row, table, b, row, to->q + i * 1024);
             fg__scales_neon(type, bytes + row, bytes + layout->n_bytes * 32 + row * 2, b,
                             to->scale + scales * FG__PANEL + row, to->min + minimums * FG__PANEL + row);
         }
@@ -19504,7 +19646,7 @@ FG__INLINE_DOT void fg__tile_block_dot(fg_type like, fg__gemm_form form, int off
         for (step = 0; step < 4; step++) {
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                q = vreinterpretq_s8_u8(fg__quants_neon(like, w->quants + 16 * i, w->table, part * 4 + step));
+                q = vreinterpretq_s8_u8(fg__quants_neon(like, w->quants + 16 * i, w->table, w->b, part * 4 + step));
                 FG__UNROLL
                 for (t = 0; t < nt; t++) acc[t][i] = fg__dot_lane(acc[t][i], q, a[t], step);
             }
@@ -19573,7 +19715,7 @@ static FG__ALWAYS_INLINE void fg__rows_of_neon(const fg__panel_layout *layout, c
     const uint8_t *bytes = unit + layout->blocks * layout->bits * 128;
     int i;
     w->b = b % layout->blocks;
-    w->quants = unit + w->b * layout->bits * 128 + row * 4;
+    w->quants = unit + fg__quants_at(layout, w->b) + row * 4;
     w->bytes = bytes + row;
     w->halves = bytes + layout->n_bytes * 32 + row * 2;
     FG__UNROLL
