@@ -381,6 +381,43 @@ static void test_spirv_intel_matrices(void) {
     CHECK(spirv_rungs("of 8", 0x8086, FG_VULKAN_MATRIX) == all && spirv_rungs("of 64", 0x8086, 0) == all);
 }
 
+/* The rows of a tile of many tokens on that path. */
+static int spirv_tile(const char *path, const cpu_attn *c) {
+    cpu_rig *rig = cpu_attn_rig(c, 256);
+    int i, rows = 0;
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        const fg__vk_plan *plan = (const fg__vk_plan *)(const void *)rig->plan;
+        for (i = 0; i < plan->n_steps; i++)
+            if (plan->steps[i].kind == FG_OP_ATTENTION && plan->steps[i].part == FG__VK_WHOLE) rows = plan->steps[i].tile[2];
+    }
+    cpu_rig_free(rig);
+    return rows;
+}
+
+/* On Intel's GPUs tiles have as many rows as registers suffice for. */
+static void test_spirv_intel_rows(void) {
+    static const cpu_attn cases[] = {
+        {FG_TYPE_F16, 4, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {20, 5, 0, 0, 0, 0}},
+        {FG_TYPE_Q8_0, 2, 1, 128, 64, 1, 0, 32, false, 0.0f, 1.0f, {12, 0, 0, 0, 0, 0}},
+        {FG_TYPE_F16, 2, 1, 256, 64, 1, 0, 32, false, 0.0f, 1.0f, {9, 0, 0, 0, 0, 0}},
+        {FG_TYPE_F32, 2, 1, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {9, 0, 0, 0, 0, 0}},
+    };
+    static const int rows[] = {8, 4, 4, 16};
+    const char *path = "vulkan64-half";
+    fg__vk_device *d;
+    int i;
+    SPIRV_ALL;
+    d = (fg__vk_device *)(void *)cpu_vulkan_device(cpu_vulkan_number(path));
+    for (i = 0; i < 4; i++) {
+        CHECK(spirv_tile(path, &cases[i]) == 16);
+        d->properties.vendor = FG__VK_INTEL;
+        CHECKF(spirv_tile(path, &cases[i]) == rows[i], "case %d", i);
+        vulkan_check_attention(path, &cases[i], cases[i].kv_type == FG_TYPE_Q8_0 ? 2e-2 : 8e-3);
+        d->properties.vendor = svk.vendor;
+    }
+    spirv_none("fewer rows");
+}
+
 static void test_spirv_driver_faults(void) {
     SPIRV_HERE;
     vulkan_check_faults(true);
@@ -404,5 +441,6 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_finds_faults);
     RUN(test_spirv_engine);
     RUN(test_spirv_intel_matrices);
+    RUN(test_spirv_intel_rows);
     RUN(test_spirv_driver_faults);
 }

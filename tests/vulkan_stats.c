@@ -117,6 +117,7 @@ static fg_result open_planner(fg__vk_device *d, const fg__vk_device *as) {
     d->matrix_lanes = as->matrix_lanes;
     d->shape = as->shape;
     d->properties.limits.shared_bytes = as->properties.limits.shared_bytes;
+    d->properties.vendor = as->properties.vendor;
     return FG_OK;
 }
 

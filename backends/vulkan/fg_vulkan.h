@@ -2623,6 +2623,14 @@ static bool fg__vk_tile_fits(const fg__vk_device *d, int shader, int head_dim, i
     return fg__vk_attention_bytes(shader, head_dim, rows) <= d->properties.limits.shared_bytes;
 }
 
+/* Whether an invocation of attention_half.comp keeps its sums, two for each pair of values and row, in registers. Of Intel's GPUs a thread has 128
+   registers of 8 floats: by Mesa's compiler eight pairs are all that fit, and with more a row takes 1.7 to 4.5 times as long (its estimate of cycles). */
+static bool fg__vk_sums_fit(const fg__vk_device *d, int shader, fg_type type, int head_dim, int rows) {
+    int per_word = type == FG_TYPE_Q8_0 ? 4 : 2, words = (head_dim + per_word - 1) / per_word;
+    if (shader != FG__VK_SHADER_ATTENTION_HALF || d->properties.vendor != FG__VK_INTEL) return true;
+    return rows * (per_word / 2) * ((words + 63) / 64) <= 8;
+}
+
 /* The shape of an attention. Two KV heads stand for more, a window for longer ones. */
 static fg__vk_shape fg__vk_shape_of(const fg_graph *graph, const fg_op *op) {
     const fg_group *group = &graph->groups[op->group];
@@ -2666,7 +2674,8 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
         int shader = halves && (rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = items;
         int rows = 1, most = many ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
         while (rows < most) rows *= 2;
-        while (rows > 1 && !fg__vk_tile_fits(d, shader, op->head_dim, rows)) rows /= 2;
+        while (rows > 1 && !(fg__vk_tile_fits(d, shader, op->head_dim, rows) && fg__vk_sums_fit(d, shader, type, op->head_dim, rows)))
+            rows /= 2;
         if (tall > (int)m->m && !fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) tall /= 2;
         if (matrix && halves && (rungs & FG_VULKAN_MATRIX) && tall >= (int)m->m &&
             fg__vk_tile_fits(d, FG__VK_SHADER_ATTENTION_MATRIX, op->head_dim, tall)) {
