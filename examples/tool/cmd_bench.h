@@ -129,7 +129,9 @@ static fg_result bench_drain(bench *b, const fg_request *requests, int batch) {
     return result;
 }
 
-enum { ROOF_PASSES = 8 }; /* passes that decode from one measurement of the roofs to the next */
+/* Seconds of decoding from one measurement of the roofs to the next. What a measurement leaves, cold caches and a slower clock, costs passes of a
+   small model a tenth for some milliseconds. */
+#define ROOF_SECONDS 0.25
 
 /* What passes of a run carried, and their seconds. */
 typedef struct bench_sums {
@@ -174,7 +176,7 @@ static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run
     fg_engine_get_desc(b->s.engine, &desc);
     alone = desc.async == FG_ASYNC_OFF;
     while (result == FG_OK && busy && m.passes < n_decode && !interrupted) {
-        bool roofs = b->beside_roofs && (!m.roofs || (alone && m.passes >= m.roofs * ROOF_PASSES));
+        bool roofs = b->beside_roofs && (!m.roofs || (alone && m.decode_seconds >= m.roofs * ROOF_SECONDS));
         double start, seconds;
         if (roofs) bench_roofs(b, &m, run);
         start = now_seconds();
