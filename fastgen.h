@@ -17660,7 +17660,7 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     job->left -= job->each;
 }
 
-/* One token: what block b fetches, with nothing to count. `bytes`, those of a block, is a constant. */
+/* One token, and few of Q2_K: what block b fetches, with nothing to count. `bytes`, those of a block, is a constant. */
 static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, int bytes) {
     const uint8_t *from = job->next + b * bytes;
     int i;
@@ -17926,7 +17926,8 @@ FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_
         _mm512_storeu_si512(to->factor[i], fg__words_512(fg__factor_q3_256(halves - layout->n_bytes * 32, i)));
 }
 
-/* Scales and minimums of block b of a unit, 16 rows. `layout` and `half`, in bytes of a run, are constants. */
+/* Scales and minimums of block b of a unit, 16 rows, and factors of 16 quants of Q3_K and Q2_K (there NULL: none). `layout` and `half`, in bytes of a
+   run, are constants. */
 FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t *unit, const fg__unit_512 *u, int b, int half,
                                   float *scale, float *min, int32_t *factor) {
     const uint8_t *bytes = unit + layout->blocks * layout->bits * 128 + half / 4;
@@ -17946,6 +17947,7 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
         s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
         _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s, 4))));
         _mm512_storeu_ps(min + FG__PANEL, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s2, 4))));
+        if (!factor) break;
         _mm512_storeu_si512(factor, _mm512_and_si512(s, _mm512_set1_epi32(15)));
         _mm512_storeu_si512(factor + FG__PANEL, _mm512_and_si512(s2, _mm512_set1_epi32(15)));
         break;
@@ -17974,7 +17976,7 @@ FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const ui
     if (b % layout->blocks == 0) fg__unit_set_512(layout, unit, u);
     b %= layout->blocks;
     fg__scales_512(layout, unit, u, b, 0, scale, min, factor);
-    fg__scales_512(layout, unit, u, b, 64, scale + 16, min + 16, factor + 16);
+    fg__scales_512(layout, unit, u, b, 64, scale + 16, min + 16, factor ? factor + 16 : NULL);
 }
 
 FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
@@ -17983,7 +17985,7 @@ FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const ui
     int b;
     for (b = 0; b < n; b++)
         fg__block_scales_512(layout, from, b, &u, to->scale + scales * b * FG__PANEL, to->min + minimums * b * FG__PANEL,
-                             to->factor + 2 * b * FG__PANEL);
+                             layout->type == FG_TYPE_Q3_K ? to->factor + 2 * b * FG__PANEL : NULL);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
@@ -18221,6 +18223,7 @@ FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, con
     }
 }
 
+/* A slice for nt tokens. */
 FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w, fg__gemm_job job) {
     const fg__panel_layout *layout = &fg__panel_layouts[5];
     float scale[16], min[8 * FG__PANEL]; /* a unit has one scale, unit.d */
@@ -18797,7 +18800,7 @@ typedef struct fg__rows_256 {
     const int32_t *start, *pair; /* where expanded */
     const int8_t *factor;        /* of Q3_K, where not */
     float *scale, *min;
-    int b, place; /* place: Q2_K, which of the blocks that share bytes */
+    int b, place; /* place: of Q2_K b % 4, as a constant, so that shifts are */
     __m256i table;
 } fg__rows_256;
 
