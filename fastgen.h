@@ -17589,7 +17589,7 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
 enum { FG__FETCH_SECOND = 4096, FG__FETCH_FIRST = -1024 }; /* twice: where from the usual place on for each cache, in bytes */
 
-static int fg__fetch_hint = FG__FETCH_ONCE; /* for few tokens, or TWICE for all; atomic, the same for as long as the CPU is */
+static int fg__fetch_hint = FG__FETCH_ONCE; /* for few tokens: ONCE or TWICE; atomic, the same for as long as the CPU is */
 
 /* How AVX2 without VNNI adds up products of bytes, which it gives as pairs of 16 bits. */
 typedef enum fg__dots {
@@ -17640,7 +17640,7 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     return job;
 }
 
-/* For m tokens; more than `few` keep weights, and on AMD's CPUs more than four. */
+/* For m tokens. More than `few` keep weights; where fewer fetch them once, more than four do. */
 static FG__ALWAYS_INLINE int fg__fetch_hint_of(int m, int few) {
     int hint = fg__atomic_load(&fg__fetch_hint);
     return m > few || (m > 4 && hint == FG__FETCH_ONCE) ? FG__FETCH_KEPT : hint;
@@ -18083,7 +18083,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
     }
 }
 
-/* What half a block fetches for few tokens: 256 bytes, or 512 where one tile is all and blocks have more than 576. */
+/* What half a block fetches for few tokens: `bytes`, a constant, or twice as many where one tile is all; blocks of other types have 704 at most. */
 FG__INLINE512 void fg__fetch_half_512(fg_type type, int bytes, fg__gemm_job *job) {
     bool large = type == FG_TYPE_Q8_0 || type == FG_TYPE_Q6_K;
     fg__fetch_block(job, 0, bytes);
@@ -18093,7 +18093,7 @@ FG__INLINE512 void fg__fetch_half_512(fg_type type, int bytes, fg__gemm_job *job
 
 /* A tile: 32 rows, nt tokens, blocks of 32 weights with job->offset, a power of two, added. The operations on one output are the same for every nt.
    `layout`, a constant: scales are read here, block by block, and stay in registers, as memory is best read in order (up to a tenth
-   faster at one token than reading them before); NULL: they are there. */
+   faster at one token than reading them before); NULL: they are there. `few`: fetches by fg__fetch_even's rule, else by fg__fetch_ahead. */
 FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, bool few, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q3_K;
@@ -18289,7 +18289,7 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
     fg__tile_end_512(nt, f, &job);
 }
 
-/* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: see fg__fetch_plan. */
+/* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`, of the slice, are fetched ahead. */
 FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, bool few, const fg__weights_512 *w,
                                     fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
@@ -18311,7 +18311,8 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
     }
 }
 
-/* Tokens up to which expanding weights in registers, again for each tile, is faster than doing it once in memory. */
+/* Few tokens: up to so many, expanding weights in registers, again for each tile, is faster than doing it once in memory. Of Q8_0, which
+   has nothing to expand, they are few as to fetching. */
 static int fg__fused_tokens_512(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q2_K: return FG__FUSED512;
