@@ -13610,7 +13610,7 @@ typedef struct fg__cpu_features {
     bool avx_vnni;    /* vpdpbusd on 256-bit VEX registers */
     bool avx512;      /* F, BW, DQ, VL, and everything of avx2 */
     bool avx512_vnni, avx512_vbmi, avx512_bf16;
-    bool intel;       /* on x86, who made it: see fg__fetch_ahead and fg__gemm_kernel_find */
+    bool intel;       /* on x86, who made it: see fg__fetch_hint and fg__gemm_kernel_find */
     bool neon, dotprod, i8mm, bf16; /* bf16: bfdot on ARM */
 } fg__cpu_features;
 
@@ -17609,7 +17609,7 @@ typedef struct fg__gemm_job {
     int hint;            /* FG__FETCH_*: how they are fetched */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
-    int left, each;      /* so many bytes, so many with each block or 8 lanes */
+    int left, each;      /* so many bytes, where they are counted; so many with each call */
     fg__gemm_form form;
     int offset;   /* added to quants of FG__FORM_SIGNED and SUB16; sums start at -offset * sum(activations) */
     fg__dots dots; /* AVX2 */
@@ -19118,7 +19118,7 @@ FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type lik
     const uint8_t *values = fg__gemm_table_of(layout->type);
     __m256i table = _mm256_setzero_si256();
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
-    job.hint = fg__fetch_hint_of(job.m, 4);
+    job.hint = fg__atomic_load(&fg__fetch_hint);
     if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
     else fg__tile_few_256(layout, like, 2, from, table, &job);
 }
@@ -19784,7 +19784,7 @@ FG__INLINE_DOT void fg__tiles_few_dot(const fg__panel_layout *layout, fg_type li
     const uint8_t *values = fg__gemm_table_of(layout->type);
     uint8x16_t table = vdupq_n_u8(0);
     if (values) table = veorq_u8(vld1q_u8(values), vdupq_n_u8(128));
-    job.hint = fg__fetch_hint_of(job.m, 4);
+    job.hint = fg__atomic_load(&fg__fetch_hint);
     if (job.m == 1) fg__tile_few_dot(layout, like, 1, from, table, &job);
     else fg__tile_few_dot(layout, like, 2, from, table, &job);
 }
