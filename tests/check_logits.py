@@ -347,7 +347,7 @@ def engine_logits(tool, folder, model_path, ids, vocab, **options):
 def cpu_paths(tool, folder, model_path, ids, vocab):
     """The default path, and every path by name that this machine offers."""
     offered = [{}]
-    for path in ("scalar", "avx2", "avx512", "neon"):
+    for path in ("scalar", "avx2", "avx512", "amx", "neon"):
         rows, why = engine_logits(tool, folder, model_path, ids[:1], vocab, cpu_path=path)
         if rows is not None:
             offered.append(dict(cpu_path=path))

@@ -556,7 +556,7 @@ static void test_vulkan_engine_invariant(void) {
 }
 
 static void bits_model(const model_spec *spec) {
-    static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
+    static const char *const paths[] = {"scalar", "avx2", "avx512", "amx", "neon"};
     model_sample m;
     size_t p;
     model_sample_open(&m, spec);
@@ -574,6 +574,13 @@ static void test_engine_bits_q8_window(void) {
     spec.type = FG_TYPE_Q8_0;
     spec.window = 11;
     spec.full_every = 2;
+    bits_model(&spec);
+}
+
+/* Where activations are BF16, too: in pairs or in tiles. */
+static void test_engine_bits_bf16(void) {
+    model_spec spec = model_spec_tiny();
+    spec.type = FG_TYPE_BF16;
     bits_model(&spec);
 }
 
@@ -1574,6 +1581,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_null_mixed);
     RUN(test_engine_bits_f32);
     RUN(test_engine_bits_q8_window);
+    RUN(test_engine_bits_bf16);
     RUN(test_engine_bits_q4k);
     RUN(test_engine_bits_samples);
     RUN(test_engine_stop_strings);

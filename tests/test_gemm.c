@@ -235,6 +235,11 @@ static void test_gemm_avx512(void) {
     gemm_check_path(FG__CPU_AVX512, true);
 }
 
+static void test_gemm_amx(void) {
+    if (!fg__cpu_detect().amx || !fg__cpu_ask_tiles()) SKIP("no AMX");
+    gemm_check_path(FG__CPU_AMX, true);
+}
+
 static void test_gemm_neon(void) {
     if (!fg__cpu_detect().neon) SKIP("no NEON");
     gemm_check_path(FG__CPU_NEON, fg__cpu_detect().dotprod);
@@ -293,6 +298,7 @@ static void test_gemm_paths_agree(void) {
 static void run_gemm_tests(void) {
     RUN(test_gemm_avx2);
     RUN(test_gemm_avx512);
+    RUN(test_gemm_amx);
     RUN(test_gemm_neon);
     RUN(test_gemm_older);
     RUN(test_gemm_paths_agree);

@@ -197,7 +197,7 @@ static float *logits_golden(const logits_case *c) {
     return NULL;
 }
 
-static const char *const logits_paths[] = {NULL, "scalar", "avx2", "avx512", "neon", "vulkan", "cuda", "hip64"};
+static const char *const logits_paths[] = {NULL, "scalar", "avx2", "avx512", "amx", "neon", "vulkan", "cuda", "hip64"};
 
 /* Chooses the CPU's path, or a GPU; false: this machine has no such device. */
 static bool logits_choose(fg_engine_desc *desc, const char *path) {

@@ -165,7 +165,7 @@ static const option options[] = {
      "longest sequence in tokens"},
     {"--backend", NULL, "NAME", OPT_TEXT, FIELD(backend), 0, 0, CMD_ENGINE, "cpu, cuda, hip, vulkan, or null (computes nothing)"},
     {"--device", NULL, "NAME", OPT_TEXT, FIELD(device), 0, 0, CMD_ENGINE, "the backend's device, by name or number"},
-    {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "avx512, avx2, neon or scalar"},
+    {"--cpu-path", NULL, "NAME", OPT_TEXT, FIELD(cpu_path), 0, 0, CMD_ENGINE, "amx, avx512, avx2, neon or scalar"},
     {"--no-kernel-cache", NULL, NULL, OPT_FLAG, FIELD(no_kernel_cache), 0, 0, CMD_ENGINE,
      "keep no compiled Vulkan kernels in the user's cache folder"},
     {"--gpu-layers", NULL, "N", OPT_INT, FIELD(gpu_layers), 1, 4096, CMD_ENGINE,
