@@ -13627,7 +13627,7 @@ static bool fg__cpu_bit(unsigned word, int bit) { return (word >> bit) & 1; }
 
 static fg__cpu_features fg__cpu_detect(void) {
     fg__cpu_features f;
-    unsigned a, b, c, d, highest, state, state_high, tiles;
+    unsigned a, b, c, d, highest, state, state_high, seven;
     memset(&f, 0, sizeof(f));
     highest = __get_cpuid_max(0, &b);
     if (highest < 7) return f;
@@ -13643,13 +13643,15 @@ static fg__cpu_features fg__cpu_detect(void) {
                fg__cpu_bit(b, 31);
     f.avx512_vbmi = f.avx512 && fg__cpu_bit(c, 1);
     f.avx512_vnni = f.avx512 && fg__cpu_bit(c, 11);
-    tiles = d;
+    seven = d;
     if (highest < 1) return f;
     __cpuid_count(7, 1, a, b, c, d);
     f.avx_vnni = f.avx2 && fg__cpu_bit(a, 4);
     f.avx512_bf16 = f.avx512 && fg__cpu_bit(a, 5);
 #if FG__HAS_AMX
-    f.amx = f.avx512_vnni && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(tiles, 22) && fg__cpu_bit(tiles, 24);
+    f.amx = f.avx512_vnni && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(seven, 22) && fg__cpu_bit(seven, 24);
+#else
+    (void)seven;
 #endif
     return f;
 }

@@ -240,6 +240,39 @@ static void test_gemm_amx(void) {
     gemm_check_path(FG__CPU_AMX, true);
 }
 
+/* One token gets the sums of AMX's instruction, as Intel's manual describes them: of 32 k those of the even and of the odd ones, each
+   rounded once, then both added up, then added to what was there. Needs no AMX; other numbers of tokens get the same bits where it is. */
+static void test_gemm_amx_sums(void) {
+#if FG__HAS_AMX
+    enum { K = 290 };
+    uint16_t w[32 * K], packed[K + 64];
+    uint8_t *panel;
+    uint64_t seed = 5;
+    float x[K], out[FG__PANEL];
+    int i, row, first;
+    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    panel = (uint8_t *)calloc(1, fg__panel_bytes(FG_TYPE_BF16, K));
+    for (i = 0; i < K; i++) x[i] = gemm_random_float(&seed);
+    for (i = 0; i < 32 * K; i++) w[i] = fg__f32_to_bf16(gemm_random_float(&seed));
+    fg__panel_pack(FG_TYPE_BF16, w, K * 2, 32, K, panel);
+    for (i = 0; i < K + 64; i++) packed[i] = i < K ? fg__f32_to_bf16(x[i]) : 0;
+    fg__gemm_bf16_amx(FG_TYPE_BF16, panel, K, packed, sizeof(packed), 1, out, FG__PANEL);
+    for (row = 0; row < 32; row++) {
+        float sum = 0;
+        for (first = 0; first < K; first += 32) {
+            float of[2] = {0, 0};
+            for (i = first; i < FG__MIN(first + 32, K); i++)
+                of[i % 2] = fmaf(fg__bf16_to_f32(w[row * K + i]), fg__bf16_to_f32(packed[i]), of[i % 2]);
+            sum += of[0] + of[1];
+        }
+        CHECKF(memcmp(&sum, &out[row], sizeof(sum)) == 0, "row %d: %g, not %g", row, (double)out[row], (double)sum);
+    }
+    free(panel);
+#else
+    SKIP("no AMX on this system");
+#endif
+}
+
 static void test_gemm_neon(void) {
     if (!fg__cpu_detect().neon) SKIP("no NEON");
     gemm_check_path(FG__CPU_NEON, fg__cpu_detect().dotprod);
@@ -299,6 +332,7 @@ static void run_gemm_tests(void) {
     RUN(test_gemm_avx2);
     RUN(test_gemm_avx512);
     RUN(test_gemm_amx);
+    RUN(test_gemm_amx_sums);
     RUN(test_gemm_neon);
     RUN(test_gemm_older);
     RUN(test_gemm_paths_agree);
