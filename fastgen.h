@@ -18658,6 +18658,7 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    times as fast for many, but 0.6 to 0.7 times for one token, whose results must not differ. */
 
 #define FG__INLINE_AMX FG__TARGET_AMX static FG__ALWAYS_INLINE
+
 /* Adds up the products of job->n times `pairs` pairs of k. `two`, a constant: there are more than 16 tokens. Instructions name tiles by
    constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. */
 FG__INLINE_AMX void fg__tile_amx(bool two, const uint8_t *w, int pairs, fg__gemm_job *job) {
@@ -18694,8 +18695,8 @@ FG__INLINE_AMX void fg__tile_amx(bool two, const uint8_t *w, int pairs, fg__gemm
 }
 
 /* One token, for which weights are only read: AVX-512 does that 1.15 times as fast, and gets the same sums, bit for bit, when it takes
-   denormals for 0. job->n times `pairs` pairs of k. */
-FG__TARGET_AVX512VNNI static void fg__slice_one_amx(const uint8_t *w, int pairs, fg__gemm_job job) {
+   denormals for 0. job.n times `pairs` pairs of k. A call of its own, so that nothing of it moves past that setting. */
+FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(const uint8_t *w, int pairs, fg__gemm_job job) {
     float acts[2][128]; /* of even and of odd k */
     __m512 f[2], even[2], odd[2];
     int i, j, p, n = job.n * pairs;
