@@ -18653,9 +18653,10 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    of k, of 16 columns each, as in half a panel. A product adds to each sum those of the even and of the odd k of 32, in order, whatever
    the other rows of its tiles are (Intel's Software Developer's Manual, TDPBF16PS).
 
-   Quantised weights stay with AVX-512. Products of bytes need a tile of sums stored for each block, to be multiplied with its scales: 15
-   cycles beside the product's 16, and no other work meanwhile; 1.1 to 1.2 times AVX-512 for many tokens. Made BF16 they would be 2.3
-   times as fast for many, but 0.6 to 0.7 times for one token, whose results must not differ. */
+   Quantised weights stay with AVX-512. Products of bytes need a tile of sums stored for each block, to be multiplied with its scales, and
+   product, store and half of those multiplications take the same port: 1.1 to 1.25 times AVX-512 as far as tried, 2 times without the
+   reading of activations' scales and the writing of outputs (tests/results/2026-11-23.md). Made BF16 they would be 2.3 times as fast for
+   many tokens, but 0.6 to 0.7 times for one, whose results must not differ. */
 
 #define FG__INLINE_AMX FG__TARGET_AMX static FG__ALWAYS_INLINE
 
