@@ -13627,7 +13627,7 @@ static bool fg__cpu_bit(unsigned word, int bit) { return (word >> bit) & 1; }
 
 static fg__cpu_features fg__cpu_detect(void) {
     fg__cpu_features f;
-    unsigned a, b, c, d, highest, state, state_high, seven;
+    unsigned a, b, c, d, highest, state, state_high, leaf7;
     memset(&f, 0, sizeof(f));
     highest = __get_cpuid_max(0, &b);
     if (highest < 7) return f;
@@ -13643,15 +13643,15 @@ static fg__cpu_features fg__cpu_detect(void) {
                fg__cpu_bit(b, 31);
     f.avx512_vbmi = f.avx512 && fg__cpu_bit(c, 1);
     f.avx512_vnni = f.avx512 && fg__cpu_bit(c, 11);
-    seven = d;
+    leaf7 = d;
     if (highest < 1) return f;
     __cpuid_count(7, 1, a, b, c, d);
     f.avx_vnni = f.avx2 && fg__cpu_bit(a, 4);
     f.avx512_bf16 = f.avx512 && fg__cpu_bit(a, 5);
 #if FG__HAS_AMX
-    f.amx = f.avx512_vnni && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(seven, 22) && fg__cpu_bit(seven, 24);
+    f.amx = f.avx512_vnni && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(leaf7, 22) && fg__cpu_bit(leaf7, 24);
 #else
-    (void)seven;
+    (void)leaf7;
 #endif
     return f;
 }
@@ -18653,9 +18653,9 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    of k, of 16 columns each, as in half a panel. A product adds to each sum those of the even and of the odd k of 32, in order, whatever
    the other rows of its tiles are (Intel's Software Developer's Manual, TDPBF16PS).
 
-   Quantised weights stay with AVX-512. Products of bytes need a tile of sums stored for each block, to be multiplied with its scales, and
-   product, store and half of those multiplications take the same port: 1.1 to 1.25 times AVX-512 as far as tried, 2 times without the
-   reading of activations' scales and the writing of outputs (tests/results/2026-11-23.md). Made BF16 they would be 2.3 times as fast for
+   Quantised weights stay with AVX-512. Products of bytes need a tile of sums stored for each block, to be multiplied with its scales, half of
+   which take the port of the products: 1.1 to 1.25 times AVX-512 as far as tried, 2 times when activations' scales are not collected
+   and outputs not written (tests/results/2026-11-23.md). Made BF16 they would be 2.3 times as fast for
    many tokens, but 0.6 to 0.7 times for one, whose results must not differ. */
 
 #define FG__INLINE_AMX FG__TARGET_AMX static FG__ALWAYS_INLINE
