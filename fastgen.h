@@ -13597,6 +13597,8 @@ static const char *const fg__cpu_path_names[FG__CPU_PATHS] = {"scalar", "avx2", 
 #if defined(__linux__)    /* and AMX, which a process asks Linux for */
 #define FG__HAS_AMX 1
 #define FG__TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
+#define FG__TARGET_AMX512 \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")))
 #endif
 #endif
 #endif
@@ -13617,7 +13619,7 @@ typedef struct fg__cpu_features {
     bool avx_vnni;    /* vpdpbusd on 256-bit VEX registers */
     bool avx512;      /* F, BW, DQ, VL, and everything of avx2 */
     bool avx512_vnni, avx512_vbmi, avx512_bf16;
-    bool amx;         /* products of tiles of BF16, and VNNI and BF16 of AVX-512; see fg__cpu_ask_tiles */
+    bool amx;         /* products of tiles of BF16 and of bytes, and VNNI and BF16 of AVX-512; see fg__cpu_ask_tiles */
     bool intel;       /* on x86, who made it: see fg__fetch_hint and fg__gemm_kernel_find */
     bool neon, dotprod, i8mm, bf16; /* bf16: bfdot on ARM */
 } fg__cpu_features;
@@ -13649,7 +13651,8 @@ static fg__cpu_features fg__cpu_detect(void) {
     f.avx_vnni = f.avx2 && fg__cpu_bit(a, 4);
     f.avx512_bf16 = f.avx512 && fg__cpu_bit(a, 5);
 #if FG__HAS_AMX
-    f.amx = f.avx512_vnni && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(leaf7, 22) && fg__cpu_bit(leaf7, 24);
+    f.amx = f.avx512_vnni && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(leaf7, 22) && fg__cpu_bit(leaf7, 24) &&
+            fg__cpu_bit(leaf7, 25);
 #else
     (void)leaf7;
 #endif
@@ -13695,6 +13698,7 @@ static bool fg__cpu_bf16_pays(const fg__cpu_features *f) { return f->avx512_bf16
 
 /* How one weight type is multiplied on one SIMD path. Panels are 32 output rows (the last one zero-padded). */
 #define FG__PANEL 32
+typedef struct fg__gemm_many fg__gemm_many;
 typedef struct fg__gemm_kernel {
     size_t (*panel_bytes)(fg_type type, int64_t k); /* bytes of one packed panel, multiple of 64 */
     void (*pack)(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* <= 32 rows */
@@ -13704,7 +13708,17 @@ typedef struct fg__gemm_kernel {
        depend on m or on the rows beside it. Kernels with the same act_pack share packed activations. */
     void (*gemm)(fg_type type, const void *panel, int64_t k, const void *acts, size_t act_stride, int m, float *out,
                  size_t out_stride);
+    const fg__gemm_many *many; /* NULL: none */
 } fg__gemm_kernel;
+
+/* The same results for passes of many rows, from the same panels: activations, of as many bytes, are packed in tiles of rows. */
+struct fg__gemm_many {
+    int tile;                 /* rows */
+    bool (*takes)(int n_rows); /* is it faster? */
+    void (*act_pack)(const float *x, int64_t k, void *packed, int place); /* one row of the tile at `packed` */
+    void (*gemm)(fg_type type, const void *panel, int64_t k, const void *acts, size_t act_stride, int m, float *out,
+                 size_t out_stride); /* `acts`: where a tile begins; the last one may lack rows */
+};
 
 /* The fastest kernel for a weight type and input width on a path; NULL: none, the generic way is used (>>cpu). */
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k);
@@ -14617,6 +14631,19 @@ FG__TARGET_AMX static double fg__float_products_amx(int rounds) {
     _tile_release();
     return 4.0 * 2.0 * 16.0 * 16.0 * 32.0 * rounds;
 }
+
+FG__TARGET_AMX512 static double fg__int8_products_amx(int rounds) {
+    int i;
+    fg__tiles_shape(2 * FG__TILE_AMX, 16);
+    for (i = 0; i < rounds; i++) { /* see above */
+        _tile_dpbssd(0, 4, 6);
+        _tile_dpbssd(1, 4, 7);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+    }
+    _tile_release();
+    return 4.0 * 2.0 * 16.0 * 16.0 * 64.0 * rounds;
+}
 #endif
 
 FG__TARGET_AVX512 static double fg__float_products_avx512(int rounds) {
@@ -15426,7 +15453,10 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
 #endif
     }
 #if FG__HAS_AMX
-    if (path == FG__CPU_AMX) ops.float_products = fg__float_products_amx;
+    if (path == FG__CPU_AMX) {
+        ops.int8_products = fg__int8_products_amx;
+        ops.float_products = fg__float_products_amx;
+    }
 #endif
     if (path == FG__CPU_AVX2) {
         ops.rms_norm = fg__rms_norm_avx2;
@@ -15814,7 +15844,7 @@ static const char *fg__cpu_extras(const fg__cpu_device *device) {
     switch (device->path) {
     case FG__CPU_AVX2: return f->avx_vnni ? " (vnni)" : "";
 #if FG__X86
-    case FG__CPU_AMX: return " (bf16)";
+    case FG__CPU_AMX: return " (bf16, int8)";
     case FG__CPU_AVX512: return f->avx512_vnni ? fg__cpu_bf16_pays(f) ? " (vnni, bf16)" : " (vnni)" : "";
 #endif
     case FG__CPU_NEON: return f->dotprod ? f->i8mm ? " (dotprod, i8mm)" : " (dotprod)" : "";
@@ -16010,6 +16040,7 @@ typedef struct fg__cpu_op {
     size_t act_offset, act_stride; /* GEMM: packed activations */
     int n_panels;
     bool packs_acts; /* the first of its stage that needs this form of the activations */
+    bool per_row;    /* its rows are the batch's rows, not its tokens */
     int rope;        /* ROPE_KV: index of its table; -1: none */
 } fg__cpu_op;
 
@@ -16224,11 +16255,12 @@ static size_t fg__cpu_plan_gemm(fg__cpu_plan *plan, fg__cpu_stage *stage) {
         own->act_stride = kernel->act_bytes(op->k);
         for (j = stage->first; j < i; j++) {
             const fg__gemm_kernel *other = fg__cpu_kernel_of(plan, &graph->ops[j]);
-            if (other && other->act_pack == kernel->act_pack) break;
+            if (other && other->act_pack == kernel->act_pack && other->many == kernel->many) break;
         }
         own->packs_acts = j == i;
         own->act_offset = j < i ? plan->ops[j].act_offset : bytes;
-        if (j == i) bytes += fg__round_up(rows * own->act_stride, 64);
+        own->per_row = stage->per_row;
+        if (j == i) bytes += fg__round_up(rows, kernel->many ? (size_t)kernel->many->tile : 1) * own->act_stride;
     }
     if (stage->gate >= 0) stage->n_panels /= 2; /* both products of a panel are one piece of work */
     return bytes;
@@ -16546,16 +16578,29 @@ static void fg__cpu_gather(fg__cpu_plan *plan, const fg_op *op, int from, int to
 
 /* ---- Products. ---- */
 
+/* How a product of this pass is computed, where its kernel has a way for many rows; else NULL. */
+static const fg__gemm_many *fg__gemm_many_of(const fg__cpu_plan *plan, int index) {
+    const fg__gemm_kernel *kernel = fg__cpu_weight_of(plan, plan->graph->ops[index].weight)->kernel;
+    int n_rows = plan->ops[index].per_row ? plan->batch->n_rows : plan->batch->n_tokens;
+    return kernel->many && kernel->many->takes(n_rows) ? kernel->many : NULL;
+}
+
 static void fg__gemm_pack_acts(fg__cpu_plan *plan, const fg__cpu_stage *stage, int from, int to) {
-    int i, row;
+    int i, row, place;
     for (i = stage->first; i < stage->first + stage->n; i++) {
         const fg_op *op = &plan->graph->ops[i];
         const fg__cpu_op *own = &plan->ops[i];
+        const fg__gemm_many *many;
         if (!own->packs_acts) continue;
-        for (row = from; row < to; row++)
-            fg__cpu_weight_of(plan, op->weight)
-                ->kernel->act_pack(fg__cpu_row(plan, op->src, row) + op->src_col, op->k,
-                                   plan->acts + own->act_offset + (size_t)row * own->act_stride);
+        many = fg__gemm_many_of(plan, i);
+        for (row = from; row < to; row++) {
+            const float *x = fg__cpu_row(plan, op->src, row) + op->src_col;
+            char *packed = plan->acts + own->act_offset;
+            place = many ? row % many->tile : 0;
+            packed += (size_t)(row - place) * own->act_stride;
+            if (many) many->act_pack(x, op->k, packed, place);
+            else fg__cpu_weight_of(plan, op->weight)->kernel->act_pack(x, op->k, packed);
+        }
     }
 }
 
@@ -16592,33 +16637,34 @@ static void fg__gemm_finish(fg__cpu_plan *plan, const fg_op *op, int panel, int 
                 plan->slots[op->dst].stride);
 }
 
+/* One panel times m rows, the raw sums. `row` is the first of a tile. */
+static void fg__gemm_product(fg__cpu_plan *plan, int index, int panel, int row, int m, float *out, size_t out_stride) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg__cpu_op *own = &plan->ops[index];
+    const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
+    const fg__gemm_many *many = fg__gemm_many_of(plan, index);
+    (many ? many->gemm : weight->kernel->gemm)(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
+                                               plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m,
+                                               out, out_stride);
+}
+
 /* The raw sums of one panel and m rows, m at most FG__GEMM_ROWS. */
 static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int row, int m, fg__cpu_scratch *scratch,
                           float *sums) {
     const fg_op *op = &plan->graph->ops[index];
-    const fg__cpu_op *own = &plan->ops[index];
-    const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
-    if (!weight->kernel) {
-        fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
-        return;
-    }
-    weight->kernel->gemm(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
-                         plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m, sums,
-                         FG__PANEL);
+    if (!fg__cpu_weight_of(plan, op->weight)->kernel) fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
+    else fg__gemm_product(plan, index, panel, row, m, sums, FG__PANEL);
 }
 
 /* Rows [row, row + m) of one panel of one product. */
 static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, int m, fg__cpu_scratch *scratch) {
     const fg_op *op = &plan->graph->ops[index];
-    const fg__cpu_op *own = &plan->ops[index];
     const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
     bool plain = op->bias < 0 && op->src2 < 0 && op->act == FG_ACT_NONE && (panel + 1) * FG__PANEL <= op->n;
     int r, count;
     if (weight->kernel && plain) { /* straight to where the results belong */
-        weight->kernel->gemm(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
-                             plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m,
-                             fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
-                             plan->slots[op->dst].stride);
+        fg__gemm_product(plan, index, panel, row, m, fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
+                         plan->slots[op->dst].stride);
         return;
     }
     for (r = 0; r < m; r += count) {
@@ -18653,12 +18699,11 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    of k, of 16 columns each, as in half a panel. A product adds to each sum those of the even and of the odd k of 32, in order, whatever
    the other rows of its tiles are (Intel's Software Developer's Manual, TDPBF16PS).
 
-   Quantised weights stay with AVX-512. Products of bytes need a tile of sums stored for each block, to be multiplied with its scales, half of
-   which take the port of the products: 1.1 to 1.25 times AVX-512 as far as tried, 2 times when activations' scales are not collected
-   and outputs not written (tests/results/2026-11-23.md). Made BF16 they would be 2.3 times as fast for
-   many tokens, but 0.6 to 0.7 times for one, whose results must not differ. */
+   Quantised weights made BF16 would be 2.3 times as fast as AVX-512 for many tokens, but 0.6 to 0.7 times for one, whose results must not
+   differ (tests/results/2026-11-23.md): they are multiplied as bytes. */
 
 #define FG__INLINE_AMX FG__TARGET_AMX static FG__ALWAYS_INLINE
+#define FG__INLINE_AMX512 FG__TARGET_AMX512 static FG__ALWAYS_INLINE
 
 /* Adds up the products of job->n times `pairs` pairs of k. `two`, a constant: there are more than 16 tokens. Instructions name tiles by
    constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. */
@@ -18756,6 +18801,287 @@ FG__TARGET_AMX static void fg__gemm_bf16_amx(fg_type type, const void *panel, in
     if (m == 1) _mm_setcsr(control); /* not for each slice: it waits for what is being read */
     else _tile_release();
 }
+
+/* ---- AMX: products of bytes, for many tokens. A product of tiles gives the sums of one block for 16 tokens and 16 rows. Each is then
+   multiplied with its scales by the operations of fg__tile_q8_512, in the same order, so that a token gets the same bits either way.
+   A product takes the core 16 cycles and is there after 52, storing it takes 16, and its 72 loads 36: it is stored when the next three have
+   been started, and summed up one later, so that none of them waits. That goes on across halves of a panel, tiles of tokens and slices. */
+
+#define FG__ROWS_AMX 256   /* tokens whose sums of a panel are kept between slices */
+#define FG__AHEAD_AMX 14336 /* how far ahead weights are fetched, in bytes */
+#define FG__SUMMED_AMX 5   /* products from one until it is summed up */
+
+/* 256 of k of 16 tokens: as many bytes as they have as fg__act_q8, whose sums these are. */
+typedef struct fg__acts_amx {
+    int8_t q[4][FG__TILE_AMX][64]; /* two blocks each */
+    float scale[8][FG__TILE_AMX];
+    float sum[8][FG__TILE_AMX], sum16[16][FG__TILE_AMX];
+} fg__acts_amx;
+
+typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__act_q8) ? 1 : -1];
+
+/* The products of 8 blocks for a tile of tokens and half a panel. */
+typedef struct fg__pass_amx {
+    const fg__acts_amx *acts;
+    const float *scale, *min; /* of fg__gemm_slice */
+    const float *more;        /* the sums of the slices before: [16][16]; NULL: none */
+    float *out;
+    size_t out_stride;
+    int tokens; /* to write */
+} fg__pass_amx;
+
+/* What one panel needs. */
+typedef struct fg__room_amx {
+    fg__gemm_slice slice[2];           /* this one and the one before; their `q` is used in between only */
+    uint8_t q[8][2][8][64];            /* signed: [block][half of the panel][step][16 rows of 4] */
+    int32_t start[FG__TILE_AMX][16];   /* FG__SUM_BITS */
+    int32_t sums[2][FG__TILE_AMX][16]; /* of the last two products stored */
+    float panel[FG__ROWS_AMX / FG__TILE_AMX][2][FG__TILE_AMX][16];
+} fg__room_amx;
+
+/* Row `place` of a tile. */
+FG__TARGET_AVX2 static void fg__act_amx_pack(const float *x, int64_t k, void *packed, int place) {
+    fg__acts_amx *to = (fg__acts_amx *)packed;
+    fg__act_q8 a;
+    int b;
+    memset(&a, 0, sizeof(a));
+    for (; k > 0; k -= 256, x += 256, to++) {
+        fg__act_q8_pack_256(x, FG__MIN(k, 256), &a);
+        for (b = 0; b < 8; b++) {
+            memcpy(to->q[b / 2][place] + b % 2 * 32, a.q + 32 * b, 32);
+            to->scale[b][place] = a.scale[b];
+            to->sum[b][place] = (float)a.sum[b];
+        }
+        for (b = 0; b < 16; b++) to->sum16[b][place] = (float)a.sum16[b];
+    }
+}
+
+#define FG__PRODUCT(sums, of_acts, of_weights)   \
+    do {                                         \
+        _tile_loadd(sums, start, 64);            \
+        _tile_loadd(of_acts, acts, 64);          \
+        _tile_loadd(of_weights, q, 64);          \
+        _tile_dpbssd(sums, of_acts, of_weights); \
+    } while (0)
+
+/* `tile`, a constant: sums 0 to 3. */
+FG__INLINE_AMX512 void fg__product_amx(int tile, const void *start, const int8_t *acts, const uint8_t *q) {
+    switch (tile) {
+    case 0: FG__PRODUCT(0, 4, 6); break;
+    case 1: FG__PRODUCT(1, 5, 7); break;
+    case 2: FG__PRODUCT(2, 4, 6); break;
+    default: FG__PRODUCT(3, 5, 7); break;
+    }
+}
+
+FG__INLINE_AMX512 void fg__store_amx(int tile, void *to) {
+    switch (tile) {
+    case 0: _tile_stored(0, to, 64); break;
+    case 1: _tile_stored(1, to, 64); break;
+    case 2: _tile_stored(2, to, 64); break;
+    default: _tile_stored(3, to, 64); break;
+    }
+}
+
+/* Adds block b to the sums `f` of 16 tokens. */
+FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *pass, const int32_t (*sums)[16], __m512 *f) {
+    const float *scale = pass->acts->scale[b], *sum = minimums == 2 ? pass->acts->sum16[2 * b] : pass->acts->sum[b];
+    const float *min = pass->min + b * minimums * FG__PANEL;
+    const __m512 by = _mm512_loadu_ps(pass->scale + b * FG__PANEL), less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
+    __m512 v;
+    int t, i;
+    FG__UNROLL
+    for (t = 0; t < FG__TILE_AMX; t++) {
+        v = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_load_si512(sums[t])), by, less);
+        FG__UNROLL
+        for (i = 0; i < minimums; i++)
+            v = _mm512_fmadd_ps(_mm512_set1_ps(sum[i * FG__TILE_AMX + t]), _mm512_loadu_ps(min + i * FG__PANEL), v);
+        f[t] = _mm512_fmadd_ps(v, _mm512_set1_ps(scale[t]), f[t]);
+    }
+}
+
+/* All of what was there is read before any is written: rows may be a multiple of 4096 bytes apart, and reading waits for writing at
+   such distances. */
+FG__INLINE_AMX512 void fg__pass_end_amx(const fg__pass_amx *pass, __m512 *f) {
+    float *to = pass->out;
+    int t;
+    if (pass->more) {
+        FG__UNROLL
+        for (t = 0; t < FG__TILE_AMX; t++) f[t] = _mm512_add_ps(f[t], _mm512_loadu_ps(pass->more + t * 16));
+    }
+    FG__UNROLL
+    for (t = 0; t < FG__TILE_AMX; t++, to += pass->out_stride) {
+        if (t < pass->tokens) _mm512_storeu_ps(to, f[t]);
+        f[t] = _mm512_setzero_ps();
+    }
+}
+
+/* n blocks as signed bytes. `type`: a constant. */
+FG__INLINE_AMX512 void fg__expand_amx(fg_type type, const fg__weights_512 *w, int n, int offset, uint8_t *q) {
+    const __m512i less = _mm512_set1_epi8((char)offset);
+    int b, half, step;
+    for (b = 0; b < n; b++) {
+        FG__UNROLL
+        for (half = 0; half < 128; half += 64) {
+            FG__UNROLL
+            for (step = 0; step < 8; step++, q += 64)
+                _mm512_storeu_si512(q, _mm512_sub_epi8(fg__quants_512(type, w, b, half, step), less));
+        }
+    }
+}
+
+/* The quants of n blocks. Those of Q2_K and Q3_K are multiplied with their factors first. */
+FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, uint8_t *room,
+                                             uint8_t *q) {
+    const int offset = fg__gemm_offset(type);
+    const uint8_t *table = fg__gemm_table_of(type);
+    fg__weights_512 w;
+    w.quants = from;
+    w.bytes = from + layout->blocks * layout->bits * 128;
+    w.stride = (size_t)(layout->blocks == 1 ? layout->bytes * FG__PANEL : layout->bits * 128);
+    w.table = _mm512_setzero_si512();
+    if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
+    switch ((int)fg__gemm_like(type)) {
+    case FG_TYPE_Q4_1: fg__expand_amx(FG_TYPE_Q4_1, &w, n, offset, q); break;
+    case FG_TYPE_Q5_1: fg__expand_amx(FG_TYPE_Q5_1, &w, n, offset, q); break;
+    case FG_TYPE_IQ4_NL: fg__expand_amx(FG_TYPE_IQ4_NL, &w, n, offset, q); break;
+    case FG_TYPE_Q8_0: fg__expand_amx(FG_TYPE_Q8_0, &w, n, offset, q); break;
+    default:
+        fg__unpack_512(type, &w, n, room);
+        w.quants = room;
+        w.stride = 1024;
+        fg__expand_amx(FG_TYPE_Q8_0, &w, n, offset, q);
+        break;
+    }
+}
+
+/* Blocks that a slice lacks have scales of 0. */
+FG__TARGET_AMX512 static void fg__slice_set_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n,
+                                                fg__gemm_slice *s, uint8_t *q) {
+    const size_t none = (size_t)(8 - n) * FG__PANEL * sizeof(float);
+    fg__unpack_scales_512(type, from, n, s);
+    fg__quants_amx(type, layout, from, n, s->q, q);
+    memset(s->scale + n * FG__PANEL, 0, none);
+    memset(s->min + n * FG__PANEL, 0, none);
+}
+
+/* Fetches `lines` lines, at most 9. A loop that ends after a varying number of them costs more than they do. */
+FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *next, int lines) {
+    int i;
+    __builtin_prefetch(next, 0, 2);
+    FG__UNROLL
+    for (i = 1; lines > 1 && i < 3; i++) __builtin_prefetch(next + 64 * i, 0, 2);
+    FG__UNROLL
+    for (i = 3; lines > 3 && i < 6; i++) __builtin_prefetch(next + 64 * i, 0, 2);
+    FG__UNROLL
+    for (i = 6; lines > 6 && i < 9; i++) __builtin_prefetch(next + 64 * i, 0, 2);
+}
+
+/* Pass `number` of slice s, of two for each tile of tokens. `first` and `last`: of the slices. */
+FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int number, const uint8_t *acts, const fg__gemm_slice *s, bool first, bool last,
+                                        const fg__gemm_job *job, fg__room_amx *room) {
+    const int tile = number / 2, half = number % 2;
+    pass->acts = (const fg__acts_amx *)(const void *)acts;
+    pass->scale = s->scale + 16 * half;
+    pass->min = s->min + 16 * half;
+    pass->more = first ? NULL : room->panel[tile][half][0];
+    pass->out = last ? job->out + (size_t)tile * FG__TILE_AMX * job->out_stride + 16 * half : room->panel[tile][half][0];
+    pass->out_stride = last ? job->out_stride : 16;
+    pass->tokens = last ? job->m - tile * FG__TILE_AMX : FG__TILE_AMX;
+}
+
+/* A panel for up to FG__ROWS_AMX tokens. Before the first pass is one of nothing. Hot, and long. */
+FG__INLINE_AMX512 void fg__panel_form_amx(fg__gemm_form form, fg_type type, int64_t k, const fg__gemm_job *job, fg__room_amx *room) {
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
+    const int tiles = (job->m + FG__TILE_AMX - 1) / FG__TILE_AMX;
+    const size_t tile_bytes = FG__TILE_AMX * job->stride;
+    const fg__panel_layout *layout = fg__panel_layout_of(type);
+    const int slice_bytes = layout->bytes * FG__PANEL / layout->blocks * 8, units = 16 * tiles, lines = (slice_bytes + 64 * units - 1) / (64 * units);
+    const uint8_t *from = job->next, *slice_acts = job->acts;
+    fg__pass_amx now, before;
+    __m512 f[FG__TILE_AMX];
+    int p, b, i, number = 0;
+    int64_t left;
+    FG__UNROLL
+    for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
+    fg__pass_set_amx(&before, 0, slice_acts, &room->slice[1], true, false, job, room);
+    for (left = k / 32; left > 0; left -= 8, from += slice_bytes, slice_acts += sizeof(fg__acts_amx), number ^= 1) {
+        fg__gemm_slice *s = &room->slice[number];
+        fg__slice_set_amx(type, layout, from, (int)FG__MIN(left, 8), s, room->q[0][0][0]);
+        for (p = 0; p < 2 * tiles; p++) {
+            const uint8_t *acts = slice_acts + (size_t)(p / 2) * tile_bytes, *q = room->q[0][p % 2][0];
+            const uint8_t *next = from + FG__AHEAD_AMX + p * 8 * lines * 64;
+            const uint8_t *acts_next = (p / 2 + 1 < tiles ? acts + tile_bytes : slice_acts + sizeof(fg__acts_amx)) + p % 2 * 2560;
+            fg__pass_set_amx(&now, p, acts, s, left == k / 32, left <= 8, job, room);
+            FG__TILES_SEE(room);
+            FG__UNROLL
+            for (b = 0; b < 8; b++) {
+                const int summed = (b - FG__SUMMED_AMX) & 7;
+                fg__store_amx(b % 4, room->sums[b % 2]);
+                fg__fetch_amx(next + b * lines * 64, lines);
+                FG__UNROLL
+                for (i = 0; i < 5; i++) __builtin_prefetch(acts_next + b * 320 + i * 64);
+                fg__product_amx(b % 4, room->start, now.acts->q[b / 2][0] + b % 2 * 32, q + b * 1024);
+                FG__TILES_SEE(room);
+                fg__sum_up_amx(minimums, summed, summed > b ? &before : &now, (const int32_t(*)[16])room->sums[summed % 2], f);
+                if (summed == 7) fg__pass_end_amx(&before, f);
+            }
+            before = now;
+        }
+    }
+    FG__UNROLL
+    for (b = 8 - FG__SUMMED_AMX; b < 8; b++) {
+        if (b > 8 - FG__SUMMED_AMX) fg__store_amx(b % 4, room->sums[b % 2]);
+        FG__TILES_SEE(room);
+        fg__sum_up_amx(minimums, b, &before, (const int32_t(*)[16])room->sums[b % 2], f);
+    }
+    fg__pass_end_amx(&before, f);
+}
+
+FG__TARGET_AMX512 static void fg__panel_amx(fg_type type, int64_t k, const fg__gemm_job *job, fg__room_amx *room) {
+    switch (fg__gemm_form_of(type)) {
+    case FG__FORM_MIN: fg__panel_form_amx(FG__FORM_MIN, type, k, job, room); break;
+    case FG__FORM_MIN16: fg__panel_form_amx(FG__FORM_MIN16, type, k, job, room); break;
+    default: fg__panel_form_amx(FG__FORM_SIGNED, type, k, job, room); break;
+    }
+}
+
+/* Sums of `tokens` tokens and 16 rows, activations and weights of a block. */
+FG__TARGET_AMX512 static void fg__tiles_shape_q8(int tokens) {
+    fg__tile_shapes shapes;
+    int i;
+    memset(&shapes, 0, sizeof(shapes));
+    shapes.palette = 1;
+    for (i = 0; i < FG__TILES; i++) {
+        shapes.rows[i] = (uint8_t)(i < FG__TILE_WEIGHTS ? tokens : 8);
+        shapes.bytes[i] = (uint16_t)(i < FG__TILE_ACTS || i >= FG__TILE_WEIGHTS ? 64 : 32);
+    }
+    FG__TILES_SEE(&shapes);
+    _tile_loadconfig(&shapes);
+}
+
+FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                              float *out, size_t out_stride) {
+    fg__room_amx room __attribute__((aligned(64)));
+    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    int i;
+    memset(room.sums, 0, sizeof(room.sums));
+    memset(room.slice[1].scale, 0, sizeof(room.slice[1].scale));
+    memset(room.slice[1].min, 0, sizeof(room.slice[1].min));
+    for (i = 0; i < FG__TILE_AMX; i++) _mm512_storeu_si512(room.start[i], _mm512_set1_epi32(FG__SUM_BITS));
+    fg__tiles_shape_q8(FG__MIN(m, FG__TILE_AMX));
+    for (; m > 0; m -= job.m, job.acts += FG__ROWS_AMX * stride, job.out += FG__ROWS_AMX * out_stride) {
+        job.m = FG__MIN(m, FG__ROWS_AMX);
+        fg__panel_amx(type, k, &job, &room);
+    }
+    _tile_release();
+}
+
+/* A tile of few tokens takes as long as one of 16. */
+static bool fg__amx_takes(int n_rows) { return (n_rows > 12 && n_rows <= FG__TILE_AMX) || n_rows >= 24; }
+
+/* Q8_0, which is read no faster for one tile; Q2_K and Q3_K, which take longer to expand. */
+static bool fg__amx_takes_more(int n_rows) { return n_rows >= 28; }
 #endif
 
 /* ---- AVX2: a register holds one lane of 8 rows. Few tokens expand weights as they
@@ -19549,22 +19875,39 @@ static void fg__gemm_vnni_256(fg_type type, const void *panel, int64_t k, const 
 }
 
 static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                        fg__act_q8_pack_256, fg__gemm_vnni_256};
+                                                        fg__act_q8_pack_256, fg__gemm_vnni_256, NULL};
 static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_bf16_bytes,
-                                                         fg__act_bf16_pack_512, fg__gemm_bf16_512};
+                                                         fg__act_bf16_pack_512, fg__gemm_bf16_512, NULL};
 #endif
 static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_512};
+                                                       fg__act_q8_pack_256, fg__gemm_q8_512, NULL};
 static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
-                                                        fg__act_f32_pack, fg__gemm_f32_512};
+                                                        fg__act_f32_pack, fg__gemm_f32_512, NULL};
 static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_256};
+                                                       fg__act_q8_pack_256, fg__gemm_q8_256, NULL};
 static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
-                                                        fg__act_f32_pack, fg__gemm_f32_256};
+                                                        fg__act_f32_pack, fg__gemm_f32_256, NULL};
 
 #if FG__HAS_AMX
 static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_bf16_bytes,
-                                                         fg__act_bf16_pack_512, fg__gemm_bf16_amx};
+                                                         fg__act_bf16_pack_512, fg__gemm_bf16_amx, NULL};
+static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, fg__act_amx_pack, fg__gemm_q8_amx};
+static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__gemm_q8_amx};
+static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                       fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_many};
+static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                            fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_more};
+
+/* Sums of 16 weights, as of Q6_K, are too many to store. */
+static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
+    switch ((int)type) {
+    case FG_TYPE_BF16: return &fg__gemm_bf16_amx_kernel;
+    case FG_TYPE_Q8_0:
+    case FG_TYPE_Q2_K:
+    case FG_TYPE_Q3_K: return &fg__gemm_q8_amx_more_kernel;
+    default: return fg__panel_layout_of(type) && type != FG_TYPE_Q6_K ? &fg__gemm_q8_amx_kernel : NULL;
+    }
+}
 #endif
 
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
@@ -19573,7 +19916,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
     if (cpu.intel) fg__atomic_store(&fg__fetch_hint, FG__FETCH_TWICE);
     if (k < 1 || !fg_type_bytes(type, k) || !cpu.avx2 || path < FG__CPU_AVX2 || path > FG__CPU_AMX) return NULL;
 #if FG__HAS_AMX
-    if (tiles && type == FG_TYPE_BF16) return &fg__gemm_bf16_amx_kernel;
+    if (tiles && fg__gemm_kernel_amx(type)) return fg__gemm_kernel_amx(type);
 #endif
     if (!fg__panel_layout_of(type)) {
 #if FG__HAS_AVXVNNI
@@ -20264,11 +20607,11 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
 }
 
 static const fg__gemm_kernel fg__gemm_dot_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                         fg__act_q8_pack_neon, fg__gemm_dot_neon};
+                                                         fg__act_q8_pack_neon, fg__gemm_dot_neon, NULL};
 static const fg__gemm_kernel fg__gemm_i8mm_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                          fg__act_q8_pack_neon, fg__gemm_i8mm_neon};
+                                                          fg__act_q8_pack_neon, fg__gemm_i8mm_neon, NULL};
 static const fg__gemm_kernel fg__gemm_f32_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
-                                                         fg__act_f32_pack, fg__gemm_f32_neon};
+                                                         fg__act_f32_pack, fg__gemm_f32_neon, NULL};
 
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();

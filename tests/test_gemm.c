@@ -164,6 +164,37 @@ static void gemm_check_invariance(const gemm_case *c) {
     }
 }
 
+/* The way for many rows gives the same bits, for whole tiles and for tiles whose last rows are anything, and writes nothing else. */
+static void gemm_check_many(const gemm_case *c) {
+    enum { ROWS = 290, STRIDE = 40 };
+    static const int counts[] = {1, 5, 12, 13, 16, 17, 31, 33, 255, 256, 257, 274};
+    const fg__gemm_many *many = c->kernel->many;
+    const size_t bytes = fg__round_up(ROWS, (size_t)many->tile) * c->act_stride;
+    void *memory[2];
+    uint8_t *acts = (uint8_t *)gemm_aligned(&memory[0], bytes + 64);
+    float *out = (float *)gemm_aligned(&memory[1], ROWS * STRIDE * sizeof(float));
+    int i, t, from, m;
+    memset(acts, 0xff, bytes);
+    memset(acts + bytes, 0x5a, 64);
+    for (t = 0; t < ROWS; t++)
+        many->act_pack(c->x + t % GEMM_TOKENS * c->k, c->k, acts + (size_t)(t / many->tile * many->tile) * c->act_stride, t % many->tile);
+    for (i = 0; i < 64; i++) CHECK(acts[bytes + (size_t)i] == 0x5a);
+    for (i = 0; i < FG__COUNT(counts); i++) {
+        m = counts[i];
+        from = i % 2 * many->tile;
+        for (t = 0; t < ROWS * STRIDE; t++) out[t] = 77;
+        many->gemm(c->type, c->panel, c->k, acts + (size_t)from * c->act_stride, c->act_stride, m, out, STRIDE);
+        for (t = 0; t < ROWS; t++) {
+            const float *expected = c->out + (from + t) % GEMM_TOKENS * FG__PANEL;
+            if (t < m) CHECK(memcmp(out + t * STRIDE, expected, FG__PANEL * sizeof(float)) == 0);
+            else CHECK(out[t * STRIDE] == 77 && out[t * STRIDE + FG__PANEL - 1] == 77);
+            CHECK(out[t * STRIDE + FG__PANEL] == 77 && out[t * STRIDE + STRIDE - 1] == 77);
+        }
+    }
+    free(memory[0]);
+    free(memory[1]);
+}
+
 static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, int n_rows, int fill) {
     void *memory[7];
     gemm_case c;
@@ -191,6 +222,7 @@ static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, i
     c.kernel->gemm(type, c.panel, k, c.acts, c.act_stride, GEMM_TOKENS, c.out, FG__PANEL);
     gemm_check_errors(&c);
     gemm_check_invariance(&c);
+    if (kernel->many) gemm_check_many(&c);
     for (i = 0; i < 7; i++) free(memory[i]);
 }
 
@@ -236,8 +268,11 @@ static void test_gemm_avx512(void) {
 }
 
 static void test_gemm_amx(void) {
+    const fg__gemm_kernel *kernel;
     if (!fg__cpu_detect().amx || !fg__cpu_ask_tiles()) SKIP("no AMX");
     gemm_check_path(FG__CPU_AMX, true);
+    kernel = fg__gemm_kernel_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
+    CHECK(kernel->many && !kernel->many->takes(1) && kernel->many->takes(16) && kernel->many->takes(512));
 }
 
 /* One token gets the sums of AMX's instruction, as Intel's manual describes them: of 32 k those of the even and of the odd ones, each
