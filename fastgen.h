@@ -18835,7 +18835,7 @@ typedef struct fg__pass_amx {
     int tokens; /* to write */
 } fg__pass_amx;
 
-/* What one panel needs. */
+/* What one panel needs: 94 KB of the stack. */
 typedef struct fg__room_amx {
     fg__gemm_slice slice[2];           /* this one and the one before; their `q` is used in between only */
     uint8_t q[8][2][8][64];            /* signed: [block][half of the panel][step][16 rows of 4] */
