@@ -18816,11 +18816,12 @@ FG__TARGET_AMX static void fg__gemm_bf16_amx(fg_type type, const void *panel, in
 #define FG__AHEAD_AMX 14336 /* how far ahead weights are fetched, in bytes */
 #define FG__SUMMED_AMX 5   /* products from one until it is summed up */
 
-/* 256 of k of 16 tokens: as many bytes as they have as fg__act_q8, whose sums these are. */
+/* 256 of k of 16 tokens: as many bytes as they have as fg__act_q8, whose sums these are. What one token has is together, as another thread
+   may write the next one: lines that both write make a pass of 16 tokens longer. */
 typedef struct fg__acts_amx {
     int8_t q[4][FG__TILE_AMX][64]; /* two blocks each */
-    float scale[8][FG__TILE_AMX];
-    float sum[8][FG__TILE_AMX], sum16[16][FG__TILE_AMX];
+    float scale[FG__TILE_AMX][8];
+    float sum[FG__TILE_AMX][8], sum16[FG__TILE_AMX][16];
 } fg__acts_amx;
 
 typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__act_q8) ? 1 : -1];
@@ -18854,10 +18855,10 @@ FG__TARGET_AVX2 static void fg__act_amx_pack(const float *x, int64_t k, void *pa
         fg__act_q8_pack_256(x, FG__MIN(k, 256), &a);
         for (b = 0; b < 8; b++) {
             memcpy(to->q[b / 2][place] + b % 2 * 32, a.q + 32 * b, 32);
-            to->scale[b][place] = a.scale[b];
-            to->sum[b][place] = (float)a.sum[b];
+            to->scale[place][b] = a.scale[b];
+            to->sum[place][b] = (float)a.sum[b];
         }
-        for (b = 0; b < 16; b++) to->sum16[b][place] = (float)a.sum16[b];
+        for (b = 0; b < 16; b++) to->sum16[place][b] = (float)a.sum16[b];
     }
 }
 
@@ -18890,7 +18891,7 @@ FG__INLINE_AMX512 void fg__store_amx(int tile, void *to) {
 
 /* Adds block b to the sums `f` of 16 tokens. */
 FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *pass, const int32_t (*sums)[16], __m512 *f) {
-    const float *scale = pass->acts->scale[b], *sum = minimums == 2 ? pass->acts->sum16[2 * b] : pass->acts->sum[b];
+    const fg__acts_amx *acts = pass->acts;
     const float *min = pass->min + b * minimums * FG__PANEL;
     const __m512 by = _mm512_loadu_ps(pass->scale + b * FG__PANEL), less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
     __m512 v;
@@ -18900,8 +18901,9 @@ FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *p
         v = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_load_si512(sums[t])), by, less);
         FG__UNROLL
         for (i = 0; i < minimums; i++)
-            v = _mm512_fmadd_ps(_mm512_set1_ps(sum[i * FG__TILE_AMX + t]), _mm512_loadu_ps(min + i * FG__PANEL), v);
-        f[t] = _mm512_fmadd_ps(v, _mm512_set1_ps(scale[t]), f[t]);
+            v = _mm512_fmadd_ps(_mm512_set1_ps(minimums == 2 ? acts->sum16[t][2 * b + i] : acts->sum[t][b]),
+                                _mm512_loadu_ps(min + i * FG__PANEL), v);
+        f[t] = _mm512_fmadd_ps(v, _mm512_set1_ps(acts->scale[t][b]), f[t]);
     }
 }
 
