@@ -13713,7 +13713,7 @@ typedef struct fg__gemm_kernel {
 
 /* The same results for passes of many rows, from the same panels: activations, of as many bytes, are packed in tiles of rows. */
 struct fg__gemm_many {
-    int tile;                 /* rows */
+    int tile;                  /* rows */
     bool (*takes)(int n_rows); /* is it faster? */
     void (*act_pack)(const float *x, int64_t k, void *packed, int place); /* one row of the tile at `packed` */
     void (*gemm)(fg_type type, const void *panel, int64_t k, const void *acts, size_t act_stride, int m, float *out,
@@ -14603,8 +14603,9 @@ enum { FG__TILE_ACTS = 4, FG__TILE_WEIGHTS = 6, FG__TILES = 8 };
 /* What is written before, here at `from`, too, is in memory when tiles are loaded: compilers do not see that they are read. */
 #define FG__TILES_SEE(from) __asm__ volatile("" ::"r"(from) : "memory")
 
-/* Sums of up to two times 16 tokens and two times 16 rows, those tokens' activations, those rows' weights, of 2 * pairs of k. */
-FG__TARGET_AMX static void fg__tiles_shape(int tokens, int pairs) {
+/* Sums of up to two times 16 tokens and two times 16 rows, those tokens' activations, those rows' weights, of 4 * pairs bytes of k. Compiled for
+   AVX-512 as what calls it: SSE's instructions after those of 512 bits are slow (16 tokens of BF16: 1.08 times as fast). */
+FG__TARGET_AMX512 static void fg__tiles_shape(int tokens, int pairs) {
     fg__tile_shapes shapes;
     int i, bytes;
     memset(&shapes, 0, sizeof(shapes));
@@ -18705,7 +18706,7 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    the other rows of its tiles are (Intel's Software Developer's Manual, TDPBF16PS).
 
    Quantised weights made BF16 would be 2.3 times as fast as AVX-512 for many tokens, but 0.6 to 0.7 times for one, whose results must not
-   differ (tests/results/2026-11-23.md): they are multiplied as bytes. */
+   differ (tests/results/2026-11-23.md): for many tokens they are multiplied as bytes, below. */
 
 #define FG__INLINE_AMX FG__TARGET_AMX static FG__ALWAYS_INLINE
 #define FG__INLINE_AMX512 FG__TARGET_AMX512 static FG__ALWAYS_INLINE
@@ -18812,9 +18813,9 @@ FG__TARGET_AMX static void fg__gemm_bf16_amx(fg_type type, const void *panel, in
    A product takes the core 16 cycles and is there after 52, storing it takes 16, and its 72 loads 36: it is stored when the next three have
    been started, and summed up one later, so that none of them waits. That goes on across halves of a panel, tiles of tokens and slices. */
 
-#define FG__ROWS_AMX 256   /* tokens whose sums of a panel are kept between slices */
+#define FG__ROWS_AMX 256    /* tokens whose sums of a panel are kept between slices */
 #define FG__AHEAD_AMX 14336 /* how far ahead weights are fetched, in bytes */
-#define FG__SUMMED_AMX 5   /* products from one until it is summed up */
+#define FG__SUMMED_AMX 5    /* products from one until it is summed up */
 
 /* 256 of k of 16 tokens: as many bytes as they have as fg__act_q8, whose sums these are. What one token has is together, as another thread
    may write the next one: lines that both write make a pass of 16 tokens longer. */
@@ -18972,7 +18973,7 @@ FG__TARGET_AMX512 static void fg__slice_set_amx(fg_type type, const fg__panel_la
     memset(s->min + n * FG__PANEL, 0, none);
 }
 
-/* Fetches `lines` lines, at most 9. A loop that ends after a varying number of them costs more than they do. */
+/* Fetches at least `lines` lines, which are 1 to 9. A loop that ends after a varying number of them costs more than they do. */
 FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *next, int lines) {
     int i;
     __builtin_prefetch(next, 0, 2);
@@ -19003,7 +19004,8 @@ FG__INLINE_AMX512 void fg__panel_form_amx(fg__gemm_form form, fg_type type, int6
     const int tiles = (job->m + FG__TILE_AMX - 1) / FG__TILE_AMX;
     const size_t tile_bytes = FG__TILE_AMX * job->stride;
     const fg__panel_layout *layout = fg__panel_layout_of(type);
-    const int slice_bytes = layout->bytes * FG__PANEL / layout->blocks * 8, units = 16 * tiles, lines = (slice_bytes + 64 * units - 1) / (64 * units);
+    const int slice_bytes = layout->bytes * FG__PANEL / layout->blocks * 8;
+    const int products = 16 * tiles, lines = (slice_bytes + 64 * products - 1) / (64 * products); /* to fetch with each */
     const uint8_t *from = job->next, *slice_acts = job->acts;
     fg__pass_amx now, before;
     __m512 f[FG__TILE_AMX];
@@ -19053,20 +19055,6 @@ FG__TARGET_AMX512 static void fg__panel_amx(fg_type type, int64_t k, const fg__g
     }
 }
 
-/* Sums of `tokens` tokens and 16 rows, activations and weights of a block. */
-FG__TARGET_AMX512 static void fg__tiles_shape_q8(int tokens) {
-    fg__tile_shapes shapes;
-    int i;
-    memset(&shapes, 0, sizeof(shapes));
-    shapes.palette = 1;
-    for (i = 0; i < FG__TILES; i++) {
-        shapes.rows[i] = (uint8_t)(i < FG__TILE_WEIGHTS ? tokens : 8);
-        shapes.bytes[i] = (uint16_t)(i < FG__TILE_ACTS || i >= FG__TILE_WEIGHTS ? 64 : 32);
-    }
-    FG__TILES_SEE(&shapes);
-    _tile_loadconfig(&shapes);
-}
-
 FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                                               float *out, size_t out_stride) {
     fg__room_amx room __attribute__((aligned(64)));
@@ -19076,7 +19064,7 @@ FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const void *panel, i
     memset(room.slice[1].scale, 0, sizeof(room.slice[1].scale));
     memset(room.slice[1].min, 0, sizeof(room.slice[1].min));
     for (i = 0; i < FG__TILE_AMX; i++) _mm512_storeu_si512(room.start[i], _mm512_set1_epi32(FG__SUM_BITS));
-    fg__tiles_shape_q8(FG__MIN(m, FG__TILE_AMX));
+    fg__tiles_shape(2 * FG__TILE_AMX, 8); /* whole tiles, of 32 bytes of k: tokens that the last one lacks are not written */
     for (; m > 0; m -= job.m, job.acts += FG__ROWS_AMX * stride, job.out += FG__ROWS_AMX * out_stride) {
         job.m = FG__MIN(m, FG__ROWS_AMX);
         fg__panel_amx(type, k, &job, &room);
@@ -19905,7 +19893,7 @@ static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__pane
 static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                             fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_more};
 
-/* Sums of 16 weights, as of Q6_K, are too many to store. */
+/* NULL: AVX-512 has the faster one. Q6_K has sums of 16 weights, too many to store. */
 static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_BF16: return &fg__gemm_bf16_amx_kernel;
