@@ -75,7 +75,7 @@
    4. MEMORY
 
    weights      as in the file; the fast paths keep one packed copy of about the same size, and the file's pages are only
-                mapped
+                mapped. With AVX-512, BF16 is kept in 12 bits, without loss, where a matrix's exponents allow it: mostly
    KV cache     per token 2 x layers x KV heads x head size x bytes of kv_type. The pool (kv_tokens or kv_bytes) is shared by
                 all sequences, so it need not hold max_seqs x max_context: whoever does not fit waits or is set back
    activations  token_budget x (3 x embedding + attention + 3 x feed-forward) floats, and 64 or max_seqs rows of logits
@@ -399,7 +399,7 @@ typedef struct fg_memory {
     size_t weights, kv, activations, total;
 } fg_memory;
 
-/* What fg_engine_create would allocate, without allocating it. `desc->model` must be set. */
+/* What fg_engine_create would allocate at most, without allocating it. `desc->model` must be set. */
 fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory);
 /* Opens a device, packs the weights, allocates the KV pool. Errors: UNSUPPORTED, OUT_OF_MEMORY, DEVICE, CANCELLED, and
    those of fg_model_load with model_path. */
@@ -411,7 +411,7 @@ void fg_engine_get_desc(const fg_engine *engine, fg_engine_desc *desc);
 const fg_model *fg_engine_get_model(const fg_engine *engine);
 const char *fg_engine_get_backend(const fg_engine *engine); /* "cpu" */
 void fg_engine_get_device(const fg_engine *engine, fg_device_caps *caps);
-void fg_engine_get_memory(fg_engine *engine, fg_memory *memory);
+void fg_engine_get_memory(fg_engine *engine, fg_memory *memory); /* what it has allocated */
 
 /* ================================================================================================
    Requests
@@ -13599,6 +13599,8 @@ static const char *const fg__cpu_path_names[FG__CPU_PATHS] = {"scalar", "avx2", 
 #define FG__TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
 #define FG__TARGET_AMX512 \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")))
+#define FG__TARGET_AMX512BF16 \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-bf16")))
 #endif
 #endif
 #endif
@@ -13699,6 +13701,7 @@ static bool fg__cpu_bf16_pays(const fg__cpu_features *f) { return f->avx512_bf16
 /* How one weight type is multiplied on one SIMD path. Panels are 32 output rows (the last one zero-padded). */
 #define FG__PANEL 32
 typedef struct fg__gemm_many fg__gemm_many;
+typedef struct fg__gemm_coded fg__gemm_coded;
 typedef struct fg__gemm_kernel {
     size_t (*panel_bytes)(fg_type type, int64_t k); /* bytes of one packed panel, multiple of 64 */
     void (*pack)(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* <= 32 rows */
@@ -13708,7 +13711,8 @@ typedef struct fg__gemm_kernel {
        depend on m or on the rows beside it. Kernels with the same act_pack share packed activations. */
     void (*gemm)(fg_type type, const void *panel, int64_t k, const void *acts, size_t act_stride, int m, float *out,
                  size_t out_stride);
-    const fg__gemm_many *many; /* NULL: none */
+    const fg__gemm_many *many;   /* NULL: none */
+    const fg__gemm_coded *coded; /* NULL: none */
 } fg__gemm_kernel;
 
 /* The same results for passes of many rows, from the same panels: activations, of as many bytes, are packed in tiles of rows. */
@@ -13718,6 +13722,12 @@ struct fg__gemm_many {
     void (*act_pack)(const float *x, int64_t k, void *packed, int place); /* one row of the tile at `packed` */
     void (*gemm)(fg_type type, const void *panel, int64_t k, const void *acts, size_t act_stride, int m, float *out,
                  size_t out_stride); /* `acts`: where a tile begins; the last one may lack rows */
+};
+
+/* Panels that take less and give the same results, which not all weights allow: where one panel does not fit, all of a weight are as above. */
+struct fg__gemm_coded {
+    size_t (*panel_bytes)(int64_t k); /* 0: this width has none */
+    bool (*pack)(const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* false: it does not fit */
 };
 
 /* The fastest kernel for a weight type and input width on a path; NULL: none, the generic way is used (>>cpu). */
@@ -15730,6 +15740,8 @@ typedef struct fg__cpu_weight {
     int64_t k, n;                  /* columns, rows */
     size_t row_bytes;              /* in the tensor */
     const fg__gemm_kernel *kernel; /* NULL: the tensor is used as it is */
+    const fg__gemm_coded *coded;   /* its panels are these; NULL: the kernel's own */
+    int32_t refused;               /* a panel did not fit; atomic */
     size_t panel_bytes;
     char *data; /* panels, or a vector of floats */
     fg__slab *slab;
@@ -15920,10 +15932,31 @@ static int fg__pack_begin(void *user, int phase) {
 
 static void fg__pack_panel(void *user, int i, int thread) {
     fg__cpu_weight *w = (fg__cpu_weight *)user;
+    const char *rows = (const char *)w->tensor.data + (size_t)i * FG__PANEL * w->row_bytes;
+    int n_rows = (int)FG__MIN(FG__PANEL, w->n - (int64_t)i * FG__PANEL);
+    char *panel = w->data + (size_t)i * w->panel_bytes;
     (void)thread;
-    w->kernel->pack(w->tensor.type, (const char *)w->tensor.data + (size_t)i * FG__PANEL * w->row_bytes, w->row_bytes,
-                    (int)FG__MIN(FG__PANEL, w->n - (int64_t)i * FG__PANEL), w->k,
-                    w->data + (size_t)i * w->panel_bytes);
+    if (!w->coded) w->kernel->pack(w->tensor.type, rows, w->row_bytes, n_rows, w->k, panel);
+    else if (!fg__atomic_load(&w->refused) && !w->coded->pack(rows, w->row_bytes, n_rows, w->k, panel))
+        fg__atomic_store(&w->refused, 1);
+}
+
+/* Packs all panels, in short where they fit, into memory for those that do not. Returns the bytes they take. */
+static size_t fg__pack_panels(fg__cpu_device *device, fg__cpu_weight *w) {
+    const size_t whole = w->panel_bytes;
+    fg__job job;
+    job.begin = fg__pack_begin;
+    job.run = fg__pack_panel;
+    job.user = w;
+    w->coded = w->kernel->coded && w->kernel->coded->panel_bytes(w->k) ? w->kernel->coded : NULL;
+    if (w->coded) w->panel_bytes = w->coded->panel_bytes(w->k);
+    fg__pool_run(&device->pool, &job);
+    if (fg__atomic_load(&w->refused)) {
+        w->coded = NULL;
+        w->panel_bytes = whole;
+        fg__pool_run(&device->pool, &job);
+    }
+    return fg__cpu_panels(w) * w->panel_bytes;
 }
 
 #define FG__SLAB_BYTES ((size_t)64 << 20) /* of a slab, unless there is less in all or a weight is larger */
@@ -15954,6 +15987,11 @@ static bool fg__slab_take(fg__cpu_device *device, fg__cpu_weight *weight, size_t
     return true;
 }
 
+/* The last weight, which took `bytes`, needs only `used` of them: what follows was never touched, and goes to the next one. */
+static void fg__slab_shrink(fg__slab *slab, const fg__cpu_weight *weight, size_t used) {
+    slab->used = (size_t)(weight->data - slab->pages.data) + used;
+}
+
 static void fg__slab_give(fg__cpu_device *device, fg__slab *slab) {
     if (!slab || --slab->n_weights) return;
     if (device->slab == slab) device->slab = NULL;
@@ -15967,7 +16005,6 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
                               size_t *bytes) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
     fg__cpu_weight described, *weight;
-    fg__job job;
     bool vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
     size_t size = 0;
     fg_result result = fg__cpu_weight_describe(device, tensor, use, &described);
@@ -15983,12 +16020,12 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
         fg__free(&device->env, weight);
         return FG_ERROR_OUT_OF_MEMORY;
     }
-    job.begin = fg__pack_begin;
-    job.run = fg__pack_panel;
-    job.user = weight;
-    if (vector)
-        fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->data, weight->k * weight->n);
-    else if (weight->kernel) fg__pool_run(&device->pool, &job);
+    if (vector) fg__dequantize_row(tensor->type, tensor->data, (float *)(void *)weight->data, weight->k * weight->n);
+    else if (weight->kernel) {
+        size = fg__pack_panels(device, weight);
+        fg__slab_shrink(weight->slab, weight, size);
+        if (bytes) *bytes = size;
+    }
     *out = (fg_weight *)weight;
     return FG_OK;
 }
@@ -17359,7 +17396,8 @@ const fg_backend *fg_backend_cpu(void) {
      bytes         small scales, one run of 32 bytes for each byte that the file's block has
      halves        f16 d, and m or dmin: runs of 32 halves
 
-   Floats: F32 and F16 hold runs of 32 weights with the same k, BF16 runs of 32 pairs (k, k + 1).
+   Floats: F32 and F16 hold runs of 32 weights with the same k, BF16 runs of 32 pairs (k, k + 1). With AVX-512 BF16 is coded in 12 bits where
+   it fits; see fg__bf16_head.
 
    Activations of quantised types are rounded to 8 bits, each 32 with a scale of their own: for every such type, so that
    the weights that read the same activations share them.
@@ -17793,25 +17831,30 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     job->left -= job->each;
 }
 
-/* One tile: part `part` of `parts` of what block b fetches, with nothing to count. Where weights are fetched twice, lines best come a few at
-   a time; else all come with the first part. All but `job` and `b` are constants. */
-static FG__ALWAYS_INLINE void fg__fetch_part(const fg__gemm_job *job, int b, int bytes, int part, int parts) {
-    const uint8_t *from = job->next + b * bytes;
-    const int lines = (bytes + 63) / 64;
+/* `lines` is a constant, at most 32. */
+static FG__ALWAYS_INLINE void fg__fetch_lines(const uint8_t *from, int lines, int hint) {
     int i;
-    if (job->hint == FG__FETCH_KEPT) {
+    if (hint == FG__FETCH_KEPT) {
         FG__UNROLL
-        for (i = 0; part == 0 && i < lines; i++) __builtin_prefetch(from + 64 * i);
-    } else if (job->hint == FG__FETCH_ONCE) {
+        for (i = 0; i < lines; i++) __builtin_prefetch(from + 64 * i);
+    } else if (hint == FG__FETCH_ONCE) {
         FG__UNROLL
-        for (i = 0; part == 0 && i < lines; i++) __builtin_prefetch(from + 64 * i, 0, 0);
+        for (i = 0; i < lines; i++) __builtin_prefetch(from + 64 * i, 0, 0);
     } else {
         FG__UNROLL
-        for (i = lines * part / parts; i < lines * (part + 1) / parts; i++) {
+        for (i = 0; i < lines; i++) {
             __builtin_prefetch(from + 64 * i + FG__FETCH_SECOND, 0, 2);
             __builtin_prefetch(from + 64 * i);
         }
     }
+}
+
+/* One tile: part `part` of `parts` of what block b fetches, with nothing to count. Where weights are fetched twice, lines best come a few at
+   a time; else all come with the first part. All but `job` and `b` are constants. */
+static FG__ALWAYS_INLINE void fg__fetch_part(const fg__gemm_job *job, int b, int bytes, int part, int parts) {
+    const int lines = (bytes + 63) / 64, from = lines * part / parts;
+    if (job->hint == FG__FETCH_TWICE) fg__fetch_lines(job->next + b * bytes + 64 * from, lines * (part + 1) / parts - from, FG__FETCH_TWICE);
+    else if (part == 0) fg__fetch_lines(job->next + b * bytes, lines, job->hint);
 }
 
 static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, int bytes) { fg__fetch_part(job, b, bytes, 0, 1); }
@@ -18560,20 +18603,205 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     }
 }
 
+/* ---- BF16 in 12 bits, without loss: reading weights is what few tokens wait for. The exponents of a matrix are nearly all among 15 that
+   follow each other, so that 4 bits tell them: weights near 0 are rare (of normally distributed ones 1 of 4000 is 2^12 times smaller than
+   the deviation, and 0 itself has a code). Others are listed, and put in their places when a block has become BF16 again, in the
+   first-level cache. The idea is that of DFloat11 (Zhang et al., 2025, arXiv:2504.11651), with a code of fixed length.
+
+   A coded panel: the head; for each block of 32 k how many of its weights are listed; the list, block by block, as 32-bit words, place in
+   the block below and value above; then the blocks. A block is 8 groups of 4 x 32 weights, in the order of the panel that is not coded: signs
+   and mantissas, a byte each, then codes: in word i of 16 bits those of weight i of each 32. A panel that is not coded follows its head. */
+
+typedef struct fg__bf16_head {
+    uint8_t coded, base; /* code 1 to 15: exponent base + code; 0: exponent 0 */
+    uint8_t zero[62];
+} fg__bf16_head;
+
+#define FG__BF16_LISTED 256 /* of so many weights of a panel one may be listed */
+
+/* Where a panel's blocks begin if they are coded. */
+static size_t fg__bf16_blocks_at(int64_t k) {
+    return sizeof(fg__bf16_head) + fg__round_up((size_t)k / 32, 64) + fg__round_up((size_t)k * FG__PANEL / FG__BF16_LISTED * 4, 64);
+}
+
+static size_t fg__bf16_coded_bytes(int64_t k) {
+    return k % 32 ? 0 : fg__bf16_blocks_at(k) + (size_t)k * FG__PANEL * 3 / 2;
+}
+
+static size_t fg__bf16_panel_bytes(fg_type type, int64_t k) { return sizeof(fg__bf16_head) + fg__panel_bytes(type, k); }
+
+static void fg__bf16_pack(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    memset(panel, 0, sizeof(fg__bf16_head));
+    fg__panel_pack(type, rows, row_bytes, n_rows, k, (fg__bf16_head *)panel + 1);
+}
+
+/* The base that leaves out fewest of some thousand weights. */
+static int fg__bf16_base(const uint8_t *rows, size_t row_bytes, int n_rows, int64_t k) {
+    int counts[256] = {0}, row, i, sum = 0, most = -1, base = 0;
+    int64_t at, step = (k * n_rows + 4095) / 4096;
+    for (row = 0; row < n_rows; row++) {
+        for (at = row % step; at < k; at += step) {
+            const uint8_t *weight = rows + (size_t)row * row_bytes + 2 * (size_t)at;
+            counts[(weight[1] << 1 & 255) | weight[0] >> 7]++;
+        }
+    }
+    for (i = 1; i < 256; i++) {
+        sum += counts[i] - (i > 15 ? counts[i - 15] : 0);
+        if (i >= 15 && sum > most) most = sum, base = i - 15;
+    }
+    return base;
+}
+
+/* What is put into the list of a block. */
+typedef struct fg__bf16_list {
+    uint32_t *next, *end;
+    uint8_t *count; /* of the block; NULL: it has no room */
+} fg__bf16_list;
+
+/* Lists weights of a block, those of `mask` of 32 from `place` on. */
+static void fg__bf16_list_add(fg__bf16_list *list, uint32_t mask, int place, const uint16_t *weights) {
+    for (; mask && list->count; mask &= mask - 1) {
+        int i = __builtin_ctz(mask);
+        if (list->next == list->end || *list->count == 255) {
+            list->count = NULL;
+            return;
+        }
+        *list->next++ = (uint32_t)weights[i] << 16 | (uint32_t)(place + i);
+        ++*list->count;
+    }
+}
+
+/* One group, of weights in the order of the panel. */
+FG__TARGET_AVX512VNNI static void fg__bf16_code_group(const uint16_t *weights, int base, int place, fg__bf16_list *list, uint8_t *to) {
+    __m512i v, exponent, code, codes = _mm512_setzero_si512();
+    __mmask32 zero, none;
+    int j;
+    for (j = 3; j >= 0; j--) {
+        v = _mm512_loadu_si512(weights + 32 * j);
+        exponent = _mm512_and_si512(_mm512_srli_epi16(v, 7), _mm512_set1_epi16(255));
+        zero = _mm512_testn_epi16_mask(exponent, exponent);
+        code = _mm512_sub_epi16(exponent, _mm512_set1_epi16((short)base));
+        none = ~zero & ~_mm512_cmplt_epu16_mask(_mm512_sub_epi16(code, _mm512_set1_epi16(1)), _mm512_set1_epi16(15));
+        codes = _mm512_or_si512(_mm512_slli_epi16(codes, 4), _mm512_maskz_mov_epi16(~zero & ~none, code));
+        v = _mm512_or_si512(_mm512_and_si512(v, _mm512_set1_epi16(127)),
+                            _mm512_and_si512(_mm512_srli_epi16(v, 8), _mm512_set1_epi16(128)));
+        _mm256_storeu_si256((__m256i *)(void *)(to + 32 * j), _mm512_cvtepi16_epi8(v));
+        if (none) fg__bf16_list_add(list, none, place + 32 * j, weights + 32 * j);
+    }
+    _mm512_storeu_si512(to + 128, codes);
+}
+
+/* See fg__gemm_coded. */
+FG__TARGET_AVX512VNNI static bool fg__bf16_code(const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    uint16_t block[32 * FG__PANEL];
+    uint8_t *counts = (uint8_t *)panel + sizeof(fg__bf16_head), *to = (uint8_t *)panel + fg__bf16_blocks_at(k);
+    fg__bf16_head *head = (fg__bf16_head *)panel;
+    fg__bf16_list list;
+    int64_t b;
+    int group;
+    memset(panel, 0, fg__bf16_blocks_at(k));
+    memset(block, 0, sizeof(block));
+    head->coded = 1;
+    head->base = (uint8_t)fg__bf16_base((const uint8_t *)rows, row_bytes, n_rows, k);
+    list.next = (uint32_t *)(void *)(counts + fg__round_up((size_t)k / 32, 64));
+    list.end = (uint32_t *)(void *)to;
+    for (b = 0; b < k / 32; b++) {
+        list.count = counts + b;
+        fg__pack_lanes(4, (const uint8_t *)rows + 64 * b, row_bytes, n_rows, 16, (uint8_t *)block);
+        for (group = 0; group < 8; group++, to += 192)
+            fg__bf16_code_group(block + 128 * group, head->base, 128 * group, &list, to);
+        if (!list.count) return false;
+    }
+    return true;
+}
+
+#define FG__BF16_AHEAD 6144 /* how far ahead coded weights are fetched, in bytes */
+
+/* Reads a panel, coded or not, in slices of at most 256 k. */
+typedef struct fg__bf16_reader {
+    const uint8_t *next, *counts; /* blocks; of those that are coded how many weights are listed */
+    const uint32_t *listed;
+    uint8_t *room; /* of weights as they were, FG__BF16_ROOM */
+    bool coded;
+    bool fetches; /* coded weights are fetched ahead as they are decoded */
+    int hint;     /* FG__FETCH_* */
+    int run;      /* bytes in memory of 32 pairs */
+    __m512i exponents;
+} fg__bf16_reader;
+
+#define FG__BF16_ROOM (128 * 128) /* bytes of a slice */
+
+FG__INLINE512 fg__bf16_reader fg__bf16_read(const void *panel, int64_t k, uint8_t *room) {
+    const fg__bf16_head *head = (const fg__bf16_head *)panel;
+    const __m512i code = _mm512_set4_epi64(0x000f000e000d000c, 0x000b000a00090008, 0x0007000600050004, 0x0003000200010000);
+    fg__bf16_reader r;
+    r.room = room;
+    r.coded = head->coded;
+    r.fetches = false;
+    r.hint = FG__FETCH_KEPT;
+    r.run = r.coded ? 96 : 128;
+    r.counts = (const uint8_t *)(head + 1);
+    r.listed = (const uint32_t *)(const void *)(r.counts + fg__round_up((size_t)k / 32, 64));
+    r.next = (const uint8_t *)panel + (r.coded ? fg__bf16_blocks_at(k) : sizeof(fg__bf16_head));
+    r.exponents = _mm512_slli_epi16(_mm512_maskz_add_epi16(0xfffefffe, code, _mm512_set1_epi16(head->base)), 7);
+    return r;
+}
+
+/* A group as it was, but for what is listed. */
+FG__INLINE512 void fg__bf16_group(fg__bf16_reader *r, __m512i *v) {
+    const __m512i codes = _mm512_loadu_si512(r->next + 128);
+    int j;
+    if (r->fetches) fg__fetch_lines(r->next + FG__BF16_AHEAD, 3, r->hint);
+    FG__UNROLL
+    for (j = 0; j < 4; j++) {
+        v[j] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(r->next + 32 * j)));
+        v[j] = _mm512_and_si512(v[j], _mm512_set1_epi16((short)0x807f));
+        v[j] = _mm512_or_si512(v[j], _mm512_permutexvar_epi16(fg__shift_512(codes, 4 * j), r->exponents));
+    }
+    r->next += 192;
+}
+
+/* A block as it was, as block `place` of the room. */
+FG__INLINE512 void fg__bf16_block(fg__bf16_reader *r, int place) {
+    uint8_t *to = r->room + place * 2048;
+    __m512i v[4];
+    int group, j, n = *r->counts++;
+    for (group = 0; group < 8; group++) {
+        fg__bf16_group(r, v);
+        FG__UNROLL
+        for (j = 0; j < 4; j++) _mm512_storeu_si512(to + 256 * group + 64 * j, v[j]);
+    }
+    for (; n > 0; n--, r->listed++) {
+        uint16_t value = (uint16_t)(*r->listed >> 16);
+        memcpy(to + 2 * (*r->listed & 1023), &value, 2);
+    }
+}
+
+/* Where the next `pairs` pairs of k are; or, coded, where the first tile that reads them puts them. */
+FG__INLINE512 const uint8_t *fg__bf16_slice(fg__bf16_reader *r, int pairs) {
+    const uint8_t *w = r->next;
+    if (r->coded) return r->room;
+    r->next += pairs * 128;
+    return w;
+}
+
+/* ---- floats */
+
 /* Element j of pairs of bfloat16, as floats. */
 FG__INLINE512 __m512 fg__half_pair_512(__m512i pairs, int j) {
     return _mm512_castsi512_ps(j ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u))
                                  : fg__shift_512(pairs, -16));
 }
 
-/* A tile of floats. Lanes of BF16 are pairs, here for CPUs without a dot product of them. */
-FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__gemm_job *job) {
+/* A tile of floats. Lanes of BF16 are pairs, here for CPUs without a dot product of them. `decode`: coded weights are yet to be put at `w`. */
+FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__bf16_reader *r, bool decode, fg__gemm_job *job) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, each = type == FG_TYPE_BF16 ? 2 : 1;
     __m512 f[FG__FLOATS512][2], w0, w1, v;
     int i, j, t;
     float x;
     fg__tile_start_512(nt, f);
     for (i = 0; i < job->n; i++, w += run) {
+        if (type == FG_TYPE_BF16 && decode && i % 16 == 0) fg__bf16_block(r, i / 16);
         fg__fetch_even(job, run);
         FG__UNROLL
         for (j = 0; j < each; j++) {
@@ -18595,42 +18823,52 @@ FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__
     fg__tile_end_512(nt, f, job);
 }
 
-FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, fg__gemm_job job) {
+FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, fg__bf16_reader *r, bool decode, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__FLOATS512 - 1) / FG__FLOATS512;
-    fg__fetch_plan_even(&job, type == FG_TYPE_F16 ? 64 : 128, tiles);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    fg__fetch_plan_even(&job, decode ? 96 : type == FG_TYPE_F16 ? 64 : 128, tiles);
+    for (; tiles > 0; tiles--, decode = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_f32_512(type, 1, w, &job); break;
-        case 2: fg__tile_f32_512(type, 2, w, &job); break;
-        case 3: fg__tile_f32_512(type, 3, w, &job); break;
-        case 4: fg__tile_f32_512(type, 4, w, &job); break;
-        case 5: fg__tile_f32_512(type, 5, w, &job); break;
-        case 6: fg__tile_f32_512(type, 6, w, &job); break;
-        case 7: fg__tile_f32_512(type, 7, w, &job); break;
-        case 8: fg__tile_f32_512(type, 8, w, &job); break;
-        case 9: fg__tile_f32_512(type, 9, w, &job); break;
-        default: fg__tile_f32_512(type, 10, w, &job); break;
+        case 1: fg__tile_f32_512(type, 1, w, r, decode, &job); break;
+        case 2: fg__tile_f32_512(type, 2, w, r, decode, &job); break;
+        case 3: fg__tile_f32_512(type, 3, w, r, decode, &job); break;
+        case 4: fg__tile_f32_512(type, 4, w, r, decode, &job); break;
+        case 5: fg__tile_f32_512(type, 5, w, r, decode, &job); break;
+        case 6: fg__tile_f32_512(type, 6, w, r, decode, &job); break;
+        case 7: fg__tile_f32_512(type, 7, w, r, decode, &job); break;
+        case 8: fg__tile_f32_512(type, 8, w, r, decode, &job); break;
+        case 9: fg__tile_f32_512(type, 9, w, r, decode, &job); break;
+        default: fg__tile_f32_512(type, 10, w, r, decode, &job); break;
         }
     }
 }
 
 FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *panel, int64_t k, const void *acts,
                                                    size_t stride, int m, float *out, size_t out_stride) {
-    const int run = type == FG_TYPE_F16 ? 64 : 128, lane = type == FG_TYPE_BF16 ? 8 : 4;
+    const int run = type == FG_TYPE_F16 ? 64 : 128;
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
-    for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
+    for (left = k; left > 0; left -= 128, w += 128 * run, job.acts += 512, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
         job.next = fg__weights_ahead(w, 1024, 128 * run, m);
-        switch ((int)type) {
-        case FG_TYPE_F32: fg__tiles_f32_512(FG_TYPE_F32, w, job); break;
-        case FG_TYPE_F16: fg__tiles_f32_512(FG_TYPE_F16, w, job); break;
-        default: fg__tiles_f32_512(FG_TYPE_BF16, w, job); break;
-        }
-        w += 128 * run;
-        job.acts += 128 * lane;
+        if (type == FG_TYPE_F32) fg__tiles_f32_512(FG_TYPE_F32, w, NULL, false, job);
+        else fg__tiles_f32_512(FG_TYPE_F16, w, NULL, false, job);
+    }
+}
+
+/* For CPUs without a dot product of BF16. */
+FG__TARGET_AVX512VNNI static void fg__gemm_bf16_f32_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                                        float *out, size_t out_stride) {
+    uint8_t room[FG__BF16_ROOM] __attribute__((aligned(64)));
+    fg__bf16_reader r = fg__bf16_read(panel, k, room);
+    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    int64_t left;
+    (void)type;
+    for (left = (k + 1) / 2; left > 0; left -= job.n, job.acts += job.n * 8, job.first = false) {
+        job.n = (int)FG__MIN(left, 128);
+        job.next = fg__weights_ahead(r.next, 1024, 128 * r.run, m);
+        fg__tiles_f32_512(FG_TYPE_BF16, fg__bf16_slice(&r, job.n), &r, r.coded, job);
     }
 }
 
@@ -18638,13 +18876,14 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
 #define FG__INLINE512BF16 FG__TARGET_AVX512BF16 static FG__ALWAYS_INLINE
 #define FG__TILE512BF16 8 /* tokens: 16 chains, as two are added to each cycle and each takes six; 12 get 9/10 of the peak */
 
-/* A tile of pairs of bfloat16, activations too. */
-FG__INLINE512BF16 void fg__tile_bf16_512(int nt, const uint8_t *w, fg__gemm_job *job) {
+/* A tile of pairs of bfloat16, activations too. `decode`: coded weights are yet to be put at `w`. */
+FG__INLINE512BF16 void fg__tile_bf16_512(int nt, const uint8_t *w, fg__bf16_reader *r, bool decode, fg__gemm_job *job) {
     __m512 f[FG__TILE512BF16][2];
     __m512i w0, w1, v;
     int i, t, x;
     fg__tile_start_512(nt, f);
     for (i = 0; i < job->n; i++, w += 128) {
+        if (decode && i % 16 == 0) fg__bf16_block(r, i / 16);
         fg__fetch_even(job, 128);
         w0 = _mm512_loadu_si512(w);
         w1 = _mm512_loadu_si512(w + 64);
@@ -18661,30 +18900,35 @@ FG__INLINE512BF16 void fg__tile_bf16_512(int nt, const uint8_t *w, fg__gemm_job 
 
 FG__TARGET_AVX512BF16 static void fg__gemm_bf16_512(fg_type type, const void *panel, int64_t k, const void *acts,
                                                     size_t stride, int m, float *out, size_t out_stride) {
-    const uint8_t *w = (const uint8_t *)panel, *a = (const uint8_t *)acts;
+    const uint8_t *w, *a = (const uint8_t *)acts;
+    bool decode;
+    uint8_t room[FG__BF16_ROOM] __attribute__((aligned(64)));
+    fg__bf16_reader r = fg__bf16_read(panel, k, room);
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
     int nt, tiles;
     (void)type;
-    for (left = (k + 1) / 2; left > 0; left -= 128, w += 128 * 128, a += 512, job.first = false) {
+    for (left = (k + 1) / 2; left > 0; left -= job.n, a += job.n * 4, job.first = false) {
         tiles = (m + FG__TILE512BF16 - 1) / FG__TILE512BF16;
         job.n = (int)FG__MIN(left, 128);
         job.m = m;
         job.acts = a;
         job.out = out;
-        job.next = fg__weights_ahead(w, 1024, 128 * 128, m);
-        fg__fetch_plan_even(&job, 128, tiles);
-        for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+        job.next = fg__weights_ahead(r.next, 1024, 128 * r.run, m);
+        fg__fetch_plan_even(&job, r.run, tiles);
+        w = fg__bf16_slice(&r, job.n);
+        decode = r.coded;
+        for (; tiles > 0; tiles--, decode = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
             nt = (job.m + tiles - 1) / tiles;
             switch (nt) {
-            case 1: fg__tile_bf16_512(1, w, &job); break;
-            case 2: fg__tile_bf16_512(2, w, &job); break;
-            case 3: fg__tile_bf16_512(3, w, &job); break;
-            case 4: fg__tile_bf16_512(4, w, &job); break;
-            case 5: fg__tile_bf16_512(5, w, &job); break;
-            case 6: fg__tile_bf16_512(6, w, &job); break;
-            case 7: fg__tile_bf16_512(7, w, &job); break;
-            default: fg__tile_bf16_512(8, w, &job); break;
+            case 1: fg__tile_bf16_512(1, w, &r, decode, &job); break;
+            case 2: fg__tile_bf16_512(2, w, &r, decode, &job); break;
+            case 3: fg__tile_bf16_512(3, w, &r, decode, &job); break;
+            case 4: fg__tile_bf16_512(4, w, &r, decode, &job); break;
+            case 5: fg__tile_bf16_512(5, w, &r, decode, &job); break;
+            case 6: fg__tile_bf16_512(6, w, &r, decode, &job); break;
+            case 7: fg__tile_bf16_512(7, w, &r, decode, &job); break;
+            default: fg__tile_bf16_512(8, w, &r, decode, &job); break;
             }
         }
     }
@@ -18708,104 +18952,146 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    Quantised weights made BF16 would be 2.3 times as fast as AVX-512 for many tokens, but 0.6 to 0.7 times for one, whose results must not
    differ (tests/results/2026-11-23.md): for many tokens they are multiplied as bytes, below. */
 
-#define FG__INLINE_AMX FG__TARGET_AMX static FG__ALWAYS_INLINE
+#define FG__INLINE_AMX512BF16 FG__TARGET_AMX512BF16 static FG__ALWAYS_INLINE
 #define FG__INLINE_AMX512 FG__TARGET_AMX512 static FG__ALWAYS_INLINE
 
+#define FG__BF16_WHOLE 96 /* tokens that take all of k, 32 at a time, whose sums stay in tiles; more take slices, decoded once */
+
+static const uint8_t fg__zeros_amx[64] __attribute__((aligned(64)));
+
 /* Adds up the products of job->n times `pairs` pairs of k. `two`, a constant: there are more than 16 tokens. Instructions name tiles by
-   constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. */
-FG__INLINE_AMX void fg__tile_amx(bool two, const uint8_t *w, int pairs, fg__gemm_job *job) {
-    const size_t stride = job->stride, out_stride = job->out_stride * sizeof(float);
-    const uint8_t *acts = job->acts, *more = acts + FG__TILE_AMX * stride;
+   constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. Sums begin as tiles of zeros that are loaded: products wait for `tilezero`.
+   `first`: the tokens for which weights are fetched and, if coded, put at `w`, a block before they are multiplied. */
+FG__INLINE_AMX512BF16 void fg__tile_amx(bool two, const uint8_t *w, int pairs, fg__bf16_reader *r, bool first, fg__gemm_job *job) {
+    const size_t stride = job->stride, out_stride = job->first ? 0 : job->out_stride * sizeof(float);
+    const uint8_t *acts = job->acts, *more = acts + FG__TILE_AMX * stride, *at = w;
+    const int ring = job->n > 8 ? 2 : 8; /* blocks; no more than are needed, as these push others out of the first cache */
+    const bool decode = first && r->coded, fetch = first && r->fetches && !r->coded;
+    const float *zeros = (const float *)(const void *)fg__zeros_amx;
     float *out = job->out, *out_more = out + FG__TILE_AMX * job->out_stride;
     int i;
-    if (job->first) {
-        _tile_zero(0);
-        _tile_zero(1);
-        if (two) _tile_zero(2);
-        if (two) _tile_zero(3);
-    } else {
-        _tile_loadd(0, out, out_stride);
-        _tile_loadd(1, out + 16, out_stride);
-        if (two) _tile_loadd(2, out_more, out_stride);
-        if (two) _tile_loadd(3, out_more + 16, out_stride);
-    }
-    for (i = 0; i < job->n; i++, w += pairs * 128, acts += pairs * 4, more += pairs * 4) {
+    _tile_loadd(0, job->first ? zeros : out, out_stride);
+    _tile_loadd(1, job->first ? zeros : out + 16, out_stride);
+    if (two) _tile_loadd(2, job->first ? zeros : out_more, out_stride);
+    if (two) _tile_loadd(3, job->first ? zeros : out_more + 16, out_stride);
+    if (decode) fg__bf16_block(r, 0);
+    for (i = 0; i < job->n; i++, acts += pairs * 4, more += pairs * 4) {
         fg__fetch_ahead(job);
+        if (fetch) fg__fetch_lines(at + FG__BF16_AHEAD, 32, FG__FETCH_TWICE);
+        if (decode && i + 1 < job->n) fg__bf16_block(r, (i + 1) % ring);
+        FG__TILES_SEE(at);
         _tile_loadd(4, acts, stride);
-        _tile_loadd(6, w, 128);
+        _tile_loadd(6, at, 128);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, w + 64, 128);
+        _tile_loadd(7, at + 64, 128);
         _tile_dpbf16ps(1, 4, 7);
         if (two) _tile_loadd(5, more, stride);
         if (two) _tile_dpbf16ps(2, 5, 6);
         if (two) _tile_dpbf16ps(3, 5, 7);
+        at = decode ? w + (i + 1) % ring * 2048 : at + pairs * 128;
     }
-    _tile_stored(0, out, out_stride);
-    _tile_stored(1, out + 16, out_stride);
-    if (two) _tile_stored(2, out_more, out_stride);
-    if (two) _tile_stored(3, out_more + 16, out_stride);
+    _tile_stored(0, out, job->out_stride * sizeof(float));
+    _tile_stored(1, out + 16, job->out_stride * sizeof(float));
+    if (two) _tile_stored(2, out_more, job->out_stride * sizeof(float));
+    if (two) _tile_stored(3, out_more + 16, job->out_stride * sizeof(float));
+}
+
+/* Sums of even and of odd k of half a panel. */
+FG__INLINE512 void fg__pair_one(__m512i v, const float *acts, __m512 *even, __m512 *odd) {
+    *even = _mm512_fmadd_ps(fg__half_pair_512(v, 0), _mm512_set1_ps(acts[0]), *even);
+    *odd = _mm512_fmadd_ps(fg__half_pair_512(v, 1), _mm512_set1_ps(acts[128]), *odd);
 }
 
 /* One token, for which weights are only read: AVX-512 does that 1.15 times as fast, and gets the same sums, bit for bit, when it takes
-   denormals for 0. job.n times `pairs` pairs of k. A call of its own, so that nothing of it moves past that setting. */
-FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(const uint8_t *w, int pairs, fg__gemm_job job) {
+   denormals for 0. job.n times `pairs` pairs of k. A call of its own, so that nothing of it moves past that setting. Blocks of which nothing
+   is listed, most, are multiplied as they are decoded. */
+FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(fg__bf16_reader *reader, int pairs, fg__gemm_job job) {
+    fg__bf16_reader r = *reader;
     float acts[2][128]; /* of even and of odd k */
     __m512 f[2], even[2], odd[2];
+    __m512i v[4];
     int i, j, p, n = job.n * pairs;
-    fg__fetch_plan_even(&job, 128, 1);
-    job.hint = FG__FETCH_TWICE; /* a constant: 1.08 times as fast as to ask each time; only Intel's CPUs come here */
+    r.fetches = true;
+    r.hint = FG__FETCH_TWICE; /* constants: 1.08 times as fast as to ask each time */
     for (i = 0; i < n; i += 16) {
-        __m512i v = _mm512_maskz_loadu_epi32((__mmask16)(n - i < 16 ? (1 << (n - i)) - 1 : 0xffff), job.acts + 4 * i);
-        _mm512_storeu_ps(acts[0] + i, fg__half_pair_512(v, 0));
-        _mm512_storeu_ps(acts[1] + i, fg__half_pair_512(v, 1));
+        v[0] = _mm512_maskz_loadu_epi32((__mmask16)(n - i < 16 ? (1 << (n - i)) - 1 : 0xffff), job.acts + 4 * i);
+        _mm512_storeu_ps(acts[0] + i, fg__half_pair_512(v[0], 0));
+        _mm512_storeu_ps(acts[1] + i, fg__half_pair_512(v[0], 1));
     }
     for (j = 0; j < 2; j++) f[j] = job.first ? _mm512_setzero_ps() : _mm512_loadu_ps(job.out + 16 * j);
     for (i = 0; i < n; i += pairs) {
+        const uint8_t *w = r.next;
         even[0] = even[1] = odd[0] = odd[1] = _mm512_setzero_ps();
-        for (p = i; p < i + pairs; p++, w += 128) {
-            fg__fetch_even(&job, 128);
-            FG__UNROLL
-            for (j = 0; j < 2; j++) {
-                __m512i v = _mm512_loadu_si512(w + 64 * j);
-                even[j] = _mm512_fmadd_ps(fg__half_pair_512(v, 0), _mm512_set1_ps(acts[0][p]), even[j]);
-                odd[j] = _mm512_fmadd_ps(fg__half_pair_512(v, 1), _mm512_set1_ps(acts[1][p]), odd[j]);
+        if (r.coded && !*r.counts) {
+            r.counts++;
+            for (p = i; p < i + 16; p += 2) {
+                fg__bf16_group(&r, v);
+                FG__UNROLL
+                for (j = 0; j < 4; j++) fg__pair_one(v[j], acts[0] + p + j / 2, &even[j % 2], &odd[j % 2]);
+            }
+        } else {
+            if (r.coded) fg__bf16_block(&r, 0);
+            else r.next += pairs * 128;
+            if (r.coded) w = r.room;
+            for (p = i; p < i + pairs; p++, w += 128) {
+                if (!r.coded) fg__fetch_lines(w + FG__BF16_AHEAD, 2, FG__FETCH_TWICE);
+                FG__UNROLL
+                for (j = 0; j < 2; j++) fg__pair_one(_mm512_loadu_si512(w + 64 * j), acts[0] + p, &even[j], &odd[j]);
             }
         }
         for (j = 0; j < 2; j++) f[j] = _mm512_add_ps(f[j], _mm512_add_ps(even[j], odd[j]));
     }
     for (j = 0; j < 2; j++) _mm512_storeu_ps(job.out + 16 * j, f[j]);
+    reader->next = r.next;
+    reader->counts = r.counts;
+    reader->listed = r.listed;
 }
 
-/* Slices of 256 k, whose weights stay in the first-level cache; then what is left of k, less than 32. */
-FG__TARGET_AMX static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
-                                             float *out, size_t out_stride) {
-    const uint8_t *w = (const uint8_t *)panel;
+/* `whole`: at most 32 tokens take all of k; else slices of 256, whose weights stay in the first-level cache; then what is left, less than 32. */
+FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                                     float *out, size_t out_stride) {
+    const uint8_t *w;
+    uint8_t room[FG__BF16_ROOM] __attribute__((aligned(64)));
+    fg__bf16_reader r = fg__bf16_read(panel, k, room);
     fg__gemm_job job, slice = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left = (k + 1) / 2;
     const unsigned control = _mm_getcsr();
-    int tokens, pairs, of_tokens = 0, of_pairs = 0, most = 2 * FG__TILE_AMX;
-    (void)type;
+    int tokens, pairs, of_tokens = 0, of_pairs = 0;
+    bool first;
+    r.fetches = whole;
+    r.hint = FG__FETCH_TWICE; /* only Intel's CPUs come here */
     if (m == 1) _mm_setcsr(control | 0x8040); /* denormals are 0, as operands and as results */
     FG__TILES_SEE(acts);
-    for (; left > 0; left -= slice.n * pairs, w += slice.n * pairs * 128, slice.acts += slice.n * pairs * 4, slice.first = false) {
+    for (; left > 0; left -= slice.n * pairs, slice.acts += slice.n * pairs * 4, slice.first = false) {
         pairs = (int)FG__MIN(left, 16);
-        slice.n = (int)FG__MIN(left / pairs, 8);
-        slice.next = fg__weights_ahead(w, 1024, 128 * 128, m);
+        slice.n = (int)FG__MIN(left / pairs, whole && m > 1 ? left : 8);
+        slice.next = fg__weights_ahead(r.next, 0, 128 * r.run, m);
         if (m == 1) {
-            fg__slice_one_amx(w, pairs, slice);
+            fg__slice_one_amx(&r, pairs, slice);
             continue;
         }
-        fg__fetch_plan(&slice, slice.n * pairs * 128, slice.n * ((m + most - 1) / most));
-        slice.hint = fg__fetch_hint_of(m, FG__TILE_AMX);
-        for (job = slice; job.m > 0; job.m -= tokens, job.acts += tokens * stride, job.out += tokens * out_stride) {
-            tokens = FG__MIN(job.m, most);
+        w = fg__bf16_slice(&r, slice.n * pairs);
+        if (!whole) fg__fetch_plan(&slice, slice.n * pairs * r.run, slice.n * ((m + 2 * FG__TILE_AMX - 1) / (2 * FG__TILE_AMX)));
+        for (job = slice, first = true; job.m > 0; job.m -= tokens, first = false, job.acts += tokens * stride, job.out += tokens * out_stride) {
+            tokens = FG__MIN(job.m, 2 * FG__TILE_AMX);
             if (tokens != of_tokens || pairs != of_pairs) fg__tiles_shape(of_tokens = tokens, of_pairs = pairs);
-            if (tokens > FG__TILE_AMX) fg__tile_amx(true, w, pairs, &job);
-            else fg__tile_amx(false, w, pairs, &job);
+            if (tokens > FG__TILE_AMX) fg__tile_amx(true, w, pairs, &r, first, &job);
+            else fg__tile_amx(false, w, pairs, &r, first, &job);
         }
     }
     if (m == 1) _mm_setcsr(control); /* not for each slice: it waits for what is being read */
     else _tile_release();
+}
+
+static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
+                              size_t out_stride) {
+    int at, n, groups = m > FG__BF16_WHOLE ? 1 : (m + 2 * FG__TILE_AMX - 1) / (2 * FG__TILE_AMX);
+    (void)type;
+    for (at = 0; at < m; at += n, groups--) {
+        n = (m - at + groups - 1) / groups;
+        fg__panel_bf16_amx(m <= FG__BF16_WHOLE, panel, k, (const uint8_t *)acts + (size_t)at * stride, stride, n,
+                           out + (size_t)at * out_stride, out_stride);
+    }
 }
 
 /* ---- AMX: products of bytes, for many tokens. A product of tiles gives the sums of one block for 16 tokens and 16 rows. Each is then
@@ -19870,28 +20156,33 @@ static void fg__gemm_vnni_256(fg_type type, const void *panel, int64_t k, const 
 }
 
 static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                        fg__act_q8_pack_256, fg__gemm_vnni_256, NULL};
-static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_bf16_bytes,
-                                                         fg__act_bf16_pack_512, fg__gemm_bf16_512, NULL};
+                                                        fg__act_q8_pack_256, fg__gemm_vnni_256, NULL, NULL};
 #endif
+static const fg__gemm_coded fg__bf16_coded = {fg__bf16_coded_bytes, fg__bf16_code};
+#if FG__HAS_AVXVNNI
+static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__bf16_panel_bytes,  fg__bf16_pack,     fg__act_bf16_bytes,
+                                                         fg__act_bf16_pack_512, fg__gemm_bf16_512, NULL, &fg__bf16_coded};
+#endif
+static const fg__gemm_kernel fg__gemm_bf16_f32_512_kernel = {fg__bf16_panel_bytes, fg__bf16_pack, fg__act_f32_bytes,
+                                                             fg__act_f32_pack, fg__gemm_bf16_f32_512, NULL, &fg__bf16_coded};
 static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_512, NULL};
+                                                       fg__act_q8_pack_256, fg__gemm_q8_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
-                                                        fg__act_f32_pack, fg__gemm_f32_512, NULL};
+                                                        fg__act_f32_pack, fg__gemm_f32_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_256, NULL};
+                                                       fg__act_q8_pack_256, fg__gemm_q8_256, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
-                                                        fg__act_f32_pack, fg__gemm_f32_256, NULL};
+                                                        fg__act_f32_pack, fg__gemm_f32_256, NULL, NULL};
 
 #if FG__HAS_AMX
-static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_bf16_bytes,
-                                                         fg__act_bf16_pack_512, fg__gemm_bf16_amx, NULL};
+static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__bf16_panel_bytes,  fg__bf16_pack,     fg__act_bf16_bytes,
+                                                         fg__act_bf16_pack_512, fg__gemm_bf16_amx, NULL, &fg__bf16_coded};
 static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, fg__act_amx_pack, fg__gemm_q8_amx};
 static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__gemm_q8_amx};
 static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_many};
+                                                       fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_many, NULL};
 static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                            fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_more};
+                                                            fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_more, NULL};
 
 /* NULL: AVX-512 has the faster one. Q6_K has sums of 16 weights, too many to store. */
 static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
@@ -19917,6 +20208,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
 #if FG__HAS_AVXVNNI
         if (wide && type == FG_TYPE_BF16 && fg__cpu_bf16_pays(&cpu)) return &fg__gemm_bf16_512_kernel;
 #endif
+        if (wide && type == FG_TYPE_BF16) return &fg__gemm_bf16_f32_512_kernel;
         return wide ? &fg__gemm_f32_512_kernel : &fg__gemm_f32_256_kernel;
     }
 #if FG__HAS_AVXVNNI
@@ -20602,11 +20894,11 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
 }
 
 static const fg__gemm_kernel fg__gemm_dot_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                         fg__act_q8_pack_neon, fg__gemm_dot_neon, NULL};
+                                                         fg__act_q8_pack_neon, fg__gemm_dot_neon, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_i8mm_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                          fg__act_q8_pack_neon, fg__gemm_i8mm_neon, NULL};
+                                                          fg__act_q8_pack_neon, fg__gemm_i8mm_neon, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
-                                                         fg__act_f32_pack, fg__gemm_f32_neon, NULL};
+                                                         fg__act_f32_pack, fg__gemm_f32_neon, NULL, NULL};
 
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();
@@ -21815,6 +22107,7 @@ struct fg_engine {
     fg__graph_builder builder;
     fg_graph graph;
     fg_weight **weights;
+    size_t weight_bytes; /* packed; with the draft model's */
     fg_plan *plan;
     fg__kv kv;
     fg__sched sched;
@@ -24259,8 +24552,7 @@ static void fg__engine_forget(const fg_model *model, const fg_tensor *tensor) {
 }
 
 /* Packs the weights of a model's graph. */
-static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, const fg__graph_builder *b,
-                                 fg_weight **weights, const char *what) {
+static fg_result fg__engine_pack(fg_engine *e, const fg_model *model, const fg__graph_builder *b, fg_weight **weights, const char *what) {
     size_t i, n = b->n_tensors, bytes;
     fg_result r;
     for (i = 0; i < n; i++) {
@@ -24268,6 +24560,7 @@ static fg_result fg__engine_pack(const fg_engine *e, const fg_model *model, cons
             return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
         r = e->backend->pack(e->device, &b->tensors[i], b->uses[i], &weights[i], &bytes);
         if (r != FG_OK) return r;
+        e->weight_bytes += bytes;
         if (bytes) fg__engine_forget(model, &b->tensors[i]); /* the device has a copy */
     }
     return fg__engine_progress(e, 1, what) ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
@@ -24359,18 +24652,13 @@ static fg_result fg__draft_make(fg_engine *e) {
     return fg__engine_make_batch(e, &d->graph, &d->flight);
 }
 
-/* Adds what the draft model takes. */
+/* Adds what the draft model takes beside its weights. */
 static fg_result fg__draft_memory(const fg_engine *e, fg_memory *memory) {
     const fg__draft *d = e->draft;
     fg_memory own;
-    size_t i, bytes;
-    fg_result r = FG_OK;
+    fg_result r;
     if (!d) return FG_OK;
-    for (i = 0; r == FG_OK && i < d->builder.n_tensors; i++, memory->weights += bytes) {
-        bytes = 0;
-        r = e->backend->pack(e->device, &d->builder.tensors[i], d->builder.uses[i], NULL, &bytes);
-    }
-    if (r == FG_OK) r = e->backend->prepare(e->device, &d->graph, NULL, &own);
+    r = e->backend->prepare(e->device, &d->graph, NULL, &own);
     if (r != FG_OK) return r;
     memory->kv += own.kv;
     memory->activations += own.activations;
@@ -24536,19 +24824,28 @@ fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine) {
     return r;
 }
 
+/* Adds what the weights of a graph take at most. */
+static fg_result fg__estimate_weights(const fg_engine *e, const fg__graph_builder *b, size_t *sum) {
+    fg_result r = FG_OK;
+    size_t i, bytes;
+    for (i = 0; r == FG_OK && i < b->n_tensors; i++, *sum += bytes) {
+        bytes = 0;
+        r = e->backend->pack(e->device, &b->tensors[i], b->uses[i], NULL, &bytes);
+    }
+    return r;
+}
+
 fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory) {
     fg_engine *e;
     fg_result r;
-    size_t i, bytes, weights = 0;
+    size_t weights = 0;
     if (!desc || !memory)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_estimate_memory needs a descriptor and a place for the result");
     memset(memory, 0, sizeof(*memory));
     if ((r = fg__engine_new(desc, &e)) != FG_OK) return r;
     r = fg__engine_plan(e);
-    for (i = 0; r == FG_OK && i < e->builder.n_tensors; i++, weights += bytes) {
-        bytes = 0;
-        r = e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], NULL, &bytes);
-    }
+    if (r == FG_OK) r = fg__estimate_weights(e, &e->builder, &weights);
+    if (r == FG_OK && e->draft) r = fg__estimate_weights(e, &e->draft->builder, &weights);
     if (r == FG_OK) r = e->backend->prepare(e->device, &e->graph, NULL, memory);
     memory->weights = weights;
     if (r == FG_OK) r = fg__draft_memory(e, memory);
@@ -24709,15 +25006,9 @@ const char *fg_engine_get_backend(const fg_engine *e) { return e->backend->name;
 void fg_engine_get_device(const fg_engine *e, fg_device_caps *caps) { *caps = e->caps; }
 
 void fg_engine_get_memory(fg_engine *e, fg_memory *memory) {
-    size_t i, bytes;
     memset(memory, 0, sizeof(*memory));
     e->backend->prepare(e->device, &e->graph, NULL, memory);
-    memory->weights = 0;
-    for (i = 0; i < e->builder.n_tensors; i++) {
-        bytes = 0;
-        e->backend->pack(e->device, &e->builder.tensors[i], e->builder.uses[i], NULL, &bytes);
-        memory->weights += bytes;
-    }
+    memory->weights = e->weight_bytes;
     (void)fg__draft_memory(e, memory);
     memory->total = memory->weights + memory->kv + memory->activations;
 }

@@ -164,6 +164,28 @@ static void gemm_check_invariance(const gemm_case *c) {
     }
 }
 
+/* The same for more rows than are multiplied together. */
+static void gemm_check_more(const gemm_case *c) {
+    enum { ROWS = 130, STRIDE = 33 };
+    static const int counts[] = {34, 64, 65, 96, 97, 129};
+    void *memory[2];
+    uint8_t *acts = (uint8_t *)gemm_aligned(&memory[0], ROWS * c->act_stride);
+    float *out = (float *)gemm_aligned(&memory[1], ROWS * STRIDE * sizeof(float));
+    int i, t;
+    for (t = 0; t < ROWS; t++) memcpy(acts + (size_t)t * c->act_stride, c->acts + (size_t)(t % GEMM_TOKENS) * c->act_stride, c->act_stride);
+    for (i = 0; i < FG__COUNT(counts); i++) {
+        for (t = 0; t < ROWS * STRIDE; t++) out[t] = 77;
+        c->kernel->gemm(c->type, c->panel, c->k, acts, c->act_stride, counts[i], out, STRIDE);
+        for (t = 0; t < ROWS; t++) {
+            if (t < counts[i]) CHECK(memcmp(out + t * STRIDE, c->out + t % GEMM_TOKENS * FG__PANEL, FG__PANEL * sizeof(float)) == 0);
+            else CHECK(out[t * STRIDE] == 77);
+            CHECK(out[t * STRIDE + FG__PANEL] == 77);
+        }
+    }
+    free(memory[0]);
+    free(memory[1]);
+}
+
 /* The way for many rows gives the same bits, for whole tiles and for tiles whose last rows are anything, and writes nothing else. */
 static void gemm_check_many(const gemm_case *c) {
     enum { ROWS = 290, STRIDE = 40 };
@@ -195,6 +217,24 @@ static void gemm_check_many(const gemm_case *c) {
     free(memory[1]);
 }
 
+/* Coded panels give the same bits, and take as much less as they should. */
+static void gemm_check_coded(const gemm_case *c) {
+    const size_t bytes = c->kernel->coded->panel_bytes(c->k);
+    gemm_case coded = *c;
+    void *memory;
+    int i;
+    if (!bytes) return;
+    CHECK(bytes % 64 == 0 && (double)bytes <= 0.77 * 32 * (double)c->row_bytes + 256);
+    coded.panel = (uint8_t *)gemm_aligned(&memory, bytes + 64);
+    memset(coded.panel, 0xff, bytes);
+    memset(coded.panel + bytes, 0x5a, 64);
+    CHECK(c->kernel->coded->pack(c->rows, c->row_bytes, c->n_rows, c->k, coded.panel));
+    for (i = 0; i < 64; i++) CHECK(coded.panel[bytes + (size_t)i] == 0x5a);
+    gemm_check_invariance(&coded);
+    gemm_check_more(&coded);
+    free(memory);
+}
+
 static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, int n_rows, int fill) {
     void *memory[7];
     gemm_case c;
@@ -209,7 +249,7 @@ static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, i
     c.row_bytes = (size_t)fg_type_bytes(type, k);
     c.panel_bytes = c.kernel->panel_bytes(type, k);
     c.act_stride = c.kernel->act_bytes(k);
-    CHECK(c.panel_bytes % 64 == 0 && (double)c.panel_bytes <= 1.06 * 32 * (double)c.row_bytes + 64);
+    CHECK(c.panel_bytes % 64 == 0 && (double)c.panel_bytes <= 1.06 * 32 * (double)c.row_bytes + 128);
     CHECK(c.act_stride % 64 == 0);
     c.rows = (uint8_t *)gemm_aligned(&memory[0], c.row_bytes * (size_t)n_rows + 1) + 1; /* at odd addresses */
     c.panel = (uint8_t *)gemm_aligned(&memory[1], c.panel_bytes + 64);
@@ -222,7 +262,9 @@ static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, i
     c.kernel->gemm(type, c.panel, k, c.acts, c.act_stride, GEMM_TOKENS, c.out, FG__PANEL);
     gemm_check_errors(&c);
     gemm_check_invariance(&c);
+    if (type == FG_TYPE_BF16) gemm_check_more(&c);
     if (kernel->many) gemm_check_many(&c);
+    if (kernel->coded) gemm_check_coded(&c);
     for (i = 0; i < 7; i++) free(memory[i]);
 }
 
@@ -286,10 +328,10 @@ static void test_gemm_amx_sums(void) {
     float x[K], out[FG__PANEL];
     int i, row, first;
     if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
-    panel = (uint8_t *)calloc(1, fg__panel_bytes(FG_TYPE_BF16, K));
+    panel = (uint8_t *)calloc(1, fg__bf16_panel_bytes(FG_TYPE_BF16, K));
     for (i = 0; i < K; i++) x[i] = gemm_random_float(&seed);
     for (i = 0; i < 32 * K; i++) w[i] = fg__f32_to_bf16(gemm_random_float(&seed));
-    fg__panel_pack(FG_TYPE_BF16, w, K * 2, 32, K, panel);
+    fg__bf16_pack(FG_TYPE_BF16, w, K * 2, 32, K, panel);
     for (i = 0; i < K + 64; i++) packed[i] = i < K ? fg__f32_to_bf16(x[i]) : 0;
     fg__gemm_bf16_amx(FG_TYPE_BF16, panel, K, packed, sizeof(packed), 1, out, FG__PANEL);
     for (row = 0; row < 32; row++) {
@@ -308,6 +350,113 @@ static void test_gemm_amx_sums(void) {
 #endif
 }
 
+#if FG__X86
+enum { CODED_K = 512, CODED_ROWS = 29, CODED_LISTED = CODED_K * FG__PANEL / FG__BF16_LISTED };
+
+/* Every bit of a coded panel comes back. Returns false if it does not fit. */
+FG__TARGET_AVX512VNNI static bool gemm_code(const uint16_t *rows) {
+    size_t bytes = fg__bf16_coded_bytes(CODED_K), whole = fg__panel_bytes(FG_TYPE_BF16, CODED_K);
+    void *memory[3];
+    uint8_t *panel = (uint8_t *)gemm_aligned(&memory[0], bytes), *expected = (uint8_t *)gemm_aligned(&memory[1], whole);
+    uint8_t *room = (uint8_t *)gemm_aligned(&memory[2], whole);
+    bool fits = fg__bf16_code(rows, CODED_K * 2, CODED_ROWS, CODED_K, panel);
+    fg__panel_pack(FG_TYPE_BF16, rows, CODED_K * 2, CODED_ROWS, CODED_K, expected);
+    if (fits) {
+        fg__bf16_reader r = fg__bf16_read(panel, CODED_K, room);
+        int b;
+        for (b = 0; b < CODED_K / 32; b++) fg__bf16_block(&r, b);
+        CHECK(memcmp(room, expected, whole) == 0);
+        CHECK(r.next == panel + bytes);
+    }
+    free(memory[0]);
+    free(memory[1]);
+    free(memory[2]);
+    return fits;
+}
+
+static void gemm_code_fill(uint16_t *rows, uint64_t *seed) {
+    int i;
+    for (i = 0; i < CODED_K * CODED_ROWS; i++) rows[i] = fg__f32_to_bf16(0.5f * (1.5f + gemm_random_float(seed) / 8));
+}
+
+/* Any BF16 is coded without loss: zeros, denormals, infinities and NaNs, too, as long as few are far from the others. */
+static void test_gemm_bf16_coded(void) {
+    static uint16_t rows[CODED_K * CODED_ROWS];
+    uint64_t seed = 3;
+    int i, j;
+    if (!fg__cpu_detect().avx512) SKIP("no AVX-512");
+    memset(rows, 0, sizeof(rows));
+    CHECK(gemm_code(rows));
+    for (i = 0; i < CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)(i & 0x807f); /* zeros and denormals */
+    CHECK(gemm_code(rows));
+    for (j = 0; j < 256; j += 5) { /* 15 exponents, from 0 or 1 to 240 or 254 on, with zeros between */
+        for (i = 0; i < CODED_K * CODED_ROWS; i++)
+            rows[i] = (uint16_t)(i % 7 == 0 ? 0x8000 : FG__MIN(j + (i & 15) % 15, 255) << 7 | (test_random(&seed) & 0x807f));
+        CHECKF(gemm_code(rows), "exponents from %d", j);
+    }
+    gemm_code_fill(rows, &seed);
+    for (i = 0; i < CODED_LISTED; i++) rows[i * 113] = (uint16_t)(i % 2 ? 0x7f80 + i : (i + 2) << 6); /* as many as may be listed */
+    CHECK(gemm_code(rows));
+    rows[CODED_LISTED * 113] = 0x7f80;
+    CHECK(!gemm_code(rows));
+    for (i = 0; i < CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)test_random(&seed);
+    CHECK(!gemm_code(rows));
+}
+
+/* A weight of which one panel does not fit is packed as any other, with the same results and the size that is said. */
+static void gemm_check_weight(const fg_backend *backend, fg_device *device, fg_tensor *tensor, bool coded) {
+    fg_weight *weight = NULL;
+    size_t most = 0, bytes = 0;
+    const fg__cpu_weight *w;
+    const fg__gemm_kernel *kernel;
+    uint8_t acts[CODED_K * 4] __attribute__((aligned(64)));
+    float x[CODED_K], out[FG__PANEL];
+    uint64_t seed = 9;
+    int i, row;
+    for (i = 0; i < CODED_K; i++) x[i] = gemm_random_float(&seed);
+    CHECK(backend->pack(device, tensor, FG_OP_GEMM, NULL, &most) == FG_OK);
+    CHECK(backend->pack(device, tensor, FG_OP_GEMM, &weight, &bytes) == FG_OK);
+    CHECK(coded ? bytes < most * 8 / 10 : bytes == most);
+    w = (const fg__cpu_weight *)(const void *)weight;
+    kernel = w->kernel;
+    kernel->act_pack(x, CODED_K, acts);
+    for (row = 0; row < CODED_ROWS; row += 28) {
+        double sum = 0;
+        for (i = 0; i < CODED_K; i++) sum += (double)fg__bf16_to_f32(((const uint16_t *)tensor->data)[row * CODED_K + i]) * (double)x[i];
+        kernel->gemm(FG_TYPE_BF16, w->data, CODED_K, acts, sizeof(acts), 1, out, FG__PANEL);
+        CHECKF(fabs(sum - (double)out[row]) < 0.2, "row %d: %g, not %g", row, (double)out[row], sum);
+    }
+    backend->unpack(device, weight);
+}
+
+static void test_gemm_bf16_refused(void) {
+    static uint16_t rows[3 * CODED_K * CODED_ROWS];
+    const fg_backend *backend = fg_backend_cpu();
+    fg_device_desc desc;
+    fg_device *device;
+    fg_tensor tensor;
+    uint64_t seed = 4;
+    int i;
+    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    memset(&desc, 0, sizeof(desc));
+    desc.n_threads = 2;
+    CHECK(backend->open(&desc, &device) == FG_OK);
+    memset(&tensor, 0, sizeof(tensor));
+    tensor.name = "weight";
+    tensor.type = FG_TYPE_BF16;
+    tensor.n_dims = 2;
+    tensor.dims[0] = CODED_K;
+    tensor.dims[1] = 3 * CODED_ROWS;
+    tensor.data = rows;
+    tensor.bytes = sizeof(rows);
+    for (i = 0; i < 3; i++) gemm_code_fill(rows + i * CODED_K * CODED_ROWS, &seed);
+    gemm_check_weight(backend, device, &tensor, true);
+    for (i = 2 * CODED_K * CODED_ROWS; i < 3 * CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)test_random(&seed);
+    gemm_check_weight(backend, device, &tensor, false);
+    backend->close(device);
+}
+#endif
+
 static void test_gemm_neon(void) {
     if (!fg__cpu_detect().neon) SKIP("no NEON");
     gemm_check_path(FG__CPU_NEON, fg__cpu_detect().dotprod);
@@ -322,7 +471,11 @@ static void test_gemm_older(void) {
         bool floats = !fg__panel_layout_of(type);
 #if FG__X86
         if (cpu.avx2 && !floats) gemm_check_kernel(&fg__gemm_q8_256_kernel, type);
-        if (cpu.avx512_vnni && floats) gemm_check_kernel(&fg__gemm_f32_512_kernel, type);
+        if (cpu.avx512_vnni && floats)
+            gemm_check_kernel(type == FG_TYPE_BF16 ? &fg__gemm_bf16_f32_512_kernel : &fg__gemm_f32_512_kernel, type);
+#if FG__HAS_AVXVNNI
+        if (cpu.avx512_bf16 && type == FG_TYPE_BF16) gemm_check_kernel(&fg__gemm_bf16_512_kernel, type);
+#endif
 #else
         if (cpu.dotprod && !floats) gemm_check_kernel(&fg__gemm_dot_neon_kernel, type);
 #endif
@@ -368,6 +521,10 @@ static void run_gemm_tests(void) {
     RUN(test_gemm_avx512);
     RUN(test_gemm_amx);
     RUN(test_gemm_amx_sums);
+#if FG__X86
+    RUN(test_gemm_bf16_coded);
+    RUN(test_gemm_bf16_refused);
+#endif
     RUN(test_gemm_neon);
     RUN(test_gemm_older);
     RUN(test_gemm_paths_agree);
