@@ -18957,7 +18957,7 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 
 #define FG__BF16_WHOLE 96 /* tokens that take all of k, 32 at a time, whose sums stay in tiles; more take slices, decoded once */
 
-static const uint8_t fg__zeros_amx[64] __attribute__((aligned(64)));
+static const uint8_t fg__zeros_amx[64] __attribute__((aligned(64))) = {0};
 
 /* Adds up the products of job->n times `pairs` pairs of k. `two`, a constant: there are more than 16 tokens. Instructions name tiles by
    constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. Sums begin as tiles of zeros that are loaded: products wait for `tilezero`.
