@@ -15941,7 +15941,7 @@ static void fg__pack_panel(void *user, int i, int thread) {
         fg__atomic_store(&w->refused, 1);
 }
 
-/* Packs all panels, in short where they fit, into memory for those that do not. Returns the bytes they take. */
+/* Packs all panels, coded if each fits, into memory for those that do not. Returns the bytes they take. */
 static size_t fg__pack_panels(fg__cpu_device *device, fg__cpu_weight *w) {
     const size_t whole = w->panel_bytes;
     fg__job job;
@@ -18604,7 +18604,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
 }
 
 /* ---- BF16 in 12 bits, without loss: reading weights is what few tokens wait for. The exponents of a matrix are nearly all among 15 that
-   follow each other, so that 4 bits tell them: weights near 0 are rare (of normally distributed ones 1 of 4000 is 2^12 times smaller than
+   follow each other, so that 4 bits tell them: weights near 0 are rare (of normally distributed ones 1 of 5000 is 2^12 times smaller than
    the deviation, and 0 itself has a code). Others are listed, and put in their places when a block has become BF16 again, in the
    first-level cache. The idea is that of DFloat11 (Zhang et al., 2025, arXiv:2504.11651), with a code of fixed length.
 
@@ -18715,7 +18715,7 @@ FG__TARGET_AVX512VNNI static bool fg__bf16_code(const void *rows, size_t row_byt
     return true;
 }
 
-#define FG__BF16_AHEAD 6144 /* how far ahead coded weights are fetched, in bytes */
+#define FG__BF16_AHEAD 6144 /* how far ahead they are fetched, in bytes */
 
 /* Reads a panel, coded or not, in slices of at most 256 k. */
 typedef struct fg__bf16_reader {
@@ -18996,7 +18996,7 @@ FG__INLINE_AMX512BF16 void fg__tile_amx(bool two, const uint8_t *w, int pairs, f
     if (two) _tile_stored(3, out_more + 16, job->out_stride * sizeof(float));
 }
 
-/* Sums of even and of odd k of half a panel. */
+/* Adds a pair of k to the sums of even and of odd ones, of half a panel. */
 FG__INLINE512 void fg__pair_one(__m512i v, const float *acts, __m512 *even, __m512 *odd) {
     *even = _mm512_fmadd_ps(fg__half_pair_512(v, 0), _mm512_set1_ps(acts[0]), *even);
     *odd = _mm512_fmadd_ps(fg__half_pair_512(v, 1), _mm512_set1_ps(acts[128]), *odd);
@@ -19007,7 +19007,7 @@ FG__INLINE512 void fg__pair_one(__m512i v, const float *acts, __m512 *even, __m5
    is listed, most, are multiplied as they are decoded. */
 FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(fg__bf16_reader *reader, int pairs, fg__gemm_job job) {
     fg__bf16_reader r = *reader;
-    float acts[2][128]; /* of even and of odd k */
+    float acts[2 * 128]; /* of even k, then of odd ones */
     __m512 f[2], even[2], odd[2];
     __m512i v[4];
     int i, j, p, n = job.n * pairs;
@@ -19015,8 +19015,8 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(fg
     r.hint = FG__FETCH_TWICE; /* constants: 1.08 times as fast as to ask each time */
     for (i = 0; i < n; i += 16) {
         v[0] = _mm512_maskz_loadu_epi32((__mmask16)(n - i < 16 ? (1 << (n - i)) - 1 : 0xffff), job.acts + 4 * i);
-        _mm512_storeu_ps(acts[0] + i, fg__half_pair_512(v[0], 0));
-        _mm512_storeu_ps(acts[1] + i, fg__half_pair_512(v[0], 1));
+        _mm512_storeu_ps(acts + i, fg__half_pair_512(v[0], 0));
+        _mm512_storeu_ps(acts + 128 + i, fg__half_pair_512(v[0], 1));
     }
     for (j = 0; j < 2; j++) f[j] = job.first ? _mm512_setzero_ps() : _mm512_loadu_ps(job.out + 16 * j);
     for (i = 0; i < n; i += pairs) {
@@ -19027,7 +19027,7 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(fg
             for (p = i; p < i + 16; p += 2) {
                 fg__bf16_group(&r, v);
                 FG__UNROLL
-                for (j = 0; j < 4; j++) fg__pair_one(v[j], acts[0] + p + j / 2, &even[j % 2], &odd[j % 2]);
+                for (j = 0; j < 4; j++) fg__pair_one(v[j], acts + p + j / 2, &even[j % 2], &odd[j % 2]);
             }
         } else {
             if (r.coded) fg__bf16_block(&r, 0);
@@ -19036,7 +19036,7 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(fg
             for (p = i; p < i + pairs; p++, w += 128) {
                 if (!r.coded) fg__fetch_lines(w + FG__BF16_AHEAD, 2, FG__FETCH_TWICE);
                 FG__UNROLL
-                for (j = 0; j < 2; j++) fg__pair_one(_mm512_loadu_si512(w + 64 * j), acts[0] + p, &even[j], &odd[j]);
+                for (j = 0; j < 2; j++) fg__pair_one(_mm512_loadu_si512(w + 64 * j), acts + p, &even[j], &odd[j]);
             }
         }
         for (j = 0; j < 2; j++) f[j] = _mm512_add_ps(f[j], _mm512_add_ps(even[j], odd[j]));
