@@ -18715,7 +18715,7 @@ FG__TARGET_AVX512VNNI static bool fg__bf16_code(const void *rows, size_t row_byt
     return true;
 }
 
-#define FG__BF16_AHEAD 6144 /* how far ahead they are fetched, in bytes */
+#define FG__BF16_AHEAD 6144 /* how far ahead blocks are fetched, in bytes */
 
 /* Reads a panel, coded or not, in slices of at most 256 k. */
 typedef struct fg__bf16_reader {
@@ -18723,8 +18723,7 @@ typedef struct fg__bf16_reader {
     const uint32_t *listed;
     uint8_t *room; /* of weights as they were, FG__BF16_ROOM */
     bool coded;
-    bool fetches; /* coded weights are fetched ahead as they are decoded */
-    int hint;     /* FG__FETCH_* */
+    bool fetches; /* coded weights are fetched ahead, twice, as they are decoded; else what multiplies them does that */
     int run;      /* bytes in memory of 32 pairs */
     __m512i exponents;
 } fg__bf16_reader;
@@ -18738,7 +18737,6 @@ FG__INLINE512 fg__bf16_reader fg__bf16_read(const void *panel, int64_t k, uint8_
     r.room = room;
     r.coded = head->coded;
     r.fetches = false;
-    r.hint = FG__FETCH_KEPT;
     r.run = r.coded ? 96 : 128;
     r.counts = (const uint8_t *)(head + 1);
     r.listed = (const uint32_t *)(const void *)(r.counts + fg__round_up((size_t)k / 32, 64));
@@ -18751,7 +18749,7 @@ FG__INLINE512 fg__bf16_reader fg__bf16_read(const void *panel, int64_t k, uint8_
 FG__INLINE512 void fg__bf16_group(fg__bf16_reader *r, __m512i *v) {
     const __m512i codes = _mm512_loadu_si512(r->next + 128);
     int j;
-    if (r->fetches) fg__fetch_lines(r->next + FG__BF16_AHEAD, 3, r->hint);
+    if (r->fetches) fg__fetch_lines(r->next + FG__BF16_AHEAD, 3, FG__FETCH_TWICE);
     FG__UNROLL
     for (j = 0; j < 4; j++) {
         v[j] = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(r->next + 32 * j)));
@@ -18825,7 +18823,7 @@ FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__
 
 FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, fg__bf16_reader *r, bool decode, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__FLOATS512 - 1) / FG__FLOATS512;
-    fg__fetch_plan_even(&job, decode ? 96 : type == FG_TYPE_F16 ? 64 : 128, tiles);
+    fg__fetch_plan_even(&job, decode ? r->run : type == FG_TYPE_F16 ? 64 : 128, tiles);
     for (; tiles > 0; tiles--, decode = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
@@ -19011,8 +19009,7 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_one_amx(fg
     __m512 f[2], even[2], odd[2];
     __m512i v[4];
     int i, j, p, n = job.n * pairs;
-    r.fetches = true;
-    r.hint = FG__FETCH_TWICE; /* constants: 1.08 times as fast as to ask each time */
+    r.fetches = true; /* a constant */
     for (i = 0; i < n; i += 16) {
         v[0] = _mm512_maskz_loadu_epi32((__mmask16)(n - i < 16 ? (1 << (n - i)) - 1 : 0xffff), job.acts + 4 * i);
         _mm512_storeu_ps(acts + i, fg__half_pair_512(v[0], 0));
@@ -19058,8 +19055,7 @@ FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *pan
     const unsigned control = _mm_getcsr();
     int tokens, pairs, of_tokens = 0, of_pairs = 0;
     bool first;
-    r.fetches = whole;
-    r.hint = FG__FETCH_TWICE; /* only Intel's CPUs come here */
+    r.fetches = whole; /* twice: only Intel's CPUs come here */
     if (m == 1) _mm_setcsr(control | 0x8040); /* denormals are 0, as operands and as results */
     FG__TILES_SEE(acts);
     for (; left > 0; left -= slice.n * pairs, slice.acts += slice.n * pairs * 4, slice.first = false) {
