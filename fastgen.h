@@ -17750,11 +17750,9 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
 /* Where weights are fetched to. Few tokens read them once: on AMD's CPUs they then best push nothing out, and are kept for more. On
    Intel's, fetches to the first cache wait for memory in its few places, while those for the second take its own fetching ahead along: 32
    to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again. Where there is
-   AMX one token reads 1.07 to 1.17 times as fast with half a block at a time and 2 KiB in between as with whole blocks and 5 KiB.
-   Products of bytes through AMX, which load and store much meanwhile, ask for one line of four of what is far ahead, which the second cache's
-   own fetching completes, and for all of them nearer, to the first: with 16 tokens 1.03 to 1.13 times as fast as all to the second. */
-enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE, FG__FETCH_SPARSE };
-enum { FG__FETCH_SECOND = 2048, FG__FETCH_FAR = 12288 }; /* twice, sparse: how far from the usual place on for the second cache, in bytes */
+   AMX one token reads 1.07 to 1.17 times as fast with half a block at a time and 2 KiB in between as with whole blocks and 5 KiB. */
+enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
+enum { FG__FETCH_SECOND = 2048 }; /* twice: how far from the usual place on for the second cache, in bytes */
 
 static int fg__fetch_hint = FG__FETCH_ONCE; /* for few tokens: ONCE or TWICE; atomic, the same for as long as the CPU is */
 
@@ -17845,8 +17843,7 @@ static FG__ALWAYS_INLINE void fg__fetch_lines(const uint8_t *from, int lines, in
     } else {
         FG__UNROLL
         for (i = 0; i < lines; i++) {
-            if (hint == FG__FETCH_TWICE) __builtin_prefetch(from + 64 * i + FG__FETCH_SECOND, 0, 2);
-            else if (i % 4 == 0) __builtin_prefetch(from + 64 * i + FG__FETCH_FAR, 0, 2);
+            __builtin_prefetch(from + 64 * i + FG__FETCH_SECOND, 0, 2);
             __builtin_prefetch(from + 64 * i);
         }
     }
@@ -19099,7 +19096,8 @@ static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const 
    been started, and summed up one later, so that none of them waits. That goes on across halves of a panel, tiles of tokens and slices. */
 
 #define FG__ROWS_AMX 256    /* tokens whose sums of a panel are kept between slices */
-#define FG__AHEAD_AMX 10240 /* how far ahead weights are fetched, in bytes */
+#define FG__AHEAD_AMX 10240 /* how far ahead weights are fetched, in bytes, */
+#define FG__FAR_AMX 22528   /* and one line of three to the second cache */
 #define FG__SUMMED_AMX 5    /* products from one until it is summed up */
 
 /* 256 of k of 16 tokens: as many bytes as they have as fg__act_q8, whose sums these are. What one token has is together, as another thread
@@ -19258,12 +19256,19 @@ FG__TARGET_AMX512 static void fg__slice_set_amx(fg_type type, const fg__panel_la
     memset(s->min + n * FG__PANEL, 0, none);
 }
 
+/* Up to three lines ahead of `weights`, and further ahead the first of three: the second cache's own fetching takes the others along, and what is
+   asked for holds one of the first cache's few places until it comes. With 16 tokens 1.02 to 1.11 times as fast as all to the second cache. */
+FG__INLINE_AMX512 void fg__fetch_few_amx(const uint8_t *weights, int lines) {
+    __builtin_prefetch(weights + FG__FAR_AMX, 0, 2);
+    fg__fetch_lines(weights + FG__AHEAD_AMX, lines, FG__FETCH_KEPT);
+}
+
 /* Fetches at least `lines` lines, which are 1 to 9. A loop that ends after a varying number of them costs more than they do. */
-FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *next, int lines) {
-    fg__fetch_lines(next, 1, FG__FETCH_SPARSE);
-    if (lines > 1) fg__fetch_lines(next + 64, 2, FG__FETCH_KEPT);
-    if (lines > 3) fg__fetch_lines(next + 64 * 3, 3, FG__FETCH_SPARSE);
-    if (lines > 6) fg__fetch_lines(next + 64 * 6, 3, FG__FETCH_SPARSE);
+FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *weights, int lines) {
+    fg__fetch_few_amx(weights, 1);
+    if (lines > 1) fg__fetch_lines(weights + FG__AHEAD_AMX + 64, 2, FG__FETCH_KEPT);
+    if (lines > 3) fg__fetch_few_amx(weights + 64 * 3, 3);
+    if (lines > 6) fg__fetch_few_amx(weights + 64 * 6, 3);
 }
 
 /* Pass `number` of slice s, of two for each tile of tokens. `first` and `last`: of the slices. */
@@ -19300,7 +19305,7 @@ FG__INLINE_AMX512 void fg__panel_form_amx(fg__gemm_form form, fg_type type, int6
         fg__slice_set_amx(type, layout, from, (int)FG__MIN(left, 8), s, room->q[0][0][0]);
         for (p = 0; p < 2 * tiles; p++) {
             const uint8_t *acts = slice_acts + (size_t)(p / 2) * tile_bytes, *q = room->q[0][p % 2][0];
-            const uint8_t *next = from + FG__AHEAD_AMX + p * 8 * lines * 64;
+            const uint8_t *passed = from + p * 8 * lines * 64; /* weights, as far as others were fetched */
             const uint8_t *acts_next = (p / 2 + 1 < tiles ? acts + tile_bytes : slice_acts + sizeof(fg__acts_amx)) + p % 2 * 2560;
             fg__pass_set_amx(&now, p, acts, s, left == k / 32, left <= 8, job, room);
             FG__TILES_SEE(room);
@@ -19308,7 +19313,7 @@ FG__INLINE_AMX512 void fg__panel_form_amx(fg__gemm_form form, fg_type type, int6
             for (b = 0; b < 8; b++) {
                 const int summed = (b - FG__SUMMED_AMX) & 7;
                 fg__store_amx(b % 4, room->sums[b % 2]);
-                fg__fetch_amx(next + b * lines * 64, lines);
+                fg__fetch_amx(passed + b * lines * 64, lines);
                 fg__fetch_lines(acts_next + b * 320, 5, FG__FETCH_KEPT);
                 fg__product_amx(b % 4, room->start, now.acts->q[b / 2][0] + b % 2 * 32, q + b * 1024);
                 FG__TILES_SEE(room);
