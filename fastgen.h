@@ -13715,12 +13715,21 @@ typedef struct fg__gemm_kernel {
     const fg__gemm_coded *coded; /* NULL: none */
 } fg__gemm_kernel;
 
+/* Panels in a row. */
+typedef struct fg__gemm_panels {
+    const char *first;
+    int n;
+    size_t bytes; /* of one */
+    size_t out;   /* floats from its results to those of the next */
+} fg__gemm_panels;
+
 /* The same results for passes of many rows, from the same panels: activations, of as many bytes, are packed in tiles of rows. */
 struct fg__gemm_many {
     int tile;                  /* rows */
     bool (*takes)(int n_rows); /* is it faster? */
     void (*act_pack)(const float *x, int64_t k, void *packed, int place); /* one row of the tile at `packed` */
-    void (*gemm)(fg_type type, const void *panel, int64_t k, const void *acts, size_t act_stride, int m, float *out,
+    void (*act_none)(int64_t k, void *packed, int from); /* the tile has no rows from `from` on, whose results are 0 then */
+    void (*gemm)(fg_type type, const fg__gemm_panels *panels, int64_t k, const void *acts, size_t act_stride, int m, float *out,
                  size_t out_stride); /* `acts`: where a tile begins; the last one may lack rows */
 };
 
@@ -16616,6 +16625,10 @@ static void fg__cpu_gather(fg__cpu_plan *plan, const fg_op *op, int from, int to
 
 /* ---- Products. ---- */
 
+static int fg__cpu_stage_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage) {
+    return stage->per_row ? plan->batch->n_rows : plan->batch->n_tokens;
+}
+
 /* How a product of this pass is computed, where its kernel has a way for many rows; else NULL. */
 static const fg__gemm_many *fg__gemm_many_of(const fg__cpu_plan *plan, int index) {
     const fg__gemm_kernel *kernel = fg__cpu_weight_of(plan, plan->graph->ops[index].weight)->kernel;
@@ -16624,7 +16637,7 @@ static const fg__gemm_many *fg__gemm_many_of(const fg__cpu_plan *plan, int index
 }
 
 static void fg__gemm_pack_acts(fg__cpu_plan *plan, const fg__cpu_stage *stage, int from, int to) {
-    int i, row, place;
+    int i, row, place, n_rows = fg__cpu_stage_rows(plan, stage);
     for (i = stage->first; i < stage->first + stage->n; i++) {
         const fg_op *op = &plan->graph->ops[i];
         const fg__cpu_op *own = &plan->ops[i];
@@ -16637,7 +16650,8 @@ static void fg__gemm_pack_acts(fg__cpu_plan *plan, const fg__cpu_stage *stage, i
             place = many ? row % many->tile : 0;
             packed += (size_t)(row - place) * own->act_stride;
             if (many) many->act_pack(x, op->k, packed, place);
-            else fg__cpu_weight_of(plan, op->weight)->kernel->act_pack(x, op->k, packed);
+            if (many && row + 1 == n_rows && place + 1 < many->tile) many->act_none(op->k, packed, place + 1);
+            if (!many) fg__cpu_weight_of(plan, op->weight)->kernel->act_pack(x, op->k, packed);
         }
     }
 }
@@ -16675,40 +16689,59 @@ static void fg__gemm_finish(fg__cpu_plan *plan, const fg_op *op, int panel, int 
                 plan->slots[op->dst].stride);
 }
 
-/* One panel times m rows, the raw sums. `row` is the first of a tile. */
-static void fg__gemm_product(fg__cpu_plan *plan, int index, int panel, int row, int m, float *out, size_t out_stride) {
+/* Panels from `panel` on times m rows, the raw sums; `out_panel` floats from those of one to those of the next. `row` is the first of a tile. */
+static void fg__gemm_product(fg__cpu_plan *plan, int index, int panel, int n_panels, int row, int m, float *out, size_t out_stride,
+                             size_t out_panel) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__cpu_op *own = &plan->ops[index];
     const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
     const fg__gemm_many *many = fg__gemm_many_of(plan, index);
-    (many ? many->gemm : weight->kernel->gemm)(weight->tensor.type, weight->data + (size_t)panel * weight->panel_bytes, op->k,
-                                               plan->acts + own->act_offset + (size_t)row * own->act_stride, own->act_stride, m,
-                                               out, out_stride);
-}
-
-/* The raw sums of one panel and m rows, m at most FG__GEMM_ROWS. */
-static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int row, int m, fg__cpu_scratch *scratch,
-                          float *sums) {
-    const fg_op *op = &plan->graph->ops[index];
-    if (!fg__cpu_weight_of(plan, op->weight)->kernel) fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
-    else fg__gemm_product(plan, index, panel, row, m, sums, FG__PANEL);
-}
-
-/* Rows [row, row + m) of one panel of one product. */
-static void fg__gemm_panel(fg__cpu_plan *plan, int index, int panel, int row, int m, fg__cpu_scratch *scratch) {
-    const fg_op *op = &plan->graph->ops[index];
-    const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
-    bool plain = op->bias < 0 && op->src2 < 0 && op->act == FG_ACT_NONE && (panel + 1) * FG__PANEL <= op->n;
-    int r, count;
-    if (weight->kernel && plain) { /* straight to where the results belong */
-        fg__gemm_product(plan, index, panel, row, m, fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
-                         plan->slots[op->dst].stride);
+    const void *acts = plan->acts + own->act_offset + (size_t)row * own->act_stride;
+    fg__gemm_panels panels;
+    panels.first = weight->data + (size_t)panel * weight->panel_bytes;
+    panels.n = n_panels;
+    panels.bytes = weight->panel_bytes;
+    panels.out = out_panel;
+    if (many) {
+        many->gemm(weight->tensor.type, &panels, op->k, acts, own->act_stride, m, out, out_stride);
         return;
     }
-    for (r = 0; r < m; r += count) {
-        count = FG__MIN(FG__GEMM_ROWS, m - r);
-        fg__gemm_sums(plan, index, panel, row + r, count, scratch, scratch->tile);
-        fg__gemm_finish(plan, op, panel, row + r, count, scratch->tile);
+    for (; panels.n > 0; panels.n--, panels.first += panels.bytes, out += panels.out)
+        weight->kernel->gemm(weight->tensor.type, panels.first, op->k, acts, own->act_stride, m, out, out_stride);
+}
+
+/* The raw sums of panels and m rows, at most FG__GEMM_ROWS for all panels together, one panel's after the other's. */
+static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int n_panels, int row, int m, fg__cpu_scratch *scratch,
+                          float *sums) {
+    const fg_op *op = &plan->graph->ops[index];
+    size_t each = (size_t)m * FG__PANEL;
+    if (fg__cpu_weight_of(plan, op->weight)->kernel) {
+        fg__gemm_product(plan, index, panel, n_panels, row, m, sums, FG__PANEL, each);
+        return;
+    }
+    for (; n_panels > 0; n_panels--, panel++, sums += each) fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
+}
+
+/* Panels whose sums of m rows there is room for: of few rows many, since memory is best read in order. */
+static int fg__gemm_room(int n_panels, int m) { return FG__MIN(n_panels, FG__MAX(1, FG__GEMM_ROWS / m)); }
+
+/* Rows [row, row + m) of panels of one product. */
+static void fg__gemm_plain(fg__cpu_plan *plan, int index, int panel, int n_panels, int row, int m, fg__cpu_scratch *scratch) {
+    const fg_op *op = &plan->graph->ops[index];
+    int end = panel + n_panels, count, rows, r, p;
+    if (fg__cpu_weight_of(plan, op->weight)->kernel && op->bias < 0 && op->src2 < 0 && op->act == FG_ACT_NONE && end * FG__PANEL <= op->n) {
+        fg__gemm_product(plan, index, panel, n_panels, row, m, fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
+                         plan->slots[op->dst].stride, FG__PANEL); /* straight to where the results belong */
+        return;
+    }
+    for (; panel < end; panel += count) {
+        count = fg__gemm_room(end - panel, m);
+        for (r = 0; r < m; r += rows) {
+            rows = FG__MIN(FG__GEMM_ROWS, m - r);
+            fg__gemm_sums(plan, index, panel, count, row + r, rows, scratch, scratch->tile);
+            for (p = 0; p < count; p++)
+                fg__gemm_finish(plan, op, panel + p, row + r, rows, scratch->tile + p * rows * FG__PANEL);
+        }
     }
 }
 
@@ -16719,8 +16752,8 @@ static void fg__gemm_gated_tile(fg__cpu_plan *plan, const fg__cpu_stage *stage, 
     const fg_op *op = &plan->graph->ops[stage->gate];
     float *x = scratch->tile, *y = x + FG__GEMM_ROWS * FG__PANEL;
     int p, each = m * FG__PANEL;
-    for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first, panel + p, row, m, scratch, x + p * each);
-    for (p = 0; p < count; p++) fg__gemm_sums(plan, stage->first + 1, panel + p, row, m, scratch, y + p * each);
+    fg__gemm_sums(plan, stage->first, panel, count, row, m, scratch, x);
+    fg__gemm_sums(plan, stage->first + 1, panel, count, row, m, scratch, y);
     plan->device->ops.act_mul(op->act, x, y, count * each, x);
     for (p = 0; p < count; p++) {
         int column = (panel + p) * FG__PANEL, n = FG__MIN(FG__PANEL, op->n - column);
@@ -16729,12 +16762,11 @@ static void fg__gemm_gated_tile(fg__cpu_plan *plan, const fg__cpu_stage *stage, 
     }
 }
 
-/* Few rows: as many panels of one product in a row as there is room for, since memory is best read in order. */
 static void fg__gemm_gated(fg__cpu_plan *plan, const fg__cpu_stage *stage, int panel, int n_panels, int row, int m,
                            fg__cpu_scratch *scratch) {
     int end = panel + n_panels, count, r;
     for (; panel < end; panel += count) {
-        count = FG__MIN(end - panel, FG__MAX(1, FG__GEMM_ROWS / m));
+        count = fg__gemm_room(end - panel, m);
         for (r = 0; r < m; r += FG__GEMM_ROWS)
             fg__gemm_gated_tile(plan, stage, panel, count, row + r, FG__MIN(FG__GEMM_ROWS, m - r), scratch);
     }
@@ -16760,18 +16792,19 @@ static int fg__gemm_items(const fg__cpu_plan *plan, const fg__cpu_stage *stage, 
 }
 
 static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int piece, int thread) {
-    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op, count = 1;
+    int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op, count;
     if (!fg__run_of(fg__gemm_items(plan, stage, n_rows), plan->device->pool.n_threads, piece, &i, &end)) return;
     for (; i < end; i += count) {
         int row = i / stage->n_panels * rows, m = FG__MIN(rows, n_rows - row);
         panel = i % stage->n_panels;
+        count = FG__MIN(end - i, stage->n_panels - panel);
         if (stage->gate >= 0) {
-            count = FG__MIN(end - i, stage->n_panels - panel);
             fg__gemm_gated(plan, stage, panel, count, row, m, &plan->scratch[thread]);
             continue;
         }
         for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
-        fg__gemm_panel(plan, op, panel, row, m, &plan->scratch[thread]);
+        count = FG__MIN(count, plan->ops[op].n_panels - panel);
+        fg__gemm_plain(plan, op, panel, count, row, m, &plan->scratch[thread]);
     }
 }
 
@@ -17105,10 +17138,6 @@ static void fg__cpu_choose(fg__cpu_plan *plan, const fg_op *op, int row) {
 }
 
 /* ---- Running a pass. ---- */
-
-static int fg__cpu_stage_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage) {
-    return stage->per_row ? plan->batch->n_rows : plan->batch->n_tokens;
-}
 
 static void fg__cpu_stage_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int from, int to) {
     const fg_op *op = &plan->graph->ops[stage->first];
@@ -19093,12 +19122,14 @@ static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const 
 /* ---- AMX: products of bytes, for many tokens. A product of tiles gives the sums of one block for 16 tokens and 16 rows. Each is then
    multiplied with its scales by the operations of fg__tile_q8_512, in the same order, so that a token gets the same bits either way.
    A product takes the core 16 cycles and is there after 52, storing it takes 16, and its 72 loads 36: it is stored when the next three have
-   been started, and summed up one later, so that none of them waits. That goes on across halves of a panel, tiles of tokens and slices. */
+   been started, and summed up one later, so that none of them waits. That goes on across halves of a panel, tiles of tokens and slices.
+   Up to 16 tokens, one tile, have a way of their own, in which several panels take turns. */
 
 #define FG__ROWS_AMX 256    /* tokens whose sums of a panel are kept between slices */
 #define FG__AHEAD_AMX 10240 /* how far ahead weights are fetched, in bytes, */
 #define FG__FAR_AMX 22528   /* and one line of three to the second cache */
 #define FG__SUMMED_AMX 5    /* products from one until it is summed up */
+#define FG__TOGETHER_AMX 6  /* panels that take turns, at most */
 
 /* 256 of k of 16 tokens: as many bytes as they have as fg__act_q8, whose sums these are. What one token has is together, as another thread
    may write the next one: lines that both write make a pass of 16 tokens longer. */
@@ -19120,13 +19151,13 @@ typedef struct fg__pass_amx {
     int tokens; /* to write */
 } fg__pass_amx;
 
-/* What one panel needs: 94 KB of the stack. */
+/* What panels need: 93 KB of the stack. */
 typedef struct fg__room_amx {
     fg__gemm_slice slice[2];           /* this one and the one before; their `q` is used in between only */
     uint8_t q[8][2][8][64];            /* signed: [block][half of the panel][step][16 rows of 4] */
-    int32_t start[FG__TILE_AMX][16];   /* FG__SUM_BITS */
+    int32_t start[16];                 /* FG__SUM_BITS, for every row */
     int32_t sums[2][FG__TILE_AMX][16]; /* of the last two products stored */
-    float panel[FG__ROWS_AMX / FG__TILE_AMX][2][FG__TILE_AMX][16];
+    float panel[FG__ROWS_AMX / FG__TILE_AMX][2][FG__TILE_AMX][16]; /* of a tile of tokens, or, of few tokens, of a panel */
 } fg__room_amx;
 
 /* Row `place` of a tile. */
@@ -19146,9 +19177,20 @@ FG__TARGET_AVX2 static void fg__act_amx_pack(const float *x, int64_t k, void *pa
     }
 }
 
+/* What a tile lacks is multiplied, too, and would be slow where old bytes make denormals. */
+FG__TARGET_AVX2 static void fg__act_amx_none(int64_t k, void *packed, int from) {
+    fg__acts_amx *to = (fg__acts_amx *)packed;
+    const size_t rows = (size_t)(FG__TILE_AMX - from);
+    for (; k > 0; k -= 256, to++) {
+        memset(to->scale[from], 0, rows * sizeof(to->scale[0]));
+        memset(to->sum[from], 0, rows * sizeof(to->sum[0]));
+        memset(to->sum16[from], 0, rows * sizeof(to->sum16[0]));
+    }
+}
+
 #define FG__PRODUCT(sums, of_acts, of_weights)   \
     do {                                         \
-        _tile_loadd(sums, start, 64);            \
+        _tile_loadd(sums, start, 0);             \
         _tile_loadd(of_acts, acts, 64);          \
         _tile_loadd(of_weights, q, 64);          \
         _tile_dpbssd(sums, of_acts, of_weights); \
@@ -19173,6 +19215,9 @@ FG__INLINE_AMX512 void fg__store_amx(int tile, void *to) {
     }
 }
 
+/* Is computed here and not where it is used: else compilers keep in memory what it is made of. */
+#define FG__HERE(v) __asm__ volatile("" : "+v"(v))
+
 /* Adds block b to the sums `f` of 16 tokens. */
 FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *pass, const int32_t (*sums)[16], __m512 *f) {
     const fg__acts_amx *acts = pass->acts;
@@ -19188,6 +19233,7 @@ FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *p
             v = _mm512_fmadd_ps(_mm512_set1_ps(minimums == 2 ? acts->sum16[t][2 * b + i] : acts->sum[t][b]),
                                 _mm512_loadu_ps(min + i * FG__PANEL), v);
         f[t] = _mm512_fmadd_ps(v, _mm512_set1_ps(acts->scale[t][b]), f[t]);
+        FG__HERE(f[t]);
     }
 }
 
@@ -19207,23 +19253,20 @@ FG__INLINE_AMX512 void fg__pass_end_amx(const fg__pass_amx *pass, __m512 *f) {
     }
 }
 
-/* n blocks as signed bytes. `type`: a constant. */
-FG__INLINE_AMX512 void fg__expand_amx(fg_type type, const fg__weights_512 *w, int n, int offset, uint8_t *q) {
+/* Half a panel of n blocks as signed bytes; `half`: 0 or 64. `type`: a constant. */
+FG__INLINE_AMX512 void fg__expand_amx(fg_type type, const fg__weights_512 *w, int n, int half, int offset, uint8_t *q) {
     const __m512i less = _mm512_set1_epi8((char)offset);
-    int b, half, step;
-    for (b = 0; b < n; b++) {
+    int b, step;
+    for (b = 0; b < n; b++, q += 1024) {
         FG__UNROLL
-        for (half = 0; half < 128; half += 64) {
-            FG__UNROLL
-            for (step = 0; step < 8; step++, q += 64)
-                _mm512_storeu_si512(q, _mm512_sub_epi8(fg__quants_512(type, w, b, half, step), less));
-        }
+        for (step = 0; step < 8; step++)
+            _mm512_storeu_si512(q + 64 * step, _mm512_sub_epi8(fg__quants_512(type, w, b, half, step), less));
     }
 }
 
-/* The quants of n blocks. Those of Q2_K and Q3_K are multiplied with their factors first. */
-FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, uint8_t *room,
-                                             uint8_t *q) {
+/* The quants of n blocks, first half 0, then half 64. Those of Q2_K and Q3_K are multiplied with their factors first, all of them, in `room`. */
+FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, int half,
+                                             uint8_t *room, uint8_t *q) {
     const int offset = fg__gemm_offset(type);
     const uint8_t *table = fg__gemm_table_of(type);
     fg__weights_512 w;
@@ -19232,136 +19275,259 @@ FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layou
     w.stride = (size_t)(layout->blocks == 1 ? layout->bytes * FG__PANEL : layout->bits * 128);
     w.table = _mm512_setzero_si512();
     if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
+    q += 8 * half;
     switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_1: fg__expand_amx(FG_TYPE_Q4_1, &w, n, offset, q); break;
-    case FG_TYPE_Q5_1: fg__expand_amx(FG_TYPE_Q5_1, &w, n, offset, q); break;
-    case FG_TYPE_IQ4_NL: fg__expand_amx(FG_TYPE_IQ4_NL, &w, n, offset, q); break;
-    case FG_TYPE_Q8_0: fg__expand_amx(FG_TYPE_Q8_0, &w, n, offset, q); break;
+    case FG_TYPE_Q4_1: fg__expand_amx(FG_TYPE_Q4_1, &w, n, half, offset, q); break;
+    case FG_TYPE_Q5_1: fg__expand_amx(FG_TYPE_Q5_1, &w, n, half, offset, q); break;
+    case FG_TYPE_IQ4_NL: fg__expand_amx(FG_TYPE_IQ4_NL, &w, n, half, offset, q); break;
+    case FG_TYPE_Q8_0: fg__expand_amx(FG_TYPE_Q8_0, &w, n, half, offset, q); break;
     default:
-        fg__unpack_512(type, &w, n, room);
+        if (half == 0) fg__unpack_512(type, &w, n, room);
         w.quants = room;
         w.stride = 1024;
-        fg__expand_amx(FG_TYPE_Q8_0, &w, n, offset, q);
+        fg__expand_amx(FG_TYPE_Q8_0, &w, n, half, offset, q);
         break;
     }
 }
 
 /* Blocks that a slice lacks have scales of 0. */
-FG__TARGET_AMX512 static void fg__slice_set_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n,
-                                                fg__gemm_slice *s, uint8_t *q) {
+FG__TARGET_AMX512 static void fg__scales_amx(fg_type type, const uint8_t *from, int n, fg__gemm_slice *s) {
     const size_t none = (size_t)(8 - n) * FG__PANEL * sizeof(float);
     fg__unpack_scales_512(type, from, n, s);
-    fg__quants_amx(type, layout, from, n, s->q, q);
+    if (n == 8) return;
     memset(s->scale + n * FG__PANEL, 0, none);
     memset(s->min + n * FG__PANEL, 0, none);
 }
 
-/* Up to three lines ahead of `weights`, and further ahead the first of three: the second cache's own fetching takes the others along, and what is
-   asked for holds one of the first cache's few places until it comes. With 16 tokens 1.02 to 1.11 times as fast as all to the second cache. */
-FG__INLINE_AMX512 void fg__fetch_few_amx(const uint8_t *weights, int lines) {
-    __builtin_prefetch(weights + FG__FAR_AMX, 0, 2);
-    fg__fetch_lines(weights + FG__AHEAD_AMX, lines, FG__FETCH_KEPT);
+/* Up to three lines at `near`, and at `far`, which is further ahead, the first of three: the second cache's own fetching takes the others along, and
+   what is asked for holds one of the first cache's few places until it comes. With 16 tokens 1.02 to 1.11 times as fast as all to the second cache. */
+FG__INLINE_AMX512 void fg__fetch_few_amx(const uint8_t *near, const uint8_t *far, int lines) {
+    __builtin_prefetch(far, 0, 2);
+    fg__fetch_lines(near, lines, FG__FETCH_KEPT);
 }
 
 /* Fetches at least `lines` lines, which are 1 to 9. A loop that ends after a varying number of them costs more than they do. */
-FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *weights, int lines) {
-    fg__fetch_few_amx(weights, 1);
-    if (lines > 1) fg__fetch_lines(weights + FG__AHEAD_AMX + 64, 2, FG__FETCH_KEPT);
-    if (lines > 3) fg__fetch_few_amx(weights + 64 * 3, 3);
-    if (lines > 6) fg__fetch_few_amx(weights + 64 * 6, 3);
+FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *near, const uint8_t *far, int lines) {
+    fg__fetch_few_amx(near, far, 1);
+    if (lines > 1) fg__fetch_lines(near + 64, 2, FG__FETCH_KEPT);
+    if (lines > 3) fg__fetch_few_amx(near + 64 * 3, far + 64 * 3, 3);
+    if (lines > 6) fg__fetch_few_amx(near + 64 * 6, far + 64 * 6, 3);
 }
 
-/* Pass `number` of slice s, of two for each tile of tokens. `first` and `last`: of the slices. */
-FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int number, const uint8_t *acts, const fg__gemm_slice *s, bool first, bool last,
-                                        const fg__gemm_job *job, fg__room_amx *room) {
-    const int tile = number / 2, half = number % 2;
+/* A pass over half `half` of a slice of a panel, whose sums are at `sums`. `first`: the panel's first slice. */
+FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint8_t *acts, const fg__gemm_slice *s, float *sums, bool first) {
     pass->acts = (const fg__acts_amx *)(const void *)acts;
     pass->scale = s->scale + 16 * half;
     pass->min = s->min + 16 * half;
-    pass->more = first ? NULL : room->panel[tile][half][0];
-    pass->out = last ? job->out + (size_t)tile * FG__TILE_AMX * job->out_stride + 16 * half : room->panel[tile][half][0];
-    pass->out_stride = last ? job->out_stride : 16;
-    pass->tokens = last ? job->m - tile * FG__TILE_AMX : FG__TILE_AMX;
+    pass->more = first ? NULL : sums;
+    pass->out = sums;
+    pass->out_stride = 16;
+    pass->tokens = FG__TILE_AMX;
 }
 
-/* A panel for up to FG__ROWS_AMX tokens. Before the first pass is one of nothing. Hot, and long. */
-FG__INLINE_AMX512 void fg__panel_form_amx(fg__gemm_form form, fg_type type, int64_t k, const fg__gemm_job *job, fg__room_amx *room) {
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
-    const int tiles = (job->m + FG__TILE_AMX - 1) / FG__TILE_AMX;
-    const size_t tile_bytes = FG__TILE_AMX * job->stride;
-    const fg__panel_layout *layout = fg__panel_layout_of(type);
-    const int slice_bytes = layout->bytes * FG__PANEL / layout->blocks * 8;
-    const int products = 16 * tiles, lines = (slice_bytes + 64 * products - 1) / (64 * products); /* to fetch with each */
-    const uint8_t *from = job->next, *slice_acts = job->acts;
-    fg__pass_amx now, before;
-    __m512 f[FG__TILE_AMX];
-    int p, b, i, number = 0;
-    int64_t left;
+/* The panel's last slice: the sums are results. */
+FG__INLINE_AMX512 void fg__pass_last_amx(fg__pass_amx *pass, float *out, size_t out_stride, int tokens) {
+    pass->out = out;
+    pass->out_stride = out_stride;
+    pass->tokens = tokens;
+}
+
+/* What is fetched during a pass: `lines` lines with each product, and activations, unless `acts` is NULL. */
+typedef struct fg__ahead_amx {
+    const uint8_t *near, *far, *acts;
+    int lines;
+} fg__ahead_amx;
+
+/* Products from number `from` to number `to`, constants, of a pass. Sums are those of products before, at first of the pass before. */
+FG__INLINE_AMX512 void fg__products_amx(int minimums, int from, int to, const fg__pass_amx *now, const fg__pass_amx *before,
+                                        const uint8_t *q, const fg__ahead_amx *ahead, fg__room_amx *room, __m512 *f) {
+    int b;
+    FG__TILES_SEE(room);
     FG__UNROLL
-    for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
-    fg__pass_set_amx(&before, 0, slice_acts, &room->slice[1], true, false, job, room);
-    for (left = k / 32; left > 0; left -= 8, from += slice_bytes, slice_acts += sizeof(fg__acts_amx), number ^= 1) {
-        fg__gemm_slice *s = &room->slice[number];
-        fg__slice_set_amx(type, layout, from, (int)FG__MIN(left, 8), s, room->q[0][0][0]);
-        for (p = 0; p < 2 * tiles; p++) {
-            const uint8_t *acts = slice_acts + (size_t)(p / 2) * tile_bytes, *q = room->q[0][p % 2][0];
-            const uint8_t *passed = from + p * 8 * lines * 64; /* weights, as far as others were fetched */
-            const uint8_t *acts_next = (p / 2 + 1 < tiles ? acts + tile_bytes : slice_acts + sizeof(fg__acts_amx)) + p % 2 * 2560;
-            fg__pass_set_amx(&now, p, acts, s, left == k / 32, left <= 8, job, room);
-            FG__TILES_SEE(room);
-            FG__UNROLL
-            for (b = 0; b < 8; b++) {
-                const int summed = (b - FG__SUMMED_AMX) & 7;
-                fg__store_amx(b % 4, room->sums[b % 2]);
-                fg__fetch_amx(passed + b * lines * 64, lines);
-                fg__fetch_lines(acts_next + b * 320, 5, FG__FETCH_KEPT);
-                fg__product_amx(b % 4, room->start, now.acts->q[b / 2][0] + b % 2 * 32, q + b * 1024);
-                FG__TILES_SEE(room);
-                fg__sum_up_amx(minimums, summed, summed > b ? &before : &now, (const int32_t(*)[16])room->sums[summed % 2], f);
-                if (summed == 7) fg__pass_end_amx(&before, f);
-            }
-            before = now;
-        }
+    for (b = from; b < to; b++) {
+        const int summed = (b - FG__SUMMED_AMX) & 7, at = b * ahead->lines * 64;
+        fg__store_amx(b % 4, room->sums[b % 2]);
+        fg__fetch_amx(ahead->near + at, ahead->far + at, ahead->lines);
+        if (ahead->acts) fg__fetch_lines(ahead->acts + b * 320, 5, FG__FETCH_KEPT);
+        fg__product_amx(b % 4, room->start, now->acts->q[b / 2][0] + b % 2 * 32, q + b * 1024);
+        FG__TILES_SEE(room);
+        fg__sum_up_amx(minimums, summed, summed > b ? before : now, (const int32_t(*)[16])room->sums[summed % 2], f);
+        if (summed == 7) fg__pass_end_amx(before, f);
     }
+}
+
+/* The sums of the last products. */
+FG__INLINE_AMX512 void fg__products_end_amx(int minimums, const fg__pass_amx *before, fg__room_amx *room, __m512 *f) {
+    int b;
     FG__UNROLL
     for (b = 8 - FG__SUMMED_AMX; b < 8; b++) {
         if (b > 8 - FG__SUMMED_AMX) fg__store_amx(b % 4, room->sums[b % 2]);
         FG__TILES_SEE(room);
-        fg__sum_up_amx(minimums, b, &before, (const int32_t(*)[16])room->sums[b % 2], f);
+        fg__sum_up_amx(minimums, b, before, (const int32_t(*)[16])room->sums[b % 2], f);
     }
-    fg__pass_end_amx(&before, f);
+    fg__pass_end_amx(before, f);
+}
+
+/* A panel for up to FG__ROWS_AMX tokens. Before the first pass is one of nothing. Hot, and long. */
+FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k, const fg__gemm_job *job, fg__room_amx *room) {
+    const int tiles = (job->m + FG__TILE_AMX - 1) / FG__TILE_AMX;
+    const size_t tile_bytes = FG__TILE_AMX * job->stride;
+    const fg__panel_layout *layout = fg__panel_layout_of(type);
+    const int slice_bytes = layout->bytes * FG__PANEL / layout->blocks * 8, products = 16 * tiles;
+    const uint8_t *from = job->next, *slice_acts = job->acts;
+    fg__pass_amx now, before;
+    fg__ahead_amx ahead;
+    __m512 f[FG__TILE_AMX];
+    int p, i, number = 0;
+    int64_t left;
+    FG__UNROLL
+    for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
+    ahead.lines = (slice_bytes + 64 * products - 1) / (64 * products);
+    fg__pass_set_amx(&before, 0, slice_acts, &room->slice[1], room->panel[0][0][0], true);
+    for (left = k / 32; left > 0; left -= 8, from += slice_bytes, slice_acts += sizeof(fg__acts_amx), number ^= 1) {
+        fg__gemm_slice *s = &room->slice[number];
+        const int n = (int)FG__MIN(left, 8);
+        fg__scales_amx(type, from, n, s);
+        for (i = 0; i < 128; i += 64) fg__quants_amx(type, layout, from, n, i, s->q, room->q[0][0][0]);
+        for (p = 0; p < 2 * tiles; p++) {
+            const int tile = p / 2, half = p % 2;
+            const uint8_t *acts = slice_acts + (size_t)tile * tile_bytes;
+            ahead.near = from + p * 8 * ahead.lines * 64 + FG__AHEAD_AMX;
+            ahead.far = ahead.near + FG__FAR_AMX - FG__AHEAD_AMX;
+            ahead.acts = (tile + 1 < tiles ? acts + tile_bytes : slice_acts + sizeof(fg__acts_amx)) + half * 2560;
+            fg__pass_set_amx(&now, half, acts, s, room->panel[tile][half][0], left == k / 32);
+            if (left <= 8)
+                fg__pass_last_amx(&now, job->out + (size_t)tile * FG__TILE_AMX * job->out_stride + 16 * half, job->out_stride,
+                                  job->m - tile * FG__TILE_AMX);
+            fg__products_amx(minimums, 0, 8, &now, &before, room->q[0][half][0], &ahead, room, f);
+            before = now;
+        }
+    }
+    fg__products_end_amx(minimums, &before, room, f);
+}
+
+/* Slices of several panels by turns: which one, and where it is. `group`: the first panel. */
+typedef struct fg__turn_amx {
+    const uint8_t *group, *at;
+    int panel, slice;
+} fg__turn_amx;
+
+FG__TARGET_AMX512 static void fg__turn_next_amx(const fg__gemm_panels *panels, int n_slices, int slice_bytes, fg__turn_amx *turn) {
+    turn->at += panels->bytes;
+    if (++turn->panel < panels->n) return;
+    turn->panel = 0;
+    if (++turn->slice == n_slices) {
+        turn->group += (size_t)panels->n * panels->bytes;
+        turn->slice = 0;
+    }
+    turn->at = turn->group + (size_t)turn->slice * (size_t)slice_bytes;
+}
+
+/* Up to FG__TOGETHER_AMX panels for one tile of tokens. What is used together has to stay in the first cache: a slice's activations are used for
+   all panels, and half of its weights is expanded while the other half is multiplied, as soon as no sums are in registers. Hot, and long. */
+FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg__gemm_panels *panels, int64_t k, const fg__gemm_job *job,
+                                           fg__room_amx *room) {
+    const fg__panel_layout *layout = fg__panel_layout_of(type);
+    const int slice_bytes = layout->bytes * FG__PANEL / layout->blocks * 8, n_slices = (int)((k / 32 + 7) / 8), end = panels->n * n_slices;
+    uint8_t *q = room->q[0][0][0];
+    fg__turn_amx here, next, near, far;
+    fg__pass_amx now, before;
+    fg__ahead_amx ahead;
+    __m512 f[FG__TILE_AMX];
+    int step, half, i, n, n_next;
+    FG__UNROLL
+    for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
+    ahead.lines = (slice_bytes + 64 * 16 - 1) / (64 * 16);
+    ahead.acts = NULL;
+    here.group = here.at = job->next;
+    here.panel = here.slice = 0;
+    next = near = here;
+    for (i = 0; i < 2; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &near);
+    far = near;
+    for (; i * slice_bytes < FG__FAR_AMX; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &far);
+    fg__pass_set_amx(&before, 0, job->acts, &room->slice[1], room->panel[0][0][0], true);
+    n = (int)FG__MIN(k / 32, 8);
+    fg__scales_amx(type, here.at, n, &room->slice[0]);
+    fg__quants_amx(type, layout, here.at, n, 0, room->slice[0].q, q);
+    for (step = 0; step < end; step++) {
+        fg__gemm_slice *s = &room->slice[step % 2], *s_next = &room->slice[(step + 1) % 2];
+        fg__turn_next_amx(panels, n_slices, slice_bytes, &next);
+        n_next = (int)FG__MIN(k / 32 - 8 * next.slice, 8);
+        for (half = 0; half < 2; half++) {
+            ahead.near = near.at + half * 8 * ahead.lines * 64;
+            ahead.far = far.at + half * 8 * ahead.lines * 64;
+            fg__pass_set_amx(&now, half, job->acts + (size_t)here.slice * sizeof(fg__acts_amx), s, room->panel[here.panel][half][0],
+                             here.slice == 0);
+            if (here.slice + 1 == n_slices)
+                fg__pass_last_amx(&now, job->out + (size_t)here.panel * panels->out + 16 * half, job->out_stride, job->m);
+            fg__products_amx(minimums, 0, FG__SUMMED_AMX, &now, &before, q + 512 * half, &ahead, room, f);
+            if (half == 0) fg__quants_amx(type, layout, here.at, n, 64, s->q, q);
+            else if (step + 1 < end) {
+                fg__scales_amx(type, next.at, n_next, s_next);
+                fg__quants_amx(type, layout, next.at, n_next, 0, s_next->q, q);
+            }
+            FG__UNROLL
+            for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
+            fg__products_amx(minimums, FG__SUMMED_AMX, 8, &now, &before, q + 512 * half, &ahead, room, f);
+            before = now;
+        }
+        here = next;
+        n = n_next;
+        fg__turn_next_amx(panels, n_slices, slice_bytes, &near);
+        fg__turn_next_amx(panels, n_slices, slice_bytes, &far);
+    }
+    fg__products_end_amx(minimums, &before, room, f);
 }
 
 FG__TARGET_AMX512 static void fg__panel_amx(fg_type type, int64_t k, const fg__gemm_job *job, fg__room_amx *room) {
     switch (fg__gemm_form_of(type)) {
-    case FG__FORM_MIN: fg__panel_form_amx(FG__FORM_MIN, type, k, job, room); break;
-    case FG__FORM_MIN16: fg__panel_form_amx(FG__FORM_MIN16, type, k, job, room); break;
-    default: fg__panel_form_amx(FG__FORM_SIGNED, type, k, job, room); break;
+    case FG__FORM_MIN: fg__panel_form_amx(1, type, k, job, room); break;
+    case FG__FORM_MIN16: fg__panel_form_amx(2, type, k, job, room); break;
+    default: fg__panel_form_amx(0, type, k, job, room); break;
     }
 }
 
-FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+FG__TARGET_AMX512 __attribute__((noinline)) static void fg__panels_amx(fg_type type, const fg__gemm_panels *panels, int64_t k, const fg__gemm_job *job,
+                                             fg__room_amx *room) {
+    switch (fg__gemm_form_of(type)) {
+    case FG__FORM_MIN: fg__panels_form_amx(1, type, panels, k, job, room); break;
+    case FG__FORM_MIN16: fg__panels_form_amx(2, type, panels, k, job, room); break;
+    default: fg__panels_form_amx(0, type, panels, k, job, room); break;
+    }
+}
+
+FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const fg__gemm_panels *all, int64_t k, const void *acts, size_t stride, int m,
                                               float *out, size_t out_stride) {
     fg__room_amx room __attribute__((aligned(64)));
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
-    int i;
+    fg__gemm_panels panels = *all;
+    fg__gemm_job job;
+    int i, end = all->n;
     memset(room.sums, 0, sizeof(room.sums));
     memset(room.slice[1].scale, 0, sizeof(room.slice[1].scale));
     memset(room.slice[1].min, 0, sizeof(room.slice[1].min));
-    for (i = 0; i < FG__TILE_AMX; i++) _mm512_storeu_si512(room.start[i], _mm512_set1_epi32(FG__SUM_BITS));
+    _mm512_store_si512(room.start, _mm512_set1_epi32(FG__SUM_BITS));
     fg__tiles_shape(2 * FG__TILE_AMX, 8); /* whole tiles, of 32 bytes of k: tokens that the last one lacks are not written */
-    for (; m > 0; m -= job.m, job.acts += FG__ROWS_AMX * stride, job.out += FG__ROWS_AMX * out_stride) {
-        job.m = FG__MIN(m, FG__ROWS_AMX);
-        fg__panel_amx(type, k, &job, &room);
+    for (i = 0; i < end; i += panels.n, panels.first += (size_t)panels.n * panels.bytes, out += (size_t)panels.n * panels.out) {
+        int left = m;
+        panels.n = m > FG__TILE_AMX ? 1 : FG__MIN(end - i, FG__TOGETHER_AMX);
+        job = fg__gemm_job_make(panels.first, acts, stride, m, out, out_stride);
+        if (m <= FG__TILE_AMX) {
+            fg__panels_amx(type, &panels, k, &job, &room);
+            continue;
+        }
+        for (; left > 0; left -= job.m, job.acts += FG__ROWS_AMX * stride, job.out += FG__ROWS_AMX * out_stride) {
+            job.m = FG__MIN(left, FG__ROWS_AMX);
+            fg__panel_amx(type, k, &job, &room);
+        }
     }
     _tile_release();
 }
 
 /* A tile of few tokens takes as long as one of 16. */
-static bool fg__amx_takes(int n_rows) { return (n_rows > 12 && n_rows <= FG__TILE_AMX) || n_rows >= 24; }
+static bool fg__amx_takes(int n_rows) { return (n_rows > 10 && n_rows <= FG__TILE_AMX) || n_rows >= 24; }
 
 /* Q2_K and Q3_K, which take longer to expand. */
-static bool fg__amx_takes_more(int n_rows) { return n_rows >= 28; }
+static bool fg__amx_takes_more(int n_rows) { return (n_rows > 14 && n_rows <= FG__TILE_AMX) || n_rows >= 28; }
 #endif
 
 /* ---- AVX2: a register holds one lane of 8 rows. Few tokens expand weights as they
@@ -20176,8 +20342,8 @@ static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__pan
 #if FG__HAS_AMX
 static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__bf16_panel_bytes,  fg__bf16_pack,     fg__act_bf16_bytes,
                                                          fg__act_bf16_pack_512, fg__gemm_bf16_amx, NULL, &fg__bf16_coded};
-static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, fg__act_amx_pack, fg__gemm_q8_amx};
-static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__gemm_q8_amx};
+static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
+static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_many, NULL};
 static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,

@@ -192,6 +192,7 @@ static void gemm_check_many(const gemm_case *c) {
     static const int counts[] = {1, 5, 12, 13, 16, 17, 31, 33, 255, 256, 257, 274};
     const fg__gemm_many *many = c->kernel->many;
     const size_t bytes = fg__round_up(ROWS, (size_t)many->tile) * c->act_stride;
+    const fg__gemm_panels panels = {(const char *)c->panel, 1, c->panel_bytes, FG__PANEL};
     void *memory[2];
     uint8_t *acts = (uint8_t *)gemm_aligned(&memory[0], bytes + 64);
     float *out = (float *)gemm_aligned(&memory[1], ROWS * STRIDE * sizeof(float));
@@ -200,12 +201,17 @@ static void gemm_check_many(const gemm_case *c) {
     memset(acts + bytes, 0x5a, 64);
     for (t = 0; t < ROWS; t++)
         many->act_pack(c->x + t % GEMM_TOKENS * c->k, c->k, acts + (size_t)(t / many->tile * many->tile) * c->act_stride, t % many->tile);
+    from = ROWS / many->tile * many->tile; /* the last tile */
+    many->act_none(c->k, acts + (size_t)from * c->act_stride, ROWS - from);
     for (i = 0; i < 64; i++) CHECK(acts[bytes + (size_t)i] == 0x5a);
+    many->gemm(c->type, &panels, c->k, acts + (size_t)from * c->act_stride, c->act_stride, many->tile, out, STRIDE);
+    for (t = 0; t < many->tile; t++)
+        for (i = 0; i < FG__PANEL; i++) CHECK(out[t * STRIDE + i] == (t < ROWS - from ? c->out[(from + t) % GEMM_TOKENS * FG__PANEL + i] : 0));
     for (i = 0; i < FG__COUNT(counts); i++) {
         m = counts[i];
         from = i % 2 * many->tile;
         for (t = 0; t < ROWS * STRIDE; t++) out[t] = 77;
-        many->gemm(c->type, c->panel, c->k, acts + (size_t)from * c->act_stride, c->act_stride, m, out, STRIDE);
+        many->gemm(c->type, &panels, c->k, acts + (size_t)from * c->act_stride, c->act_stride, m, out, STRIDE);
         for (t = 0; t < ROWS; t++) {
             const float *expected = c->out + (from + t) % GEMM_TOKENS * FG__PANEL;
             if (t < m) CHECK(memcmp(out + t * STRIDE, expected, FG__PANEL * sizeof(float)) == 0);
@@ -215,6 +221,38 @@ static void gemm_check_many(const gemm_case *c) {
     }
     free(memory[0]);
     free(memory[1]);
+}
+
+/* Several panels at once, each of the same rows from another one on, give the bits that each gives alone. */
+static void gemm_check_panels(const gemm_case *c) {
+    enum { PANELS = 13, STRIDE = PANELS * 40 };
+    static const int counts[] = {1, 13, 16, 20};
+    const fg__gemm_many *many = c->kernel->many;
+    fg__gemm_panels panels = {NULL, PANELS, c->panel_bytes, 40};
+    void *memory[3];
+    uint8_t *all = (uint8_t *)gemm_aligned(&memory[0], PANELS * c->panel_bytes);
+    uint8_t *acts = (uint8_t *)gemm_aligned(&memory[1], fg__round_up(GEMM_TOKENS, (size_t)many->tile) * c->act_stride);
+    float *out = (float *)gemm_aligned(&memory[2], GEMM_TOKENS * STRIDE * sizeof(float));
+    int i, p, row, t;
+    for (p = 0; p < PANELS; p++) {
+        row = 3 * p % c->n_rows;
+        c->kernel->pack(c->type, c->rows + (size_t)row * c->row_bytes, c->row_bytes, c->n_rows - row, c->k, all + (size_t)p * c->panel_bytes);
+    }
+    for (t = 0; t < GEMM_TOKENS; t++)
+        many->act_pack(c->x + t * c->k, c->k, acts + (size_t)(t / many->tile * many->tile) * c->act_stride, t % many->tile);
+    panels.first = (const char *)all;
+    for (i = 0; i < FG__COUNT(counts); i++) {
+        for (t = 0; t < GEMM_TOKENS * STRIDE; t++) out[t] = 77;
+        many->gemm(c->type, &panels, c->k, acts, c->act_stride, counts[i], out, STRIDE);
+        for (p = 0; p < GEMM_TOKENS * PANELS; p++) {
+            const float *got = out + p * 40, *expected = c->out + p / PANELS * FG__PANEL;
+            row = 3 * (p % PANELS) % c->n_rows;
+            if (p / PANELS < counts[i]) CHECK(memcmp(got, expected + row, (size_t)(c->n_rows - row) * sizeof(float)) == 0);
+            else CHECK(got[0] == 77 && got[FG__PANEL - 1] == 77);
+            CHECK(got[FG__PANEL] == 77 && got[39] == 77);
+        }
+    }
+    for (i = 0; i < 3; i++) free(memory[i]);
 }
 
 /* Coded panels give the same bits, and take as much less as they should. */
@@ -264,6 +302,7 @@ static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, i
     gemm_check_invariance(&c);
     if (type == FG_TYPE_BF16) gemm_check_more(&c);
     if (kernel->many) gemm_check_many(&c);
+    if (kernel->many) gemm_check_panels(&c);
     if (kernel->coded) gemm_check_coded(&c);
     for (i = 0; i < 7; i++) free(memory[i]);
 }
