@@ -16649,9 +16649,12 @@ static void fg__gemm_pack_acts(fg__cpu_plan *plan, const fg__cpu_stage *stage, i
             char *packed = plan->acts + own->act_offset;
             place = many ? row % many->tile : 0;
             packed += (size_t)(row - place) * own->act_stride;
-            if (many) many->act_pack(x, op->k, packed, place);
-            if (many && row + 1 == n_rows && place + 1 < many->tile) many->act_none(op->k, packed, place + 1);
-            if (!many) fg__cpu_weight_of(plan, op->weight)->kernel->act_pack(x, op->k, packed);
+            if (!many) {
+                fg__cpu_weight_of(plan, op->weight)->kernel->act_pack(x, op->k, packed);
+                continue;
+            }
+            many->act_pack(x, op->k, packed, place);
+            if (row + 1 == n_rows && place + 1 < many->tile) many->act_none(op->k, packed, place + 1);
         }
     }
 }
@@ -19412,6 +19415,7 @@ typedef struct fg__turn_amx {
     int panel, slice;
 } fg__turn_amx;
 
+/* Goes on to the slice that is next, after the last one of these panels to the panels behind them. */
 FG__TARGET_AMX512 static void fg__turn_next_amx(const fg__gemm_panels *panels, int n_slices, int slice_bytes, fg__turn_amx *turn) {
     turn->at += panels->bytes;
     if (++turn->panel < panels->n) return;
@@ -19424,7 +19428,8 @@ FG__TARGET_AMX512 static void fg__turn_next_amx(const fg__gemm_panels *panels, i
 }
 
 /* Up to FG__TOGETHER_AMX panels for one tile of tokens. What is used together has to stay in the first cache: a slice's activations are used for
-   all panels, and half of its weights is expanded while the other half is multiplied, as soon as no sums are in registers. Hot, and long. */
+   all panels, and half of its weights is expanded while the other half is multiplied, as soon as no sums are in registers. Slices are fetched to
+   the first cache two ahead, as the next one is expanded meanwhile. Hot, and long. */
 FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg__gemm_panels *panels, int64_t k, const fg__gemm_job *job,
                                            fg__room_amx *room) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
@@ -19487,8 +19492,9 @@ FG__TARGET_AMX512 static void fg__panel_amx(fg_type type, int64_t k, const fg__g
     }
 }
 
-FG__TARGET_AMX512 __attribute__((noinline)) static void fg__panels_amx(fg_type type, const fg__gemm_panels *panels, int64_t k, const fg__gemm_job *job,
-                                             fg__room_amx *room) {
+/* A call of its own: beside the other way's code, compilers keep sums in memory. */
+FG__TARGET_AMX512 __attribute__((noinline)) static void fg__panels_amx(fg_type type, const fg__gemm_panels *panels, int64_t k,
+                                                                       const fg__gemm_job *job, fg__room_amx *room) {
     switch (fg__gemm_form_of(type)) {
     case FG__FORM_MIN: fg__panels_form_amx(1, type, panels, k, job, room); break;
     case FG__FORM_MIN16: fg__panels_form_amx(2, type, panels, k, job, room); break;
