@@ -18008,6 +18008,75 @@ FG__INLINE512 __m512i fg__low_words_512(const int16_t *from) {
     return _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)from));
 }
 
+/* Neighbours of a, then those of b: the first of each pair, and the second. */
+#define FG__FIRST_512 _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0)
+#define FG__SECOND_512 _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1)
+
+FG__INLINE512 __m512 fg__pairs_max_512(__m512 a, __m512 b) {
+    return _mm512_maskz_max_ps(0xffff, _mm512_permutex2var_ps(a, FG__FIRST_512, b), _mm512_permutex2var_ps(a, FG__SECOND_512, b));
+}
+
+FG__INLINE512 __m512i fg__pairs_sum_512(__m512i a, __m512i b) {
+    return _mm512_add_epi32(_mm512_permutex2var_epi32(a, FG__FIRST_512, b), _mm512_permutex2var_epi32(a, FG__SECOND_512, b));
+}
+
+/* Up to 256 activations as in fg__act_q8, zeros behind them; all of its sums. */
+typedef struct fg__acts_512 {
+    __m512i q[4], sum16;
+    __m512 scale; /* eight, and again */
+} fg__acts_512;
+
+/* 64 floats as bytes. */
+FG__INLINE512 __m512i fg__act_bytes_512(const __m512 *v, __m512 even, __m512 odd) {
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    __m512i q[4];
+    int i;
+    FG__UNROLL
+    for (i = 0; i < 4; i++) q[i] = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], i < 2 ? even : odd));
+    q[0] = _mm512_packs_epi16(_mm512_packs_epi32(q[0], q[1]), _mm512_packs_epi32(q[2], q[3]));
+    return _mm512_maskz_permutexvar_epi32(0xffff, order, q[0]);
+}
+
+FG__INLINE512 void fg__acts_512_set(fg__acts_512 *a, const float *x, int n) {
+    __m512 v[16], max[8], inverse;
+    __m512i sum[4];
+    int i;
+    FG__UNROLL
+    for (i = 0; i < 16; i++) v[i] = _mm512_maskz_loadu_ps(16 * i < n ? 0xffff : 0, x + 16 * i);
+    FG__UNROLL
+    for (i = 0; i < 8; i++) max[i] = _mm512_maskz_max_ps(0xffff, _mm512_abs_ps(v[2 * i]), _mm512_abs_ps(v[2 * i + 1]));
+    FG__UNROLL
+    for (i = 0; i < 4; i++) max[i] = fg__pairs_max_512(max[2 * i], max[2 * i + 1]);
+    max[0] = fg__pairs_max_512(fg__pairs_max_512(max[0], max[1]), fg__pairs_max_512(max[2], max[3]));
+    max[0] = fg__pairs_max_512(max[0], max[0]);
+    a->scale = _mm512_div_ps(max[0], _mm512_set1_ps(127.0f));
+    inverse = _mm512_maskz_div_ps(_mm512_cmp_ps_mask(max[0], _mm512_set1_ps(1e-30f), _CMP_GT_OQ), _mm512_set1_ps(127.0f), max[0]);
+    FG__UNROLL
+    for (i = 0; i < 4; i++) {
+        a->q[i] = fg__act_bytes_512(v + 4 * i, _mm512_maskz_permutexvar_ps(0xffff, _mm512_set1_epi32(2 * i), inverse),
+                                    _mm512_maskz_permutexvar_ps(0xffff, _mm512_set1_epi32(2 * i + 1), inverse));
+        sum[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8((char)128), a->q[i]);
+    }
+    sum[0] = fg__pairs_sum_512(fg__pairs_sum_512(sum[0], sum[1]), fg__pairs_sum_512(sum[2], sum[3]));
+    a->sum16 = _mm512_sub_epi32(_mm512_setzero_si512(), sum[0]);
+}
+
+/* The bits of fg__act_q8_pack_256. */
+FG__TARGET_AVX512VNNI static void fg__act_q8_pack_512(const float *x, int64_t k, void *packed) {
+    fg__act_q8 *to = (fg__act_q8 *)packed;
+    int i;
+    for (; k > 0; k -= 256, x += 256, to++) {
+        fg__acts_512 a;
+        if (k >= 256) fg__acts_512_set(&a, x, 256);
+        else fg__acts_512_set(&a, x, (int)k);
+        FG__UNROLL
+        for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q + 64 * i, a.q[i]);
+        _mm256_storeu_ps(to->scale, _mm512_castps512_ps256(a.scale));
+        _mm256_storeu_si256((__m256i *)(void *)to->sum, _mm512_castsi512_si256(fg__pairs_sum_512(a.sum16, a.sum16)));
+        _mm512_storeu_si512(to->sum16, a.sum16);
+    }
+}
+
 /* The weights of up to 256 k of a panel: the quants of block b are at quants + b * stride. */
 typedef struct fg__weights_512 {
     const uint8_t *quants, *bytes;
@@ -19168,19 +19237,18 @@ typedef struct fg__room_amx {
 } fg__room_amx;
 
 /* Row `place` of a tile. */
-FG__TARGET_AVX2 static void fg__act_amx_pack(const float *x, int64_t k, void *packed, int place) {
+FG__TARGET_AVX512VNNI static void fg__act_amx_pack(const float *x, int64_t k, void *packed, int place) {
     fg__acts_amx *to = (fg__acts_amx *)packed;
-    fg__act_q8 a;
-    int b;
-    memset(&a, 0, sizeof(a));
+    int i;
     for (; k > 0; k -= 256, x += 256, to++) {
-        fg__act_q8_pack_256(x, FG__MIN(k, 256), &a);
-        for (b = 0; b < 8; b++) {
-            memcpy(to->q[b / 2][place] + b % 2 * 32, a.q + 32 * b, 32);
-            to->scale[place][b] = a.scale[b];
-            to->sum[place][b] = (float)a.sum[b];
-        }
-        for (b = 0; b < 16; b++) to->sum16[place][b] = (float)a.sum16[b];
+        fg__acts_512 a;
+        if (k >= 256) fg__acts_512_set(&a, x, 256);
+        else fg__acts_512_set(&a, x, (int)k);
+        FG__UNROLL
+        for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q[i][place], a.q[i]);
+        _mm256_storeu_ps(to->scale[place], _mm512_castps512_ps256(a.scale));
+        _mm256_storeu_ps(to->sum[place], _mm512_castps512_ps256(fg__floats_512(fg__pairs_sum_512(a.sum16, a.sum16))));
+        _mm512_storeu_ps(to->sum16[place], fg__floats_512(a.sum16));
     }
 }
 
@@ -20341,7 +20409,7 @@ static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__bf16_panel_bytes,  
 static const fg__gemm_kernel fg__gemm_bf16_f32_512_kernel = {fg__bf16_panel_bytes, fg__bf16_pack, fg__act_f32_bytes,
                                                              fg__act_f32_pack, fg__gemm_bf16_f32_512, NULL, &fg__bf16_coded};
 static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_512, NULL, NULL};
+                                                       fg__act_q8_pack_512, fg__gemm_q8_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
                                                         fg__act_f32_pack, fg__gemm_f32_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
@@ -20355,9 +20423,9 @@ static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__bf16_panel_bytes,  
 static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                       fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_many, NULL};
+                                                       fg__act_q8_pack_512, fg__gemm_q8_512, &fg__gemm_q8_amx_many, NULL};
 static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                            fg__act_q8_pack_256, fg__gemm_q8_512, &fg__gemm_q8_amx_more, NULL};
+                                                            fg__act_q8_pack_512, fg__gemm_q8_512, &fg__gemm_q8_amx_more, NULL};
 
 /* NULL: AVX-512 has the faster one. Q6_K has sums of 16 weights, too many to store. */
 static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {

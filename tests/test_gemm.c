@@ -555,8 +555,63 @@ static void test_gemm_paths_agree(void) {
 #endif
 }
 
+#if FG__X86
+enum { ACT_UNITS = 5 };
+
+/* Also zeros, blocks of zeros, values so small that they become 0, and large ones. */
+static void gemm_mixed_acts(float *x, int k, uint64_t *seed) {
+    int i, kind = (int)(test_random(seed) % 5);
+    for (i = 0; i < k; i++) {
+        x[i] = gemm_random_float(seed) * (kind == 1 ? 1e-31f : kind == 2 ? 1e30f : 1.0f);
+        if ((kind == 3 && i / 32 % 2) || (kind == 4 && test_random(seed) % 3)) x[i] = 0.0f;
+    }
+}
+
+#if FG__HAS_AMX
+static void gemm_check_act_tile(const fg__act_q8 *a, const float *x, int k, int place) {
+    static fg__acts_amx tiles[ACT_UNITS];
+    int unit, b;
+    fg__act_amx_pack(x, k, tiles, place);
+    for (unit = 0; unit < (k + 255) / 256; unit++, a++) {
+        const fg__acts_amx *tile = &tiles[unit];
+        for (b = 0; b < 8; b++) {
+            CHECK(memcmp(a->q + 32 * b, tile->q[b / 2][place] + b % 2 * 32, 32) == 0);
+            CHECK(a->scale[b] == tile->scale[place][b] && (float)a->sum[b] == tile->sum[place][b]);
+            CHECK((float)a->sum16[2 * b] == tile->sum16[place][2 * b] && (float)a->sum16[2 * b + 1] == tile->sum16[place][2 * b + 1]);
+        }
+    }
+}
+#endif
+#endif
+
+/* Every way of packing activations gives the same bits. */
+static void test_gemm_act_packs(void) {
+#if FG__X86
+    float x[ACT_UNITS * 256];
+    fg__act_q8 one[ACT_UNITS], other[ACT_UNITS];
+    uint64_t seed = 11;
+    int turn;
+    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    for (turn = 0; turn < 400; turn++) {
+        int k = 32 * (1 + (int)(test_random(&seed) % (ACT_UNITS * 8)));
+        gemm_mixed_acts(x, k, &seed);
+        memset(one, 0, sizeof(one));
+        memset(other, 0, sizeof(other));
+        fg__act_q8_pack_256(x, k, one);
+        fg__act_q8_pack_512(x, k, other);
+        CHECKF(memcmp(one, other, sizeof(one)) == 0, "k %d", k);
+#if FG__HAS_AMX
+        gemm_check_act_tile(one, x, k, turn % FG__TILE_AMX);
+#endif
+    }
+#else
+    SKIP("one way");
+#endif
+}
+
 static void run_gemm_tests(void) {
     RUN(test_gemm_avx2);
+    RUN(test_gemm_act_packs);
     RUN(test_gemm_avx512);
     RUN(test_gemm_amx);
     RUN(test_gemm_amx_sums);
