@@ -16902,13 +16902,26 @@ static fg__attn_range fg__attn_range_of(const fg__cpu_plan *plan, const fg_op *o
     return range;
 }
 
-static void fg__attn_reset(const fg__attn_range *range, int head_dim, fg__cpu_scratch *s) {
+/* Where rows' results belong: maximum, sum, and [m][head_dim]. */
+typedef struct fg__attn_rows {
+    float *max, *sum, *acc;
+} fg__attn_rows;
+
+static fg__attn_rows fg__attn_rows_of(float *max, float *sum, float *acc) {
+    fg__attn_rows rows;
+    rows.max = max;
+    rows.sum = sum;
+    rows.acc = acc;
+    return rows;
+}
+
+static void fg__attn_reset(const fg__attn_rows *to, int m, int head_dim) {
     int i;
-    for (i = 0; i < range->m; i++) {
-        s->max[i] = -INFINITY;
-        s->sum[i] = 0.0f;
+    for (i = 0; i < m; i++) {
+        to->max[i] = -INFINITY;
+        to->sum[i] = 0.0f;
     }
-    memset(s->acc, 0, (size_t)range->m * (size_t)head_dim * sizeof(float));
+    memset(to->acc, 0, (size_t)m * (size_t)head_dim * sizeof(float));
 }
 
 /* What the kernels of a block read, in that order: K of n tiles, their V, and `next`. `later`: Intel's CPUs, whose first cache has too few
@@ -16935,10 +16948,10 @@ static void fg__attn_reads_set(fg__attn_reads *reads, const char *const *tiles, 
     reads->later = later;
 }
 
-/* A block of m rows from row `first` over the span that starts at position `start`, into max2, sum2, acc2. False: the
-   rows see nothing of it. `next` is the tile that is read after these. */
+/* A block of m rows from row `first` over the span that starts at position `start`. False: the rows see nothing of it. `next` is
+   the tile that is read after these. */
 static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_range *range, const char **tiles,
-                           const char *next, int start, int first, int m, fg__cpu_scratch *s) {
+                           const char *next, int start, int first, int m, fg__cpu_scratch *s, const fg__attn_rows *result) {
     const fg__cpu_ops *ops = &plan->device->ops;
     const fg_group *group = &plan->graph->groups[op->group];
     const fg__kv_layout *layout = &plan->groups[op->group].wide;
@@ -16957,10 +16970,11 @@ static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_r
     fg__attn_reads_set(&reads, tiles + from, n, layout->v_offset, next, later);
     for (t = 0; t < n; t++)
         ops->qk(layout, reads.at[t], s->q + first * op->head_dim, m, fg__attn_ahead_of(&reads, t), s->s + (from + t) * FG__TILE);
-    ops->softmax(s->s, m, from * FG__TILE, to * FG__TILE, lo, hi, op->softcap, later ? reads.at + n : NULL, s->max2, s->sum2);
+    ops->softmax(s->s, m, from * FG__TILE, to * FG__TILE, lo, hi, op->softcap, later ? reads.at + n : NULL, result->max,
+                 result->sum);
     for (t = 0; t < n; t++)
         ops->pv(layout, reads.at[n + t], s->s + (from + t) * FG__TILE, m, FG__MAX(lo[0] - (from + t) * FG__TILE, 0),
-                FG__MIN(hi[m - 1] - (from + t) * FG__TILE, FG__TILE), t == 0, fg__attn_ahead_of(&reads, n + t), s->acc2);
+                FG__MIN(hi[m - 1] - (from + t) * FG__TILE, FG__TILE), t == 0, fg__attn_ahead_of(&reads, n + t), result->acc);
     return true;
 }
 
@@ -17010,36 +17024,52 @@ static const char *fg__attn_ahead(const fg__cpu_plan *plan, const fg_op *op, int
     return fg__attn_tile(plan, op, task->seq, next % op->n_kv_head, span);
 }
 
+/* Rows that saw nothing of what was set first. */
+static void fg__attn_begin(const fg__attn_rows *rows, bool any, int m, int head_dim) {
+    int r;
+    for (r = 0; r < m; r++) {
+        fg__attn_rows row = fg__attn_rows_of(rows->max + r, rows->sum + r, rows->acc + r * head_dim);
+        if (!any || rows->max[r] == -INFINITY) fg__attn_reset(&row, 1, head_dim);
+    }
+}
+
+/* What a span gives m rows of a piece, from partial result number `partial` on. */
+static void fg__attn_keep(const fg__cpu_plan *plan, const fg_op *op, const fg__attn_rows *rows, bool any, int m, int partial, int head) {
+    int r, n = op->head_dim;
+    for (r = 0; r < m; r++) {
+        float *out = fg__attn_partial(plan, op, partial + r, head);
+        out[0] = any ? rows->max[r] : -INFINITY;
+        out[1] = any ? rows->sum[r] : 0.0f;
+        if (any) memcpy(out + 2, rows->acc + r * n, (size_t)n * sizeof(float));
+    }
+}
+
+/* One span of a piece: the first one's results are set, later ones' added, or all of them kept apart. */
+static void fg__attn_span(fg__cpu_plan *plan, const fg_op *op, int piece, int span, const fg__attn_range *range, fg__cpu_scratch *s) {
+    const fg__attn_task *task = &plan->groups[op->group].tasks[piece / op->n_kv_head];
+    int first, n = op->head_dim, head = piece % op->n_kv_head, start = span * FG__SPAN;
+    const char *tiles[FG__SPAN / FG__TILE], *next = fg__attn_ahead(plan, op, piece, span);
+    bool begins = task->partial < 0 && span == task->first_span;
+    fg__attn_tiles(plan, op, task->seq, head, FG__MAX(range->lo, start), FG__MIN(range->hi, start + FG__SPAN), s->kv, tiles);
+    for (first = 0; first < range->m; first += FG__ROW_BLOCK) {
+        int m = FG__MIN(FG__ROW_BLOCK, range->m - first);
+        fg__attn_rows sum = fg__attn_rows_of(s->max + first, s->sum + first, s->acc + first * n);
+        fg__attn_rows part = fg__attn_rows_of(s->max2, s->sum2, s->acc2);
+        bool any = fg__attn_block(plan, op, range, tiles, next, start, first, m, s, begins ? &sum : &part);
+        if (begins) fg__attn_begin(&sum, any, m, n);
+        else if (task->partial >= 0)
+            fg__attn_keep(plan, op, &part, any, m, task->partial + (span - task->first_span) * range->m + first, head);
+        else if (any) plan->device->ops.fold(m, n, part.max, part.sum, part.acc, sum.max, sum.sum, sum.acc);
+    }
+}
+
 /* A piece: one KV head of a task. */
 static void fg__attn_task_run(fg__cpu_plan *plan, const fg_op *op, int piece, fg__cpu_scratch *s) {
     const fg__attn_task *task = &plan->groups[op->group].tasks[piece / op->n_kv_head];
-    int head = piece % op->n_kv_head;
     fg__attn_range range = fg__attn_range_of(plan, op, task);
-    const char *tiles[FG__SPAN / FG__TILE];
-    int span, first, r, n = op->head_dim;
+    int span, head = piece % op->n_kv_head;
     fg__attn_load_q(plan, op, task, &range, head, s->q);
-    if (task->partial < 0) fg__attn_reset(&range, n, s);
-    for (span = task->first_span; span < task->first_span + task->n_spans; span++) {
-        int start = span * FG__SPAN;
-        const char *next;
-        fg__attn_tiles(plan, op, task->seq, head, FG__MAX(range.lo, start), FG__MIN(range.hi, start + FG__SPAN), s->kv,
-                       tiles);
-        next = fg__attn_ahead(plan, op, piece, span);
-        for (first = 0; first < range.m; first += FG__ROW_BLOCK) {
-            int m = FG__MIN(FG__ROW_BLOCK, range.m - first);
-            bool any = fg__attn_block(plan, op, &range, tiles, next, start, first, m, s);
-            if (any && task->partial < 0)
-                plan->device->ops.fold(m, n, s->max2, s->sum2, s->acc2, s->max + first, s->sum + first,
-                                       s->acc + first * n);
-            for (r = 0; r < m && task->partial >= 0; r++) {
-                float *out =
-                    fg__attn_partial(plan, op, task->partial + (span - task->first_span) * range.m + first + r, head);
-                out[0] = any ? s->max2[r] : -INFINITY;
-                out[1] = any ? s->sum2[r] : 0.0f;
-                if (any) memcpy(out + 2, s->acc2 + r * n, (size_t)n * sizeof(float));
-            }
-        }
-    }
+    for (span = task->first_span; span < task->first_span + task->n_spans; span++) fg__attn_span(plan, op, piece, span, &range, s);
     if (task->partial < 0) fg__attn_store(plan, op, task, &range, head, s);
 }
 
@@ -17047,8 +17077,9 @@ static void fg__attn_task_run(fg__cpu_plan *plan, const fg_op *op, int piece, fg
 static void fg__attn_merge(fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task, int head,
                            fg__cpu_scratch *s) {
     fg__attn_range range = fg__attn_range_of(plan, op, task);
+    fg__attn_rows all = fg__attn_rows_of(s->max, s->sum, s->acc);
     int span, r, n = op->head_dim;
-    fg__attn_reset(&range, n, s);
+    fg__attn_reset(&all, range.m, n);
     for (span = 0; span < task->n_spans; span++)
         for (r = 0; r < range.m; r++) {
             const float *part = fg__attn_partial(plan, op, task->partial + span * range.m + r, head);
