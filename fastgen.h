@@ -18051,23 +18051,25 @@ FG__INLINE512 __m512i fg__pairs_sum_512(__m512i a, __m512i b) {
     return _mm512_add_epi32(_mm512_permutex2var_epi32(a, FG__FIRST_512, b), _mm512_permutex2var_epi32(a, FG__SECOND_512, b));
 }
 
-/* Up to 256 activations as in fg__act_q8, zeros behind them; all of its sums. */
+/* Up to 256 activations as in fg__act_q8, and zeros behind them. Sums of 32 are those of two times 16. */
 typedef struct fg__acts_512 {
     __m512i q[4], sum16;
     __m512 scale; /* eight, and again */
 } fg__acts_512;
 
-/* 64 floats as bytes. */
-FG__INLINE512 __m512i fg__act_bytes_512(const __m512 *v, __m512 even, __m512 odd) {
+/* Two blocks of floats as bytes, each multiplied with what its largest one gives. */
+FG__INLINE512 __m512i fg__act_bytes_512(const __m512 *v, __m512 first, __m512 second) {
     const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     __m512i q[4];
     int i;
     FG__UNROLL
-    for (i = 0; i < 4; i++) q[i] = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], i < 2 ? even : odd));
+    for (i = 0; i < 4; i++) q[i] = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], i < 2 ? first : second));
     q[0] = _mm512_packs_epi16(_mm512_packs_epi32(q[0], q[1]), _mm512_packs_epi32(q[2], q[3]));
     return _mm512_maskz_permutexvar_epi32(0xffff, order, q[0]);
 }
 
+/* `n`, a multiple of 32, is a constant where it is 256. Maxima and sums are found by halves: of all blocks together, in as many steps as of one. Hot,
+   and long. */
 FG__INLINE512 void fg__acts_512_set(fg__acts_512 *a, const float *x, int n) {
     __m512 v[16], max[8], inverse;
     __m512i sum[4];
