@@ -18068,9 +18068,9 @@ FG__INLINE512 __m512i fg__act_bytes_512(const __m512 *v, __m512 first, __m512 se
     return _mm512_maskz_permutexvar_epi32(0xffff, order, q[0]);
 }
 
-/* `n`, a multiple of 32, is a constant where it is 256. Maxima and sums are found by halves: of all blocks together, in as many steps as of one. Hot,
-   and long. */
-FG__INLINE512 void fg__acts_512_set(fg__acts_512 *a, const float *x, int n) {
+/* The operations of fg__act_inverse and fg__act_q8_set. Maxima and sums are found by halves: of all blocks together, in as many steps as of one.
+   Hot, and long. */
+FG__INLINE512 void fg__acts_512_form(fg__acts_512 *a, const float *x, int n) {
     __m512 v[16], max[8], inverse;
     __m512i sum[4];
     int i;
@@ -18094,14 +18094,19 @@ FG__INLINE512 void fg__acts_512_set(fg__acts_512 *a, const float *x, int n) {
     a->sum16 = _mm512_sub_epi32(_mm512_setzero_si512(), sum[0]);
 }
 
+/* The first 256 of k, or as many as there are, a multiple of 32. */
+FG__INLINE512 void fg__acts_512_set(fg__acts_512 *a, const float *x, int64_t k) {
+    if (k >= 256) fg__acts_512_form(a, x, 256); /* a constant */
+    else fg__acts_512_form(a, x, (int)k);
+}
+
 /* The bits of fg__act_q8_pack_256. */
 FG__TARGET_AVX512VNNI static void fg__act_q8_pack_512(const float *x, int64_t k, void *packed) {
     fg__act_q8 *to = (fg__act_q8 *)packed;
     int i;
     for (; k > 0; k -= 256, x += 256, to++) {
         fg__acts_512 a;
-        if (k >= 256) fg__acts_512_set(&a, x, 256);
-        else fg__acts_512_set(&a, x, (int)k);
+        fg__acts_512_set(&a, x, k);
         FG__UNROLL
         for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q + 64 * i, a.q[i]);
         _mm256_storeu_ps(to->scale, _mm512_castps512_ps256(a.scale));
@@ -18497,7 +18502,7 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
                                    const fg__gemm_job *job, __m512i both[][4][2]) {
     const uint8_t *acts = job->acts + b * 32;
     const size_t stride = job->stride;
-    const int block_bytes = fg__panel_layouts[5].bytes * FG__PANEL / 8;
+    const int block_bytes = fg__panel_layouts[5].bytes * FG__PANEL / fg__panel_layouts[5].blocks;
     __m512i acc[FG__FUSED512][4][2], q[2];
     int i, j, t, part, step, x;
     FG__UNROLL
@@ -19275,8 +19280,7 @@ FG__TARGET_AVX512VNNI static void fg__act_amx_pack(const float *x, int64_t k, vo
     int i;
     for (; k > 0; k -= 256, x += 256, to++) {
         fg__acts_512 a;
-        if (k >= 256) fg__acts_512_set(&a, x, 256);
-        else fg__acts_512_set(&a, x, (int)k);
+        fg__acts_512_set(&a, x, k);
         FG__UNROLL
         for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q[i][place], a.q[i]);
         _mm256_storeu_ps(to->scale[place], _mm512_castps512_ps256(a.scale));

@@ -1113,7 +1113,8 @@ static const cpu_attn cpu_attns[] = {
     {FG_TYPE_Q8_0, 2, 2, 20, 20, 1, 7, 1, false, 0.0f, 1.0f, {40, 9, 0, 0, 0, 0}},
     {FG_TYPE_F16, 72, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}},
     {FG_TYPE_F16, 4, 1, 256, 256, 1, 24, 16, true, 50.0f, 1.0f, {40, 18, 0, 0, 0, 0}},
-    {FG_TYPE_Q8_0, 2, 1, 256, 256, 1, 0, 32, true, 0.0f, 1.0f, {40, 5, 0, 0, 0, 0}},    {FG_TYPE_F16, 2, 2, 32, 32, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* rows that see nothing of the first span */
+    {FG_TYPE_Q8_0, 2, 1, 256, 256, 1, 0, 32, true, 0.0f, 1.0f, {40, 5, 0, 0, 0, 0}},
+    {FG_TYPE_F16, 2, 2, 32, 32, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* rows that see nothing of the first span */
 };
 #define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])))
 
