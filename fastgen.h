@@ -614,7 +614,7 @@ fg_result fg_graph_text(const fg_engine *engine, char *text, size_t capacity, si
 /* What the device can do, measured by running it for a fraction of a second. 0: unknown. */
 typedef struct fg_roofs {
     double read_bytes_per_s; /* reading memory in order, all threads */
-    double int8_ops_per_s, float_ops_per_s; /* multiplications plus additions of the best dot products */
+    double int8_ops_per_s, float_ops_per_s; /* multiplications plus additions of the best dot products: of bytes, of BF16 weights */
 } fg_roofs;
 fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
 
@@ -14586,6 +14586,24 @@ FG__TARGET_AVX512VNNI static double fg__int8_products_vnni512(int rounds) {
     return 16.0 * 128.0 * rounds;
 }
 
+/* Of pairs of 16 bits: as BF16 in 12 bits is multiplied. */
+FG__TARGET_AVX512VNNI static double fg__float_products_vnni512(int rounds) {
+    __m512i acc[16], a = _mm512_set1_epi16((short)rounds), b = _mm512_set1_epi16(3);
+    volatile int keep;
+    int i, j;
+    FG__UNROLL
+    for (i = 0; i < 16; i++) acc[i] = _mm512_set1_epi32(i);
+    for (j = 0; j < rounds; j++) {
+        FG__UNROLL
+        for (i = 0; i < 16; i++) acc[i] = _mm512_dpwssd_epi32(acc[i], a, b);
+    }
+    FG__UNROLL
+    for (i = 1; i < 16; i++) acc[0] = _mm512_xor_si512(acc[0], acc[i]);
+    keep = _mm512_reduce_add_epi32(acc[0]);
+    (void)keep;
+    return 16.0 * 64.0 * rounds;
+}
+
 #if FG__HAS_AVXVNNI
 FG__TARGET_AVX512BF16 static double fg__float_products_bf16(int rounds) {
     __m512 acc[16];
@@ -15467,7 +15485,7 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.finish = fg__finish_avx512;
         ops.read = fg__read_avx512;
         ops.int8_products = features->avx512_vnni ? fg__int8_products_vnni512 : fg__int8_products_avx2;
-        ops.float_products = fg__float_products_avx512;
+        ops.float_products = features->avx512_vnni ? fg__float_products_vnni512 : fg__float_products_avx512;
 #if FG__HAS_AVXVNNI
         if (fg__cpu_bf16_pays(features)) ops.float_products = fg__float_products_bf16;
 #endif
@@ -18928,58 +18946,43 @@ FG__INLINE512 const uint8_t *fg__bf16_slice(fg__bf16_reader *r, int pairs) {
 
 /* ---- floats */
 
-/* Element j of pairs of bfloat16, as floats. */
-FG__INLINE512 __m512 fg__half_pair_512(__m512i pairs, int j) {
-    return _mm512_castsi512_ps(j ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u))
-                                 : fg__shift_512(pairs, -16));
-}
-
-/* A tile of floats. Lanes of BF16 are pairs, here for CPUs without a dot product of them. `decode`: coded weights are yet to be put at `w`. */
-FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__bf16_reader *r, bool decode, fg__gemm_job *job) {
-    const int run = type == FG_TYPE_F16 ? 64 : 128, each = type == FG_TYPE_BF16 ? 2 : 1;
+FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__gemm_job *job) {
+    const int run = type == FG_TYPE_F16 ? 64 : 128;
     __m512 f[FG__FLOATS512][2], w0, w1, v;
-    int i, j, t;
+    int i, t;
     float x;
     fg__tile_start_512(nt, f);
     for (i = 0; i < job->n; i++, w += run) {
-        if (type == FG_TYPE_BF16 && decode && i % 16 == 0) fg__bf16_block(r, i / 16);
         fg__fetch_even(job, run);
+        w0 = type == FG_TYPE_F16 ? fg__halves_512(w) : _mm512_loadu_ps((const float *)(const void *)w);
+        w1 = type == FG_TYPE_F16 ? fg__halves_512(w + 32) : _mm512_loadu_ps((const float *)(const void *)(w + 64));
         FG__UNROLL
-        for (j = 0; j < each; j++) {
-            w0 = type == FG_TYPE_F16 ? fg__halves_512(w) : _mm512_loadu_ps((const float *)(const void *)w);
-            w1 = type == FG_TYPE_F16 ? fg__halves_512(w + 32) : _mm512_loadu_ps((const float *)(const void *)(w + 64));
-            if (type == FG_TYPE_BF16) {
-                w0 = fg__half_pair_512(_mm512_castps_si512(w0), j);
-                w1 = fg__half_pair_512(_mm512_castps_si512(w1), j);
-            }
-            FG__UNROLL
-            for (t = 0; t < nt; t++) {
-                memcpy(&x, job->acts + t * job->stride + (i * each + j) * 4, 4);
-                v = _mm512_set1_ps(x);
-                f[t][0] = _mm512_fmadd_ps(w0, v, f[t][0]);
-                f[t][1] = _mm512_fmadd_ps(w1, v, f[t][1]);
-            }
+        for (t = 0; t < nt; t++) {
+            memcpy(&x, job->acts + t * job->stride + i * 4, 4);
+            v = _mm512_set1_ps(x);
+            f[t][0] = _mm512_fmadd_ps(w0, v, f[t][0]);
+            f[t][1] = _mm512_fmadd_ps(w1, v, f[t][1]);
         }
     }
     fg__tile_end_512(nt, f, job);
 }
 
-FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, fg__bf16_reader *r, bool decode, fg__gemm_job job) {
+FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__FLOATS512 - 1) / FG__FLOATS512;
-    fg__fetch_plan_even(&job, decode ? r->run : type == FG_TYPE_F16 ? 64 : 128, tiles);
-    for (; tiles > 0; tiles--, decode = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    fg__fetch_plan_even(&job, type == FG_TYPE_F16 ? 64 : 128, tiles);
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
-        case 1: fg__tile_f32_512(type, 1, w, r, decode, &job); break;
-        case 2: fg__tile_f32_512(type, 2, w, r, decode, &job); break;
-        case 3: fg__tile_f32_512(type, 3, w, r, decode, &job); break;
-        case 4: fg__tile_f32_512(type, 4, w, r, decode, &job); break;
-        case 5: fg__tile_f32_512(type, 5, w, r, decode, &job); break;
-        case 6: fg__tile_f32_512(type, 6, w, r, decode, &job); break;
-        case 7: fg__tile_f32_512(type, 7, w, r, decode, &job); break;
-        case 8: fg__tile_f32_512(type, 8, w, r, decode, &job); break;
-        case 9: fg__tile_f32_512(type, 9, w, r, decode, &job); break;
-        default: fg__tile_f32_512(type, 10, w, r, decode, &job); break;
+        case 1: fg__tile_f32_512(type, 1, w, &job); break;
+        case 2: fg__tile_f32_512(type, 2, w, &job); break;
+        case 3: fg__tile_f32_512(type, 3, w, &job); break;
+        case 4: fg__tile_f32_512(type, 4, w, &job); break;
+        case 5: fg__tile_f32_512(type, 5, w, &job); break;
+        case 6: fg__tile_f32_512(type, 6, w, &job); break;
+        case 7: fg__tile_f32_512(type, 7, w, &job); break;
+        case 8: fg__tile_f32_512(type, 8, w, &job); break;
+        case 9: fg__tile_f32_512(type, 9, w, &job); break;
+        default: fg__tile_f32_512(type, 10, w, &job); break;
         }
     }
 }
@@ -18993,23 +18996,246 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
     for (left = k; left > 0; left -= 128, w += 128 * run, job.acts += 512, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
         job.next = fg__weights_ahead(w, 1024, 128 * run, m);
-        if (type == FG_TYPE_F32) fg__tiles_f32_512(FG_TYPE_F32, w, NULL, false, job);
-        else fg__tiles_f32_512(FG_TYPE_F16, w, NULL, false, job);
+        if (type == FG_TYPE_F32) fg__tiles_f32_512(FG_TYPE_F32, w, job);
+        else fg__tiles_f32_512(FG_TYPE_F16, w, job);
     }
 }
 
-/* For CPUs without a dot product of BF16. */
-FG__TARGET_AVX512VNNI static void fg__gemm_bf16_f32_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
-                                                        float *out, size_t out_stride) {
-    uint8_t room[FG__BF16_ROOM] __attribute__((aligned(64)));
-    fg__bf16_reader r = fg__bf16_read(panel, k, room);
+/* ---- BF16 as integers of 12 bits, for CPUs that multiply pairs of 16-bit integers (vpdpwssd) at twice the rate of floats, and BF16 no
+   faster than these. Each 64 weights of a row share a scale, and are off by 1/4094 of their largest one at most; activations, each 64 of
+   which share one too, by 1/32766. Together that is a fourth of what rounding activations to BF16, as others do, costs.
+
+   A panel's block is 64 k, the last one what is left: 32 scales, BF16; then a group for each 4 k: 4 x 32 bytes and 32 words of 16 bits. In the
+   order of a BF16 panel (runs of 32 pairs) byte i of 32 number j is the low part of weight i of these, bits 4j to 4j + 3 of word i the high
+   part. 2048 is added to weights; sums of products, less than 2^31, start at what that adds. */
+
+#define FG__TILE_W12 8 /* tokens: 16 accumulators, and the weights of a group */
+
+/* 256 activations x = scale * q; `start`: the sums of 64 of them times -2048. */
+typedef struct fg__act_w12 {
+    int16_t q[256];
+    float scale[4];
+    int32_t start[4];
+    uint8_t unused[32]; /* whole cache lines */
+} fg__act_w12;
+
+static size_t fg__act_w12_bytes(int64_t k) { return (size_t)((k + 255) / 256) * sizeof(fg__act_w12); }
+
+static size_t fg__w12_bytes(int64_t k) { return (size_t)((k + 63) / 64) * 64 + (size_t)((k + 3) / 4) * 192; }
+
+static size_t fg__w12_panel_bytes(fg_type type, int64_t k) {
+    (void)type;
+    return fg__w12_bytes(k);
+}
+
+/* The first n of up to 32 lanes. */
+static uint32_t fg__lanes(int n) { return n < 1 ? 0 : n < 32 ? (1u << n) - 1 : 0xffffffffu; }
+
+/* Up to 64 activations as block b of 256. */
+FG__INLINE512 void fg__act_w12_block(const float *x, int n, fg__act_w12 *to, int b) {
+    __m512i sum = _mm512_setzero_si512(), q;
+    __m512 v[4], max = _mm512_setzero_ps(), inverse;
+    float most;
+    int i;
+    for (i = 0; i < 4; i++) {
+        v[i] = _mm512_maskz_loadu_ps((__mmask16)fg__lanes(n - 16 * i), x + 16 * i);
+        max = _mm512_maskz_max_ps(0xffff, max, _mm512_abs_ps(v[i]));
+    }
+    most = _mm512_reduce_max_ps(max);
+    inverse = _mm512_set1_ps(most > 1e-30f ? 16383.0f / most : 0.0f);
+    for (i = 0; i < 4; i++) {
+        q = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], inverse));
+        sum = _mm512_add_epi32(sum, q);
+        _mm256_storeu_si256((__m256i *)(void *)(to->q + 64 * b + 16 * i), _mm512_maskz_cvtsepi32_epi16(0xffff, q));
+    }
+    to->scale[b] = most / 16383.0f;
+    to->start[b] = (int32_t)((uint32_t)_mm512_reduce_add_epi32(sum) * (uint32_t)-2048);
+}
+
+FG__TARGET_AVX512VNNI static void fg__act_w12_pack(const float *x, int64_t k, void *packed) {
+    fg__act_w12 *to = (fg__act_w12 *)packed;
+    int64_t i;
+    for (i = 0; i < (k + 255) / 256 * 4; i++) fg__act_w12_block(x + 64 * i, (int)FG__MAX(FG__MIN(k - 64 * i, 64), 0), to + i / 4, (int)(i % 4));
+}
+
+/* The largest magnitude of 64 BF16. */
+FG__INLINE512 uint32_t fg__w12_most(__m512i a, __m512i b) {
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    __m512i most = _mm512_max_epu16(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
+    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
+    __m128i last = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return 0xffffu - (uint32_t)(uint16_t)_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(last, _mm_set1_epi16(-1))), 0);
+}
+
+/* Up to 64 weights of a row as integers, 2048 added. Returns their scale, a BF16, rounded up: what it makes of the largest weight fits. Where
+   one is infinite or no number the scale is none; where all are less than 2^-80 they are 0. */
+FG__INLINE512 uint16_t fg__w12_row(const uint8_t *row, int n, uint16_t *q) {
+    __m512i v[2];
+    __m512 inverse;
+    uint32_t most, scale;
+    int i;
+    for (i = 0; i < 2; i++) v[i] = _mm512_maskz_loadu_epi16(fg__lanes(n - 32 * i), row + 64 * i);
+    most = fg__w12_most(v[0], v[1]);
+    scale = (fg__float_bits(fg__bf16_to_f32((uint16_t)most) / 2047.0f) + 0xffff) >> 16;
+    if (most >= 0x7f80) scale = 0x7fc0;
+    if (most < 47 << 7) scale = 0;
+    inverse = _mm512_set1_ps(scale && most < 0x7f80 ? 1.0f / fg__bf16_to_f32((uint16_t)scale) : 0.0f);
+    for (i = 0; i < 4; i++) {
+        __m256i half = i % 2 ? _mm512_extracti64x4_epi64(v[i / 2], 1) : _mm512_castsi512_si256(v[i / 2]);
+        __m512i x = _mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, half), 16);
+        x = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(_mm512_castsi512_ps(x), inverse));
+        x = _mm512_add_epi32(x, _mm512_set1_epi32(2048));
+        _mm256_storeu_si256((__m256i *)(void *)(q + 16 * i), _mm512_maskz_cvtepi32_epi16(0xffff, x));
+    }
+    return (uint16_t)scale;
+}
+
+/* A group, of weights in the order of the panel. */
+FG__INLINE512 void fg__w12_code(const uint8_t *weights, uint8_t *to) {
+    __m512i v, high = _mm512_setzero_si512();
+    int j;
+    for (j = 3; j >= 0; j--) {
+        v = _mm512_loadu_si512(weights + 64 * j);
+        high = _mm512_or_si512(_mm512_slli_epi16(high, 4), _mm512_srli_epi16(v, 8));
+        _mm256_storeu_si256((__m256i *)(void *)(to + 32 * j), _mm512_maskz_cvtepi16_epi8(0xffffffffu, v));
+    }
+    _mm512_storeu_si512(to + 128, high);
+}
+
+FG__TARGET_AVX512VNNI static void fg__w12_pack(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    const uint8_t *from = (const uint8_t *)rows;
+    uint8_t *to = (uint8_t *)panel;
+    uint16_t q[FG__PANEL][64], runs[64 * FG__PANEL], scale;
+    int64_t left;
+    int row, group, n;
+    (void)type;
+    memset(q, 0, sizeof(q));
+    for (left = k; left > 0; left -= n, from += 2 * n) {
+        n = (int)FG__MIN(left, 64);
+        memset(to, 0, 64);
+        for (row = 0; row < n_rows; row++) {
+            scale = fg__w12_row(from + (size_t)row * row_bytes, n, q[row]);
+            memcpy(to + 2 * row, &scale, 2);
+        }
+        fg__pack_lanes(4, (const uint8_t *)q, 128, FG__PANEL, 32, (uint8_t *)runs);
+        for (group = 0, to += 64; group < (n + 3) / 4; group++, to += 192) fg__w12_code((const uint8_t *)runs + 256 * group, to);
+    }
+}
+
+/* How a tile gets its weights: a group at a time from the panel; from there, and puts them into a room for the tiles that follow; or from it. */
+typedef enum fg__w12_from { FG__W12_PANEL, FG__W12_KEEP, FG__W12_ROOM } fg__w12_from;
+
+/* The four registers of a group. */
+FG__INLINE512 void fg__w12_group(fg__w12_from how, const uint8_t *from, uint8_t *room, __m512i *v) {
+    const __m512i mask = _mm512_set1_epi32(0x0f000f00), high = how == FG__W12_ROOM ? mask : _mm512_loadu_si512(from + 128);
+    int j;
+    FG__UNROLL
+    for (j = 0; j < 4; j++) {
+        if (how == FG__W12_ROOM) {
+            v[j] = _mm512_loadu_si512(room + 64 * j);
+            continue;
+        }
+        v[j] = _mm512_maskz_cvtepu8_epi16(0xffffffffu, _mm256_loadu_si256((const __m256i *)(const void *)(from + 32 * j)));
+        v[j] = _mm512_ternarylogic_epi32(v[j], fg__shift_512(high, 4 * j - 8), mask, 0xf8); /* v | (high & mask) */
+        if (how == FG__W12_KEEP) _mm512_storeu_si512(room + 64 * j, v[j]);
+    }
+}
+
+/* Scales of 16 rows. */
+FG__INLINE512 __m512 fg__w12_scales(const uint8_t *from) {
+    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)from);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, half), 16));
+}
+
+/* A tile: 32 rows, nt tokens, job->n groups of a slice. `nt` and `how` are constants. Hot, and long. */
+FG__INLINE512 void fg__tile_w12_512(int nt, fg__w12_from how, const uint8_t *w, uint8_t *room, fg__gemm_job *job) {
+    __m512 f[FG__TILE_W12][2];
+    __m512i acc[FG__TILE_W12][2], v[4];
+    int b, i, t, x, group, step;
+    fg__tile_start_512(nt, f);
+    for (b = 0; b < (job->n + 15) / 16; b++) {
+        const uint8_t *scales = w, *acts = job->acts + 128 * b;
+        const int groups = FG__MIN(job->n - 16 * b, 16);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
+            acc[t][0] = acc[t][1] = _mm512_set1_epi32(a->start[b]);
+        }
+        for (group = 0, w += 64; group < groups; group++, w += 192, room += 256, acts += 8) {
+            fg__fetch_even(job, how == FG__W12_PANEL ? 192 : 128);
+            fg__w12_group(how, w, room, v);
+            FG__UNROLL
+            for (step = 0; step < 2; step++) {
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    memcpy(&x, acts + t * job->stride + 4 * step, 4);
+                    acc[t][0] = _mm512_dpwssd_epi32(acc[t][0], v[2 * step], _mm512_set1_epi32(x));
+                    acc[t][1] = _mm512_dpwssd_epi32(acc[t][1], v[2 * step + 1], _mm512_set1_epi32(x));
+                }
+            }
+        }
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            const __m512 scale = fg__w12_scales(scales + 32 * i);
+            FG__UNROLL
+            for (t = 0; t < nt; t++) {
+                const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
+                f[t][i] = _mm512_fmadd_ps(fg__floats_512(acc[t][i]), _mm512_mul_ps(scale, _mm512_set1_ps(a->scale[b])), f[t][i]);
+            }
+        }
+    }
+    fg__tile_end_512(nt, f, job);
+}
+
+/* One tile is all. */
+FG__INLINE512 void fg__few_w12_512(const uint8_t *w, fg__gemm_job job) {
+    fg__fetch_plan_even(&job, 192, 1);
+    switch (job.m) {
+    case 1: fg__tile_w12_512(1, FG__W12_PANEL, w, NULL, &job); break;
+    case 2: fg__tile_w12_512(2, FG__W12_PANEL, w, NULL, &job); break;
+    case 3: fg__tile_w12_512(3, FG__W12_PANEL, w, NULL, &job); break;
+    case 4: fg__tile_w12_512(4, FG__W12_PANEL, w, NULL, &job); break;
+    case 5: fg__tile_w12_512(5, FG__W12_PANEL, w, NULL, &job); break;
+    case 6: fg__tile_w12_512(6, FG__W12_PANEL, w, NULL, &job); break;
+    case 7: fg__tile_w12_512(7, FG__W12_PANEL, w, NULL, &job); break;
+    default: fg__tile_w12_512(8, FG__W12_PANEL, w, NULL, &job); break;
+    }
+}
+
+/* More than one, of equal sizes as far as that goes: 9 tokens are 5 and 4. */
+FG__INLINE512 void fg__tiles_w12_512(const uint8_t *w, uint8_t *room, fg__gemm_job job) {
+    int nt, tiles = (job.m + FG__TILE_W12 - 1) / FG__TILE_W12;
+    bool keep = true;
+    fg__fetch_plan_even(&job, 192, tiles);
+    for (; tiles > 0; tiles--, keep = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+        nt = (job.m + tiles - 1) / tiles;
+        switch (keep ? -nt : nt) {
+        case -5: fg__tile_w12_512(5, FG__W12_KEEP, w, room, &job); break;
+        case -6: fg__tile_w12_512(6, FG__W12_KEEP, w, room, &job); break;
+        case -7: fg__tile_w12_512(7, FG__W12_KEEP, w, room, &job); break;
+        case -8: fg__tile_w12_512(8, FG__W12_KEEP, w, room, &job); break;
+        case 4: fg__tile_w12_512(4, FG__W12_ROOM, w, room, &job); break;
+        case 5: fg__tile_w12_512(5, FG__W12_ROOM, w, room, &job); break;
+        case 6: fg__tile_w12_512(6, FG__W12_ROOM, w, room, &job); break;
+        case 7: fg__tile_w12_512(7, FG__W12_ROOM, w, room, &job); break;
+        default: fg__tile_w12_512(8, FG__W12_ROOM, w, room, &job); break;
+        }
+    }
+}
+
+FG__TARGET_AVX512VNNI static void fg__gemm_w12_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                                   float *out, size_t out_stride) {
+    uint8_t room[64 * 256] __attribute__((aligned(64)));
+    const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
     (void)type;
-    for (left = (k + 1) / 2; left > 0; left -= job.n, job.acts += job.n * 8, job.first = false) {
-        job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(r.next, 1024, 128 * r.run, m);
-        fg__tiles_f32_512(FG_TYPE_BF16, fg__bf16_slice(&r, job.n), &r, r.coded, job);
+    for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false) {
+        job.n = (int)((FG__MIN(left, 256) + 3) / 4);
+        job.next = fg__weights_ahead(w, 1024, 8192, m);
+        if (m <= FG__TILE_W12) fg__few_w12_512(w, job);
+        else fg__tiles_w12_512(w, room, job);
+        w += fg__w12_bytes(FG__MIN(left, 256));
     }
 }
 
@@ -19135,6 +19361,12 @@ FG__INLINE_AMX512BF16 void fg__tile_amx(bool two, const uint8_t *w, int pairs, f
     _tile_stored(1, out + 16, job->out_stride * sizeof(float));
     if (two) _tile_stored(2, out_more, job->out_stride * sizeof(float));
     if (two) _tile_stored(3, out_more + 16, job->out_stride * sizeof(float));
+}
+
+/* Element j of pairs of bfloat16, as floats. */
+FG__INLINE512 __m512 fg__half_pair_512(__m512i pairs, int j) {
+    return _mm512_castsi512_ps(j ? _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000u))
+                                 : fg__shift_512(pairs, -16));
 }
 
 /* Adds a pair of k to the sums of even and of odd ones, of half a panel. */
@@ -20443,8 +20675,8 @@ static const fg__gemm_coded fg__bf16_coded = {fg__bf16_coded_bytes, fg__bf16_cod
 static const fg__gemm_kernel fg__gemm_bf16_512_kernel = {fg__bf16_panel_bytes,  fg__bf16_pack,     fg__act_bf16_bytes,
                                                          fg__act_bf16_pack_512, fg__gemm_bf16_512, NULL, &fg__bf16_coded};
 #endif
-static const fg__gemm_kernel fg__gemm_bf16_f32_512_kernel = {fg__bf16_panel_bytes, fg__bf16_pack, fg__act_f32_bytes,
-                                                             fg__act_f32_pack, fg__gemm_bf16_f32_512, NULL, &fg__bf16_coded};
+static const fg__gemm_kernel fg__gemm_w12_512_kernel = {fg__w12_panel_bytes, fg__w12_pack,     fg__act_w12_bytes,
+                                                         fg__act_w12_pack,    fg__gemm_w12_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_512, fg__gemm_q8_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
@@ -20487,7 +20719,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
 #if FG__HAS_AVXVNNI
         if (wide && type == FG_TYPE_BF16 && fg__cpu_bf16_pays(&cpu)) return &fg__gemm_bf16_512_kernel;
 #endif
-        if (wide && type == FG_TYPE_BF16) return &fg__gemm_bf16_f32_512_kernel;
+        if (wide && type == FG_TYPE_BF16) return &fg__gemm_w12_512_kernel;
         return wide ? &fg__gemm_f32_512_kernel : &fg__gemm_f32_256_kernel;
     }
 #if FG__HAS_AVXVNNI

@@ -59,6 +59,16 @@ static int gemm_acts_are_bf16(const fg__gemm_kernel *kernel) {
 #endif
 }
 
+/* BF16 as integers of 12 bits. */
+static int gemm_is_w12(const fg__gemm_kernel *kernel) {
+#if FG__X86
+    return kernel->pack == fg__w12_pack;
+#else
+    (void)kernel;
+    return 0;
+#endif
+}
+
 /* The activations that a kernel sees after packing. */
 static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packed, int64_t k, float *x) {
     int64_t i;
@@ -68,6 +78,11 @@ static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packe
             x[i] = a->scale[i % 256 / 32] * (float)a->q[i % 256];
         } else if (gemm_acts_are_bf16(kernel)) {
             x[i] = fg__bf16_to_f32(((const uint16_t *)(const void *)packed)[i]);
+#if FG__X86
+        } else if (gemm_is_w12(kernel)) {
+            const fg__act_w12 *a = (const fg__act_w12 *)(const void *)packed + i / 256;
+            x[i] = a->scale[i % 256 / 64] * (float)a->q[i % 256];
+#endif
         } else {
             x[i] = ((const float *)(const void *)packed)[i];
         }
@@ -120,19 +135,54 @@ static void gemm_pack(gemm_case *c, uint64_t *seed) {
     for (i = 0; i < 64; i++) CHECK(c->acts[c->act_stride * GEMM_TOKENS + (size_t)i] == 0x5a);
 }
 
-/* Against doubles: nearly exact for the packed activations, close for the activations themselves. */
+#if FG__X86
+/* From a panel in 12 bits; no weight may be off by more than 1/4094 of the largest of its 64, and what the scale's rounding adds. */
+static void gemm_unpack_w12(const gemm_case *c, float *w) {
+    int64_t i, j;
+    int row;
+    for (row = 0; row < c->n_rows; row++) {
+        const uint8_t *block = c->panel;
+        for (i = 0; i < c->k; i += 64, block += 64 + 16 * 192) {
+            uint16_t scale, high;
+            float most = 0;
+            memcpy(&scale, block + 2 * row, 2);
+            for (j = i; j < FG__MIN(i + 64, c->k); j++) {
+                int at = (int)(j - i) % 4 / 2 * 2 + row / 16, word = row % 16 * 2 + (int)j % 2; /* register of a group, lane */
+                const uint8_t *group = block + 64 + (j - i) / 4 * 192;
+                memcpy(&high, group + 128 + 2 * word, 2);
+                w[row * c->k + j] = fg__bf16_to_f32(scale) * (float)((group[32 * at + word] | (high >> 4 * at & 15) << 8) - 2048);
+                most = fmaxf(most, fabsf(c->w[row * c->k + j]));
+            }
+            for (j = i; j < FG__MIN(i + 64, c->k); j++) CHECK(fabsf(w[row * c->k + j] - c->w[row * c->k + j]) <= most * 1.01f / 4094);
+        }
+    }
+}
+#endif
+
+/* The weights that a kernel sees after packing. */
+static void gemm_unpack_weights(const gemm_case *c, float *w) {
+    memcpy(w, c->w, (size_t)(c->k * c->n_rows) * sizeof(float));
+#if FG__X86
+    if (gemm_is_w12(c->kernel)) gemm_unpack_w12(c, w);
+#endif
+}
+
+/* Against doubles: nearly exact for the packed weights and activations, close for these themselves. */
 static void gemm_check_errors(const gemm_case *c) {
     double worst = 0, noise = 0, signal = 0;
     double limit = c->kernel->act_bytes == fg__act_q8_bytes ? 1e-4 : 1e-11;
+    float *weights = (float *)malloc((size_t)(c->k * c->n_rows) * sizeof(float));
     int t, row;
     int64_t i;
     if (gemm_acts_are_bf16(c->kernel)) limit = 1e-5;
+    if (gemm_is_w12(c->kernel)) limit = 3e-7;
+    gemm_unpack_weights(c, weights);
     for (t = 0; t < GEMM_TOKENS; t++) {
         for (row = 0; row < c->n_rows; row++) {
             const float *w = c->w + row * c->k, *x = c->x + t * c->k, *seen = c->seen + t * c->k;
             double packed = 0, whole = 0, size = 1e-30, got = c->out[t * FG__PANEL + row];
             for (i = 0; i < c->k; i++) {
-                packed += (double)w[i] * (double)seen[i];
+                packed += (double)weights[row * c->k + i] * (double)seen[i];
                 whole += (double)w[i] * (double)x[i];
                 size += fabs((double)w[i] * (double)seen[i]);
             }
@@ -144,6 +194,7 @@ static void gemm_check_errors(const gemm_case *c) {
     }
     CHECKF(worst < 3e-6, "%s k=%d: %g of the sum of magnitudes", fg_type_name(c->type), (int)c->k, worst);
     CHECKF(noise <= limit * signal, "%s k=%d: normalised error %g", fg_type_name(c->type), (int)c->k, noise / signal);
+    free(weights);
 }
 
 /* The same bits for any number of rows, wherever they lie, and nothing written between them. */
@@ -287,7 +338,7 @@ static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, i
     c.row_bytes = (size_t)fg_type_bytes(type, k);
     c.panel_bytes = c.kernel->panel_bytes(type, k);
     c.act_stride = c.kernel->act_bytes(k);
-    CHECK(c.panel_bytes % 64 == 0 && (double)c.panel_bytes <= 1.06 * 32 * (double)c.row_bytes + 128);
+    CHECK(c.panel_bytes % 64 == 0 && (double)c.panel_bytes <= (gemm_is_w12(kernel) ? 0.78 : 1.06) * 32 * (double)c.row_bytes + 256);
     CHECK(c.act_stride % 64 == 0);
     c.rows = (uint8_t *)gemm_aligned(&memory[0], c.row_bytes * (size_t)n_rows + 1) + 1; /* at odd addresses */
     c.panel = (uint8_t *)gemm_aligned(&memory[1], c.panel_bytes + 64);
@@ -442,30 +493,33 @@ static void test_gemm_bf16_coded(void) {
     CHECK(!gemm_code(rows));
 }
 
+#if FG__HAS_AVXVNNI
 /* A weight of which one panel does not fit is packed as any other, with the same results and the size that is said. */
-static void gemm_check_weight(const fg_backend *backend, fg_device *device, fg_tensor *tensor, bool coded) {
-    fg_weight *weight = NULL;
-    size_t most = 0, bytes = 0;
-    const fg__cpu_weight *w;
-    const fg__gemm_kernel *kernel;
+static void gemm_check_weight(fg_device *device, const fg_tensor *tensor, bool coded) {
+    const fg__gemm_kernel *kernel = &fg__gemm_bf16_512_kernel;
+    fg__cpu_weight w;
     uint8_t acts[CODED_K * 4] __attribute__((aligned(64)));
     float x[CODED_K], out[FG__PANEL];
+    void *memory;
     uint64_t seed = 9;
+    size_t most, bytes;
     int i, row;
     for (i = 0; i < CODED_K; i++) x[i] = gemm_random_float(&seed);
-    CHECK(backend->pack(device, tensor, FG_OP_GEMM, NULL, &most) == FG_OK);
-    CHECK(backend->pack(device, tensor, FG_OP_GEMM, &weight, &bytes) == FG_OK);
+    CHECK(fg__cpu_weight_describe((const fg__cpu_device *)(const void *)device, tensor, FG_OP_GEMM, &w) == FG_OK);
+    w.kernel = kernel;
+    w.panel_bytes = kernel->panel_bytes(FG_TYPE_BF16, CODED_K);
+    most = fg__cpu_panels(&w) * w.panel_bytes;
+    w.data = (char *)gemm_aligned(&memory, most);
+    bytes = fg__pack_panels((fg__cpu_device *)(void *)device, &w);
     CHECK(coded ? bytes < most * 8 / 10 : bytes == most);
-    w = (const fg__cpu_weight *)(const void *)weight;
-    kernel = w->kernel;
     kernel->act_pack(x, CODED_K, acts);
     for (row = 0; row < CODED_ROWS; row += 28) {
         double sum = 0;
         for (i = 0; i < CODED_K; i++) sum += (double)fg__bf16_to_f32(((const uint16_t *)tensor->data)[row * CODED_K + i]) * (double)x[i];
-        kernel->gemm(FG_TYPE_BF16, w->data, CODED_K, acts, sizeof(acts), 1, out, FG__PANEL);
+        kernel->gemm(FG_TYPE_BF16, w.data, CODED_K, acts, sizeof(acts), 1, out, FG__PANEL);
         CHECKF(fabs(sum - (double)out[row]) < 0.2, "row %d: %g, not %g", row, (double)out[row], sum);
     }
-    backend->unpack(device, weight);
+    free(memory);
 }
 
 static void test_gemm_bf16_refused(void) {
@@ -476,7 +530,7 @@ static void test_gemm_bf16_refused(void) {
     fg_tensor tensor;
     uint64_t seed = 4;
     int i;
-    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    if (!fg__cpu_detect().avx512_vnni || !fg__cpu_detect().avx512_bf16) SKIP("no AVX-512 VNNI and BF16");
     memset(&desc, 0, sizeof(desc));
     desc.n_threads = 2;
     CHECK(backend->open(&desc, &device) == FG_OK);
@@ -489,10 +543,58 @@ static void test_gemm_bf16_refused(void) {
     tensor.data = rows;
     tensor.bytes = sizeof(rows);
     for (i = 0; i < 3; i++) gemm_code_fill(rows + i * CODED_K * CODED_ROWS, &seed);
-    gemm_check_weight(backend, device, &tensor, true);
+    gemm_check_weight(device, &tensor, true);
     for (i = 2 * CODED_K * CODED_ROWS; i < 3 * CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)test_random(&seed);
-    gemm_check_weight(backend, device, &tensor, false);
+    gemm_check_weight(device, &tensor, false);
     backend->close(device);
+}
+#endif
+
+enum { W12_K = 200 };
+
+/* The products of rows of BF16 in 12 bits and of activations, for one and for nine tokens. */
+static void gemm_w12_products(const uint16_t *rows, const float *x, float *out) {
+    const size_t stride = fg__act_w12_bytes(W12_K);
+    void *memory[2];
+    uint8_t *panel = (uint8_t *)gemm_aligned(&memory[0], fg__w12_bytes(W12_K)), *acts = (uint8_t *)gemm_aligned(&memory[1], 9 * stride);
+    float many[9 * FG__PANEL];
+    int t;
+    fg__w12_pack(FG_TYPE_BF16, rows, W12_K * 2, FG__PANEL, W12_K, panel);
+    for (t = 0; t < 9; t++) fg__act_w12_pack(x, W12_K, acts + (size_t)t * stride);
+    fg__gemm_w12_512(FG_TYPE_BF16, panel, W12_K, acts, stride, 1, out, FG__PANEL);
+    fg__gemm_w12_512(FG_TYPE_BF16, panel, W12_K, acts, stride, 9, many, FG__PANEL);
+    for (t = 0; t < 9; t++) CHECK(memcmp(many + t * FG__PANEL, out, sizeof(float) * FG__PANEL) == 0);
+    free(memory[0]);
+    free(memory[1]);
+}
+
+/* Rows of one value, and activations of one: the largest sums, of any sign; what is infinite or no number stays so; what is tiny is 0. */
+static void test_gemm_w12_values(void) {
+    static const uint16_t values[] = {0x7f7f, 0xff7f, 0x3f80, 0xbfff, 0x1780, 0x177f, 0x0001, 0x8000, 0x7f80, 0xff80, 0x7fc1};
+    static uint16_t rows[FG__PANEL * W12_K];
+    float x[W12_K], out[FG__PANEL];
+    int i, j, sign;
+    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    for (i = 0; i < FG__PANEL * W12_K; i++) rows[i] = values[i / W12_K % FG__COUNT(values)];
+    for (sign = -1; sign <= 1; sign += 2) {
+        for (i = 0; i < W12_K; i++) x[i] = (float)sign * 1e-3f;
+        gemm_w12_products(rows, x, out);
+        for (i = 0; i < FG__PANEL; i++) {
+            float value = fg__bf16_to_f32(values[i % FG__COUNT(values)]), sum = value * x[0] * W12_K;
+            if (!(fabsf(value) < INFINITY)) CHECK(out[i] != out[i]);
+            else if (fabsf(value) < ldexpf(1.0f, -80)) CHECK(out[i] == 0);
+            else CHECKF(fabsf(out[i] - sum) <= 3e-4f * fabsf(sum), "%g, not %g", (double)out[i], (double)sum);
+        }
+    }
+    /* One weight of a block beside small ones, of which nothing is left, and blocks of their own scales. */
+    for (i = 0; i < FG__PANEL * W12_K; i++) rows[i] = (uint16_t)(i % W12_K == 3 ? 0x3f80 : i % W12_K < 64 ? 0x3900 : 0x2000 + i % W12_K / 64 * 256);
+    for (i = 0; i < W12_K; i++) x[i] = i == 3 ? 0.0f : 1.0f;
+    gemm_w12_products(rows, x, out);
+    for (i = 0; i < FG__PANEL; i++) {
+        float sum = 0;
+        for (j = 64; j < W12_K; j++) sum += fg__bf16_to_f32(rows[j]);
+        CHECKF(fabsf(out[i] - sum) <= 3e-4f * sum, "%g, not %g", (double)out[i], (double)sum);
+    }
 }
 #endif
 
@@ -511,7 +613,7 @@ static void test_gemm_older(void) {
 #if FG__X86
         if (cpu.avx2 && !floats) gemm_check_kernel(&fg__gemm_q8_256_kernel, type);
         if (cpu.avx512_vnni && floats)
-            gemm_check_kernel(type == FG_TYPE_BF16 ? &fg__gemm_bf16_f32_512_kernel : &fg__gemm_f32_512_kernel, type);
+            gemm_check_kernel(type == FG_TYPE_BF16 ? &fg__gemm_w12_512_kernel : &fg__gemm_f32_512_kernel, type);
 #if FG__HAS_AVXVNNI
         if (cpu.avx512_bf16 && type == FG_TYPE_BF16) gemm_check_kernel(&fg__gemm_bf16_512_kernel, type);
 #endif
@@ -617,7 +719,10 @@ static void run_gemm_tests(void) {
     RUN(test_gemm_amx_sums);
 #if FG__X86
     RUN(test_gemm_bf16_coded);
+#if FG__HAS_AVXVNNI
     RUN(test_gemm_bf16_refused);
+#endif
+    RUN(test_gemm_w12_values);
 #endif
     RUN(test_gemm_neon);
     RUN(test_gemm_older);
