@@ -19002,26 +19002,25 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
 }
 
 /* ---- BF16 as integers of 12 bits, for CPUs that multiply pairs of 16-bit integers (vpdpwssd) at twice the rate of floats, and BF16 no
-   faster than these. Each 64 weights of a row share a scale, and are off by 1/4094 of their largest one at most; activations, each 64 of
-   which share one too, by 1/32766. Together that is a fourth of what rounding activations to BF16, as others do, costs.
+   faster than these. Each 128 weights of a row share a scale, and are off by 1/4094 of their largest one at most; each 256 activations, of 14
+   bits, share one, too. Together that costs a fourth of what rounding activations to BF16 does, as others do.
 
-   A panel's block is 64 k, the last one what is left: 32 scales, BF16; then a group for each 4 k: 4 x 32 bytes and 32 words of 16 bits. In the
-   order of a BF16 panel (runs of 32 pairs) byte i of 32 number j is the low part of weight i of these, bits 4j to 4j + 3 of word i the high
-   part. 2048 is added to weights; sums of products, less than 2^31, start at what that adds. */
+   A panel's block is 128 k, the last one what is left: 32 scales, BF16, and a group for each 4 k: what would be four registers of pairs, as in a
+   BF16 panel, in three. Their words hold a weight each and, in the lowest 4 bits, a third of one of the fourth register. */
 
-#define FG__TILE_W12 8 /* tokens: 16 accumulators, and the weights of a group */
+#define FG__TILE_W12 8   /* tokens: 16 accumulators, and the weights of a group */
+#define FG__W12_BLOCK 32 /* groups */
+#define FG__W12_SLICE 64 /* groups of tiles that follow each other, and of a scale of activations */
 
-/* 256 activations x = scale * q; `start`: the sums of 64 of them times -2048. */
+/* 256 activations x = scale * q: sums of 128 products are less than 2^31. */
 typedef struct fg__act_w12 {
     int16_t q[256];
-    float scale[4];
-    int32_t start[4];
-    uint8_t unused[32]; /* whole cache lines */
+    float scale, unused[15]; /* whole cache lines */
 } fg__act_w12;
 
 static size_t fg__act_w12_bytes(int64_t k) { return (size_t)((k + 255) / 256) * sizeof(fg__act_w12); }
 
-static size_t fg__w12_bytes(int64_t k) { return (size_t)((k + 63) / 64) * 64 + (size_t)((k + 3) / 4) * 192; }
+static size_t fg__w12_bytes(int64_t k) { return (size_t)((k + 127) / 128) * 64 + (size_t)((k + 3) / 4) * 192; }
 
 static size_t fg__w12_panel_bytes(fg_type type, int64_t k) {
     (void)type;
@@ -19029,62 +19028,63 @@ static size_t fg__w12_panel_bytes(fg_type type, int64_t k) {
 }
 
 /* The first n of up to 32 lanes. */
-static uint32_t fg__lanes(int n) { return n < 1 ? 0 : n < 32 ? (1u << n) - 1 : 0xffffffffu; }
+static uint32_t fg__lanes(int64_t n) { return n < 1 ? 0 : n < 32 ? (1u << n) - 1 : 0xffffffffu; }
 
-/* Up to 64 activations as block b of 256. */
-FG__INLINE512 void fg__act_w12_block(const float *x, int n, fg__act_w12 *to, int b) {
-    __m512i sum = _mm512_setzero_si512(), q;
-    __m512 v[4], max = _mm512_setzero_ps(), inverse;
+/* The first of k activations, up to 256. */
+FG__INLINE512 void fg__act_w12_set(const float *x, int64_t k, fg__act_w12 *to) {
+    __m512 v[16], max = _mm512_setzero_ps(), inverse;
     float most;
     int i;
-    for (i = 0; i < 4; i++) {
-        v[i] = _mm512_maskz_loadu_ps((__mmask16)fg__lanes(n - 16 * i), x + 16 * i);
+    FG__UNROLL
+    for (i = 0; i < 16; i++) {
+        v[i] = _mm512_maskz_loadu_ps((__mmask16)fg__lanes(k - 16 * i), x + 16 * i);
         max = _mm512_maskz_max_ps(0xffff, max, _mm512_abs_ps(v[i]));
     }
     most = _mm512_reduce_max_ps(max);
-    inverse = _mm512_set1_ps(most > 1e-30f ? 16383.0f / most : 0.0f);
-    for (i = 0; i < 4; i++) {
-        q = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], inverse));
-        sum = _mm512_add_epi32(sum, q);
-        _mm256_storeu_si256((__m256i *)(void *)(to->q + 64 * b + 16 * i), _mm512_maskz_cvtsepi32_epi16(0xffff, q));
+    inverse = _mm512_set1_ps(most > 1e-30f ? 8191.0f / most : 0.0f);
+    FG__UNROLL
+    for (i = 0; i < 16; i++) {
+        __m512i q = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], inverse));
+        _mm256_storeu_si256((__m256i *)(void *)(to->q + 16 * i), _mm512_maskz_cvtsepi32_epi16(0xffff, q));
     }
-    to->scale[b] = most / 16383.0f;
-    to->start[b] = (int32_t)((uint32_t)_mm512_reduce_add_epi32(sum) * (uint32_t)-2048);
+    to->scale = most / 8191.0f;
 }
 
 FG__TARGET_AVX512VNNI static void fg__act_w12_pack(const float *x, int64_t k, void *packed) {
     fg__act_w12 *to = (fg__act_w12 *)packed;
-    int64_t i;
-    for (i = 0; i < (k + 255) / 256 * 4; i++) fg__act_w12_block(x + 64 * i, (int)FG__MAX(FG__MIN(k - 64 * i, 64), 0), to + i / 4, (int)(i % 4));
+    for (; k > 0; k -= 256, x += 256, to++) fg__act_w12_set(x, k, to);
 }
 
-/* The largest magnitude of 64 BF16. */
-FG__INLINE512 uint32_t fg__w12_most(__m512i a, __m512i b) {
-    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
-    __m512i most = _mm512_max_epu16(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
-    __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
-    __m128i last = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+/* The first of n weights of a row, up to 32. */
+FG__INLINE512 __m512i fg__w12_load(const uint8_t *row, int n) { return _mm512_maskz_loadu_epi16(fg__lanes(n), row); }
+
+/* The largest magnitude of up to 128 BF16. */
+FG__INLINE512 uint32_t fg__w12_most(const uint8_t *row, int n) {
+    __m512i most = _mm512_setzero_si512();
+    __m256i half;
+    __m128i last;
+    int i;
+    for (i = 0; i < 4; i++)
+        most = _mm512_max_epu16(most, _mm512_and_si512(fg__w12_load(row + 64 * i, n - 32 * i), _mm512_set1_epi16(0x7fff)));
+    half = _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
+    last = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
     return 0xffffu - (uint32_t)(uint16_t)_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(last, _mm_set1_epi16(-1))), 0);
 }
 
-/* Up to 64 weights of a row as integers, 2048 added. Returns their scale, a BF16, rounded up: what it makes of the largest weight fits. Where
-   one is infinite or no number the scale is none; where all are less than 2^-80 they are 0. */
-FG__INLINE512 uint16_t fg__w12_row(const uint8_t *row, int n, uint16_t *q) {
-    __m512i v[2];
+/* Up to 128 weights of a row as integers. Returns their scale, a BF16, rounded up: what it makes of the largest weight fits. Where one is
+   infinite or no number the scale is none; where all are less than 2^-80 they are 0. Sums of weights beyond 2^107 may overflow. */
+FG__INLINE512 uint16_t fg__w12_row(const uint8_t *row, int n, int16_t *q) {
+    const uint32_t most = fg__w12_most(row, n);
+    uint32_t scale = (fg__float_bits(fg__bf16_to_f32((uint16_t)most) / 2047.0f) + 0xffff) >> 16;
     __m512 inverse;
-    uint32_t most, scale;
     int i;
-    for (i = 0; i < 2; i++) v[i] = _mm512_maskz_loadu_epi16(fg__lanes(n - 32 * i), row + 64 * i);
-    most = fg__w12_most(v[0], v[1]);
-    scale = (fg__float_bits(fg__bf16_to_f32((uint16_t)most) / 2047.0f) + 0xffff) >> 16;
     if (most >= 0x7f80) scale = 0x7fc0;
     if (most < 47 << 7) scale = 0;
     inverse = _mm512_set1_ps(scale && most < 0x7f80 ? 1.0f / fg__bf16_to_f32((uint16_t)scale) : 0.0f);
-    for (i = 0; i < 4; i++) {
-        __m256i half = i % 2 ? _mm512_extracti64x4_epi64(v[i / 2], 1) : _mm512_castsi512_si256(v[i / 2]);
-        __m512i x = _mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, half), 16);
+    for (i = 0; i < 8; i++) {
+        __m512i x = fg__w12_load(row + 32 * i, FG__MIN(n - 16 * i, 16));
+        x = _mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, _mm512_castsi512_si256(x)), 16);
         x = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(_mm512_castsi512_ps(x), inverse));
-        x = _mm512_add_epi32(x, _mm512_set1_epi32(2048));
         _mm256_storeu_si256((__m256i *)(void *)(q + 16 * i), _mm512_maskz_cvtepi32_epi16(0xffff, x));
     }
     return (uint16_t)scale;
@@ -19092,32 +19092,31 @@ FG__INLINE512 uint16_t fg__w12_row(const uint8_t *row, int n, uint16_t *q) {
 
 /* A group, of weights in the order of the panel. */
 FG__INLINE512 void fg__w12_code(const uint8_t *weights, uint8_t *to) {
-    __m512i v, high = _mm512_setzero_si512();
+    const __m512i fourth = _mm512_loadu_si512(weights + 192), third = _mm512_set1_epi16(15);
     int j;
-    for (j = 3; j >= 0; j--) {
-        v = _mm512_loadu_si512(weights + 64 * j);
-        high = _mm512_or_si512(_mm512_slli_epi16(high, 4), _mm512_srli_epi16(v, 8));
-        _mm256_storeu_si256((__m256i *)(void *)(to + 32 * j), _mm512_maskz_cvtepi16_epi8(0xffffffffu, v));
+    for (j = 0; j < 3; j++) {
+        __m512i part = _mm512_and_si512(fg__shift_512(fourth, 4 * j), third);
+        _mm512_storeu_si512(to + 64 * j, _mm512_or_si512(_mm512_slli_epi16(_mm512_loadu_si512(weights + 64 * j), 4), part));
     }
-    _mm512_storeu_si512(to + 128, high);
 }
 
 FG__TARGET_AVX512VNNI static void fg__w12_pack(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
     const uint8_t *from = (const uint8_t *)rows;
     uint8_t *to = (uint8_t *)panel;
-    uint16_t q[FG__PANEL][64], runs[64 * FG__PANEL], scale;
+    int16_t q[FG__PANEL][128], runs[128 * FG__PANEL];
+    uint16_t scale;
     int64_t left;
     int row, group, n;
     (void)type;
     memset(q, 0, sizeof(q));
     for (left = k; left > 0; left -= n, from += 2 * n) {
-        n = (int)FG__MIN(left, 64);
+        n = (int)FG__MIN(left, 128);
         memset(to, 0, 64);
         for (row = 0; row < n_rows; row++) {
             scale = fg__w12_row(from + (size_t)row * row_bytes, n, q[row]);
             memcpy(to + 2 * row, &scale, 2);
         }
-        fg__pack_lanes(4, (const uint8_t *)q, 128, FG__PANEL, 32, (uint8_t *)runs);
+        fg__pack_lanes(4, (const uint8_t *)q, sizeof(q[0]), FG__PANEL, 64, (uint8_t *)runs);
         for (group = 0, to += 64; group < (n + 3) / 4; group++, to += 192) fg__w12_code((const uint8_t *)runs + 256 * group, to);
     }
 }
@@ -19127,18 +19126,21 @@ typedef enum fg__w12_from { FG__W12_PANEL, FG__W12_KEEP, FG__W12_ROOM } fg__w12_
 
 /* The four registers of a group. */
 FG__INLINE512 void fg__w12_group(fg__w12_from how, const uint8_t *from, uint8_t *room, __m512i *v) {
-    const __m512i mask = _mm512_set1_epi32(0x0f000f00), high = how == FG__W12_ROOM ? mask : _mm512_loadu_si512(from + 128);
     int j;
-    FG__UNROLL
-    for (j = 0; j < 4; j++) {
-        if (how == FG__W12_ROOM) {
-            v[j] = _mm512_loadu_si512(room + 64 * j);
-            continue;
-        }
-        v[j] = _mm512_maskz_cvtepu8_epi16(0xffffffffu, _mm256_loadu_si256((const __m256i *)(const void *)(from + 32 * j)));
-        v[j] = _mm512_ternarylogic_epi32(v[j], fg__shift_512(high, 4 * j - 8), mask, 0xf8); /* v | (high & mask) */
-        if (how == FG__W12_KEEP) _mm512_storeu_si512(room + 64 * j, v[j]);
+    if (how == FG__W12_ROOM) {
+        FG__UNROLL
+        for (j = 0; j < 4; j++) v[j] = _mm512_loadu_si512(room + 64 * j);
+        return;
     }
+    FG__UNROLL
+    for (j = 0; j < 3; j++) v[j] = _mm512_loadu_si512(from + 64 * j);
+    v[3] = _mm512_srai_epi16(_mm512_slli_epi16(v[2], 12), 4); /* then v[3] |= v[1] << 4 & 0xf0, v[3] |= v[0] & 0xf */
+    v[3] = _mm512_ternarylogic_epi32(v[3], fg__shift_512(v[1], -4), _mm512_set1_epi16(0xf0), 0xf8);
+    v[3] = _mm512_ternarylogic_epi32(v[3], v[0], _mm512_set1_epi16(0xf), 0xf8);
+    FG__UNROLL
+    for (j = 0; j < 3; j++) v[j] = _mm512_srai_epi16(v[j], 4);
+    FG__UNROLL
+    for (j = 0; how == FG__W12_KEEP && j < 4; j++) _mm512_storeu_si512(room + 64 * j, v[j]);
 }
 
 /* Scales of 16 rows. */
@@ -19147,21 +19149,34 @@ FG__INLINE512 __m512 fg__w12_scales(const uint8_t *from) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, half), 16));
 }
 
+/* Adds a slice's sums times the scales of its activations to the output, or sets it when they are the first. */
+FG__INLINE512 void fg__tile_w12_end(int nt, __m512 sums[][2], const fg__gemm_job *job) {
+    int t, i;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            float *to = job->out + t * job->out_stride + 16 * i;
+            __m512 before = job->first ? _mm512_setzero_ps() : _mm512_loadu_ps(to);
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(sums[t][i], _mm512_set1_ps(a->scale), before));
+        }
+    }
+}
+
 /* A tile: 32 rows, nt tokens, job->n groups of a slice. `nt` and `how` are constants. Hot, and long. */
 FG__INLINE512 void fg__tile_w12_512(int nt, fg__w12_from how, const uint8_t *w, uint8_t *room, fg__gemm_job *job) {
-    __m512 f[FG__TILE_W12][2];
+    __m512 sums[FG__TILE_W12][2];
     __m512i acc[FG__TILE_W12][2], v[4];
-    int b, i, t, x, group, step;
-    fg__tile_start_512(nt, f);
-    for (b = 0; b < (job->n + 15) / 16; b++) {
-        const uint8_t *scales = w, *acts = job->acts + 128 * b;
-        const int groups = FG__MIN(job->n - 16 * b, 16);
+    int i, t, x, first, group, step;
+    const uint8_t *acts = job->acts;
+    fg__tile_start_512(nt, sums);
+    for (first = 0; first < job->n; first += FG__W12_BLOCK) {
+        const uint8_t *scales = w;
+        const int end = FG__MIN(job->n, first + FG__W12_BLOCK);
         FG__UNROLL
-        for (t = 0; t < nt; t++) {
-            const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
-            acc[t][0] = acc[t][1] = _mm512_set1_epi32(a->start[b]);
-        }
-        for (group = 0, w += 64; group < groups; group++, w += 192, room += 256, acts += 8) {
+        for (t = 0; t < nt; t++) acc[t][0] = acc[t][1] = _mm512_setzero_si512();
+        for (group = first, w += 64; group < end; group++, w += 192, room += 256, acts += 8) {
             fg__fetch_even(job, how == FG__W12_PANEL ? 192 : 128);
             fg__w12_group(how, w, room, v);
             FG__UNROLL
@@ -19178,13 +19193,10 @@ FG__INLINE512 void fg__tile_w12_512(int nt, fg__w12_from how, const uint8_t *w, 
         for (i = 0; i < 2; i++) {
             const __m512 scale = fg__w12_scales(scales + 32 * i);
             FG__UNROLL
-            for (t = 0; t < nt; t++) {
-                const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
-                f[t][i] = _mm512_fmadd_ps(fg__floats_512(acc[t][i]), _mm512_mul_ps(scale, _mm512_set1_ps(a->scale[b])), f[t][i]);
-            }
+            for (t = 0; t < nt; t++) sums[t][i] = _mm512_fmadd_ps(fg__floats_512(acc[t][i]), scale, sums[t][i]);
         }
     }
-    fg__tile_end_512(nt, f, job);
+    fg__tile_w12_end(nt, sums, job);
 }
 
 /* One tile is all. */
@@ -19225,13 +19237,13 @@ FG__INLINE512 void fg__tiles_w12_512(const uint8_t *w, uint8_t *room, fg__gemm_j
 
 FG__TARGET_AVX512VNNI static void fg__gemm_w12_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                                                    float *out, size_t out_stride) {
-    uint8_t room[64 * 256] __attribute__((aligned(64)));
+    uint8_t room[FG__W12_SLICE * 256] __attribute__((aligned(64)));
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
     (void)type;
     for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false) {
-        job.n = (int)((FG__MIN(left, 256) + 3) / 4);
+        job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
         job.next = fg__weights_ahead(w, 1024, 8192, m);
         if (m <= FG__TILE_W12) fg__few_w12_512(w, job);
         else fg__tiles_w12_512(w, room, job);

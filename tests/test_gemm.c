@@ -81,7 +81,7 @@ static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packe
 #if FG__X86
         } else if (gemm_is_w12(kernel)) {
             const fg__act_w12 *a = (const fg__act_w12 *)(const void *)packed + i / 256;
-            x[i] = a->scale[i % 256 / 64] * (float)a->q[i % 256];
+            x[i] = a->scale * (float)a->q[i % 256];
 #endif
         } else {
             x[i] = ((const float *)(const void *)packed)[i];
@@ -136,24 +136,32 @@ static void gemm_pack(gemm_case *c, uint64_t *seed) {
 }
 
 #if FG__X86
-/* From a panel in 12 bits; no weight may be off by more than 1/4094 of the largest of its 64, and what the scale's rounding adds. */
+/* Weight k of block `from` of a panel in 12 bits. */
+static float gemm_w12_weight(const uint8_t *block, int row, int k) {
+    int part, i = k % 4 / 2 * 2 + row / 16, word = row % 16 * 2 + k % 2, value = 0; /* register of a group, lane */
+    int16_t words[3];
+    uint16_t scale;
+    memcpy(&scale, block + 2 * row, 2);
+    for (part = 2; part >= 0; part--) {
+        memcpy(&words[part], block + 64 + k / 4 * 192 + 64 * part + 2 * word, 2);
+        value = value * 16 + (words[part] & 15) - (part == 2 ? (words[part] & 8) * 2 : 0);
+    }
+    return fg__bf16_to_f32(scale) * (float)(i < 3 ? (words[i] - (words[i] & 15)) / 16 : value);
+}
+
+/* No weight may be off by more than 1/4094 of the largest of its 128, and what the scale's rounding adds. */
 static void gemm_unpack_w12(const gemm_case *c, float *w) {
     int64_t i, j;
     int row;
     for (row = 0; row < c->n_rows; row++) {
         const uint8_t *block = c->panel;
-        for (i = 0; i < c->k; i += 64, block += 64 + 16 * 192) {
-            uint16_t scale, high;
+        for (i = 0; i < c->k; i += 128, block += 64 + 32 * 192) {
             float most = 0;
-            memcpy(&scale, block + 2 * row, 2);
-            for (j = i; j < FG__MIN(i + 64, c->k); j++) {
-                int at = (int)(j - i) % 4 / 2 * 2 + row / 16, word = row % 16 * 2 + (int)j % 2; /* register of a group, lane */
-                const uint8_t *group = block + 64 + (j - i) / 4 * 192;
-                memcpy(&high, group + 128 + 2 * word, 2);
-                w[row * c->k + j] = fg__bf16_to_f32(scale) * (float)((group[32 * at + word] | (high >> 4 * at & 15) << 8) - 2048);
-                most = fmaxf(most, fabsf(c->w[row * c->k + j]));
+            for (j = i; j < FG__MIN(i + 128, c->k); j++) most = fmaxf(most, fabsf(c->w[row * c->k + j]));
+            for (j = i; j < FG__MIN(i + 128, c->k); j++) {
+                w[row * c->k + j] = gemm_w12_weight(block, row, (int)(j - i));
+                CHECK(fabsf(w[row * c->k + j] - c->w[row * c->k + j]) <= most * 1.01f / 4094);
             }
-            for (j = i; j < FG__MIN(i + 64, c->k); j++) CHECK(fabsf(w[row * c->k + j] - c->w[row * c->k + j]) <= most * 1.01f / 4094);
         }
     }
 }
@@ -550,7 +558,7 @@ static void test_gemm_bf16_refused(void) {
 }
 #endif
 
-enum { W12_K = 200 };
+enum { W12_K = 398 };
 
 /* The products of rows of BF16 in 12 bits and of activations, for one and for nine tokens. */
 static void gemm_w12_products(const uint16_t *rows, const float *x, float *out) {
@@ -570,7 +578,7 @@ static void gemm_w12_products(const uint16_t *rows, const float *x, float *out) 
 
 /* Rows of one value, and activations of one: the largest sums, of any sign; what is infinite or no number stays so; what is tiny is 0. */
 static void test_gemm_w12_values(void) {
-    static const uint16_t values[] = {0x7f7f, 0xff7f, 0x3f80, 0xbfff, 0x1780, 0x177f, 0x0001, 0x8000, 0x7f80, 0xff80, 0x7fc1};
+    static const uint16_t values[] = {0x717f, 0xf17f, 0x3f80, 0xbfff, 0x1780, 0x177f, 0x0001, 0x8000, 0x7f80, 0xff80, 0x7fc1};
     static uint16_t rows[FG__PANEL * W12_K];
     float x[W12_K], out[FG__PANEL];
     int i, j, sign;
@@ -587,12 +595,12 @@ static void test_gemm_w12_values(void) {
         }
     }
     /* One weight of a block beside small ones, of which nothing is left, and blocks of their own scales. */
-    for (i = 0; i < FG__PANEL * W12_K; i++) rows[i] = (uint16_t)(i % W12_K == 3 ? 0x3f80 : i % W12_K < 64 ? 0x3900 : 0x2000 + i % W12_K / 64 * 256);
+    for (i = 0; i < FG__PANEL * W12_K; i++) rows[i] = (uint16_t)(i % W12_K == 3 ? 0x3f80 : i % W12_K < 128 ? 0x3900 : 0x2000 + i % W12_K / 128 * 256);
     for (i = 0; i < W12_K; i++) x[i] = i == 3 ? 0.0f : 1.0f;
     gemm_w12_products(rows, x, out);
     for (i = 0; i < FG__PANEL; i++) {
         float sum = 0;
-        for (j = 64; j < W12_K; j++) sum += fg__bf16_to_f32(rows[j]);
+        for (j = 128; j < W12_K; j++) sum += fg__bf16_to_f32(rows[j]);
         CHECKF(fabsf(out[i] - sum) <= 3e-4f * sum, "%g, not %g", (double)out[i], (double)sum);
     }
 }
