@@ -75,7 +75,8 @@
    4. MEMORY
 
    weights      as in the file; the fast paths keep one packed copy of about the same size, and the file's pages are only
-                mapped. With AVX-512, BF16 is kept in 12 bits, without loss, where a matrix's exponents allow it: mostly
+                mapped. On x86 BF16 is kept in 12 bits: without loss where the CPU has products of BF16 and a matrix's exponents allow
+                it, which is mostly; else as integers, off by 1/4094 of the largest of 128 at most
    KV cache     per token 2 x layers x KV heads x head size x bytes of kv_type. The pool (kv_tokens or kv_bytes) is shared by
                 all sequences, so it need not hold max_seqs x max_context: whoever does not fit waits or is set back
    activations  token_budget x (3 x embedding + attention + 3 x feed-forward) floats, and 64 or max_seqs rows of logits
@@ -14684,23 +14685,6 @@ FG__TARGET_AMX512 static double fg__int8_products_amx(int rounds) {
 }
 #endif
 
-FG__TARGET_AVX512 static double fg__float_products_avx512(int rounds) {
-    __m512 acc[16], a = _mm512_set1_ps(1.0f + (float)rounds * 1e-12f), b = _mm512_set1_ps((float)rounds * 1e-9f);
-    volatile float keep;
-    int i, j;
-    FG__UNROLL
-    for (i = 0; i < 16; i++) acc[i] = _mm512_set1_ps((float)i);
-    for (j = 0; j < rounds; j++) {
-        FG__UNROLL
-        for (i = 0; i < 16; i++) acc[i] = _mm512_fmadd_ps(acc[i], a, b);
-    }
-    FG__UNROLL
-    for (i = 1; i < 16; i++) acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    keep = _mm512_reduce_add_ps(acc[0]);
-    (void)keep;
-    return 16.0 * 32.0 * rounds;
-}
-
 /* ---- AVX2. What does not fill a register goes through a padded copy. ---- */
 
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__exp_avx2(__m256 x) {
@@ -15068,21 +15052,25 @@ FG__TARGET_AVX2 static double fg__int8_products_avx2(int rounds) {
     return 12.0 * 64.0 * rounds;
 }
 
+/* Of pairs of 16 bits, as BF16 is multiplied. */
 FG__TARGET_AVX2 static double fg__float_products_avx2(int rounds) {
-    __m256 acc[12], a = _mm256_set1_ps(1.0f + (float)rounds * 1e-12f), b = _mm256_set1_ps((float)rounds * 1e-9f);
-    volatile float keep;
+    __m256i acc[12], a = _mm256_set1_epi16((short)rounds), b = _mm256_set1_epi16(3);
+    volatile int keep;
     int i, j;
     FG__UNROLL
-    for (i = 0; i < 12; i++) acc[i] = _mm256_set1_ps((float)i);
+    for (i = 0; i < 12; i++) acc[i] = _mm256_set1_epi32(i);
     for (j = 0; j < rounds; j++) {
         FG__UNROLL
-        for (i = 0; i < 12; i++) acc[i] = _mm256_fmadd_ps(acc[i], a, b);
+        for (i = 0; i < 12; i++) {
+            __asm__ volatile("" : "+x"(a)); /* or one product were enough */
+            acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(a, b));
+        }
     }
     FG__UNROLL
-    for (i = 1; i < 12; i++) acc[0] = _mm256_add_ps(acc[0], acc[i]);
-    keep = _mm256_cvtss_f32(acc[0]);
+    for (i = 1; i < 12; i++) acc[0] = _mm256_xor_si256(acc[0], acc[i]);
+    keep = _mm256_cvtsi256_si32(acc[0]);
     (void)keep;
-    return 12.0 * 16.0 * rounds;
+    return 12.0 * 32.0 * rounds;
 }
 
 #endif /* FG__X86 */
@@ -15485,7 +15473,7 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.finish = fg__finish_avx512;
         ops.read = fg__read_avx512;
         ops.int8_products = features->avx512_vnni ? fg__int8_products_vnni512 : fg__int8_products_avx2;
-        ops.float_products = features->avx512_vnni ? fg__float_products_vnni512 : fg__float_products_avx512;
+        ops.float_products = features->avx512_vnni ? fg__float_products_vnni512 : fg__float_products_avx2;
 #if FG__HAS_AVXVNNI
         if (fg__cpu_bf16_pays(features)) ops.float_products = fg__float_products_bf16;
 #endif
@@ -17477,8 +17465,8 @@ const fg_backend *fg_backend_cpu(void) {
      bytes         small scales, one run of 32 bytes for each byte that the file's block has
      halves        f16 d, and m or dmin: runs of 32 halves
 
-   Floats: F32 and F16 hold runs of 32 weights with the same k, BF16 runs of 32 pairs (k, k + 1). With AVX-512 BF16 is coded in 12 bits where
-   it fits; see fg__bf16_head.
+   Floats: F32 and F16 hold runs of 32 weights with the same k, BF16 runs of 32 pairs (k, k + 1). On x86 BF16 is kept in 12 bits:
+   with products of BF16, where it fits, without loss, see fg__bf16_head; else as integers, see fg__act_w12.
 
    Activations of quantised types are rounded to 8 bits, each 32 with a scale of their own: for every such type, so that
    the weights that read the same activations share them.
@@ -18005,6 +17993,137 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256i fg__factor_q3_256(const uint8_t
     low = _mm256_and_si256(_mm256_srli_epi16(low, i / 8 * 4), _mm256_set1_epi8(15));
     high = i < 8 ? _mm256_slli_epi16(high, 4 - i / 4 * 2) : _mm256_srli_epi16(high, i / 4 * 2 - 4);
     return _mm256_sub_epi8(_mm256_set1_epi8(32), _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(48))));
+}
+
+/* ---- BF16 as integers of 12 bits, for both, where a CPU multiplies pairs of 16-bit integers (vpmaddwd, vpdpwssd) faster than floats, and BF16
+   no faster than these. Each 128 weights of a row share a scale, and are off by 1/4094 of their largest one at most; each 256 activations, of
+   14 bits, share one, too. Together that costs a fourth of what rounding activations to BF16 does, as others do.
+
+   A panel's block is 128 k, the last one what is left: 32 scales, BF16, and a group for each 4 k: what would be four runs of 16 rows' pairs, in
+   three. Their words hold a weight each and, in the lowest 4 bits, a third of one of the fourth run: of k 0 and 1 rows 0 to 15 and 16 to 31,
+   then of k 2 and 3. */
+
+#define FG__W12_BLOCK 32 /* groups */
+#define FG__W12_SLICE 64 /* groups of tiles that follow each other, and of a scale of activations */
+
+/* 256 activations x = scale * q: sums of 128 products are less than 2^31. */
+typedef struct fg__act_w12 {
+    int16_t q[256];
+    float scale, unused[15]; /* whole cache lines */
+} fg__act_w12;
+
+static size_t fg__act_w12_bytes(int64_t k) { return (size_t)((k + 255) / 256) * sizeof(fg__act_w12); }
+
+static size_t fg__w12_bytes(int64_t k) { return (size_t)((k + 127) / 128) * 64 + (size_t)((k + 3) / 4) * 192; }
+
+static size_t fg__w12_panel_bytes(fg_type type, int64_t k) {
+    (void)type;
+    return fg__w12_bytes(k);
+}
+
+/* The largest of eight. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE float fg__max_256(__m256 v) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+/* 16 floats as integers, in order. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256i fg__words_256(__m256 a, __m256 b, float by) {
+    const __m256 factor = _mm256_set1_ps(by);
+    __m256i v = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, factor)), _mm256_cvtps_epi32(_mm256_mul_ps(b, factor)));
+    return _mm256_permute4x64_epi64(v, 0xd8);
+}
+
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__act_w12_set(const float *x, fg__act_w12 *to) {
+    __m256 max = _mm256_setzero_ps();
+    float most, inverse;
+    int i;
+    for (i = 0; i < 256; i += 8) (void)fg__act_load_256(x + i, &max);
+    most = fg__max_256(max);
+    inverse = most > 1e-30f ? 8191.0f / most : 0.0f;
+    for (i = 0; i < 256; i += 16)
+        _mm256_storeu_si256((__m256i *)(void *)(to->q + i), fg__words_256(_mm256_loadu_ps(x + i), _mm256_loadu_ps(x + i + 8), inverse));
+    to->scale = most / 8191.0f;
+}
+
+FG__TARGET_AVX2 static void fg__act_w12_pack(const float *x, int64_t k, void *packed) {
+    fg__act_w12 *to = (fg__act_w12 *)packed;
+    float rest[256] = {0};
+    for (; k >= 256; k -= 256, x += 256, to++) fg__act_w12_set(x, to);
+    if (k == 0) return;
+    memcpy(rest, x, (size_t)k * sizeof(float));
+    fg__act_w12_set(rest, to);
+}
+
+/* The largest magnitude of 128 BF16. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint32_t fg__w12_most(const uint16_t *x) {
+    __m256i most = _mm256_setzero_si256();
+    __m128i last;
+    int i;
+    for (i = 0; i < 128; i += 16)
+        most = _mm256_max_epu16(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), _mm256_set1_epi16(0x7fff)));
+    last = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    return 0xffffu - (uint32_t)(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(last, _mm_set1_epi16(-1)))) & 0xffff);
+}
+
+/* Eight BF16 as floats. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__bf16_floats_256(const void *from) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)), 16));
+}
+
+/* 128 weights of a row as integers. Returns their scale, a BF16, rounded up: what it makes of the largest weight fits. Where one is infinite or
+   no number the scale is none; where all are less than 2^-80 they are 0. Sums of weights beyond 2^107 may overflow. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint16_t fg__w12_row(const uint16_t *x, int16_t *q) {
+    const uint32_t most = fg__w12_most(x);
+    uint32_t scale = (fg__float_bits(fg__bf16_to_f32((uint16_t)most) / 2047.0f) + 0xffff) >> 16;
+    float inverse;
+    int i;
+    if (most >= 0x7f80) scale = 0x7fc0;
+    if (most < 47 << 7) scale = 0;
+    inverse = scale && most < 0x7f80 ? 1.0f / fg__bf16_to_f32((uint16_t)scale) : 0.0f;
+    for (i = 0; i < 128; i += 16)
+        _mm256_storeu_si256((__m256i *)(void *)(q + i), fg__words_256(fg__bf16_floats_256(x + i), fg__bf16_floats_256(x + i + 8), inverse));
+    return (uint16_t)scale;
+}
+
+/* A group: four runs as three. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__w12_code(const int16_t *runs, int16_t *to) {
+    int i, j;
+    for (i = 0; i < 32; i += 16) {
+        const __m256i fourth = _mm256_loadu_si256((const __m256i *)(const void *)(runs + 96 + i)), low = _mm256_set1_epi16(15);
+        __m256i third[3];
+        third[0] = _mm256_and_si256(fourth, low);
+        third[1] = _mm256_and_si256(_mm256_srli_epi16(fourth, 4), low);
+        third[2] = _mm256_and_si256(_mm256_srli_epi16(fourth, 8), low);
+        for (j = 0; j < 3; j++) {
+            __m256i v = _mm256_slli_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(runs + 32 * j + i)), 4);
+            _mm256_storeu_si256((__m256i *)(void *)(to + 32 * j + i), _mm256_or_si256(v, third[j]));
+        }
+    }
+}
+
+FG__TARGET_AVX2 static void fg__w12_pack(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    const uint8_t *from = (const uint8_t *)rows;
+    uint8_t *to = (uint8_t *)panel;
+    int16_t q[FG__PANEL][128], runs[128 * FG__PANEL];
+    uint16_t x[128] = {0}, *scales;
+    int64_t left;
+    int row, group, n;
+    (void)type;
+    memset(q, 0, sizeof(q));
+    for (left = k; left > 0; left -= n, from += 2 * n) {
+        n = (int)FG__MIN(left, 128);
+        if (n < 128) memset(x, 0, sizeof(x));
+        memset(to, 0, 64);
+        scales = (uint16_t *)(void *)to;
+        for (row = 0; row < n_rows; row++) {
+            memcpy(x, from + (size_t)row * row_bytes, (size_t)n * 2);
+            scales[row] = fg__w12_row(x, q[row]);
+        }
+        fg__pack_lanes(4, (const uint8_t *)q, sizeof(q[0]), FG__PANEL, 64, (uint8_t *)runs);
+        for (group = 0, to += 64; group < (n + 3) / 4; group++, to += 192) fg__w12_code(runs + 128 * group, (int16_t *)(void *)to);
+    }
 }
 
 /* ---- AVX-512: a register holds one lane of 16 rows, two registers a run of a panel */
@@ -19001,125 +19120,9 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
     }
 }
 
-/* ---- BF16 as integers of 12 bits, for CPUs that multiply pairs of 16-bit integers (vpdpwssd) at twice the rate of floats, and BF16 no
-   faster than these. Each 128 weights of a row share a scale, and are off by 1/4094 of their largest one at most; each 256 activations, of 14
-   bits, share one, too. Together that costs a fourth of what rounding activations to BF16 does, as others do.
+/* ---- BF16 as integers of 12 bits */
 
-   A panel's block is 128 k, the last one what is left: 32 scales, BF16, and a group for each 4 k: what would be four registers of pairs, as in a
-   BF16 panel, in three. Their words hold a weight each and, in the lowest 4 bits, a third of one of the fourth register. */
-
-#define FG__TILE_W12 8   /* tokens: 16 accumulators, and the weights of a group */
-#define FG__W12_BLOCK 32 /* groups */
-#define FG__W12_SLICE 64 /* groups of tiles that follow each other, and of a scale of activations */
-
-/* 256 activations x = scale * q: sums of 128 products are less than 2^31. */
-typedef struct fg__act_w12 {
-    int16_t q[256];
-    float scale, unused[15]; /* whole cache lines */
-} fg__act_w12;
-
-static size_t fg__act_w12_bytes(int64_t k) { return (size_t)((k + 255) / 256) * sizeof(fg__act_w12); }
-
-static size_t fg__w12_bytes(int64_t k) { return (size_t)((k + 127) / 128) * 64 + (size_t)((k + 3) / 4) * 192; }
-
-static size_t fg__w12_panel_bytes(fg_type type, int64_t k) {
-    (void)type;
-    return fg__w12_bytes(k);
-}
-
-/* The first n of up to 32 lanes. */
-static uint32_t fg__lanes(int64_t n) { return n < 1 ? 0 : n < 32 ? (1u << n) - 1 : 0xffffffffu; }
-
-/* The first of k activations, up to 256. */
-FG__INLINE512 void fg__act_w12_set(const float *x, int64_t k, fg__act_w12 *to) {
-    __m512 v[16], max = _mm512_setzero_ps(), inverse;
-    float most;
-    int i;
-    FG__UNROLL
-    for (i = 0; i < 16; i++) {
-        v[i] = _mm512_maskz_loadu_ps((__mmask16)fg__lanes(k - 16 * i), x + 16 * i);
-        max = _mm512_maskz_max_ps(0xffff, max, _mm512_abs_ps(v[i]));
-    }
-    most = _mm512_reduce_max_ps(max);
-    inverse = _mm512_set1_ps(most > 1e-30f ? 8191.0f / most : 0.0f);
-    FG__UNROLL
-    for (i = 0; i < 16; i++) {
-        __m512i q = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v[i], inverse));
-        _mm256_storeu_si256((__m256i *)(void *)(to->q + 16 * i), _mm512_maskz_cvtsepi32_epi16(0xffff, q));
-    }
-    to->scale = most / 8191.0f;
-}
-
-FG__TARGET_AVX512VNNI static void fg__act_w12_pack(const float *x, int64_t k, void *packed) {
-    fg__act_w12 *to = (fg__act_w12 *)packed;
-    for (; k > 0; k -= 256, x += 256, to++) fg__act_w12_set(x, k, to);
-}
-
-/* The first of n weights of a row, up to 32. */
-FG__INLINE512 __m512i fg__w12_load(const uint8_t *row, int n) { return _mm512_maskz_loadu_epi16(fg__lanes(n), row); }
-
-/* The largest magnitude of up to 128 BF16. */
-FG__INLINE512 uint32_t fg__w12_most(const uint8_t *row, int n) {
-    __m512i most = _mm512_setzero_si512();
-    __m256i half;
-    __m128i last;
-    int i;
-    for (i = 0; i < 4; i++)
-        most = _mm512_max_epu16(most, _mm512_and_si512(fg__w12_load(row + 64 * i, n - 32 * i), _mm512_set1_epi16(0x7fff)));
-    half = _mm256_max_epu16(_mm512_castsi512_si256(most), _mm512_extracti64x4_epi64(most, 1));
-    last = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-    return 0xffffu - (uint32_t)(uint16_t)_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(last, _mm_set1_epi16(-1))), 0);
-}
-
-/* Up to 128 weights of a row as integers. Returns their scale, a BF16, rounded up: what it makes of the largest weight fits. Where one is
-   infinite or no number the scale is none; where all are less than 2^-80 they are 0. Sums of weights beyond 2^107 may overflow. */
-FG__INLINE512 uint16_t fg__w12_row(const uint8_t *row, int n, int16_t *q) {
-    const uint32_t most = fg__w12_most(row, n);
-    uint32_t scale = (fg__float_bits(fg__bf16_to_f32((uint16_t)most) / 2047.0f) + 0xffff) >> 16;
-    __m512 inverse;
-    int i;
-    if (most >= 0x7f80) scale = 0x7fc0;
-    if (most < 47 << 7) scale = 0;
-    inverse = _mm512_set1_ps(scale && most < 0x7f80 ? 1.0f / fg__bf16_to_f32((uint16_t)scale) : 0.0f);
-    for (i = 0; i < 8; i++) {
-        __m512i x = fg__w12_load(row + 32 * i, FG__MIN(n - 16 * i, 16));
-        x = _mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, _mm512_castsi512_si256(x)), 16);
-        x = _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(_mm512_castsi512_ps(x), inverse));
-        _mm256_storeu_si256((__m256i *)(void *)(q + 16 * i), _mm512_maskz_cvtepi32_epi16(0xffff, x));
-    }
-    return (uint16_t)scale;
-}
-
-/* A group, of weights in the order of the panel. */
-FG__INLINE512 void fg__w12_code(const uint8_t *weights, uint8_t *to) {
-    const __m512i fourth = _mm512_loadu_si512(weights + 192), third = _mm512_set1_epi16(15);
-    int j;
-    for (j = 0; j < 3; j++) {
-        __m512i part = _mm512_and_si512(fg__shift_512(fourth, 4 * j), third);
-        _mm512_storeu_si512(to + 64 * j, _mm512_or_si512(_mm512_slli_epi16(_mm512_loadu_si512(weights + 64 * j), 4), part));
-    }
-}
-
-FG__TARGET_AVX512VNNI static void fg__w12_pack(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
-    const uint8_t *from = (const uint8_t *)rows;
-    uint8_t *to = (uint8_t *)panel;
-    int16_t q[FG__PANEL][128], runs[128 * FG__PANEL];
-    uint16_t scale;
-    int64_t left;
-    int row, group, n;
-    (void)type;
-    memset(q, 0, sizeof(q));
-    for (left = k; left > 0; left -= n, from += 2 * n) {
-        n = (int)FG__MIN(left, 128);
-        memset(to, 0, 64);
-        for (row = 0; row < n_rows; row++) {
-            scale = fg__w12_row(from + (size_t)row * row_bytes, n, q[row]);
-            memcpy(to + 2 * row, &scale, 2);
-        }
-        fg__pack_lanes(4, (const uint8_t *)q, sizeof(q[0]), FG__PANEL, 64, (uint8_t *)runs);
-        for (group = 0, to += 64; group < (n + 3) / 4; group++, to += 192) fg__w12_code((const uint8_t *)runs + 256 * group, to);
-    }
-}
+#define FG__TILE_W12 8 /* tokens: 16 accumulators, and the weights of a group */
 
 /* How a tile gets its weights: a group at a time from the panel; from there, and puts them into a room for the tiles that follow; or from it. */
 typedef enum fg__w12_from { FG__W12_PANEL, FG__W12_KEEP, FG__W12_ROOM } fg__w12_from;
@@ -19242,12 +19245,11 @@ FG__TARGET_AVX512VNNI static void fg__gemm_w12_512(fg_type type, const void *pan
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
     (void)type;
-    for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false) {
+    for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
         job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
         job.next = fg__weights_ahead(w, 1024, 8192, m);
         if (m <= FG__TILE_W12) fg__few_w12_512(w, job);
         else fg__tiles_w12_512(w, room, job);
-        w += fg__w12_bytes(FG__MIN(left, 256));
     }
 }
 
@@ -20583,34 +20585,22 @@ static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const vo
                        fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
 
-/* A tile of floats, 16 rows for each of `halves`. Lanes of BF16 are pairs. */
+/* A tile of floats, 16 rows for each of `halves`. */
 FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint8_t *w, int row, fg__gemm_job *job) {
-    const int run = type == FG_TYPE_F16 ? 64 : 128, each = type == FG_TYPE_BF16 ? 2 : 1;
+    const int run = type == FG_TYPE_F16 ? 64 : 128;
     __m256 f[2][FG__TILE512][2], v[4], x;
-    __m256i pair;
-    int i, j, h, t;
+    int i, h, t;
     FG__UNROLL
     for (t = 0; t < nt; t++) f[0][t][0] = f[0][t][1] = f[1][t][0] = f[1][t][1] = _mm256_setzero_ps();
     for (i = 0, w += row * (run / 32); i < job->n; i++, w += run) {
         fg__fetch_even(job, run / 2 * halves);
         FG__UNROLL
-        for (j = 0; j < each; j++) {
+        for (h = 0; h < 2 * halves; h++) v[h] = type == FG_TYPE_F16 ? fg__halves_256(w + 16 * h) : _mm256_castsi256_ps(fg__load_256(w + 32 * h));
+        FG__UNROLL
+        for (t = 0; t < nt; t++) { /* outside: each token's number takes a register only for as long as it is used */
+            x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i));
             FG__UNROLL
-            for (h = 0; h < 2 * halves; h++) {
-                if (type == FG_TYPE_F16) {
-                    v[h] = fg__halves_256(w + 16 * h);
-                } else {
-                    pair = fg__load_256(w + 32 * h);
-                    if (type == FG_TYPE_BF16) pair = j ? fg__and_256(pair, (int)0xffff0000u) : fg__shift_256(pair, -16);
-                    v[h] = _mm256_castsi256_ps(pair);
-                }
-            }
-            FG__UNROLL
-            for (t = 0; t < nt; t++) { /* outside: each token's number takes a register only for as long as it is used */
-                x = _mm256_castsi256_ps(fg__act_256(job->acts, job->stride, t, i * each + j));
-                FG__UNROLL
-                for (h = 0; h < 2 * halves; h++) f[h / 2][t][h % 2] = _mm256_fmadd_ps(v[h], x, f[h / 2][t][h % 2]);
-            }
+            for (h = 0; h < 2 * halves; h++) f[h / 2][t][h % 2] = _mm256_fmadd_ps(v[h], x, f[h / 2][t][h % 2]);
         }
     }
     FG__UNROLL
@@ -20654,19 +20644,173 @@ FG__INLINE256 void fg__slice_f32_256(fg_type type, const uint8_t *w, fg__gemm_jo
 
 FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, int64_t k, const void *acts,
                                              size_t stride, int m, float *out, size_t out_stride) {
-    const int run = type == FG_TYPE_F16 ? 64 : 128, lane = type == FG_TYPE_BF16 ? 8 : 4;
+    const int run = type == FG_TYPE_F16 ? 64 : 128;
     const uint8_t *w = (const uint8_t *)panel;
     fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
     int64_t left;
-    for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0;
-         left -= 128, job.first = false, w += 128 * run, job.acts += 128 * lane) {
+    for (left = k; left > 0; left -= 128, job.first = false, w += 128 * run, job.acts += 512) {
         job.n = (int)FG__MIN(left, 128);
         job.next = fg__weights_ahead(w, m <= FG__FEW256 ? 1024 : 128 * run, 128 * run, m);
-        switch ((int)type) {
-        case FG_TYPE_F32: fg__slice_f32_256(FG_TYPE_F32, w, job); break;
-        case FG_TYPE_F16: fg__slice_f32_256(FG_TYPE_F16, w, job); break;
-        default: fg__slice_f32_256(FG_TYPE_BF16, w, job); break;
+        if (type == FG_TYPE_F32) fg__slice_f32_256(FG_TYPE_F32, w, job);
+        else fg__slice_f32_256(FG_TYPE_F16, w, job);
+    }
+}
+
+/* ---- BF16 as integers of 12 bits, with AVX2 */
+
+#define FG__TILE256W12 5 /* tokens: 10 accumulators, two of weights, one of activations, two products */
+
+/* Eight lanes of the four runs of a group. */
+FG__INLINE256 void fg__w12_quarter(const uint8_t *from, __m256i *v) {
+    int j;
+    FG__UNROLL
+    for (j = 0; j < 3; j++) v[j] = fg__load_256(from + 64 * j);
+    v[3] = _mm256_srai_epi16(_mm256_slli_epi16(v[2], 12), 4);
+    v[3] = _mm256_or_si256(v[3], _mm256_and_si256(_mm256_slli_epi16(v[1], 4), _mm256_set1_epi16(0xf0)));
+    v[3] = _mm256_or_si256(v[3], _mm256_and_si256(v[0], _mm256_set1_epi16(0xf)));
+    FG__UNROLL
+    for (j = 0; j < 3; j++) v[j] = _mm256_srai_epi16(v[j], 4);
+}
+
+FG__INLINE256 __m256i fg__dot_w12_256(__m256i sum, __m256i w, __m256i x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x)); }
+
+/* Adds eight rows' sums of a slice, times the scale of its activations, to the output, or sets it when they are the first. */
+FG__INLINE256 void fg__w12_end_256(__m256 sum, int t, int row, const fg__gemm_job *job) {
+    const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
+    float *to = job->out + t * job->out_stride + row;
+    _mm256_storeu_ps(to, _mm256_fmadd_ps(sum, _mm256_set1_ps(a->scale), job->first ? _mm256_setzero_ps() : _mm256_loadu_ps(to)));
+}
+
+/* One or two tokens: all 32 rows of a slice, from the panel. Hot, and long. */
+FG__INLINE256 void fg__few_w12_256(int nt, const uint8_t *w, fg__gemm_job *job) {
+    __m256 sums[FG__FEW256][4];
+    __m256i acc[FG__FEW256][4], v[4], x[2];
+    const uint8_t *acts = job->acts;
+    int i, t, first, group;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = _mm256_setzero_ps();
+    for (first = 0; first < job->n; first += FG__W12_BLOCK) {
+        const uint8_t *scales = w;
+        const int end = FG__MIN(job->n, first + FG__W12_BLOCK);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = _mm256_setzero_si256();
+        for (group = first, w += 64; group < end; group++, w += 192, acts += 8) {
+            fg__fetch_even(job, 192);
+            FG__UNROLL
+            for (i = 0; i < 2; i++) { /* rows 8 * i to 8 * i + 7, and 16 more */
+                fg__w12_quarter(w + 32 * i, v);
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    x[0] = fg__act_256(acts, job->stride, t, 0);
+                    x[1] = fg__act_256(acts, job->stride, t, 1);
+                    acc[t][i] = fg__dot_w12_256(fg__dot_w12_256(acc[t][i], v[0], x[0]), v[2], x[1]);
+                    acc[t][2 + i] = fg__dot_w12_256(fg__dot_w12_256(acc[t][2 + i], v[1], x[0]), v[3], x[1]);
+                }
+            }
         }
+        FG__UNROLL
+        for (i = 0; i < 4; i++) {
+            const __m256 scale = fg__bf16_floats_256(scales + 16 * i);
+            FG__UNROLL
+            for (t = 0; t < nt; t++) sums[t][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[t][i]), scale, sums[t][i]);
+        }
+    }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        FG__UNROLL
+        for (i = 0; i < 4; i++) fg__w12_end_256(sums[t][i], t, 8 * i, job);
+    }
+}
+
+/* 16 rows of a slice, whose weights are in a room, scales at `scales`. Hot, and long. */
+FG__INLINE256 void fg__tile_w12_256(int nt, const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job *job) {
+    __m256 sums[FG__TILE256W12][2];
+    __m256i acc[FG__TILE256W12][2], w0, w1, x;
+    const uint8_t *acts = job->acts;
+    int i, t, first, group, step;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) sums[t][0] = sums[t][1] = _mm256_setzero_ps();
+    for (first = 0, room += 4 * row; first < job->n; first += FG__W12_BLOCK, scales += 64 + 192 * FG__W12_BLOCK) {
+        const int end = FG__MIN(job->n, first + FG__W12_BLOCK);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) acc[t][0] = acc[t][1] = _mm256_setzero_si256();
+        for (group = first; group < end; group++, room += 256, acts += 8) {
+            fg__fetch_even(job, 64);
+            FG__UNROLL
+            for (step = 0; step < 2; step++) {
+                w0 = fg__load_256(room + 128 * step);
+                w1 = fg__load_256(room + 128 * step + 32);
+                FG__UNROLL
+                for (t = 0; t < nt; t++) {
+                    x = fg__act_256(acts, job->stride, t, step);
+                    acc[t][0] = fg__dot_w12_256(acc[t][0], w0, x);
+                    acc[t][1] = fg__dot_w12_256(acc[t][1], w1, x);
+                }
+            }
+        }
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            const __m256 scale = fg__bf16_floats_256(scales + 2 * row + 16 * i);
+            FG__UNROLL
+            for (t = 0; t < nt; t++) sums[t][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[t][i]), scale, sums[t][i]);
+        }
+    }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        FG__UNROLL
+        for (i = 0; i < 2; i++) fg__w12_end_256(sums[t][i], t, row + 8 * i, job);
+    }
+}
+
+/* Puts the weights of a slice into the room, and fetches a third of the next ones. */
+FG__INLINE256 void fg__w12_expand_256(const uint8_t *w, uint8_t *room, fg__gemm_job *job) {
+    __m256i v[4];
+    int group, i, j;
+    fg__fetch_plan_even(job, 64, 1);
+    for (group = 0; group < job->n; group++, w += 192, room += 256) {
+        fg__fetch_even(job, 64);
+        if (group % FG__W12_BLOCK == 0) w += 64;
+        for (i = 0; i < 64; i += 32) {
+            fg__w12_quarter(w + i, v);
+            FG__UNROLL
+            for (j = 0; j < 4; j++) _mm256_storeu_si256((__m256i *)(void *)(room + 64 * j + i), v[j]);
+        }
+    }
+}
+
+FG__INLINE256 void fg__tiles_w12_256(const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job job) {
+    int nt, tiles = (job.m + FG__TILE256W12 - 1) / FG__TILE256W12;
+    fg__fetch_plan_even(&job, 64, tiles);
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+        nt = (job.m + tiles - 1) / tiles;
+        switch (nt) { /* 1 and 2 are few; 6 tokens are 3 and 3 */
+        case 3: fg__tile_w12_256(3, room, scales, row, &job); break;
+        case 4: fg__tile_w12_256(4, room, scales, row, &job); break;
+        default: fg__tile_w12_256(5, room, scales, row, &job); break;
+        }
+    }
+}
+
+FG__TARGET_AVX2 static void fg__gemm_w12_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
+                                             size_t out_stride) {
+    uint8_t room[FG__W12_SLICE * 256] __attribute__((aligned(64)));
+    const uint8_t *w = (const uint8_t *)panel;
+    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    int64_t left;
+    (void)type;
+    for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
+        job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
+        job.next = fg__weights_ahead(w, 1024, 8192, m);
+        if (m <= FG__FEW256) {
+            fg__fetch_plan_even(&job, 192, 1);
+            if (m == 1) fg__few_w12_256(1, w, &job);
+            else fg__few_w12_256(2, w, &job);
+            continue;
+        }
+        fg__w12_expand_256(w, room, &job);
+        fg__tiles_w12_256(room, w, 0, job);
+        job.next += 64 * job.n;
+        fg__tiles_w12_256(room, w, 16, job);
     }
 }
 
@@ -20695,6 +20839,8 @@ static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__pan
                                                         fg__act_f32_pack, fg__gemm_f32_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_256, fg__gemm_q8_256, NULL, NULL};
+static const fg__gemm_kernel fg__gemm_w12_256_kernel = {fg__w12_panel_bytes, fg__w12_pack,     fg__act_w12_bytes,
+                                                         fg__act_w12_pack,    fg__gemm_w12_256, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
                                                         fg__act_f32_pack, fg__gemm_f32_256, NULL, NULL};
 
@@ -20731,7 +20877,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
 #if FG__HAS_AVXVNNI
         if (wide && type == FG_TYPE_BF16 && fg__cpu_bf16_pays(&cpu)) return &fg__gemm_bf16_512_kernel;
 #endif
-        if (wide && type == FG_TYPE_BF16) return &fg__gemm_w12_512_kernel;
+        if (type == FG_TYPE_BF16) return wide ? &fg__gemm_w12_512_kernel : &fg__gemm_w12_256_kernel;
         return wide ? &fg__gemm_f32_512_kernel : &fg__gemm_f32_256_kernel;
     }
 #if FG__HAS_AVXVNNI

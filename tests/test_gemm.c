@@ -620,6 +620,7 @@ static void test_gemm_older(void) {
         bool floats = !fg__panel_layout_of(type);
 #if FG__X86
         if (cpu.avx2 && !floats) gemm_check_kernel(&fg__gemm_q8_256_kernel, type);
+        if (cpu.avx2 && type == FG_TYPE_BF16) gemm_check_kernel(&fg__gemm_w12_256_kernel, type);
         if (cpu.avx512_vnni && floats)
             gemm_check_kernel(type == FG_TYPE_BF16 ? &fg__gemm_w12_512_kernel : &fg__gemm_f32_512_kernel, type);
 #if FG__HAS_AVXVNNI
@@ -631,7 +632,7 @@ static void test_gemm_older(void) {
     }
 }
 
-/* Quantised products are the same bits on every path. */
+/* Quantised products, and those of BF16 as integers, are the same bits on every path. */
 static void test_gemm_paths_agree(void) {
 #if FG__X86
     enum { K = 768, M = 11 };
@@ -644,11 +645,11 @@ static void test_gemm_paths_agree(void) {
     for (i = 0; i < FG__COUNT(gemm_types) && cpu.avx512_vnni; i++) {
         fg_type type = gemm_types[i];
         const fg__gemm_kernel *kernels[2];
-        if (!fg__panel_layout_of(type)) continue;
-        kernels[0] = &fg__gemm_q8_512_kernel;
-        kernels[1] = &fg__gemm_q8_256_kernel;
+        if (!fg__panel_layout_of(type) && type != FG_TYPE_BF16) continue;
+        kernels[0] = type == FG_TYPE_BF16 ? &fg__gemm_w12_512_kernel : &fg__gemm_q8_512_kernel;
+        kernels[1] = type == FG_TYPE_BF16 ? &fg__gemm_w12_256_kernel : &fg__gemm_q8_256_kernel;
         gemm_random_weights(type, rows, 32 * (size_t)fg_type_bytes(type, K), -1, &seed);
-        fg__panel_pack(type, rows, (size_t)fg_type_bytes(type, K), 32, K, panel);
+        kernels[0]->pack(type, rows, (size_t)fg_type_bytes(type, K), 32, K, panel);
         for (t = 0; t < M; t++) {
             for (j = 0; j < K; j++) x[j] = gemm_random_float(&seed);
             kernels[0]->act_pack(x, K, acts + (size_t)t * kernels[0]->act_bytes(K));
