@@ -15029,6 +15029,24 @@ FG__TARGET_AVXVNNI static double fg__int8_products_avxvnni(int rounds) {
     (void)keep;
     return 12.0 * 64.0 * rounds;
 }
+
+/* Of pairs of 16 bits, as BF16 is multiplied. */
+FG__TARGET_AVXVNNI static double fg__float_products_avxvnni(int rounds) {
+    __m256i acc[12], a = _mm256_set1_epi16((short)rounds), b = _mm256_set1_epi16(3);
+    volatile int keep;
+    int i, j;
+    FG__UNROLL
+    for (i = 0; i < 12; i++) acc[i] = _mm256_set1_epi32(i);
+    for (j = 0; j < rounds; j++) {
+        FG__UNROLL
+        for (i = 0; i < 12; i++) acc[i] = _mm256_dpwssd_avx_epi32(acc[i], a, b);
+    }
+    FG__UNROLL
+    for (i = 1; i < 12; i++) acc[0] = _mm256_xor_si256(acc[0], acc[i]);
+    keep = _mm256_cvtsi256_si32(acc[0]);
+    (void)keep;
+    return 12.0 * 32.0 * rounds;
+}
 #endif
 
 /* Without VNNI a product of bytes takes three instructions. */
@@ -15052,7 +15070,7 @@ FG__TARGET_AVX2 static double fg__int8_products_avx2(int rounds) {
     return 12.0 * 64.0 * rounds;
 }
 
-/* Of pairs of 16 bits, as BF16 is multiplied. */
+/* And one of pairs of 16 bits two. */
 FG__TARGET_AVX2 static double fg__float_products_avx2(int rounds) {
     __m256i acc[12], a = _mm256_set1_epi16((short)rounds), b = _mm256_set1_epi16(3);
     volatile int keep;
@@ -15498,7 +15516,7 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.int8_products = fg__int8_products_avx2;
         ops.float_products = fg__float_products_avx2;
 #if FG__HAS_AVXVNNI
-        if (features->avx_vnni) ops.int8_products = fg__int8_products_avxvnni;
+        if (features->avx_vnni) ops.int8_products = fg__int8_products_avxvnni, ops.float_products = fg__float_products_avxvnni;
 #endif
     }
 #elif FG__ARM
@@ -17956,6 +17974,13 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__act_load_256(const float *x,
     return v;
 }
 
+/* The largest of eight. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE float fg__max_256(__m256 v) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE int32_t fg__sum_256(__m256i a, __m256i b) {
     __m256i v = _mm256_add_epi32(a, b);
     __m128i w = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -17970,17 +17995,15 @@ FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void 
         fg__act_q8 *a = (fg__act_q8 *)packed + i / 8;
         __m256 v[4], all = _mm256_setzero_ps(), inverse;
         __m256i q[4], order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        __m128 half;
+        float max;
         int j;
         FG__UNROLL
         for (j = 0; j < 4; j++) v[j] = fg__act_load_256(x + 8 * j, &all);
-        half = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-        half = _mm_max_ps(half, _mm_movehl_ps(half, half));
-        half = _mm_max_ss(half, _mm_movehdup_ps(half));
-        inverse = _mm256_set1_ps(fg__act_inverse(_mm_cvtss_f32(half)));
+        max = fg__max_256(all);
+        inverse = _mm256_set1_ps(fg__act_inverse(max));
         FG__UNROLL
         for (j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
-        fg__act_q8_set(a, (int)(i % 8), _mm_cvtss_f32(half), fg__sum_256(q[0], q[1]), fg__sum_256(q[2], q[3]));
+        fg__act_q8_set(a, (int)(i % 8), max, fg__sum_256(q[0], q[1]), fg__sum_256(q[2], q[3]));
         q[0] = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
         _mm256_storeu_si256((__m256i *)(void *)(a->q + i % 8 * 32), _mm256_permutevar8x32_epi32(q[0], order));
     }
@@ -18019,13 +18042,6 @@ static size_t fg__w12_bytes(int64_t k) { return (size_t)((k + 127) / 128) * 64 +
 static size_t fg__w12_panel_bytes(fg_type type, int64_t k) {
     (void)type;
     return fg__w12_bytes(k);
-}
-
-/* The largest of eight. */
-FG__TARGET_AVX2 static FG__ALWAYS_INLINE float fg__max_256(__m256 v) {
-    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
-    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
 }
 
 /* 16 floats as integers, in order. */
@@ -19179,7 +19195,7 @@ FG__INLINE512 void fg__tile_w12_512(int nt, fg__w12_from how, const uint8_t *w, 
         const int end = FG__MIN(job->n, first + FG__W12_BLOCK);
         FG__UNROLL
         for (t = 0; t < nt; t++) acc[t][0] = acc[t][1] = _mm512_setzero_si512();
-        for (group = first, w += 64; group < end; group++, w += 192, room += 256, acts += 8) {
+        for (group = first, w += 64; group < end; group++, w += 192, room += how == FG__W12_PANEL ? 0 : 256, acts += 8) {
             fg__fetch_even(job, how == FG__W12_PANEL ? 192 : 128);
             fg__w12_group(how, w, room, v);
             FG__UNROLL
@@ -20672,7 +20688,18 @@ FG__INLINE256 void fg__w12_quarter(const uint8_t *from, __m256i *v) {
     for (j = 0; j < 3; j++) v[j] = _mm256_srai_epi16(v[j], 4);
 }
 
-FG__INLINE256 __m256i fg__dot_w12_256(__m256i sum, __m256i w, __m256i x) { return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x)); }
+/* `vnni`, a constant: by AVX-VNNI, written out, as functions of two targets cannot share tiles. */
+FG__INLINE256 __m256i fg__dot_w12_256(bool vnni, __m256i sum, __m256i w, __m256i x) {
+#if FG__HAS_AVXVNNI
+    if (vnni) {
+        __asm__("%{vex%} vpdpwssd {%2, %1, %0|%0, %1, %2}" : "+x"(sum) : "x"(w), "x"(x));
+        return sum;
+    }
+#else
+    (void)vnni;
+#endif
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
+}
 
 /* Adds eight rows' sums of a slice, times the scale of its activations, to the output, or sets it when they are the first. */
 FG__INLINE256 void fg__w12_end_256(__m256 sum, int t, int row, const fg__gemm_job *job) {
@@ -20682,7 +20709,7 @@ FG__INLINE256 void fg__w12_end_256(__m256 sum, int t, int row, const fg__gemm_jo
 }
 
 /* One or two tokens: all 32 rows of a slice, from the panel. Hot, and long. */
-FG__INLINE256 void fg__few_w12_256(int nt, const uint8_t *w, fg__gemm_job *job) {
+FG__INLINE256 void fg__few_w12_256(bool vnni, int nt, const uint8_t *w, fg__gemm_job *job) {
     __m256 sums[FG__FEW256][4];
     __m256i acc[FG__FEW256][4], v[4], x[2];
     const uint8_t *acts = job->acts;
@@ -20703,8 +20730,8 @@ FG__INLINE256 void fg__few_w12_256(int nt, const uint8_t *w, fg__gemm_job *job) 
                 for (t = 0; t < nt; t++) {
                     x[0] = fg__act_256(acts, job->stride, t, 0);
                     x[1] = fg__act_256(acts, job->stride, t, 1);
-                    acc[t][i] = fg__dot_w12_256(fg__dot_w12_256(acc[t][i], v[0], x[0]), v[2], x[1]);
-                    acc[t][2 + i] = fg__dot_w12_256(fg__dot_w12_256(acc[t][2 + i], v[1], x[0]), v[3], x[1]);
+                    acc[t][i] = fg__dot_w12_256(vnni, fg__dot_w12_256(vnni, acc[t][i], v[0], x[0]), v[2], x[1]);
+                    acc[t][2 + i] = fg__dot_w12_256(vnni, fg__dot_w12_256(vnni, acc[t][2 + i], v[1], x[0]), v[3], x[1]);
                 }
             }
         }
@@ -20723,7 +20750,7 @@ FG__INLINE256 void fg__few_w12_256(int nt, const uint8_t *w, fg__gemm_job *job) 
 }
 
 /* 16 rows of a slice, whose weights are in a room, scales at `scales`. Hot, and long. */
-FG__INLINE256 void fg__tile_w12_256(int nt, const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job *job) {
+FG__INLINE256 void fg__tile_w12_256(bool vnni, int nt, const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job *job) {
     __m256 sums[FG__TILE256W12][2];
     __m256i acc[FG__TILE256W12][2], w0, w1, x;
     const uint8_t *acts = job->acts;
@@ -20743,8 +20770,8 @@ FG__INLINE256 void fg__tile_w12_256(int nt, const uint8_t *room, const uint8_t *
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     x = fg__act_256(acts, job->stride, t, step);
-                    acc[t][0] = fg__dot_w12_256(acc[t][0], w0, x);
-                    acc[t][1] = fg__dot_w12_256(acc[t][1], w1, x);
+                    acc[t][0] = fg__dot_w12_256(vnni, acc[t][0], w0, x);
+                    acc[t][1] = fg__dot_w12_256(vnni, acc[t][1], w1, x);
                 }
             }
         }
@@ -20778,41 +20805,51 @@ FG__INLINE256 void fg__w12_expand_256(const uint8_t *w, uint8_t *room, fg__gemm_
     }
 }
 
-FG__INLINE256 void fg__tiles_w12_256(const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job job) {
+FG__INLINE256 void fg__tiles_w12_256(bool vnni, const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256W12 - 1) / FG__TILE256W12;
     fg__fetch_plan_even(&job, 64, tiles);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1 and 2 are few; 6 tokens are 3 and 3 */
-        case 3: fg__tile_w12_256(3, room, scales, row, &job); break;
-        case 4: fg__tile_w12_256(4, room, scales, row, &job); break;
-        default: fg__tile_w12_256(5, room, scales, row, &job); break;
+        case 3: fg__tile_w12_256(vnni, 3, room, scales, row, &job); break;
+        case 4: fg__tile_w12_256(vnni, 4, room, scales, row, &job); break;
+        default: fg__tile_w12_256(vnni, 5, room, scales, row, &job); break;
         }
+    }
+}
+
+FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg__gemm_job job) {
+    uint8_t room[FG__W12_SLICE * 256] __attribute__((aligned(64)));
+    int64_t left;
+    for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
+        job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
+        job.next = fg__weights_ahead(w, 1024, 8192, job.m);
+        if (job.m <= FG__FEW256) {
+            fg__fetch_plan_even(&job, 192, 1);
+            if (job.m == 1) fg__few_w12_256(vnni, 1, w, &job);
+            else fg__few_w12_256(vnni, 2, w, &job);
+            continue;
+        }
+        fg__w12_expand_256(w, room, &job);
+        fg__tiles_w12_256(vnni, room, w, 0, job);
+        job.next += 64 * job.n;
+        fg__tiles_w12_256(vnni, room, w, 16, job);
     }
 }
 
 FG__TARGET_AVX2 static void fg__gemm_w12_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
                                              size_t out_stride) {
-    uint8_t room[FG__W12_SLICE * 256] __attribute__((aligned(64)));
-    const uint8_t *w = (const uint8_t *)panel;
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
-    int64_t left;
     (void)type;
-    for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
-        job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
-        job.next = fg__weights_ahead(w, 1024, 8192, m);
-        if (m <= FG__FEW256) {
-            fg__fetch_plan_even(&job, 192, 1);
-            if (m == 1) fg__few_w12_256(1, w, &job);
-            else fg__few_w12_256(2, w, &job);
-            continue;
-        }
-        fg__w12_expand_256(w, room, &job);
-        fg__tiles_w12_256(room, w, 0, job);
-        job.next += 64 * job.n;
-        fg__tiles_w12_256(room, w, 16, job);
-    }
+    fg__slices_w12_256(false, (const uint8_t *)panel, k, fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
 }
+
+#if FG__HAS_AVXVNNI
+FG__TARGET_AVX2 static void fg__gemm_w12_vnni_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                                  float *out, size_t out_stride) {
+    (void)type;
+    fg__slices_w12_256(true, (const uint8_t *)panel, k, fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+}
+#endif
 
 /* ---- the choice */
 
@@ -20825,6 +20862,8 @@ static void fg__gemm_vnni_256(fg_type type, const void *panel, int64_t k, const 
 
 static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                         fg__act_q8_pack_256, fg__gemm_vnni_256, NULL, NULL};
+static const fg__gemm_kernel fg__gemm_w12_vnni256_kernel = {fg__w12_panel_bytes, fg__w12_pack,          fg__act_w12_bytes,
+                                                             fg__act_w12_pack,    fg__gemm_w12_vnni_256, NULL, NULL};
 #endif
 static const fg__gemm_coded fg__bf16_coded = {fg__bf16_coded_bytes, fg__bf16_code};
 #if FG__HAS_AVXVNNI
@@ -20876,6 +20915,9 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
     if (!fg__panel_layout_of(type)) {
 #if FG__HAS_AVXVNNI
         if (wide && type == FG_TYPE_BF16 && fg__cpu_bf16_pays(&cpu)) return &fg__gemm_bf16_512_kernel;
+#endif
+#if FG__HAS_AVXVNNI
+        if (!wide && type == FG_TYPE_BF16 && cpu.avx_vnni) return &fg__gemm_w12_vnni256_kernel;
 #endif
         if (type == FG_TYPE_BF16) return wide ? &fg__gemm_w12_512_kernel : &fg__gemm_w12_256_kernel;
         return wide ? &fg__gemm_f32_512_kernel : &fg__gemm_f32_256_kernel;

@@ -640,22 +640,28 @@ static void test_gemm_paths_agree(void) {
     fg__cpu_features cpu = fg__cpu_detect();
     uint8_t *rows = (uint8_t *)malloc(32 * K * 4), *panel = (uint8_t *)malloc(32 * K * 4);
     uint8_t *acts = (uint8_t *)malloc(M * K * 4);
-    float x[K], out[2][M * FG__PANEL];
+    float x[K], out[3][M * FG__PANEL];
     int i, j, t;
     for (i = 0; i < FG__COUNT(gemm_types) && cpu.avx512_vnni; i++) {
         fg_type type = gemm_types[i];
-        const fg__gemm_kernel *kernels[2];
+        const fg__gemm_kernel *kernels[3];
+        int n = 2;
         if (!fg__panel_layout_of(type) && type != FG_TYPE_BF16) continue;
         kernels[0] = type == FG_TYPE_BF16 ? &fg__gemm_w12_512_kernel : &fg__gemm_q8_512_kernel;
         kernels[1] = type == FG_TYPE_BF16 ? &fg__gemm_w12_256_kernel : &fg__gemm_q8_256_kernel;
+#if FG__HAS_AVXVNNI
+        if (cpu.avx_vnni) kernels[n++] = type == FG_TYPE_BF16 ? &fg__gemm_w12_vnni256_kernel : &fg__gemm_vnni256_kernel;
+#endif
         gemm_random_weights(type, rows, 32 * (size_t)fg_type_bytes(type, K), -1, &seed);
         kernels[0]->pack(type, rows, (size_t)fg_type_bytes(type, K), 32, K, panel);
         for (t = 0; t < M; t++) {
             for (j = 0; j < K; j++) x[j] = gemm_random_float(&seed);
             kernels[0]->act_pack(x, K, acts + (size_t)t * kernels[0]->act_bytes(K));
         }
-        for (j = 0; j < 2; j++) kernels[j]->gemm(type, panel, K, acts, kernels[j]->act_bytes(K), M, out[j], FG__PANEL);
-        CHECKF(memcmp(out[0], out[1], sizeof(out[0])) == 0, "%s", fg_type_name(type));
+        for (j = 0; j < n; j++) {
+            kernels[j]->gemm(type, panel, K, acts, kernels[j]->act_bytes(K), M, out[j], FG__PANEL);
+            CHECKF(memcmp(out[0], out[j], sizeof(out[0])) == 0, "%s, kernel %d", fg_type_name(type), j);
+        }
     }
     free(rows);
     free(panel);
