@@ -18607,7 +18607,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
                 }
             }
             FG__UNROLL
-            for (i = 0; factors && i < 2; i++) {
+            for (i = 0; i < 2; i++) {
+                if (!factors) continue;
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     if (part == 0) both[t][i] = _mm512_set1_epi32(FG__SUM_BITS);
@@ -19159,7 +19160,9 @@ FG__INLINE512 void fg__w12_group(fg__w12_from how, const uint8_t *from, uint8_t 
     FG__UNROLL
     for (j = 0; j < 3; j++) v[j] = _mm512_srai_epi16(v[j], 4);
     FG__UNROLL
-    for (j = 0; how == FG__W12_KEEP && j < 4; j++) _mm512_storeu_si512(room + 64 * j, v[j]);
+    for (j = 0; j < 4; j++) {
+        if (how == FG__W12_KEEP) _mm512_storeu_si512(room + 64 * j, v[j]);
+    }
 }
 
 /* Scales of 16 rows. */
