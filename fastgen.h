@@ -13695,7 +13695,7 @@ static bool fg__cpu_ask_tiles(void) {
 }
 
 #if FG__X86
-/* AMD's CPUs multiply pairs of BF16 at twice the rate of floats, Intel's, which have AMX for them, at half of it. */
+/* AMD's CPUs multiply pairs of BF16 at twice the rate of floats, Intel's, which have AMX for them, at a quarter to a half of it. */
 static bool fg__cpu_bf16_pays(const fg__cpu_features *f) { return f->avx512_bf16 && !f->intel; }
 #endif
 
