@@ -18018,7 +18018,7 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256i fg__factor_q3_256(const uint8_t
     return _mm256_sub_epi8(_mm256_set1_epi8(32), _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(48))));
 }
 
-/* ---- BF16 as integers of 12 bits, for both, where a CPU multiplies pairs of 16-bit integers (vpmaddwd, vpdpwssd) faster than floats, and BF16
+/* ---- BF16 as integers of 12 bits (w12), for both, where a CPU multiplies pairs of 16-bit integers (vpmaddwd, vpdpwssd) faster than floats, and BF16
    no faster than these. Each 128 weights of a row share a scale, and are off by 1/4094 of their largest one at most; each 256 activations, of
    14 bits, share one, too. Together that costs a fourth of what rounding activations to BF16 does, as others do.
 
