@@ -17836,11 +17836,11 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
 
 /* Where weights are fetched to. Few tokens read them once: on AMD's CPUs they then best push nothing out, and are kept for more. On
    Intel's, fetches to the first cache wait for memory in its few places, while those for the second take its own fetching ahead along: 32
-   to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again. Where there is
-   AMX one token reads 1.07 to 1.17 times as fast with half a block at a time and 2 KiB in between as with whole blocks and 5 KiB, and
-   1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. */
+   to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again: 1.01 to 1.05 times
+   with 4 KiB in between as with 2, and no more with 8. Where there is AMX one token reads 1.07 to 1.17 times as fast with half a block at a
+   time as with whole blocks, and 1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. */
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
-enum { FG__FETCH_SECOND = 2048 }; /* twice: how far from the usual place on for the second cache, in bytes */
+enum { FG__FETCH_SECOND = 4096 }; /* twice: how far from the usual place on for the second cache, in bytes */
 
 static int fg__fetch_hint = FG__FETCH_ONCE; /* for few tokens: ONCE or TWICE; atomic, the same for as long as the CPU is */
 
