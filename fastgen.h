@@ -15575,7 +15575,11 @@ static void fg__pages_free(const fg__env *env, fg__pages *pages) {
 /* ---- Threads. A job is a row of phases, each of which is cut into pieces that any thread may take; the thread that ends
    the last piece of a phase begins the next one. So nobody waits for a thread that the system does not run, unless it
    holds a piece: on a machine that is busy with other programs the threads that do run get all of the work.
-   Between phases and jobs threads spin briefly, then sleep. ---- */
+   Between phases and jobs threads spin briefly, then sleep. While they spin they fetch what later phases read, where a job says so: only by
+   its address, since a thread that the system wakes late may find that gone, which does no harm. ---- */
+
+#define FG__AHEAD_BYTES 131072 /* a thread fetches at most: what memory gives one in some microseconds */
+#define FG__AHEAD_STEP 1024    /* between two looks at whether there is work */
 
 typedef struct fg__job {
     int (*begin)(void *user, int phase);            /* how many pieces it has, by one thread; -1: the job is over */
@@ -15598,6 +15602,7 @@ typedef struct fg__pool {
     int pad1[16];
     int done; /* pieces of the phase */
     int pad2[16];
+    uint64_t ahead, ahead_each; /* an address, and how many bytes each thread but one reads from there on, one thread's after the other's */
 } fg__pool;
 
 typedef struct fg__worker {
@@ -15647,11 +15652,30 @@ static bool fg__pool_idle(const fg__pool *pool, uint64_t seen) {
     return ticket >> 28 == seen >> 28 && !fg__ticket_has(ticket) && !fg__atomic_load(&pool->quit);
 }
 
-static void fg__pool_await(fg__pool *pool, uint64_t seen) {
+/* To the second cache. */
+static void fg__cpu_fetch(uint64_t address) {
+#if FG__X86 || FG__ARM
+    __builtin_prefetch((const void *)(uintptr_t)address, 0, 2);
+#else
+    (void)address;
+#endif
+}
+
+/* Step `step` of what a waiting thread fetches; false: there is no more. Who gets which run of the next phase is not known, but the thread
+   that begins it gets the first one. */
+static bool fg__pool_fetch(const fg__pool *pool, int thread, int step) {
+    uint64_t each = fg__atomic_load64(&pool->ahead_each), from = (uint64_t)step * FG__AHEAD_STEP, i;
+    uint64_t at = fg__atomic_load64(&pool->ahead) + (uint64_t)(thread % FG__MAX(pool->n_threads - 1, 1)) * each + from;
+    if (from >= FG__MIN(each, FG__AHEAD_BYTES)) return false;
+    for (i = 0; i < FG__AHEAD_STEP; i += 64) fg__cpu_fetch(at + i);
+    return true;
+}
+
+static void fg__pool_await(fg__pool *pool, uint64_t seen, int thread) {
     int i;
     for (i = 0; i < pool->spins; i++) {
         if (!fg__pool_idle(pool, seen)) return;
-        fg__cpu_relax();
+        if (!fg__pool_fetch(pool, thread, i)) fg__cpu_relax();
     }
     fg__mutex_lock(&pool->mutex);
     pool->sleepers++;
@@ -15667,7 +15691,7 @@ static void fg__pool_main(void *user) {
         uint64_t seen = fg__atomic_load64(&pool->ticket);
         if (!fg__ticket_has(seen)) {
             if (fg__atomic_load(&pool->quit)) return;
-            fg__pool_await(pool, seen);
+            fg__pool_await(pool, seen, worker->index);
         }
         while (fg__pool_work(pool, worker->index)) {}
     }
@@ -15681,7 +15705,7 @@ static void fg__pool_run(fg__pool *pool, const fg__job *job) {
     for (;;) {
         uint64_t seen = fg__atomic_load64(&pool->ticket);
         if (fg__ticket_pieces(seen) == 0) return;
-        if (!fg__ticket_has(seen)) fg__pool_await(pool, seen);
+        if (!fg__ticket_has(seen)) fg__pool_await(pool, seen, 0);
         while (fg__pool_work(pool, 0)) {}
     }
 }
@@ -16818,6 +16842,13 @@ static int fg__gemm_items(const fg__cpu_plan *plan, const fg__cpu_stage *stage, 
     return (n_rows + rows - 1) / rows * stage->n_panels;
 }
 
+/* The product that has a stage's panel *panel, which becomes its number there; of products for an ACT_MUL the first. */
+static int fg__gemm_op_of(const fg__cpu_plan *plan, const fg__cpu_stage *stage, int *panel) {
+    int op = stage->first;
+    for (; stage->gate < 0 && *panel >= plan->ops[op].n_panels; op++) *panel -= plan->ops[op].n_panels;
+    return op;
+}
+
 static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_rows, int piece, int thread) {
     int rows = fg__gemm_tile_rows(plan, stage, n_rows), i, end = 0, panel, op, count;
     if (!fg__run_of(fg__gemm_items(plan, stage, n_rows), plan->device->pool.n_threads, piece, &i, &end)) return;
@@ -16829,7 +16860,7 @@ static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_r
             fg__gemm_gated(plan, stage, panel, count, row, m, &plan->scratch[thread]);
             continue;
         }
-        for (op = stage->first; panel >= plan->ops[op].n_panels; op++) panel -= plan->ops[op].n_panels;
+        op = fg__gemm_op_of(plan, stage, &panel);
         count = FG__MIN(count, plan->ops[op].n_panels - panel);
         fg__gemm_plain(plan, op, panel, count, row, m, &plan->scratch[thread]);
     }
@@ -17216,10 +17247,33 @@ static int fg__cpu_row_pieces(const fg__cpu_plan *plan, int n_rows) {
     return n_threads == 1 ? FG__MIN(n_rows, 1) : FG__MIN(n_rows, 4 * n_threads);
 }
 
+#define FG__AHEAD_TOKENS 16 /* of more, products take so long that a phase's beginning does not count */
+
+/* Tells waiting threads where the weights are of the products that follow a phase: of each run but the first. */
+static void fg__cpu_ahead(fg__cpu_plan *plan, const fg__cpu_phase *phase) {
+    fg__pool *pool = &plan->device->pool;
+    const fg__cpu_phase *end = plan->phases + plan->end_phase;
+    const fg__cpu_stage *stage;
+    const fg__cpu_weight *weight;
+    uint64_t each;
+    int panel;
+    fg__atomic_store64(&pool->ahead_each, 0);
+    while (phase < end && phase->type != FG__PHASE_GEMM) phase++;
+    if (phase >= end || pool->n_threads == 1 || plan->batch->n_tokens > FG__AHEAD_TOKENS) return;
+    stage = &plan->stages[phase->first];
+    panel = fg__run_size(stage->n_panels, pool->n_threads);
+    if (panel >= stage->n_panels) return;
+    each = (uint64_t)panel;
+    weight = fg__cpu_weight_of(plan, plan->graph->ops[fg__gemm_op_of(plan, stage, &panel)].weight);
+    fg__atomic_store64(&pool->ahead, (uint64_t)(uintptr_t)weight->data + (uint64_t)panel * weight->panel_bytes);
+    fg__atomic_store64(&pool->ahead_each, each * weight->panel_bytes);
+}
+
 static int fg__cpu_pass_begin(void *user, int index) {
     fg__cpu_plan *plan = (fg__cpu_plan *)user;
     const fg__cpu_stage *stage;
     const fg_op *op;
+    fg__cpu_ahead(plan, plan->phases + plan->first_phase + index + 1);
     if (plan->first_phase + index == plan->end_phase) return -1;
     plan->phase = &plan->phases[plan->first_phase + index];
     stage = &plan->stages[plan->phase->first];

@@ -1499,6 +1499,49 @@ static void test_cpu_pool(void) {
         }
 }
 
+/* What waiting threads fetch: runs of the next products but the first, by where their weights are, when tokens are few. */
+static void test_cpu_ahead(void) {
+    enum { K = 256, M = 40 };
+    static const int widths[] = {32, 512}, tokens[] = {1, FG__AHEAD_TOKENS, FG__AHEAD_TOKENS + 1};
+    uint64_t state = 41;
+    cpu_rig *rig = cpu_rig_new(M);
+    int x = cpu_slot(rig, K, false), y = cpu_slot(rig, 544, false), i;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, K);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, K, M, FG_OP_EMBED, &state);
+    for (i = 0; i < 2; i++) {
+        op = cpu_op(rig, FG_OP_GEMM, x, y, widths[i]);
+        op->k = K;
+        op->dst_col = i * widths[0];
+        op->weight = cpu_weight(rig, FG_TYPE_Q8_0, K, widths[i], FG_OP_GEMM, &state);
+    }
+    cpu_rig_end(rig, y);
+    /* a build without threads has nobody who waits */
+    if (cpu_rig_open(rig, "scalar", 2) == FG_OK && ((fg__cpu_device *)(void *)rig->device)->pool.n_threads == 2) {
+        fg__cpu_plan *plan = (fg__cpu_plan *)(void *)rig->plan;
+        const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
+        fg__pool *pool = &plan->device->pool;
+        fg_batch batch;
+        memset(&batch, 0, sizeof(batch));
+        plan->batch = &batch;
+        plan->end_phase = plan->n_phases;
+        for (i = 0; i < 3; i++) {
+            batch.n_tokens = tokens[i];
+            fg__cpu_ahead(plan, plan->phases);
+            CHECK(pool->ahead_each == (i < 2 ? 6 * weight->panel_bytes : 0)); /* of 17 panels three eighths */
+            CHECK(pool->ahead == (uint64_t)(uintptr_t)weight->data + 5 * weight->panel_bytes);
+        }
+        batch.n_tokens = 1;
+        fg__cpu_ahead(plan, plan->phases + plan->n_phases - 1);
+        CHECK(pool->ahead_each == 0 && !fg__pool_fetch(pool, 1, 0));
+        pool->ahead_each = 3 * FG__AHEAD_STEP;
+        CHECK(fg__pool_fetch(pool, 1, 2) && !fg__pool_fetch(pool, 1, 3));
+        pool->ahead_each = (uint64_t)1 << 40;
+        CHECK(!fg__pool_fetch(pool, 0, FG__AHEAD_BYTES / FG__AHEAD_STEP));
+        plan->batch = NULL;
+    }
+    cpu_rig_free(rig);
+}
+
 /* Affinity masks and containers' quotas, as Linux writes them; and this machine's count beside that of nproc. */
 static void test_cpu_count(void) {
 #if defined(__linux__)
@@ -1520,6 +1563,7 @@ static void test_cpu_count(void) {
 static void run_cpu_tests(void) {
     RUN(test_cpu_count);
     RUN(test_cpu_pool);
+    RUN(test_cpu_ahead);
     RUN(test_cpu_device);
     RUN(test_cpu_refuses);
     RUN(test_cpu_embed);
