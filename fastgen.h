@@ -15662,12 +15662,13 @@ static void fg__cpu_fetch(uint64_t address) {
 }
 
 /* Step `step` of what a waiting thread fetches; false: there is no more. Who gets which run of the next phase is not known, but the thread
-   that begins it gets the first one. */
+   that begins it gets the first one. Until a pass says what to fetch, nothing else of the pool is read: it may still be opening. */
 static bool fg__pool_fetch(const fg__pool *pool, int thread, int step) {
-    uint64_t each = fg__atomic_load64(&pool->ahead_each), from = (uint64_t)step * FG__AHEAD_STEP, i;
-    uint64_t at = fg__atomic_load64(&pool->ahead) + (uint64_t)(thread % FG__MAX(pool->n_threads - 1, 1)) * each + from;
-    if (from >= FG__MIN(each, FG__AHEAD_BYTES)) return false;
-    for (i = 0; i < FG__AHEAD_STEP; i += 64) fg__cpu_fetch(at + i);
+    uint64_t each = fg__atomic_load64(&pool->ahead_each), at = (uint64_t)step * FG__AHEAD_STEP;
+    int i;
+    if (at >= FG__MIN(each, FG__AHEAD_BYTES)) return false;
+    at += fg__atomic_load64(&pool->ahead) + (uint64_t)(thread % FG__MAX(pool->n_threads - 1, 1)) * each;
+    for (i = 0; i < FG__AHEAD_STEP; i += 64) fg__cpu_fetch(at + (uint64_t)i);
     return true;
 }
 
@@ -17273,9 +17274,9 @@ static int fg__cpu_pass_begin(void *user, int index) {
     fg__cpu_plan *plan = (fg__cpu_plan *)user;
     const fg__cpu_stage *stage;
     const fg_op *op;
-    fg__cpu_ahead(plan, plan->phases + plan->first_phase + index + 1);
     if (plan->first_phase + index == plan->end_phase) return -1;
     plan->phase = &plan->phases[plan->first_phase + index];
+    fg__cpu_ahead(plan, plan->phase + 1);
     stage = &plan->stages[plan->phase->first];
     op = &plan->graph->ops[stage->first];
     switch (plan->phase->type) {
@@ -17892,7 +17893,7 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
    Intel's, fetches to the first cache wait for memory in its few places, while those for the second take its own fetching ahead along: 32
    to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again: 1.01 to 1.05 times
    with 4 KiB in between as with 2, and no more with 8. Where there is AMX one token reads 1.07 to 1.17 times as fast with half a block at a
-   time as with whole blocks, and 1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. */
+   time and 2 KiB as with whole blocks and 5, and 1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. */
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
 enum { FG__FETCH_SECOND = 4096 }; /* twice: how far from the usual place on for the second cache, in bytes */
 
