@@ -15,6 +15,10 @@
 #include "fuzz_json.c"
 #undef LLVMFuzzerTestOneInput
 
+#define LLVMFuzzerTestOneInput fuzz_model_input
+#include "fuzz_model.c"
+#undef LLVMFuzzerTestOneInput
+
 #define LLVMFuzzerTestOneInput fuzz_token_input
 #include "fuzz_token.c"
 #undef LLVMFuzzerTestOneInput
@@ -37,7 +41,7 @@ static const struct fuzz_target {
 } fuzz_targets[] = {
     {"fuzz_chat", fuzz_chat_input, NULL, NULL},   {"fuzz_gguf", fuzz_gguf_input, NULL, fuzz_gguf_mutator},
     {"fuzz_json", fuzz_json_input, NULL, NULL},   {"fuzz_token", fuzz_token_input, NULL, NULL},
-    {"fuzz_http", fuzz_http_input, fuzz_http_start, NULL},
+    {"fuzz_model", fuzz_model_input, NULL, NULL}, {"fuzz_http", fuzz_http_input, fuzz_http_start, NULL},
 };
 static const struct fuzz_target *fuzz_target;
 
