@@ -187,4 +187,57 @@ static void model_sample_close(model_sample *m) {
     free(m->file);
 }
 
+/* ---- what a file comes to that may be no sound model */
+
+static bool model_is_refusal(fg_result r) {
+    return r == FG_ERROR_BAD_FILE || r == FG_ERROR_UNSUPPORTED || r == FG_ERROR_OUT_OF_MEMORY || r == FG_ERROR_INVALID_ARGUMENT;
+}
+
+/* Makes an engine and generates; whatever comes of it, it must be a result. */
+static fg_result model_generate(fg_model *model, const fg_backend *backend) {
+    fg_engine_desc d;
+    fg_request_desc q;
+    fg_engine *e = NULL;
+    fg_result r;
+    memset(&d, 0, sizeof(d));
+    memset(&q, 0, sizeof(q));
+    d.model = model;
+    d.backends[0] = backend;
+    d.kv_tokens = 256;
+    d.max_seqs = 2;
+    d.n_threads = 1;
+    r = fg_engine_create(&d, &e);
+    if (r == FG_OK) {
+        q.prompt = "hello";
+        q.max_tokens = 4;
+        q.n = 2;
+        q.top_logprobs = 3;
+        q.logprobs = true;
+        q.sampling.temperature = 1;
+        q.sampling.top_p = 0.9f;
+        r = fg_generate(e, &q, NULL, NULL);
+        if (r == FG_ERROR_TOO_LONG) r = FG_OK;
+        fg_engine_free(e);
+    }
+    CHECKF(r == FG_OK || (model_is_refusal(r) && fg_last_error()[0]), "%s: %s", fg_result_name(r), fg_last_error());
+    return r;
+}
+
+/* Loads a file and goes as far as it can; checks that the outcome is a result with a message. */
+static fg_result model_try(const unsigned char *file, size_t size, bool cpu) {
+    fg_model_desc d;
+    fg_model *model = (fg_model *)(void *)&d;
+    fg_result r;
+    memset(&d, 0, sizeof(d));
+    d.data = file;
+    d.size = size;
+    r = fg_model_load(&d, &model);
+    CHECK((r == FG_OK) == (model != NULL));
+    CHECKF(r == FG_OK || (model_is_refusal(r) && strlen(fg_last_error()) > 5), "%s: %s", fg_result_name(r), fg_last_error());
+    if (r == FG_OK) r = model_generate(model, fg_backend_null());
+    if (r == FG_OK && cpu) r = model_generate(model, fg_backend_cpu());
+    fg_model_free(model);
+    return r;
+}
+
 #endif
