@@ -15592,17 +15592,17 @@ typedef struct fg__pool {
     struct fg__worker *workers;
     int n_threads, spins;
     fg__job job;
+    int pad0[16]; /* between what all read, what those who end pieces write, and what those who wait look at */
+    int done;     /* pieces of the phase */
     int phase;
-    int quit;
+    int sleepers; /* under the mutex */
     fg__mutex mutex;
     fg__cond cond;
-    int sleepers; /* under the mutex */
-    int pad0[16];
-    uint64_t ticket; /* 8 bits that change with each phase, 28 bits: its pieces, 28 bits: how many were taken */
     int pad1[16];
-    int done; /* pieces of the phase */
-    int pad2[16];
+    uint64_t ticket; /* 8 bits that change with each phase, 28 bits: its pieces, 28 bits: how many were taken */
     uint64_t ahead, ahead_each; /* an address, and how many bytes each thread but one reads from there on, one thread's after the other's */
+    int quit;
+    int pad2[16];
 } fg__pool;
 
 typedef struct fg__worker {
@@ -15625,11 +15625,12 @@ static void fg__pool_publish(fg__pool *pool, int n_pieces) {
     if (wake) fg__cond_broadcast(&pool->cond);
 }
 
-/* Begins the next phase that has pieces, or ends the job. */
-static void fg__pool_next_phase(fg__pool *pool) {
+/* Begins the next phase that has pieces for several threads, or ends the job. The only piece of a phase is run at once: to tell the
+   others of it would take longer than many a piece. */
+static void fg__pool_next_phase(fg__pool *pool, int thread) {
     int n;
-    do n = pool->job.begin(pool->job.user, pool->phase++);
-    while (n == 0);
+    while ((n = pool->job.begin(pool->job.user, pool->phase++)) == 0 || n == 1)
+        if (n == 1) pool->job.run(pool->job.user, 0, thread);
     fg__atomic_store(&pool->done, 0);
     fg__pool_publish(pool, n < 0 ? 0 : n);
 }
@@ -15641,7 +15642,7 @@ static bool fg__pool_work(fg__pool *pool, int thread) {
     ticket = fg__atomic_add64(&pool->ticket, 1);
     if (!fg__ticket_has(ticket)) return false;
     pool->job.run(pool->job.user, fg__ticket_taken(ticket), thread);
-    if (fg__atomic_add(&pool->done, 1) + 1 == fg__ticket_pieces(ticket)) fg__pool_next_phase(pool);
+    if (fg__atomic_add(&pool->done, 1) + 1 == fg__ticket_pieces(ticket)) fg__pool_next_phase(pool, thread);
     return true;
 }
 
@@ -15702,7 +15703,7 @@ static void fg__pool_main(void *user) {
 static void fg__pool_run(fg__pool *pool, const fg__job *job) {
     pool->job = *job;
     pool->phase = 0;
-    fg__pool_next_phase(pool);
+    fg__pool_next_phase(pool, 0);
     for (;;) {
         uint64_t seen = fg__atomic_load64(&pool->ticket);
         if (fg__ticket_pieces(seen) == 0) return;
