@@ -1476,9 +1476,10 @@ static void pool_piece(void *user, int piece, int thread) {
     fg__atomic_add(&count->pieces[piece], 1);
 }
 
-/* Every piece is run once, and a pool closes whatever the number of phases: their count in the ticket wraps at 256. */
+/* Every piece is run once, and a pool closes whatever the number of phases: the count in the ticket, of those with several pieces, which are
+   every third one, and of jobs' ends, wraps at 256. */
 static void test_cpu_pool(void) {
-    static const int n_phases[] = {0, 1, 2, 254, 255, 256, 257, 382, 383, 384, 510, 511, 512};
+    static const int n_phases[] = {0, 1, 2, 3, 759, 762, 765, 768, 771, 1149, 1152, 1530, 1533, 1536};
     fg__env env = fg__env_make(NULL, NULL, NULL);
     pool_count count;
     size_t i;
