@@ -15629,8 +15629,10 @@ static void fg__pool_publish(fg__pool *pool, int n_pieces) {
    others of it would take longer than many a piece. */
 static void fg__pool_next_phase(fg__pool *pool, int thread) {
     int n;
-    while ((n = pool->job.begin(pool->job.user, pool->phase++)) == 0 || n == 1)
+    do {
+        n = pool->job.begin(pool->job.user, pool->phase++);
         if (n == 1) pool->job.run(pool->job.user, 0, thread);
+    } while (n == 0 || n == 1);
     fg__atomic_store(&pool->done, 0);
     fg__pool_publish(pool, n < 0 ? 0 : n);
 }

@@ -1534,9 +1534,9 @@ static void test_cpu_ahead(void) {
         batch.n_tokens = 1;
         fg__cpu_ahead(plan, plan->phases + plan->n_phases - 1);
         CHECK(pool->ahead_each == 0 && !fg__pool_fetch(pool, 1, 0));
-        pool->ahead_each = 3 * FG__AHEAD_STEP;
+        fg__atomic_store64(&pool->ahead_each, 3 * FG__AHEAD_STEP); /* the other thread may still look at it */
         CHECK(fg__pool_fetch(pool, 1, 2) && !fg__pool_fetch(pool, 1, 3));
-        pool->ahead_each = (uint64_t)1 << 40;
+        fg__atomic_store64(&pool->ahead_each, (uint64_t)1 << 40);
         CHECK(!fg__pool_fetch(pool, 0, FG__AHEAD_BYTES / FG__AHEAD_STEP));
         plan->batch = NULL;
     }
