@@ -415,40 +415,54 @@ static void test_gemm_amx(void) {
     CHECK(kernel->many && !kernel->many->takes(1) && kernel->many->takes(16) && kernel->many->takes(512));
 }
 
-/* One token gets the sums of AMX's instruction, as Intel's manual describes them: of 32 k those of the even and of the odd ones, each
-   rounded once, then both added up, then added to what was there. Needs no AMX; other numbers of tokens get the same bits where it is. */
-static void test_gemm_amx_sums(void) {
 #if FG__HAS_AMX
-    enum { K = 290 };
-    uint16_t w[32 * K], packed[K + 64];
-    uint8_t *panel;
-    uint64_t seed = 5;
-    float x[K], out[FG__PANEL];
+enum { SUMS_K = 290 };
+
+static void gemm_check_amx_sums(const uint16_t *w, const uint8_t *panel, int k, const uint16_t *acts) {
+    float out[FG__PANEL];
     int i, row, first;
-    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
-    panel = (uint8_t *)calloc(1, fg__bf16_panel_bytes(FG_TYPE_BF16, K));
-    for (i = 0; i < K; i++) x[i] = gemm_random_float(&seed);
-    for (i = 0; i < 32 * K; i++) w[i] = fg__f32_to_bf16(gemm_random_float(&seed));
-    fg__bf16_pack(FG_TYPE_BF16, w, K * 2, 32, K, panel);
-    for (i = 0; i < K + 64; i++) packed[i] = i < K ? fg__f32_to_bf16(x[i]) : 0;
-    fg__gemm_bf16_amx(FG_TYPE_BF16, panel, K, packed, sizeof(packed), 1, out, FG__PANEL);
+    fg__gemm_bf16_amx(FG_TYPE_BF16, panel, k, acts, (SUMS_K + 64) * 2, 1, out, FG__PANEL);
     for (row = 0; row < 32; row++) {
         float sum = 0;
-        for (first = 0; first < K; first += 32) {
+        for (first = 0; first < k; first += 32) {
             float of[2] = {0, 0};
-            for (i = first; i < FG__MIN(first + 32, K); i++)
-                of[i % 2] = fmaf(fg__bf16_to_f32(w[row * K + i]), fg__bf16_to_f32(packed[i]), of[i % 2]);
+            for (i = first; i < FG__MIN(first + 32, k); i++)
+                of[i % 2] = fmaf(fg__bf16_to_f32(w[row * SUMS_K + i]), fg__bf16_to_f32(acts[i]), of[i % 2]);
             sum += of[0] + of[1];
         }
-        CHECKF(memcmp(&sum, &out[row], sizeof(sum)) == 0, "row %d: %g, not %g", row, (double)out[row], (double)sum);
+        CHECKF(memcmp(&sum, &out[row], sizeof(sum)) == 0, "k %d, row %d: %g, not %g", k, row, (double)out[row], (double)sum);
     }
-    free(panel);
+}
+#endif
+
+/* One token gets the sums of AMX's instruction, as Intel's manual describes them: of 32 k those of the even and of the odd ones, each
+   rounded once, then both added up, then added to what was there; of coded panels, too, a few of whose weights are listed. Needs no AMX;
+   other numbers of tokens get the same bits where it is. */
+static void test_gemm_amx_sums(void) {
+#if FG__HAS_AMX
+    enum { CODED = SUMS_K / 32 * 32 };
+    uint16_t w[32 * SUMS_K], acts[SUMS_K + 64];
+    uint8_t *panel;
+    void *memory;
+    uint64_t seed = 5;
+    int i;
+    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    panel = (uint8_t *)gemm_aligned(&memory, fg__bf16_panel_bytes(FG_TYPE_BF16, SUMS_K));
+    for (i = 0; i < SUMS_K + 64; i++) acts[i] = i < SUMS_K ? fg__f32_to_bf16(gemm_random_float(&seed)) : 0;
+    for (i = 0; i < 32 * SUMS_K; i++) w[i] = fg__f32_to_bf16(0.5f * (1.5f + gemm_random_float(&seed) / 8));
+    for (i = 0; i < 9; i++) w[i * 999] = (uint16_t)(0x4000 + i);
+    fg__bf16_pack(FG_TYPE_BF16, w, SUMS_K * 2, 32, SUMS_K, panel);
+    gemm_check_amx_sums(w, panel, SUMS_K, acts);
+    memset(acts + CODED, 0, sizeof(acts) - CODED * 2);
+    CHECK(fg__bf16_code(w, SUMS_K * 2, 32, CODED, panel));
+    gemm_check_amx_sums(w, panel, CODED, acts);
+    free(memory);
 #else
     SKIP("no AMX on this system");
 #endif
 }
 
-#if FG__X86
+#if FG__HAS_AMX
 enum { CODED_K = 512, CODED_ROWS = 29, CODED_LISTED = CODED_K * FG__PANEL / FG__BF16_LISTED };
 
 /* Every bit of a coded panel comes back. Returns false if it does not fit. */
@@ -501,10 +515,9 @@ static void test_gemm_bf16_coded(void) {
     CHECK(!gemm_code(rows));
 }
 
-#if FG__HAS_AVXVNNI
 /* A weight of which one panel does not fit is packed as any other, with the same results and the size that is said. */
 static void gemm_check_weight(fg_device *device, const fg_tensor *tensor, bool coded) {
-    const fg__gemm_kernel *kernel = &fg__gemm_bf16_512_kernel;
+    const fg__gemm_kernel *kernel = &fg__gemm_bf16_amx_kernel;
     const fg_backend *backend = fg_backend_cpu();
     fg_weight *weight = NULL;
     fg__cpu_weight w;
@@ -564,6 +577,7 @@ static void test_gemm_bf16_refused(void) {
 }
 #endif
 
+#if FG__X86
 enum { W12_K = 398 };
 
 /* The products of rows of BF16 in 12 bits and of activations, for one and for nine tokens. */
@@ -629,9 +643,6 @@ static void test_gemm_older(void) {
         if (cpu.avx2 && type == FG_TYPE_BF16) gemm_check_kernel(&fg__gemm_w12_256_kernel, type);
         if (cpu.avx512_vnni && floats)
             gemm_check_kernel(type == FG_TYPE_BF16 ? &fg__gemm_w12_512_kernel : &fg__gemm_f32_512_kernel, type);
-#if FG__HAS_AVXVNNI
-        if (cpu.avx512_bf16 && type == FG_TYPE_BF16) gemm_check_kernel(&fg__gemm_bf16_512_kernel, type);
-#endif
 #else
         if (cpu.dotprod && !floats) gemm_check_kernel(&fg__gemm_dot_neon_kernel, type);
 #endif
@@ -738,11 +749,11 @@ static void run_gemm_tests(void) {
     RUN(test_gemm_avx512);
     RUN(test_gemm_amx);
     RUN(test_gemm_amx_sums);
-#if FG__X86
+#if FG__HAS_AMX
     RUN(test_gemm_bf16_coded);
-#if FG__HAS_AVXVNNI
     RUN(test_gemm_bf16_refused);
 #endif
+#if FG__X86
     RUN(test_gemm_w12_values);
 #endif
     RUN(test_gemm_neon);
