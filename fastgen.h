@@ -19077,7 +19077,12 @@ FG__TARGET_AVX512VNNI static void fg__tile_w12_512(fg__w12_from how, const uint8
     const bool two = job->n > FG__W12_BLOCK;
     const uint8_t *next = w + fg__w12_bytes(128);
     fg__gemm_job block = *job;
+    __m512 scales[2][2];
     int t, i;
+    for (i = 0; i < 2; i++) {
+        scales[0][i] = fg__w12_scales(w + 32 * i);
+        scales[1][i] = two ? fg__w12_scales(next + 32 * i) : scales[0][i];
+    }
     block.n = FG__MIN(job->n, FG__W12_BLOCK);
     fg__block_w12_512(how, w + 64, room, &block, sums[0]);
     if (two) {
@@ -19086,14 +19091,15 @@ FG__TARGET_AVX512VNNI static void fg__tile_w12_512(fg__w12_from how, const uint8
         block.n = job->n - FG__W12_BLOCK;
         fg__block_w12_512(how, next + 64, room + FG__W12_BLOCK * 256, &block, sums[1]);
     }
-    for (i = 0; i < FG__PANEL; i += 16) {
-        const __m512 first = fg__w12_scales(w + 2 * i), second = two ? fg__w12_scales(next + 2 * i) : first;
-        for (t = 0; t < job->m; t++) {
-            const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
-            float *to = job->out + t * job->out_stride + i;
-            __m512 v = _mm512_mul_ps(fg__floats_512(_mm512_load_si512(sums[0] + t * FG__PANEL + i)), first);
-            if (two) v = _mm512_fmadd_ps(fg__floats_512(_mm512_load_si512(sums[1] + t * FG__PANEL + i)), second, v);
-            _mm512_storeu_ps(to, _mm512_fmadd_ps(v, _mm512_set1_ps(a->scale), job->first ? _mm512_setzero_ps() : _mm512_loadu_ps(to)));
+    for (t = 0; t < job->m; t++) {
+        const __m512 by = _mm512_set1_ps(((const fg__act_w12 *)(const void *)(job->acts + t * job->stride))->scale);
+        float *to = job->out + t * job->out_stride;
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            const int at = t * FG__PANEL + 16 * i;
+            __m512 v = _mm512_mul_ps(fg__floats_512(_mm512_load_si512(sums[0] + at)), scales[0][i]);
+            if (two) v = _mm512_fmadd_ps(fg__floats_512(_mm512_load_si512(sums[1] + at)), scales[1][i], v);
+            _mm512_storeu_ps(to + 16 * i, _mm512_fmadd_ps(v, by, job->first ? _mm512_setzero_ps() : _mm512_loadu_ps(to + 16 * i)));
         }
     }
 }
