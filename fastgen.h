@@ -18102,12 +18102,12 @@ FG__TARGET_AVX2 static void fg__act_w12_pack(const float *x, int64_t k, void *pa
 }
 
 /* The largest magnitude of 128 BF16. */
-FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint32_t fg__w12_most(const uint16_t *x) {
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint32_t fg__w12_most(const uint8_t *x) {
     __m256i most = _mm256_setzero_si256();
     __m128i last;
     int i;
     for (i = 0; i < 128; i += 16)
-        most = _mm256_max_epu16(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), _mm256_set1_epi16(0x7fff)));
+        most = _mm256_max_epu16(most, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + 2 * i)), _mm256_set1_epi16(0x7fff)));
     last = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
     return 0xffffu - (uint32_t)(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(last, _mm_set1_epi16(-1)))) & 0xffff);
 }
@@ -18119,7 +18119,8 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__bf16_floats_256(const void *
 
 /* 128 weights of a row as integers. Returns their scale, a BF16, rounded up: what it makes of the largest weight fits. Where one is infinite or
    no number the scale is none; where all are less than 2^-80 they are 0. Sums of weights beyond 2^107 may overflow. */
-FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint16_t fg__w12_row(const uint16_t *x, int16_t *q) {
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint16_t fg__w12_row(const void *weights, int16_t *q) {
+    const uint8_t *x = (const uint8_t *)weights;
     const uint32_t most = fg__w12_most(x);
     uint32_t scale = (fg__float_bits(fg__bf16_to_f32((uint16_t)most) / 2047.0f) + 0xffff) >> 16;
     float inverse;
@@ -18128,7 +18129,7 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE uint16_t fg__w12_row(const uint16_t *x,
     if (most < 47 << 7) scale = 0;
     inverse = scale && most < 0x7f80 ? 1.0f / fg__bf16_to_f32((uint16_t)scale) : 0.0f;
     for (i = 0; i < 128; i += 16)
-        _mm256_storeu_si256((__m256i *)(void *)(q + i), fg__words_256(fg__bf16_floats_256(x + i), fg__bf16_floats_256(x + i + 8), inverse));
+        _mm256_storeu_si256((__m256i *)(void *)(q + i), fg__words_256(fg__bf16_floats_256(x + 2 * i), fg__bf16_floats_256(x + 2 * i + 16), inverse));
     return (uint16_t)scale;
 }
 
@@ -18159,12 +18160,12 @@ FG__TARGET_AVX2 static void fg__w12_pack(fg_type type, const void *rows, size_t 
     memset(q, 0, sizeof(q));
     for (left = k; left > 0; left -= n, from += 2 * n) {
         n = (int)FG__MIN(left, 128);
-        if (n < 128) memset(x, 0, sizeof(x));
         memset(to, 0, 64);
         scales = (uint16_t *)(void *)to;
         for (row = 0; row < n_rows; row++) {
-            memcpy(x, from + (size_t)row * row_bytes, (size_t)n * 2);
-            scales[row] = fg__w12_row(x, q[row]);
+            const void *at = from + (size_t)row * row_bytes;
+            fg__fetch_lines((const uint8_t *)at + 256, 4, FG__FETCH_KEPT); /* of the next block: rows are pages apart */
+            scales[row] = fg__w12_row(n < 128 ? memcpy(x, at, (size_t)n * 2) : at, q[row]);
         }
         fg__pack_lanes(4, (const uint8_t *)q, sizeof(q[0]), FG__PANEL, 64, (uint8_t *)runs);
         for (group = 0, to += 64; group < (n + 3) / 4; group++, to += 192) fg__w12_code(runs + 128 * group, (int16_t *)(void *)to);
