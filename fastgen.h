@@ -19105,8 +19105,8 @@ FG__TARGET_AVX512VNNI static void fg__tile_w12_512(fg__w12_from how, const uint8
     }
 }
 
-/* The tiles of a slice, of equal sizes as far as that goes: 9 tokens are 5 and 4. With several, Intel's CPUs expand weights once: expanding takes ports
-   that products need. AMD's have others for it: each tile expands them again, and 16 tokens are 1.05 times as fast. */
+/* The tiles of a slice, of equal sizes as far as that goes: 9 tokens are 5 and 4. With several, Intel's CPUs, those that fetch twice, expand weights
+   once, as that takes ports which products need. AMD's have others for it: each tile expands them again, 16 tokens 1.05 times as fast. */
 FG__TARGET_AVX512VNNI static void fg__tiles_w12_512(const uint8_t *w, uint8_t *room, fg__gemm_job job) {
     int left = job.m, tiles = (left + FG__TILE_W12 - 1) / FG__TILE_W12;
     const bool keeps = tiles > 1 && fg__atomic_load(&fg__fetch_hint) == FG__FETCH_TWICE;

@@ -580,18 +580,31 @@ static void test_gemm_bf16_refused(void) {
 #if FG__X86
 enum { W12_K = 398 };
 
-/* The products of rows of BF16 in 12 bits and of activations, for one and for nine tokens. */
+/* The same for 9 to 24 tokens, two or three tiles, each of which expands the weights, or the first one for all: AMD's and Intel's ways. */
+static void gemm_check_w12_tiles(const uint8_t *panel, const uint8_t *acts, const float *one) {
+    const int hint = fg__fetch_hint;
+    float out[24 * FG__PANEL];
+    int way, m, t;
+    for (way = FG__FETCH_ONCE; way <= FG__FETCH_TWICE; way++) {
+        fg__atomic_store(&fg__fetch_hint, way);
+        for (m = 9; m <= 24; m++) {
+            fg__gemm_w12_512(FG_TYPE_BF16, panel, W12_K, acts, fg__act_w12_bytes(W12_K), m, out, FG__PANEL);
+            for (t = 0; t < m; t++) CHECKF(memcmp(out + t * FG__PANEL, one, sizeof(float) * FG__PANEL) == 0, "way %d, %d tokens", way, m);
+        }
+    }
+    fg__atomic_store(&fg__fetch_hint, hint);
+}
+
+/* The products of rows of BF16 in 12 bits and of activations, for one token and for many that are the same. */
 static void gemm_w12_products(const uint16_t *rows, const float *x, float *out) {
     const size_t stride = fg__act_w12_bytes(W12_K);
     void *memory[2];
-    uint8_t *panel = (uint8_t *)gemm_aligned(&memory[0], fg__w12_bytes(W12_K)), *acts = (uint8_t *)gemm_aligned(&memory[1], 9 * stride);
-    float many[9 * FG__PANEL];
+    uint8_t *panel = (uint8_t *)gemm_aligned(&memory[0], fg__w12_bytes(W12_K)), *acts = (uint8_t *)gemm_aligned(&memory[1], 24 * stride);
     int t;
     fg__w12_pack(FG_TYPE_BF16, rows, W12_K * 2, FG__PANEL, W12_K, panel);
-    for (t = 0; t < 9; t++) fg__act_w12_pack(x, W12_K, acts + (size_t)t * stride);
+    for (t = 0; t < 24; t++) fg__act_w12_pack(x, W12_K, acts + (size_t)t * stride);
     fg__gemm_w12_512(FG_TYPE_BF16, panel, W12_K, acts, stride, 1, out, FG__PANEL);
-    fg__gemm_w12_512(FG_TYPE_BF16, panel, W12_K, acts, stride, 9, many, FG__PANEL);
-    for (t = 0; t < 9; t++) CHECK(memcmp(many + t * FG__PANEL, out, sizeof(float) * FG__PANEL) == 0);
+    gemm_check_w12_tiles(panel, acts, out);
     free(memory[0]);
     free(memory[1]);
 }
