@@ -17788,11 +17788,6 @@ static void fg__act_f32_pack(const float *x, int64_t k, void *packed) {
     memset((float *)packed + k, 0, fg__act_f32_bytes(k) - (size_t)k * 4);
 }
 
-#if FG__X86
-/* An odd number of cache lines: rows a power of two apart would push each other out of the caches (95% of the peak; 84%). */
-static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64) | 64; }
-#endif
-
 /* How a quantised weight's panel is summed: w = scale * q, with what is subtracted and how many weights share it. */
 typedef enum fg__gemm_form {
     FG__FORM_SIGNED, /* scale * (q - 128), scales of 32 */
@@ -19314,6 +19309,9 @@ FG__INLINE512 const uint8_t *fg__bf16_slice(fg__bf16_reader *r, int pairs) {
     r->next += pairs * 128;
     return w;
 }
+
+/* An odd number of cache lines: rows a power of two apart would push each other out of the caches (95% of the peak; 84%). */
+static size_t fg__act_bf16_bytes(int64_t k) { return fg__round_up((size_t)k * 2, 64) | 64; }
 
 FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t k, void *packed) {
     uint16_t *to = (uint16_t *)packed;

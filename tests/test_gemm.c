@@ -51,7 +51,7 @@ static void gemm_random_weights(fg_type type, uint8_t *to, size_t bytes, int fil
 }
 
 static int gemm_acts_are_bf16(const fg__gemm_kernel *kernel) {
-#if FG__X86
+#if FG__HAS_AMX
     return kernel->act_bytes == fg__act_bf16_bytes;
 #else
     (void)kernel;
