@@ -580,7 +580,7 @@ static void test_gemm_bf16_refused(void) {
 #if FG__X86
 enum { W12_K = 398 };
 
-/* The same for 9 to 24 tokens, two or three tiles, each of which expands the weights, or the first one for all: AMD's and Intel's ways. */
+/* 9 to 24 tokens, two or three tiles, get what one alone gets, whether each tile expands the weights (AMD's way) or the first one for all (Intel's). */
 static void gemm_check_w12_tiles(const uint8_t *panel, const uint8_t *acts, const float *one) {
     const int hint = fg__fetch_hint;
     float out[24 * FG__PANEL];
