@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 out=${BUILD:-build}/gpu
 mkdir -p "$out"
 nvidia="sm_75 sm_80 sm_86 sm_89 sm_90a sm_100 sm_120 compute_80"
-amd="gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1151 gfx1201"
+amd="gfx906 gfx90a gfx9-4-generic gfx942 gfx1030 gfx1100 gfx1151 gfx1201"
 whole=gfx1100 # of which a plain run compiles every kernel
 passed=0 failed=0 skipped=0
 
@@ -63,6 +63,7 @@ compile_nvidia() {
 compile_amd() {
     target=$1
     shift
+    case $target in *-generic) set -- "$@" -mcode-object-version=6 ;; esac
     rm -rf "${out:?}/$target"
     mkdir -p "$out/$target"
     "$hipclang" -x hip -nogpuinc -nogpulib --offload-arch="$target" --offload-device-only --no-gpu-bundle-output -O3 -ffp-contract=off \
@@ -188,6 +189,11 @@ for target in $targets; do
     case $target in gfx*) vendor=amd compiler=$hipclang ;; *) vendor=nvidia compiler=$nvcc ;; esac
     if [ -z "$compiler" ]; then
         echo "$target: skipped, no compiler for it is installed"
+        skipped=$((skipped + 1))
+        continue
+    fi
+    if [ "$vendor" = amd ] && ! "$hipclang" --target=amdgcn-amd-amdhsa -nogpulib -mcpu="$target" -x c -fsyntax-only /dev/null 2>/dev/null; then
+        echo "$target: skipped, $hipclang does not know it"
         skipped=$((skipped + 1))
         continue
     fi

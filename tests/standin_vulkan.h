@@ -256,7 +256,18 @@ SVK_DESTROY(semaphore, SVK_SEMAPHORE)
 static int32_t FG__VK_CALL svk_create_instance(const fg__vk_instance_info *info, const void *allocator, void **instance) {
     (void)allocator;
     if (info->type != FG__VK_INSTANCE_INFO) svk_violation("an instance of structure %d", (int)info->type);
+    if (FG__VK_PORTABILITY && (info->n_extensions != 1 || strcmp(info->extensions[0], "VK_KHR_portability_enumeration") != 0 ||
+                               info->flags != FG__VK_ENUMERATE_PORTABILITY))
+        svk_violation("an instance that does not ask for devices with a portability subset");
     *instance = &svk;
+    return 0;
+}
+
+static int32_t FG__VK_CALL svk_instance_extensions(const char *layer, uint32_t *n, fg__vk_extension *list) {
+    if (layer || !list || *n < 2) svk_violation("extensions of a layer, or no room for them");
+    snprintf(list[0].name, sizeof(list[0].name), "VK_KHR_surface");
+    snprintf(list[1].name, sizeof(list[1].name), "VK_KHR_portability_enumeration");
+    *n = 2;
     return 0;
 }
 
@@ -340,20 +351,35 @@ static int32_t FG__VK_CALL svk_shapes(void *physical, uint32_t *n, fg__vk_matrix
     return 0;
 }
 
+/* The device's memory has two heaps, the first a small one, and types that are not for buffers before those that are. */
+enum { SVK_TYPES = 6, SVK_TYPES_OF_BUFFERS = 0x3A, SVK_HEAPS = 3 };
+static const struct {
+    uint32_t flags, heap;
+} svk_types[SVK_TYPES] = {
+    {FG__VK_DEVICE_LOCAL, 1},
+    {FG__VK_DEVICE_LOCAL, 0},
+    {FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT | FG__VK_HOST_CACHED, 2},
+    {FG__VK_DEVICE_LOCAL, 1},
+    {FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT, 2},
+    {FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT | FG__VK_HOST_CACHED, 2},
+};
+static const uint64_t svk_heaps[SVK_HEAPS] = {(uint64_t)1 << 28, (uint64_t)1 << 30, (uint64_t)1 << 30};
+
 static void FG__VK_CALL svk_memory_properties(void *physical, fg__vk_memory_properties *memory) {
     fg__vk_budget_properties *budget = (fg__vk_budget_properties *)memory->next;
     int i;
     (void)physical;
-    memory->n_types = 3;
-    memory->types[0].flags = FG__VK_DEVICE_LOCAL;
-    memory->types[0].heap = 0;
-    memory->types[1].flags = FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT;
-    memory->types[2].flags = FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT | FG__VK_HOST_CACHED;
-    memory->types[1].heap = memory->types[2].heap = 1;
-    memory->n_heaps = 2;
-    memory->heaps[0].bytes = memory->heaps[1].bytes = (uint64_t)1 << 30;
-    memory->heaps[0].flags = 1;
-    for (i = 0; budget && budget->type == FG__VK_BUDGET_PROPERTIES && i < 2; i++) budget->budget[i] = (uint64_t)1 << 30;
+    memory->n_types = SVK_TYPES;
+    memory->n_heaps = SVK_HEAPS;
+    for (i = 0; i < SVK_TYPES; i++) {
+        memory->types[i].flags = svk_types[i].flags;
+        memory->types[i].heap = svk_types[i].heap;
+    }
+    for (i = 0; i < SVK_HEAPS; i++) {
+        memory->heaps[i].bytes = svk_heaps[i];
+        memory->heaps[i].flags = i < 2;
+        if (budget && budget->type == FG__VK_BUDGET_PROPERTIES) budget->budget[i] = svk_heaps[i];
+    }
 }
 
 static void FG__VK_CALL svk_families(void *physical, uint32_t *n, fg__vk_queue_properties *families) {
@@ -366,7 +392,7 @@ static void FG__VK_CALL svk_families(void *physical, uint32_t *n, fg__vk_queue_p
 }
 
 static const char *const svk_extensions[] = {"VK_KHR_push_descriptor", "VK_KHR_shader_integer_dot_product", "VK_KHR_cooperative_matrix",
-                                             "VK_EXT_subgroup_size_control", "VK_EXT_memory_budget"};
+                                             "VK_EXT_subgroup_size_control", "VK_EXT_memory_budget", "VK_KHR_portability_subset"};
 
 static int32_t FG__VK_CALL svk_list_extensions(void *physical, const char *layer, uint32_t *n, fg__vk_extension *list) {
     uint32_t i;
@@ -382,13 +408,16 @@ static int32_t FG__VK_CALL svk_list_extensions(void *physical, const char *layer
 static int32_t FG__VK_CALL svk_create_device(void *physical, const fg__vk_device_info *info, const void *allocator, void **device) {
     svk_device *d = (svk_device *)calloc(1, sizeof(*d));
     uint32_t i, j;
+    bool portable = false;
     (void)allocator;
     if (!d) abort();
     for (i = 0; i < info->n_extensions; i++) {
+        portable |= strcmp(info->extensions[i], "VK_KHR_portability_subset") == 0;
         for (j = 0; j < FG__COUNT(svk_extensions); j++)
             if (strcmp(svk_extensions[j], info->extensions[i]) == 0) break;
         if (j == FG__COUNT(svk_extensions)) svk_violation("the extension %s, which is not offered", info->extensions[i]);
     }
+    if (!portable) svk_violation("VK_KHR_portability_subset is offered, and not asked for");
     d->physical = (const svk_physical *)physical;
     d->now = 1;
     for (i = 0; i < SVK_QUEUES; i++) {
@@ -459,21 +488,23 @@ static void FG__VK_CALL svk_requirements(void *device, uint64_t buffer, fg__vk_r
     (void)device;
     needs->bytes = o ? (o->bytes + 255) & ~(uint64_t)255 : 0;
     needs->alignment = 256;
-    needs->types = 7;
+    needs->types = SVK_TYPES_OF_BUFFERS;
 }
 
 static int32_t FG__VK_CALL svk_allocate(void *device, const fg__vk_allocate_info *info, const void *allocator, uint64_t *memory) {
     svk_object *o = svk_new(device, SVK_MEMORY);
+    bool local = info->memory_type < SVK_TYPES && (svk_types[info->memory_type].flags & FG__VK_DEVICE_LOCAL);
     (void)allocator;
+    if (info->memory_type >= SVK_TYPES || !(SVK_TYPES_OF_BUFFERS >> info->memory_type & 1)) svk_violation("memory of a type that is not for buffers");
     o->bytes = info->bytes;
     o->data = (uint8_t *)calloc((size_t)info->bytes / 4 + 1, 4);
-    if (info->memory_type == 0) o->words = (spv_word *)calloc((size_t)info->bytes / 4 + 1, sizeof(spv_word));
-    if (!o->data || (info->memory_type == 0 && !o->words)) {
+    if (local) o->words = (spv_word *)calloc((size_t)info->bytes / 4 + 1, sizeof(spv_word));
+    if (!o->data || (local && !o->words)) {
         svk_empty(o);
         o->dead = true;
         return FG__VK_OUT_OF_DEVICE_MEMORY;
     }
-    if (info->memory_type) memset(o->data, 0xFF, (size_t)info->bytes);
+    if (!local) memset(o->data, 0xFF, (size_t)info->bytes);
     *memory = svk_handle(o);
     return 0;
 }
@@ -1075,7 +1106,7 @@ static fg_vulkan_fn svk_get(void *instance, const char *name) {
         fg_vulkan_fn function;
     } functions[] = {
 #define SVK_FN(name, function) {"vk" #name, (fg_vulkan_fn)function}
-        SVK_FN(CreateInstance, svk_create_instance), SVK_FN(DestroyInstance, svk_destroy_instance), SVK_FN(EnumeratePhysicalDevices, svk_enumerate),
+        SVK_FN(EnumerateInstanceExtensionProperties, svk_instance_extensions), SVK_FN(CreateInstance, svk_create_instance), SVK_FN(DestroyInstance, svk_destroy_instance), SVK_FN(EnumeratePhysicalDevices, svk_enumerate),
         SVK_FN(GetPhysicalDeviceProperties2, svk_properties), SVK_FN(GetPhysicalDeviceFeatures2, svk_features),
         SVK_FN(GetPhysicalDeviceMemoryProperties2, svk_memory_properties), SVK_FN(GetPhysicalDeviceQueueFamilyProperties, svk_families),
         SVK_FN(GetPhysicalDeviceCooperativeMatrixPropertiesKHR, svk_shapes), SVK_FN(EnumerateDeviceExtensionProperties, svk_list_extensions),

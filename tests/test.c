@@ -7,6 +7,7 @@
 
    It runs from the repository root. The last line is "N passed, N failed", with ", N skipped" where some were. */
 #define FASTGEN_IMPLEMENTATION
+#define FG__VK_PORTABILITY 1 /* as on Apple's systems */
 #include "../fastgen.h"
 #include "../backends/cuda/fg_cuda.h"
 #include "../backends/hip/fg_hip.h"

@@ -167,7 +167,8 @@ static const char *gpu_chosen(const fg__gpu_driver *driver, const char *isa, int
 
 static void test_gpu_host_images(void) {
     static const char *const nvidia[] = {"compute_75", "compute_80", "sm_75", "sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"};
-    static const char *const amd[] = {"gfx906", "gfx9-generic", "gfx90a", "gfx942", "gfx10-3-generic", "gfx1100", "gfx11-generic", "gfx12-generic"};
+    static const char *const amd[] = {"gfx906", "gfx9-generic", "gfx90a", "gfx9-4-generic", "gfx942", "gfx10-1-generic", "gfx10-3-generic",
+                                      "gfx1100", "gfx11-generic", "gfx12-generic"};
     static const struct {
         const char *isa;
         int major, minor;
@@ -175,12 +176,13 @@ static void test_gpu_host_images(void) {
     } cases[] = {{"sm_75", 7, 5, "sm_75"},   {"sm_80", 8, 0, "sm_80"},    {"sm_89", 8, 9, "sm_86"},      {"sm_90", 9, 0, "sm_90a"},
                  {"sm_100", 10, 0, "sm_100"}, {"sm_110", 11, 0, "compute_80"}, {"sm_121", 12, 1, "sm_120"}, {"sm_70", 7, 0, ""},
                  {"gfx906", 0, 0, "gfx906"}, {"gfx900", 0, 0, "gfx9-generic"}, {"gfx90a", 0, 0, "gfx90a"}, {"gfx942", 0, 0, "gfx942"},
-                 {"gfx1030", 0, 0, "gfx10-3-generic"}, {"gfx1100", 0, 0, "gfx1100"}, {"gfx1151", 0, 0, "gfx11-generic"},
+                 {"gfx950", 0, 0, "gfx9-4-generic"}, {"gfx1010", 0, 0, "gfx10-1-generic"}, {"gfx1013", 0, 0, "gfx10-1-generic"}, {"gfx1030", 0, 0, "gfx10-3-generic"}, {"gfx1100", 0, 0, "gfx1100"}, {"gfx1151", 0, 0, "gfx11-generic"},
                  {"gfx1201", 0, 0, "gfx12-generic"}, {"gfx803", 0, 0, ""}, {"gfx908", 0, 0, ""}};
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         bool hip = cases[i].isa[0] == 'g';
-        const char *got = gpu_chosen(hip ? &fg__hip_driver : &fg__cuda_driver, cases[i].isa, cases[i].major, cases[i].minor, hip ? amd : nvidia, 8);
+        const char *got = gpu_chosen(hip ? &fg__hip_driver : &fg__cuda_driver, cases[i].isa, cases[i].major, cases[i].minor, hip ? amd : nvidia,
+                                     (int)(hip ? FG__COUNT(amd) : FG__COUNT(nvidia)));
         CHECKF(strcmp(got, cases[i].expected) == 0, "%s gets '%s'", cases[i].isa, got);
     }
 }

@@ -418,6 +418,23 @@ static void test_spirv_intel_rows(void) {
     spirv_none("fewer rows");
 }
 
+/* The stand-in's memory: of the types that are for buffers the first with the largest heap, of those on the host the cached one to read. */
+static void test_spirv_memory(void) {
+    fg__vk_device *d, limits;
+    fg_device_caps caps;
+    SPIRV_HERE;
+    d = (fg__vk_device *)(void *)cpu_vulkan_device(cpu_vulkan_number("vulkan32"));
+    CHECK(d->memory_types[FG__VK_ON_DEVICE] == 3 && d->memory_types[FG__VK_TO_DEVICE] == 4 && d->memory_types[FG__VK_FROM_DEVICE] == 5);
+    fg_backend_vulkan()->caps((fg_device *)(void *)d, &caps);
+    CHECK(caps.memory_bytes == svk_heaps[1]);
+    limits.properties.limits.max_storage_range = UINT32_MAX;
+    limits.max_allocation = UINT64_MAX;
+    CHECK(fg__vk_most_range(&limits) == UINT32_MAX - 3);
+    limits.max_allocation = 0x80000000u - 1; /* pieces are rounded up, to 256 bytes */
+    CHECK(fg__vk_most_range(&limits) == 0x7FFFFF00u);
+    spirv_none("memory");
+}
+
 static void test_spirv_driver_faults(void) {
     SPIRV_HERE;
     vulkan_check_faults(true);
@@ -442,5 +459,6 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_engine);
     RUN(test_spirv_intel_matrices);
     RUN(test_spirv_intel_rows);
+    RUN(test_spirv_memory);
     RUN(test_spirv_driver_faults);
 }

@@ -341,8 +341,15 @@ typedef struct fgk_sums {
     float x[FG_SUMS];
 } fgk_sums;
 
+/* Code for a generic target has only that one's name. */
+#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__)
+#define FG_MFMA 1
+#else
+#define FG_MFMA 0
+#endif
+
 /* Steps of products are unrolled where an instruction is one; the others' registers would not suffice. */
-#if defined(__GFX11__) || defined(__GFX12__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx908__)
+#if defined(__GFX11__) || defined(__GFX12__) || FG_MFMA
 #define FG_UNROLL_MMA FG_UNROLL
 #else
 #define FG_UNROLL_MMA FG_ROLLED
@@ -375,7 +382,7 @@ FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
     FG_UNROLL for (int i = 0; i < 8; i++) c->x[i] = sums[i];
 }
 FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & 31) / 16 * 8; }
-#elif defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx908__)
+#elif FG_MFMA
 typedef struct fgk_frag {
     fgk__v4h x;
 } fgk_frag;

@@ -646,7 +646,7 @@ static int fg__gpu_suits(const fg__gpu_device *d, const char *target) {
     int major = d->attributes[FG__GPU_MAJOR], minor = d->attributes[FG__GPU_MINOR], code;
     if (strcmp(target, d->isa) == 0) return 1000;
     if (d->loader.driver->is_hip) {
-        static const char *const generic[][2] = {{"gfx94", "gfx9-4-generic"}, {"gfx950", "gfx9-4-generic"}, {"gfx10 1", "gfx10-1-generic"},
+        static const char *const generic[][2] = {{"gfx94", "gfx9-4-generic"}, {"gfx950", "gfx9-4-generic"}, {"gfx101", "gfx10-1-generic"},
                                                  {"gfx103", "gfx10-3-generic"}, {"gfx11", "gfx11-generic"}, {"gfx12", "gfx12-generic"},
                                                  {"gfx900", "gfx9-generic"}, {"gfx902", "gfx9-generic"}, {"gfx904", "gfx9-generic"},
                                                  {"gfx906", "gfx9-generic"}, {"gfx909", "gfx9-generic"}, {"gfx90c", "gfx9-generic"}};

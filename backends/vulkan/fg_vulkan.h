@@ -149,7 +149,7 @@ enum {
 enum { FG__VK_INTEL = 0x8086 }; /* a vendor's number in PCI */
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_SUBGROUP_ARITHMETIC = 4 };
 enum { FG__VK_COMPUTE_QUEUE = 2, FG__VK_TRANSFER_QUEUE = 4, FG__VK_SPARSE_QUEUE = 8, FG__VK_PROTECTED_QUEUE = 16 };
-enum { FG__VK_SHARED_BY_FAMILIES = 1, FG__VK_TIMELINE = 1 };
+enum { FG__VK_SHARED_BY_FAMILIES = 1, FG__VK_TIMELINE = 1, FG__VK_ENUMERATE_PORTABILITY = 1 };
 enum { FG__VK_BUFFER_USAGE = 0x1 | 0x2 | 0x20 }; /* copies from and to, storage */
 enum { FG__VK_AT_COMPUTE = 0x800, FG__VK_AT_TRANSFER = 0x1000, FG__VK_AT_HOST = 0x4000 };
 enum {
@@ -768,6 +768,40 @@ static void fg__vk_set_function(fg__vk_api *api, int index, fg_vulkan_fn functio
     memcpy((char *)api + (size_t)index * sizeof(function), &function, sizeof(function));
 }
 
+/* Whether to ask loaders for devices that are Vulkan but for some details (VK_KHR_portability_subset), none of which we use: on Apple's
+   systems all are such, by MoltenVK, and the loader hides them from who does not ask. */
+#ifndef FG__VK_PORTABILITY
+#if defined(__APPLE__)
+#define FG__VK_PORTABILITY 1
+#else
+#define FG__VK_PORTABILITY 0
+#endif
+#endif
+
+#if FG__VK_PORTABILITY
+/* Whether the loader has an extension of instances, among the first 64. */
+static bool fg__vk_instance_has(const fg__vk_loader *loader, const char *name) {
+    int32_t(FG__VK_CALL * list)(const char *, uint32_t *, fg__vk_extension *);
+    fg_vulkan_fn function = fg__vk_find(loader, "vkEnumerateInstanceExtensionProperties");
+    fg__vk_extension all[64];
+    uint32_t n = 64, i;
+    if (!function) return false;
+    memcpy(&list, &function, sizeof(list));
+    if (list(NULL, &n, all) < 0) return false;
+    for (i = 0; i < n; i++)
+        if (strcmp(all[i].name, name) == 0) return true;
+    return false;
+}
+
+static void fg__vk_ask_portable(const fg__vk_loader *loader, fg__vk_instance_info *info) {
+    static const char *const extensions[] = {"VK_KHR_portability_enumeration"};
+    if (!fg__vk_instance_has(loader, extensions[0])) return;
+    info->flags = FG__VK_ENUMERATE_PORTABILITY;
+    info->extensions = extensions;
+    info->n_extensions = 1;
+}
+#endif
+
 static fg_result fg__vk_make_instance(fg__vk_loader *loader) {
     int32_t(FG__VK_CALL * create)(const fg__vk_instance_info *, const void *, void **);
     fg_vulkan_fn function;
@@ -781,6 +815,9 @@ static fg_result fg__vk_make_instance(fg__vk_loader *loader) {
     memset(&info, 0, sizeof(info));
     info.type = FG__VK_INSTANCE_INFO;
     info.application = &application;
+#if FG__VK_PORTABILITY
+    fg__vk_ask_portable(loader, &info);
+#endif
     function = fg__vk_find(loader, "vkCreateInstance");
     if (!function) return fg__fail(FG_ERROR_NOT_FOUND, "the Vulkan loader has no vkCreateInstance");
     memcpy(&create, &function, sizeof(create));
@@ -1067,13 +1104,15 @@ static void fg__vk_get_queues(fg__vk_device *d) {
 
 static fg_result fg__vk_make_device(fg__vk_device *d) {
     static const float priorities[FG__VK_QUEUES] = {1.0f, 1.0f, 1.0f};
-    const char *extensions[1 + 2 * FG__COUNT(fg__vk_rungs)];
+    const char *extensions[2 + 2 * FG__COUNT(fg__vk_rungs)];
     fg__vk_extras extras;
     fg__vk_queue_info queues[2];
     fg__vk_device_info info;
     fg_result r;
+    bool portable;
     int i, j, n = (int)FG__COUNT(fg__vk_names);
     if ((r = fg__vk_has_extension(d, "VK_EXT_memory_budget", &d->has_budget)) != FG_OK) return r;
+    if ((r = fg__vk_has_extension(d, "VK_KHR_portability_subset", &portable)) != FG_OK) return r;
     memset(queues, 0, sizeof(queues));
     queues[0].type = queues[1].type = FG__VK_QUEUE_INFO;
     queues[0].family = d->family;
@@ -1087,6 +1126,7 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
     info.queues = queues;
     info.extensions = extensions;
     if (d->has_budget) extensions[info.n_extensions++] = "VK_EXT_memory_budget";
+    if (portable) extensions[info.n_extensions++] = "VK_KHR_portability_subset"; /* which then must be asked for */
     for (i = 0; i < (int)FG__COUNT(fg__vk_rungs); i++)
         for (j = 0; j < 2 && (d->rungs & fg__vk_rungs[i].bit) && fg__vk_rungs[i].extensions[j]; j++)
             extensions[info.n_extensions++] = fg__vk_rungs[i].extensions[j];
@@ -1113,30 +1153,56 @@ static fg_result fg__vk_make_device(fg__vk_device *d) {
    Memory
    ================================================================================================ */
 
-/* The first memory type that has the most of the wanted flags, all the needed ones first. */
-static int fg__vk_memory_type(const fg__vk_device *d, uint32_t needed, uint32_t wanted) {
+static fg_result fg__vk_buffer(fg__vk_device *d, uint64_t bytes, uint64_t *buffer) {
+    uint32_t families[2];
+    fg__vk_buffer_info info;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_BUFFER_INFO;
+    info.bytes = bytes;
+    info.usage = FG__VK_BUFFER_USAGE;
+    families[0] = d->family;
+    families[1] = d->copy_family;
+    if (d->copy_family != d->family) {
+        info.sharing = FG__VK_SHARED_BY_FAMILIES;
+        info.n_families = 2;
+        info.families = families;
+    }
+    return fg__vk_check(d, d->api.CreateBuffer(d->handle, &info, NULL, buffer), "a buffer");
+}
+
+static uint64_t fg__vk_heap_bytes(const fg__vk_device *d, int type) { return d->memory.heaps[d->memory.types[type].heap & 15].bytes; }
+
+/* Of the memory types among `allowed` that have all of the needed flags those with the most of the wanted ones; of these the first with the
+   largest heap: some systems cut a GPU's memory into several. */
+static int fg__vk_memory_type(const fg__vk_device *d, uint32_t allowed, uint32_t needed, uint32_t wanted) {
     int best = -1, best_score = -1, i;
     for (i = 0; i < (int)d->memory.n_types && i < 32; i++) {
         uint32_t flags = d->memory.types[i].flags, extra = flags & wanted;
         int score = 0;
-        if ((flags & needed) != needed || (flags & ~15u)) continue; /* protected, lazily allocated and the like: not for us */
+        if (!(allowed >> i & 1) || (flags & needed) != needed || (flags & ~15u)) continue; /* protected, lazily allocated and the like: not for us */
         for (; extra; extra &= extra - 1) score++;
-        if (score > best_score) {
-            best = i;
-            best_score = score;
-        }
+        if (score < best_score || (score == best_score && fg__vk_heap_bytes(d, i) <= fg__vk_heap_bytes(d, best))) continue;
+        best = i;
+        best_score = score;
     }
     return best;
 }
 
+/* Which types buffers may have is the same for all of ours, and need not be the first: Mesa's of Intel's Xe2 is for compressed images. */
 static fg_result fg__vk_find_memory(fg__vk_device *d) {
     uint32_t host = FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT;
+    fg__vk_requirements needs;
+    uint64_t buffer;
+    fg_result r;
+    if ((r = fg__vk_buffer(d, FG__VK_ALIGN, &buffer)) != FG_OK) return r;
+    d->api.GetBufferMemoryRequirements(d->handle, buffer, &needs);
+    d->api.DestroyBuffer(d->handle, buffer, NULL);
     d->memory.type = FG__VK_MEMORY_PROPERTIES_2;
     d->memory.next = NULL;
     d->loader.api.GetPhysicalDeviceMemoryProperties2(d->physical, &d->memory);
-    d->memory_types[FG__VK_ON_DEVICE] = fg__vk_memory_type(d, FG__VK_DEVICE_LOCAL, 0);
-    d->memory_types[FG__VK_TO_DEVICE] = fg__vk_memory_type(d, host, FG__VK_DEVICE_LOCAL);
-    d->memory_types[FG__VK_FROM_DEVICE] = fg__vk_memory_type(d, host, FG__VK_HOST_CACHED);
+    d->memory_types[FG__VK_ON_DEVICE] = fg__vk_memory_type(d, needs.types, FG__VK_DEVICE_LOCAL, 0);
+    d->memory_types[FG__VK_TO_DEVICE] = fg__vk_memory_type(d, needs.types, host, FG__VK_DEVICE_LOCAL);
+    d->memory_types[FG__VK_FROM_DEVICE] = fg__vk_memory_type(d, needs.types, host, FG__VK_HOST_CACHED);
     if (d->memory_types[FG__VK_ON_DEVICE] < 0 || d->memory_types[FG__VK_TO_DEVICE] < 0)
         return fg__fail(FG_ERROR_UNSUPPORTED, "%s has no memory that both sides can see", d->properties.name);
     return FG_OK;
@@ -1167,31 +1233,15 @@ static void fg__vk_chunk_free(fg__vk_device *d, fg__vk_chunk *chunk) {
 }
 
 static fg_result fg__vk_chunk_fill(fg__vk_device *d, fg__vk_chunk *chunk) {
-    uint32_t families[2];
-    fg__vk_buffer_info info;
     fg__vk_requirements needs;
     fg__vk_allocate_info allocate;
     void *mapped = NULL;
     fg_result r;
-    memset(&info, 0, sizeof(info));
-    info.type = FG__VK_BUFFER_INFO;
-    info.bytes = chunk->bytes;
-    info.usage = FG__VK_BUFFER_USAGE;
-    families[0] = d->family;
-    families[1] = d->copy_family;
-    if (d->copy_family != d->family) {
-        info.sharing = FG__VK_SHARED_BY_FAMILIES;
-        info.n_families = 2;
-        info.families = families;
-    }
-    if ((r = fg__vk_check(d, d->api.CreateBuffer(d->handle, &info, NULL, &chunk->buffer), "a buffer")) != FG_OK)
-        return r;
+    if ((r = fg__vk_buffer(d, chunk->bytes, &chunk->buffer)) != FG_OK) return r;
     d->api.GetBufferMemoryRequirements(d->handle, chunk->buffer, &needs);
     if (needs.bytes > fg__vk_room(d, chunk->kind))
         return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->properties.name,
                         (double)needs.bytes / 1048576.0);
-    if (!(needs.types >> d->memory_types[chunk->kind] & 1))
-        return fg__fail(FG_ERROR_UNSUPPORTED, "%s has no memory for such buffers", d->properties.name);
     memset(&allocate, 0, sizeof(allocate));
     allocate.type = FG__VK_ALLOCATE_INFO;
     allocate.bytes = needs.bytes;
@@ -1609,7 +1659,7 @@ static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
     snprintf(caps->name, sizeof(caps->name), "%.80s, Vulkan %u.%u, subgroups of %d", d->properties.name, (unsigned)(version >> 22 & 127),
              (unsigned)(version >> 12 & 1023), d->subgroup);
     caps->n_threads = 1;
-    caps->memory_bytes = (size_t)d->memory.heaps[d->memory.types[d->memory_types[FG__VK_ON_DEVICE]].heap & 15].bytes;
+    caps->memory_bytes = (size_t)fg__vk_heap_bytes(d, d->memory_types[FG__VK_ON_DEVICE]);
     caps->block_tokens = 32;
     caps->token_budget = 256;
     caps->kv_types = FG__VK_KV_TYPES;
@@ -4032,11 +4082,17 @@ static fg_result fg__vk_prove_invariant(fg__vk_device *d) {
     }
 }
 
+/* As much of a buffer as kernels see: what is larger is cut into pieces. Some drivers allocate less at once than that (AMD's 2 GiB). */
+static size_t fg__vk_most_range(const fg__vk_device *d) {
+    uint64_t most = FG__MIN((uint64_t)d->properties.limits.max_storage_range, d->max_allocation / FG__VK_ALIGN * FG__VK_ALIGN);
+    return (size_t)(most & ~(uint64_t)3);
+}
+
 /* All trials, with kernels that see as much of a buffer as the device lets them. */
 static fg_result fg__vk_prove_all(fg__vk_device *d) {
     size_t range = d->max_range;
     fg_result r;
-    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    d->max_range = fg__vk_most_range(d);
     d->proving = true;
     r = fg__vk_prove(d);
     if (r == FG_OK && d->options.invariant) r = fg__vk_prove_invariant(d);
@@ -4057,7 +4113,7 @@ static fg_result fg__vk_prove_shape(fg__vk_device *d, const fg__vk_shape *shape,
     *good = fg__vk_is_proved(proof);
     if (*good) return FG_OK;
     d->rungs = (all & FG_VULKAN_PUSH) | rungs;
-    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    d->max_range = fg__vk_most_range(d);
     d->proving = true;
     r = fg__vk_try_heads(d, shape, 1, &error, &differs);
     d->proving = false;
@@ -4119,7 +4175,7 @@ static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     if ((r = fg__vk_loader_open(&d->loader, &d->options)) != FG_OK) return r;
     if ((r = fg__vk_choose(d, wanted)) != FG_OK) return r;
     d->family = d->copy_family = (uint32_t)fg__vk_queue_family(&d->loader.api, d->physical);
-    d->max_range = d->properties.limits.max_storage_range & ~(size_t)3;
+    d->max_range = fg__vk_most_range(d);
     if (d->options.max_buffer_bytes)
         d->max_range = FG__MIN(d->max_range, FG__MAX(d->options.max_buffer_bytes, 1024) & ~(size_t)3);
     if ((r = fg__vk_find_rungs(d)) != FG_OK) return r;
