@@ -3781,13 +3781,6 @@ typedef struct fg__merge {
     int32_t id;    /* the joined token; -1: this entry of the table is empty */
 } fg__merge;
 
-/* A node of the trie of special tokens; children of a node are a list. Node 0 is the root and so means none, too. */
-typedef struct fg__trie_node {
-    uint32_t child, sibling;
-    int32_t id; /* the token that ends here, or -1 */
-    unsigned char byte;
-} fg__trie_node;
-
 typedef struct fg__vocab {
     fg__env env;
     int n_tokens;
@@ -3806,8 +3799,8 @@ typedef struct fg__vocab {
     size_t word_mask, longest;     /* `longest`: bytes of the longest of those texts */
     fg__merge *merges;             /* [merge_mask + 1] hash table */
     size_t merge_mask;
-    fg__trie_node *trie;           /* special tokens */
-    size_t n_trie, trie_capacity;
+    uint32_t *specials;            /* [n_specials] special tokens, sorted by their texts, each of which is there once */
+    size_t n_specials;
     bool special_first[256];       /* bytes that special tokens start with */
     int32_t byte_ids[256];         /* token of a byte, or -1 */
     unsigned char classes[0x10000]; /* of the characters up to U+FFFF, for byte-level BPE */
@@ -4582,47 +4575,33 @@ static void fg__vocab_load_settings(fg__vocab *v, const fg__gguf *gguf) {
     fg__vocab_find_rstrip(v, gguf);
 }
 
-/* The child of a node for a byte, or 0. */
-static uint32_t fg__trie_child(const fg__vocab *v, uint32_t node, unsigned char byte) {
-    uint32_t child = v->trie[node].child;
-    while (child && v->trie[child].byte != byte) child = v->trie[child].sibling;
-    return child;
+/* fg__order_fn: by the bytes of their texts, the shorter of two that begin alike first. */
+static int fg__compare_texts(void *user, uint32_t a, uint32_t b) {
+    const fg__gguf_string *x = &((const fg__vocab *)user)->texts[a], *y = &((const fg__vocab *)user)->texts[b];
+    int order = memcmp(x->data, y->data, FG__MIN(x->length, y->length));
+    return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-/* Adds a child; 0 when memory is out. */
-static uint32_t fg__trie_add(fg__vocab *v, uint32_t parent, unsigned char byte) {
-    void *array = v->trie;
-    uint32_t node = (uint32_t)v->n_trie;
-    if (!fg__reserve(&v->env, &array, &v->trie_capacity, v->n_trie + 1, sizeof(*v->trie))) return 0;
-    v->trie = (fg__trie_node *)array;
-    v->trie[node].child = 0;
-    v->trie[node].sibling = parent == node ? 0 : v->trie[parent].child; /* the root is its own parent */
-    v->trie[node].id = -1;
-    v->trie[node].byte = byte;
-    if (parent != node) v->trie[parent].child = node;
-    v->n_trie++;
-    return node;
+/* Whether a token is looked for in texts as it is. */
+static bool fg__token_is_whole(const fg__vocab *v, int32_t id) {
+    if (!fg__token_is_special(v, id) && fg__token_type(v, id) != FG__TOKEN_USER_DEFINED) return false;
+    return v->texts[id].length > 0 && v->texts[id].length <= FG__MAX_SPECIAL;
 }
 
-static fg_result fg__vocab_load_trie(fg__vocab *v) {
+/* Of tokens with the same text the first counts. */
+static fg_result fg__vocab_load_specials(fg__vocab *v) {
+    size_t n = 0, i;
     int32_t id;
-    size_t i;
-    fg__trie_add(v, 0, 0);
-    if (!v->trie) return FG_ERROR_OUT_OF_MEMORY;
-    for (id = 0; id < v->n_tokens; id++) {
-        const fg__gguf_string *text = &v->texts[id];
-        uint32_t node = 0, child;
-        if (!fg__token_is_special(v, id) && fg__token_type(v, id) != FG__TOKEN_USER_DEFINED) continue;
-        if (!text->length || text->length > FG__MAX_SPECIAL) continue;
-        if (v->n_trie > UINT32_MAX - FG__MAX_SPECIAL - 1)
-            return fg__fail(FG_ERROR_BAD_FILE, "the vocabulary has too many special tokens");
-        v->special_first[(unsigned char)text->data[0]] = true;
-        for (i = 0; i < text->length; i++, node = child) {
-            child = fg__trie_child(v, node, (unsigned char)text->data[i]);
-            if (!child) child = fg__trie_add(v, node, (unsigned char)text->data[i]);
-            if (!child) return FG_ERROR_OUT_OF_MEMORY;
-        }
-        if (v->trie[node].id < 0) v->trie[node].id = id;
+    for (id = 0; id < v->n_tokens; id++) n += fg__token_is_whole(v, id);
+    v->specials = (uint32_t *)fg__malloc(&v->env, 2 * n + 1, sizeof(*v->specials));
+    if (!v->specials) return FG_ERROR_OUT_OF_MEMORY;
+    for (id = 0, i = 0; id < v->n_tokens; id++)
+        if (fg__token_is_whole(v, id)) v->specials[i++] = (uint32_t)id;
+    fg__sort(v->specials, v->specials + n, n, fg__compare_texts, v);
+    for (i = 0; i < n; i++) {
+        if (i && fg__compare_texts(v, v->specials[v->n_specials - 1], v->specials[i]) == 0) continue;
+        v->specials[v->n_specials++] = v->specials[i];
+        v->special_first[(unsigned char)v->texts[v->specials[i]].data[0]] = true;
     }
     return FG_OK;
 }
@@ -4665,7 +4644,7 @@ static void fg__vocab_free(fg__vocab *vocab) {
     fg__free(&env, vocab->piece_at);
     fg__free(&env, vocab->words);
     fg__free(&env, vocab->merges);
-    fg__free(&env, vocab->trie);
+    fg__free(&env, vocab->specials);
     fg__free(&env, vocab);
 }
 
@@ -4681,7 +4660,7 @@ static fg_result fg__vocab_load_all(fg__vocab *v, const fg__gguf *gguf) {
     if (result == FG_OK) result = fg__vocab_load_words(v);
     if (result == FG_OK) result = fg__vocab_load_bytes(v);
     if (result == FG_OK && !v->spm) result = fg__vocab_load_merges(v, gguf);
-    if (result == FG_OK) result = fg__vocab_load_trie(v);
+    if (result == FG_OK) result = fg__vocab_load_specials(v);
     return result;
 }
 
@@ -5045,15 +5024,27 @@ static void fg__encode_text(fg__encoder *e, const char *text, size_t length) {
     e->after_special = false;
 }
 
+/* The first of special tokens low to high - 1, which agree in all bytes before byte `at`, whose byte there is `byte` or a larger one. */
+static size_t fg__special_bound(const fg__vocab *v, size_t low, size_t high, size_t at, int byte) {
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((unsigned char)v->texts[v->specials[middle]].data[at] < byte) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 /* The longest special token at the start of the text, or -1. */
 static int32_t fg__special_find(const fg__encoder *e, const char *text, size_t n, size_t *length) {
     const fg__vocab *v = e->v;
+    size_t low = 0, high = v->n_specials, i;
     int32_t id, found = -1;
-    uint32_t node = 0;
-    size_t i;
-    for (i = 0; i < n && (node = fg__trie_child(v, node, (unsigned char)text[i])) != 0; i++) {
-        id = v->trie[node].id;
-        if (id < 0 || (e->no_special && fg__token_is_special(v, id))) continue;
+    for (i = 0; i < n && low < high; i++) { /* low to high - 1 are longer than i and begin as the text does */
+        low = fg__special_bound(v, low, high, i, (unsigned char)text[i]);
+        high = fg__special_bound(v, low, high, i, (unsigned char)text[i] + 1);
+        if (low == high || v->texts[v->specials[low]].length > i + 1) continue;
+        id = (int32_t)v->specials[low++];
+        if (e->no_special && fg__token_is_special(v, id)) continue;
         found = id;
         *length = i + 1;
     }
@@ -5150,6 +5141,7 @@ static bool fg__vocab_is_end(const fg__vocab *v, int32_t id) {
    - not there: the filters filesizeformat, pprint, random, striptags, urlencode, urlize, wordwrap, xmlattr, and methods of
      numbers;
    - integers have 64 bits: larger results are errors, larger numbers in JSON are floats;
+   - what `safe` and `escape` have marked escapes what is added to it, but not what goes into it by %, format and join;
    - map, select and their like compute their items at once, where Jinja waits until they are asked for;
    - an unknown filter or test is an error only when it is reached;
    - case beyond ASCII is mapped for Latin, Greek, Cyrillic, Armenian and full-width letters, one character to one (but for
@@ -5648,8 +5640,10 @@ static fg__jval fg__j_substring(fg__jinja *j, const fg__j_string *s, size_t begi
     return fg__j_span(j, s->data + begin, end - begin);
 }
 
-static bool fg__j_same_string(const fg__j_string *a, const fg__j_string *b) {
-    return a->length == b->length && memcmp(a->data, b->data, a->length) == 0;
+static bool fg__j_same_string(fg__jinja *j, const fg__j_string *a, const fg__j_string *b) {
+    if (a->length != b->length) return false;
+    fg__j_work(j, a->length / 64);
+    return memcmp(a->data, b->data, a->length) == 0;
 }
 
 /* Bytes of a string that fit a message: whole characters, at most `most` bytes. */
@@ -5868,7 +5862,7 @@ static bool fg__j_equal_at(fg__jinja *j, fg__jval a, fg__jval b, int depth) {
     switch (a.type) {
     case FG__J_UNDEFINED:
     case FG__J_NONE: return true;
-    case FG__J_STRING: fg__j_work(j, a.u.s->length / 64); return fg__j_same_string(a.u.s, b.u.s);
+    case FG__J_STRING: return fg__j_same_string(j, a.u.s, b.u.s);
     case FG__J_LIST:
     case FG__J_TUPLE: return a.u.l == b.u.l || fg__j_equal_lists(j, a.u.l, b.u.l, depth + 1);
     case FG__J_DICT: return a.u.d == b.u.d || fg__j_equal_dicts(j, a.u.d, b.u.d, depth + 1);
@@ -6056,6 +6050,7 @@ static fg__jval fg__j_dict_of(fg__jinja *j, fg__j_type type, fg__jval *items, si
 static void fg__j_namespace_set(fg__jinja *j, fg__j_dict *dict, fg__jval key, fg__jval value) {
     bool found;
     uint32_t place = fg__j_dict_place(dict, key, &found);
+    fg__j_work(j, key.u.s->length / 16);
     if (key.u.s->length && key.u.s->data[0] == '_')
         fg__j_fail(j, "a namespace takes no attribute that begins with an underscore");
     if (found) {
@@ -6089,7 +6084,10 @@ static void fg__j_put_number(fg__jinja *j, fg__jval v) {
     char text[32];
     if (v.type == FG__J_BOOL) fg__j_puts(j, v.u.i ? "True" : "False");
     else if (v.type == FG__J_INT) fg__j_put(j, text, (size_t)snprintf(text, sizeof(text), "%lld", (long long)v.u.i));
-    else fg__j_put(j, text, (size_t)fg__number_text(v.u.f, text));
+    else {
+        fg__j_work(j, fabs(v.u.f) < 1e-290 ? 256 : 16); /* the fewest digits are found by trial; of subnormal numbers it takes the longest */
+        fg__j_put(j, text, (size_t)fg__number_text(v.u.f, text));
+    }
 }
 
 static void fg__j_put_quoted(fg__jinja *j, const fg__j_string *s) {
@@ -6508,8 +6506,8 @@ static bool fg__j_find(fg__jinja *j, const fg__j_string *s, const fg__j_string *
 static bool fg__j_find_last(fg__jinja *j, const fg__j_string *s, const fg__j_string *what, size_t end, size_t *at) {
     if (end < what->length) return false;
     for (*at = end - what->length;; --*at) {
-        if (memcmp(s->data + *at, what->data, what->length) == 0) return true;
         fg__j_work(j, what->length / 64 + 1);
+        if (memcmp(s->data + *at, what->data, what->length) == 0) return true;
         if (*at == 0) return false;
     }
 }
@@ -6876,6 +6874,7 @@ static int64_t fg__j_percent_number(fg__jinja *j, fg__j_percent *p, char *c) {
     int64_t n = 0;
     if (*c == '*') {
         n = fg__j_need_int(j, fg__j_percent_arg(j, p));
+        if (n < -INT32_MAX || n > INT32_MAX) fg__j_fail(j, "width too big");
         *c = fg__j_percent_char(j, p);
         return n;
     }
@@ -6911,6 +6910,7 @@ static void fg__j_percent_one(fg__jinja *j, fg__j_percent *p) {
         c = fg__j_percent_char(j, p);
     }
     for (; strchr("-+ #0", c) && c; c = fg__j_percent_char(j, p)) {
+        fg__j_work(j, 1);
         if (c == '-') spec.align = '<';
         else if (c == '#') spec.alternate = true;
         else if (c == '0') spec.zero = true;
@@ -7356,7 +7356,7 @@ static fg__jval fg__j_own_item(fg__jinja *j, fg__jval object, fg__jval key) {
         const fg__jval *found = fg__j_dict_find(j, object.u.d, key);
         if (found) return *found;
     }
-    if (!fg__j_is_integer(key)) return fg__j_value(FG__J_MISSING);
+    if (count < 0 || !fg__j_is_integer(key)) return fg__j_value(FG__J_MISSING);
     index = key.u.i < 0 ? key.u.i + count : key.u.i;
     if (index < 0 || index >= count) return fg__j_value(FG__J_MISSING);
     if (object.type == FG__J_LIST || object.type == FG__J_TUPLE) return object.u.l->items[index];
@@ -7565,7 +7565,10 @@ static fg__jval fg__j_str_count(fg__jinja *j, const fg__j_in *in) {
     size_t begin, end, at;
     int64_t n = 0;
     if (!fg__j_str_part(j, in->self, in->a, &begin, &end)) return fg__j_int(0);
-    if (!what->length) return fg__j_int((int64_t)fg__j_count_chars(part.data + begin, end - begin) + 1);
+    if (!what->length) {
+        fg__j_work(j, (end - begin) / 16);
+        return fg__j_int((int64_t)fg__j_count_chars(part.data + begin, end - begin) + 1);
+    }
     part.length = end;
     for (; fg__j_find(j, &part, what, begin, &at); n++) begin = at + what->length;
     return fg__j_int(n);
@@ -7573,12 +7576,14 @@ static fg__jval fg__j_str_count(fg__jinja *j, const fg__j_in *in) {
 
 static fg__jval fg__j_str_removeprefix(fg__jinja *j, const fg__j_in *in) {
     const fg__j_string *s = in->self.u.s, *what = fg__j_need_string(j, in->a[0]);
+    fg__j_work(j, what->length / 64);
     if (what->length > s->length || memcmp(s->data, what->data, what->length) != 0) return in->self;
     return fg__j_like(in->self, fg__j_substring(j, s, what->length, s->length));
 }
 
 static fg__jval fg__j_str_removesuffix(fg__jinja *j, const fg__j_in *in) {
     const fg__j_string *s = in->self.u.s, *what = fg__j_need_string(j, in->a[0]);
+    fg__j_work(j, what->length / 64);
     if (what->length > s->length || memcmp(s->data + s->length - what->length, what->data, what->length) != 0)
         return in->self;
     return fg__j_like(in->self, fg__j_substring(j, s, 0, s->length - what->length));
@@ -7645,9 +7650,9 @@ static fg__jval fg__j_str_is(fg__jinja *j, const fg__j_in *in) {
     enum fg__j_kind kind = (enum fg__j_kind)in->how;
     const fg__j_string *s = in->self.u.s;
     size_t i, length;
+    fg__j_work(j, s->length / 4);
     for (i = 0; i < s->length; i += length)
         if (!fg__j_is_kind(fg__j_decode(s->data + i, s->length - i, &length), kind)) return fg__j_bool(false);
-    fg__j_work(j, s->length / 4);
     return fg__j_bool(s->length > 0 || kind >= FG__J_IS_ASCII);
 }
 
@@ -7656,19 +7661,20 @@ static fg__jval fg__j_str_is_cased(fg__jinja *j, const fg__j_in *in) {
     const fg__j_string *s = in->self.u.s;
     bool any = false;
     size_t i, length;
+    fg__j_work(j, s->length / 4);
     for (i = 0; i < s->length; i += length) {
         uint32_t c = fg__j_decode(s->data + i, s->length - i, &length);
         bool is_upper = fg__j_lower(c) != c, is_lower = fg__j_upper(c) != c || c == 0xDF;
         if (in->how == FG__J_UPPER ? is_lower : is_upper) return fg__j_bool(false);
         any = any || is_upper || is_lower;
     }
-    fg__j_work(j, s->length / 4);
     return fg__j_bool(any);
 }
 
 static fg__jval fg__j_str_expandtabs(fg__jinja *j, const fg__j_in *in) {
     int64_t size = fg__j_int_or(j, in->a[0], 8), column = 0;
     size_t i, mark = fg__j_mark(j);
+    fg__j_work(j, in->self.u.s->length / 4);
     for (i = 0; i < in->self.u.s->length; i++) {
         char c = in->self.u.s->data[i];
         if (c == '\t' && size > 0) {
@@ -8190,7 +8196,7 @@ static fg__jval fg__j_round_int(fg__jinja *j, fg__jval v, int64_t precision) {
     if (precision < -18) return fg__j_int(0);
     for (; precision < 0; precision++) unit *= 10;
     low = fg__j_floor_div(j, v.u.i, unit);
-    rest = v.u.i - low * unit;
+    rest = fg__j_floor_mod(j, v.u.i, unit).u.i;
     if (rest > unit / 2 || (rest == unit / 2 && low % 2 != 0)) low++;
     return fg__j_int(fg__j_mul_ints(j, low, unit));
 }
@@ -8202,7 +8208,8 @@ static fg__jval fg__j_filter_round(fg__jinja *j, const fg__j_in *in) {
     if (in->a[1].type == FG__J_MISSING || fg__j_is(in->a[1], "common")) {
         if (fg__j_is_integer(in->self)) return fg__j_round_int(j, in->self, precision);
         if (precision > 300 || x - x != 0) return in->self;
-        unit = pow(10, (double)-precision);
+        fg__j_work(j, 128);
+        unit = pow(10, -(double)precision);
         if (precision < 0) return fg__j_float(precision < -308 ? copysign(0.0, x) : rint(x / unit) * unit);
         return fg__j_float(copysign(fg__number_parse(text, fg__j_print_float(j, 'f', false, precision, x, text)), x));
     }
@@ -8292,7 +8299,7 @@ static fg__jval fg__j_filter_truncate(fg__jinja *j, const fg__j_in *in) {
     double most = fg__j_need_number(j, length), leeway = fg__j_given(in->a[3]) ? fg__j_need_number(j, in->a[3]) : 5;
     size_t at;
     if (most < (double)tail->chars) return fg__j_fail(j, "truncate: the length is below that of the end");
-    if (leeway < 0) return fg__j_fail(j, "truncate: the leeway is negative");
+    if (!(leeway >= 0)) return fg__j_fail(j, "truncate: the leeway is negative"); /* or no number */
     if ((double)fg__j_filter_length(j, in).u.i <= most + leeway) return in->self;
     s = fg__j_need_string(j, in->self);
     cut = fg__j_substring(j, s, 0, fg__j_offset(j, s, (size_t)fg__j_need_int(j, length) - tail->chars));
@@ -10254,7 +10261,7 @@ static void fg__j_add_named(fg__jinja *j, fg__j_args *args, const fg__jval *name
         if (all[i].type != FG__J_STRING) fg__j_fail(j, "keywords must be strings");
         fg__j_work(j, i);
         for (k = 0; k < i; k++)
-            if (fg__j_same_string(all[k].u.s, all[i].u.s)) fg__j_fail(j, "a keyword argument is given twice");
+            if (fg__j_same_string(j, all[k].u.s, all[i].u.s)) fg__j_fail(j, "a keyword argument is given twice");
     }
     args->names = all;
     args->values = all + args->n_named + n;
@@ -10295,10 +10302,10 @@ static size_t fg__j_call_size(const fg__j_call *call, bool with_caller) {
 }
 
 /* Takes a keyword argument out of `args`; MISSING if it is not there. */
-static fg__jval fg__j_take_named(const fg__j_args *args, bool *taken, fg__jval name) {
+static fg__jval fg__j_take_named(fg__jinja *j, const fg__j_args *args, bool *taken, fg__jval name) {
     size_t i;
     for (i = 0; i < args->n_named; i++) {
-        if (taken[i] || !fg__j_same_string(args->names[i].u.s, name.u.s)) continue;
+        if (taken[i] || !fg__j_same_string(j, args->names[i].u.s, name.u.s)) continue;
         taken[i] = true;
         return args->values[i];
     }
@@ -10327,11 +10334,11 @@ static void fg__j_bind_macro(fg__jinja *j, const fg__j_code_function *f, const f
     for (i = 0; i < n_params; i++) {
         fg__j_work(j, args->n_named);
         if (i < args->n) slots[i] = args->items[i];
-        else slots[i] = fg__j_take_named(args, taken, j->names[j->params[f->first_param + (int32_t)i]]);
+        else slots[i] = fg__j_take_named(j, args, taken, j->names[j->params[f->first_param + (int32_t)i]]);
         if (slots[i].type == FG__J_MISSING && i + (size_t)f->n_defaults < n_params)
             slots[i] = fg__j_undefined(j, "a parameter of a macro was not provided");
     }
-    if (f->caller >= 0) slots[f->caller] = fg__j_take_named(args, taken, j->names[FG__J_W_CALLER]);
+    if (f->caller >= 0) slots[f->caller] = fg__j_take_named(j, args, taken, j->names[FG__J_W_CALLER]);
     if (f->caller >= 0 && slots[f->caller].type == FG__J_MISSING)
         slots[f->caller] = fg__j_undefined(j, "No caller defined");
     rest = fg__j_rest_named(j, args, taken, &n);

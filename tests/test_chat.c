@@ -94,6 +94,10 @@ static void test_chat_hostile(void) {
         "{{ 'x' * 10000000000 }}",
         "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
         "{{ 10 ** 1000000000 }}",
+        "{% set s = 'a' * 30000000 ~ '!' %}{% for i in range(100000) %}{% set x = s.isalpha() %}{% endfor %}",
+        "{% set s = 'a' * 1000000 %}{% set ns = namespace(l=[]) %}{% for i in range(100, 280) %}{% set ns.l = ns.l + [(s ~ i, i)] %}"
+        "{% endfor %}{% set d = dict(ns.l) %}{% for i in range(1000) %}{{ ''.format(**d) }}{% endfor %}",
+        "{{ 'abc'|truncate(1000000, true, '', 'nan'|float) }}", "{{ '%*d' % (-9223372036854775807 - 1, 5) }}",
         "{% if %}", "{{ name.nothing.more }}", "{{ raise_exception('no') }}", "{% for %}", "{{ 'a' + 1 }}", "{% endfor %}", "{{ (",
     };
     fg__env env = fg__env_make(NULL, NULL, NULL);
@@ -102,6 +106,25 @@ static void test_chat_hostile(void) {
     for (i = 0; i < FG__COUNT(bad); i++) {
         CHECKF(chat_render(&env, bad[i], &out) == FG_ERROR_TEMPLATE, "%s", bad[i]);
         CHECKF(strstr(fg_last_error(), "line"), "%s", fg_last_error());
+        fg__text_free(&out);
+    }
+}
+
+/* Numbers at the ends of their ranges. */
+static void test_chat_extremes(void) {
+    static const char *const pairs[][2] = {
+        {"{{ (-9223372036854775807)|round(-1) }}", "-9223372036854775810"}, {"{{ 9223372036854775801|round(-1) }}", "9223372036854775800"},
+        {"{{ 1.5|round(-9223372036854775807 - 1) }}", "0.0"},
+        {"{{ none[-9223372036854775807 - 1] is defined }}", "False"}, {"{{ 'abc'[-9223372036854775807 - 1] is defined }}", "False"},
+        {"{{ 2.225073858507203e-310 }}", "2.2250738585072e-310"},
+    };
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__text out;
+    int i;
+    for (i = 0; i < FG__COUNT(pairs); i++) {
+        fg_result r = chat_render(&env, pairs[i][0], &out);
+        if (i) CHECKF(r == FG_OK && strcmp(out.data, pairs[i][1]) == 0, "%s: %s", pairs[i][0], r == FG_OK ? out.data : fg_last_error());
+        else CHECKF(r == FG_ERROR_TEMPLATE, "%s", out.data); /* integers have 64 bits */
         fg__text_free(&out);
     }
 }
@@ -140,6 +163,7 @@ static void test_chat_out_of_memory(void) {
 static void run_chat_tests(void) {
     RUN(test_chat_goldens);
     RUN(test_chat_hostile);
+    RUN(test_chat_extremes);
     RUN(test_chat_deep);
     RUN(test_chat_out_of_memory);
 }

@@ -403,6 +403,51 @@ static void test_token_special(void) {
     }
 }
 
+/* Among special tokens that begin alike, in no order and some of them twice: the longest that fits, by the table itself. */
+static void test_token_specials(void) {
+    static const char letters[] = "ab\xff";
+    token_list *list = (token_list *)calloc(1, sizeof(*list));
+    gguf_writer w;
+    test_vocab t;
+    char text[8];
+    int i, j, n;
+    token_list_add(list, "<unk>", FG__TOKEN_UNKNOWN, 0);
+    token_list_add_bytes(list, true);
+    for (i = 0; i < 60; i++) { /* '#' and up to four letters, by the digits of a number */
+        n = (i * 37 + 11) % 60;
+        text[0] = '#';
+        for (j = 1; n > 0 && j < 5; j++, n /= 4) text[j] = letters[n % 4 % 3];
+        text[j] = 0;
+        token_list_add(list, text, i % 2 ? FG__TOKEN_CONTROL : FG__TOKEN_USER_DEFINED, 0);
+    }
+    token_list_begin(list, &w, "llama");
+    t = test_vocab_of(&w);
+    CHECKF(t.vocab != NULL, "%s", fg_last_error());
+    for (i = 0; t.vocab && i < 2 * 243; i++) {
+        fg__encoder e;
+        int32_t id, found = -1, got;
+        size_t length = 0, most = 0;
+        memset(&e, 0, sizeof(e));
+        e.v = t.vocab;
+        e.no_special = i % 2 == 1;
+        text[0] = '#';
+        for (j = 1, n = i / 2; j < 6; j++, n /= 3) text[j] = letters[n % 3];
+        for (id = 0; id < t.vocab->n_tokens; id++) {
+            const fg__gguf_string *s = &t.vocab->texts[id];
+            bool special = fg__token_is_special(t.vocab, id);
+            int32_t first = 0;
+            while (t.vocab->texts[first].length != s->length || memcmp(t.vocab->texts[first].data, s->data, s->length) != 0) first++;
+            if (first < id) continue; /* the first of a text counts */
+            if ((!special && fg__token_type(t.vocab, id) != FG__TOKEN_USER_DEFINED) || (special && e.no_special)) continue;
+            if (s->length > most && s->length <= 6 && memcmp(s->data, text, s->length) == 0) found = id, most = s->length;
+        }
+        got = fg__special_find(&e, text, 6, &length);
+        CHECKF(got == found && (got < 0 || length == most), "case %d: token %d of %zu bytes, not %d of %zu", i, (int)got, length, (int)found, most);
+    }
+    test_vocab_close(&t);
+    free(list);
+}
+
 /* ---- bad files ---- */
 
 /* Loads a vocabulary that must give this result, with these words in the message. */
@@ -748,6 +793,7 @@ static void run_token_tests(void) {
     RUN(test_token_spm);
     RUN(test_token_spm_settings);
     RUN(test_token_special);
+    RUN(test_token_specials);
     RUN(test_token_bad_files);
     RUN(test_token_odd_files);
     RUN(test_token_huge_tokens);
