@@ -282,7 +282,8 @@ int fg_model_tensor_count(const fg_model *model);
 fg_result fg_model_tensor(const fg_model *model, int index, fg_tensor *tensor); /* NOT_FOUND past the end */
 
 /* Metadata as text: key number `index` (NOT_FOUND past the end), value of arrays as "[type x count]". Writes at most
-   `capacity` bytes with the closing zero; *length is the whole length. */
+   `capacity` bytes with the closing zero, which is always there; *length is the whole length without it, also where that does not
+   fit (FG_ERROR_BUFFER_TOO_SMALL). */
 fg_result fg_model_meta(const fg_model *model, int index, const char **key, char *value, size_t capacity,
                         size_t *length);
 
@@ -400,7 +401,7 @@ typedef struct fg_memory {
     size_t weights, kv, activations, total;
 } fg_memory;
 
-/* What fg_engine_create would allocate at most, without allocating it. `desc->model` must be set. */
+/* What fg_engine_create would allocate at most, without allocating it; but for a few megabytes of small tables. */
 fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory);
 /* Opens a device, packs the weights, allocates the KV pool. Errors: UNSUPPORTED, OUT_OF_MEMORY, DEVICE, CANCELLED, and
    those of fg_model_load with model_path. */
@@ -412,7 +413,7 @@ void fg_engine_get_desc(const fg_engine *engine, fg_engine_desc *desc);
 const fg_model *fg_engine_get_model(const fg_engine *engine);
 const char *fg_engine_get_backend(const fg_engine *engine); /* "cpu" */
 void fg_engine_get_device(const fg_engine *engine, fg_device_caps *caps);
-void fg_engine_get_memory(fg_engine *engine, fg_memory *memory); /* what it has allocated */
+void fg_engine_get_memory(fg_engine *engine, fg_memory *memory); /* the same for an engine that is there */
 
 /* ================================================================================================
    Requests
@@ -544,8 +545,9 @@ fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *
 /* Ends a request; its blocks are free after the passes in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
 /* Writes the tokens of a request (of its first sample) and their KV cache, for another engine to go on with: of the same model,
-   KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread.
-   Errors: NOT_FOUND, UNSUPPORTED, OUT_OF_MEMORY, DEVICE. */
+   KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread;
+   `write` runs within it and must not call the engine. Errors: NOT_FOUND (the first sample has ended), UNSUPPORTED (a beam search,
+   or a device that does not hand out its KV cache), OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
    the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time.
@@ -12411,11 +12413,13 @@ static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t pa
 
 /* Whether `seq` may begin now (after the load control of FastDecode, arXiv 2403.11421, but for sequences that come one by one):
    the load stays under the level while it is there, which is highest whenever one of them ends; and of those who wait together
-   each begins when passes have given what the one before will take, so that they do not all grow old together. */
+   each begins when passes have given what the one before will take, so that they do not all grow old together. Where the running
+   are all held, they wait for `seq`. */
 static bool fg__sched_keeps_level(const fg__sched *s, const fg__seq *seq) {
     int32_t mine = fg__seq_to_go(seq);
-    size_t i;
-    if (!s->level || !s->running.count) return true;
+    size_t i = 0;
+    while (i < s->running.count && s->running.items[i]->held) i++;
+    if (!s->level || i == s->running.count) return true;
     if (s->owed >= (double)s->level) return false;
     if (fg__sched_load(s, seq, mine) > s->level) return false;
     for (i = 0; i < s->running.count; i++) {
@@ -12482,10 +12486,10 @@ static bool fg__sched_chunk(fg__sched *s, fg__seq *seq) {
     return n > 0 && fg__sched_take(s, seq, n);
 }
 
-/* As fg__sched_chunk, but the whole prompt or nothing; the first of a pass may exceed the budget. */
+/* As fg__sched_chunk, but the whole prompt or nothing; the first of a pass may exceed the budget, but not, beside guesses, what a pass holds. */
 static bool fg__sched_whole(fg__sched *s, fg__seq *seq, bool first) {
     int32_t n = fg__seq_left(seq);
-    if (seq->every_row || n > s->max_tokens) return fg__sched_chunk(s, seq);
+    if (seq->every_row || n > s->max_tokens - (s->given - s->budget)) return fg__sched_chunk(s, seq);
     return (n <= s->budget || first) && fg__sched_take(s, seq, n);
 }
 
@@ -13156,7 +13160,9 @@ fg_result fg_model_meta(const fg_model *m, int index, const char **key, char *va
     out.env = &m->env;
     *key = fg__gguf_value_at(m->gguf, index)->key.data;
     fg__model_meta_item(fg__gguf_value_at(m->gguf, index), &out);
-    r = out.failed ? FG_ERROR_OUT_OF_MEMORY : fg__text_out(out.data, out.length, value, capacity, length);
+    r = out.failed ? FG_ERROR_OUT_OF_MEMORY : fg__text_out(out.data ? out.data : "", out.length + 1, value, capacity, length);
+    if (length) *length = out.length;
+    if (value && capacity) value[FG__MIN(out.length, capacity - 1)] = 0;
     fg__text_free(&out);
     return r;
 }
@@ -22798,6 +22804,8 @@ struct fg_engine {
     fg_graph graph;
     fg_weight **weights;
     size_t weight_bytes; /* packed; with the draft model's */
+    fg_memory memory;
+    int64_t block_bytes[FG_MAX_GROUPS]; /* of a KV block in host memory; -1: the device does not hand them out */
     fg_plan *plan;
     fg__kv kv;
     fg__sched sched;
@@ -23309,12 +23317,10 @@ fg_result fg_cancel(fg_engine *e, fg_request request) {
 /* Bytes of a sequence's blocks, of which each group has those from `first` on; -1: the device cannot swap. */
 static int64_t fg__swap_bytes(const fg_engine *e, int32_t n_tokens, const int32_t *first) {
     int64_t sum = 0;
-    size_t bytes;
     int g;
-    if (!e->backend->swap_blocks) return -1;
     for (g = 0; g < e->graph.n_groups; g++) {
-        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) != FG_OK) return -1;
-        sum += (int64_t)bytes * FG__MAX(fg__kv_blocks_of(&e->kv, n_tokens) - first[g], 0);
+        if (e->block_bytes[g] < 0) return -1;
+        sum += e->block_bytes[g] * FG__MAX(fg__kv_blocks_of(&e->kv, n_tokens) - first[g], 0);
     }
     return sum;
 }
@@ -23366,6 +23372,7 @@ static bool fg__engine_swap(void *user, fg__seq *seq, bool out) {
     double begin = fg__engine_now(e), seconds;
     bool ok;
     if (bytes <= 0 || (out && ((uint64_t)bytes > e->desc.swap_bytes - e->swapped_bytes || !fg__swap_pays(e, seq, bytes)))) return false;
+    if (out) fg__swap_drop(e, s); /* what could not be brought back, as there were no blocks for it */
     if (out && !(s->swapped = fg__malloc(&e->env, (size_t)bytes, 1))) return false;
     if (out) e->swapped_bytes += s->swapped_bytes = (size_t)bytes;
     if (!out && !fg__engine_flush_copies(e)) { /* their sources may be among the blocks that are written now */
@@ -23486,8 +23493,9 @@ fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, v
     fg__mutex_lock(&e->lock);
     r = fg__request_find(e, request);
     fg__mutex_unlock(&e->lock);
-    if (r && !r->samples[0].ended) result = fg__save_sequence(e, &r->samples[0], write, user);
-    else fg__fail(result, "request %08x has ended or never was", (unsigned)request.id);
+    if (r && r->beams) result = fg__fail(FG_ERROR_UNSUPPORTED, "a beam search cannot be saved");
+    else if (r && !r->samples[0].ended) result = fg__save_sequence(e, &r->samples[0], write, user);
+    else fg__fail(result, "request %08x, or its first sample, has ended or never was", (unsigned)request.id);
     fg__mutex_unlock(&e->step_lock);
     return result;
 }
@@ -25257,11 +25265,17 @@ static fg_result fg__engine_pack(fg_engine *e, const fg_model *model, const fg__
 }
 
 /* One allocation for all arrays of a batch block. */
+/* Numbers of 32 bits in a batch of a graph. */
+static size_t fg__batch_numbers(const fg_graph *g) {
+    size_t table = (size_t)g->max_seqs * (size_t)g->max_blocks_per_seq, draws = (size_t)g->max_rows * sizeof(fg_row_draw) / sizeof(int32_t);
+    return (3 + (size_t)g->n_groups) * (size_t)g->max_tokens + 2 * (size_t)g->max_seqs + 1 + 2 * (size_t)g->max_rows +
+           (size_t)g->n_groups * table + draws;
+}
+
 static fg_result fg__engine_make_batch(const fg_engine *e, const fg_graph *g, fg__flight *f) {
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
-    size_t total = (3 + (size_t)g->n_groups) * tokens + 2 * seqs + 1 + 2 * (size_t)g->max_rows + (size_t)g->n_groups * table;
     size_t draws = (size_t)g->max_rows * sizeof(fg_row_draw) / sizeof(int32_t);
-    int32_t *at = (int32_t *)fg__calloc(&e->env, total + draws, sizeof(int32_t));
+    int32_t *at = (int32_t *)fg__calloc(&e->env, fg__batch_numbers(g), sizeof(int32_t));
     int i;
     if (!at) return FG_ERROR_OUT_OF_MEMORY;
     f->memory = at;
@@ -25293,13 +25307,23 @@ static fg_result fg__engine_make_flight(const fg_engine *e, fg__flight *f, bool 
     return fg__engine_make_batch(e, &e->graph, f);
 }
 
+/* Whether outputs are copied for the host, so that the next pass may begin. */
+static bool fg__engine_keeps(const fg_engine *e) { return e->caps.in_flight < 2 && e->desc.async == FG_ASYNC_2; }
+
+/* Bytes of the two flights, on the host. */
+static size_t fg__engine_flight_bytes(const fg_engine *e) {
+    size_t rows = (size_t)e->graph.max_rows, row = sizeof(fg_row_result) + (size_t)e->graph.n_vocab * sizeof(float);
+    size_t seqs = (size_t)e->desc.max_seqs * (sizeof(fg__pass_entry) + FG_MAX_GROUPS * sizeof(fg_block_copy));
+    return 2 * (fg__batch_numbers(&e->graph) * sizeof(int32_t) + seqs + (fg__engine_keeps(e) ? rows * row : 0));
+}
+
 static fg_result fg__engine_make_flights(fg_engine *e) {
     fg_result r;
     int i;
     e->native = e->caps.in_flight >= 2;
     e->candidates = e->caps.candidates >= FG_MAX_CANDIDATES && (e->native || e->desc.async != FG_ASYNC_2); /* there rows are copied */
     for (i = 0; i < 2; i++)
-        if ((r = fg__engine_make_flight(e, &e->flights[i], !e->native && e->desc.async == FG_ASYNC_2)) != FG_OK)
+        if ((r = fg__engine_make_flight(e, &e->flights[i], fg__engine_keeps(e))) != FG_OK)
             return r;
     e->sched.halves = e->desc.async == FG_ASYNC_2;
     if (e->sched.halves) e->sched.target /= 2; /* a sequence's tokens are two passes apart */
@@ -25342,17 +25366,18 @@ static fg_result fg__draft_make(fg_engine *e) {
     return fg__engine_make_batch(e, &d->graph, &d->flight);
 }
 
-/* Adds what the draft model takes beside its weights. */
-static fg_result fg__draft_memory(const fg_engine *e, fg_memory *memory) {
+/* What the engine takes beside `weights` bytes of those. */
+static fg_result fg__engine_memory(const fg_engine *e, size_t weights, fg_memory *memory) {
     const fg__draft *d = e->draft;
     fg_memory own;
-    fg_result r;
-    if (!d) return FG_OK;
-    r = e->backend->prepare(e->device, &d->graph, NULL, &own);
-    if (r != FG_OK) return r;
+    fg_result r = e->backend->prepare(e->device, &e->graph, NULL, memory);
+    memset(&own, 0, sizeof(own));
+    if (r == FG_OK && d) r = e->backend->prepare(e->device, &d->graph, NULL, &own);
+    memory->weights = weights;
     memory->kv += own.kv;
-    memory->activations += own.activations;
-    return FG_OK;
+    memory->activations += own.activations + fg__engine_flight_bytes(e) + (d ? fg__batch_numbers(&d->graph) * sizeof(int32_t) : 0);
+    memory->total = memory->weights + memory->kv + memory->activations;
+    return r;
 }
 
 /* What it has on the device; before that is closed. */
@@ -25447,13 +25472,17 @@ static fg_result fg__engine_find_ends(fg_engine *e) {
     return FG_OK;
 }
 
+/* The sizes of blocks are asked for once: later calls of the backend come one at a time. */
 static void fg__engine_make_swap(fg_engine *e) {
     size_t bytes, sum = 0;
     int g;
+    for (g = 0; g < FG_MAX_GROUPS; g++) e->block_bytes[g] = -1;
     if (!e->backend->swap_blocks) return;
     for (g = 0; g < e->graph.n_groups; g++)
-        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) == FG_OK)
+        if (e->backend->swap_blocks(e->device, e->plan, g, NULL, 0, NULL, true, &bytes) == FG_OK) {
+            e->block_bytes[g] = (int64_t)bytes;
             sum += bytes * (size_t)e->graph.groups[g].n_blocks;
+        }
     if (!e->desc.swap_bytes) e->desc.swap_bytes = sum;
     e->swap_byte_seconds = 0.25e-9; /* until it is known */
     e->sched.swap = fg__engine_swap;
@@ -25474,6 +25503,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if (e->desc.saturate_budget && (r = fg__engine_saturate(e)) != FG_OK) return r;
     if ((r = fg__sample_scratch_reserve(&e->env, &e->scratches[0], FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES))) != FG_OK) return r;
     fg__engine_make_swap(e);
+    if ((r = fg__engine_memory(e, e->weight_bytes, &e->memory)) != FG_OK) return r;
     e->hook_logits = (float *)fg__malloc(&e->env, (size_t)e->graph.n_vocab, sizeof(float));
     if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
     fg__engine_count(e);
@@ -25536,10 +25566,7 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory) {
     r = fg__engine_plan(e);
     if (r == FG_OK) r = fg__estimate_weights(e, &e->builder, &weights);
     if (r == FG_OK && e->draft) r = fg__estimate_weights(e, &e->draft->builder, &weights);
-    if (r == FG_OK) r = e->backend->prepare(e->device, &e->graph, NULL, memory);
-    memory->weights = weights;
-    if (r == FG_OK) r = fg__draft_memory(e, memory);
-    memory->total = memory->weights + memory->kv + memory->activations;
+    if (r == FG_OK) r = fg__engine_memory(e, weights, memory);
     fg_engine_free(e);
     return r;
 }
@@ -25695,13 +25722,7 @@ const fg_model *fg_engine_get_model(const fg_engine *e) { return e->model; }
 const char *fg_engine_get_backend(const fg_engine *e) { return e->backend->name; }
 void fg_engine_get_device(const fg_engine *e, fg_device_caps *caps) { *caps = e->caps; }
 
-void fg_engine_get_memory(fg_engine *e, fg_memory *memory) {
-    memset(memory, 0, sizeof(*memory));
-    e->backend->prepare(e->device, &e->graph, NULL, memory);
-    memory->weights = e->weight_bytes;
-    (void)fg__draft_memory(e, memory);
-    memory->total = memory->weights + memory->kv + memory->activations;
-}
+void fg_engine_get_memory(fg_engine *e, fg_memory *memory) { *memory = e->memory; }
 
 void fg_get_stats(fg_engine *e, fg_stats *stats) {
     fg__mutex_lock(&e->lock);

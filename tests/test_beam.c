@@ -214,8 +214,46 @@ static void test_beam_cancel(void) {
     api_close(a);
 }
 
+/* Beams that wait for a place or for blocks begin although those that wait for them keep the KV load at its level. */
+static void test_beam_level(void) {
+    static const struct {
+        int max_seqs, level, width, kv_tokens;
+    } cases[] = {{2, 40, 4, 0}, {4, 1000, 5, 0}, {64, 100, 5, 96}};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    int i;
+    model_sample_open(&m, &spec);
+    for (i = 0; i < 3; i++) {
+        fg_engine_desc d = engine_desc(m.model, fg_backend_null());
+        job *j = (job *)calloc(1, sizeof(job));
+        trace_text file = {NULL, 0, 0};
+        bool busy;
+        fg_engine *e;
+        d.max_seqs = cases[i].max_seqs;
+        d.kv_level = cases[i].level;
+        d.kv_tokens = cases[i].kv_tokens;
+        d.block_tokens = 8;
+        d.max_context = 96;
+        e = engine_new(&d);
+        j->desc.n_tokens = 7;
+        j->desc.max_tokens = 50;
+        j->desc.n_beams = cases[i].width;
+        j->desc.ignore_eos = true;
+        CHECK(job_submit(e, j) == FG_OK && fg_step(e, 0, &busy) == FG_OK);
+        CHECK(fg_save_request(e, j->handle, trace_take, &file) == FG_ERROR_UNSUPPORTED && file.length == 0);
+        jobs_run(e);
+        job_check_ends(j);
+        engine_check_idle(e);
+        fg_engine_free(e);
+        free(file.data);
+        free(j);
+    }
+    model_sample_close(&m);
+}
+
 static void run_beam_tests(void) {
     RUN(test_beam_reference);
     RUN(test_beam_best_of);
     RUN(test_beam_cancel);
+    RUN(test_beam_level);
 }

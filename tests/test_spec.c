@@ -278,6 +278,15 @@ static void test_spec_draft_costs(void) {
     free(j);
 }
 
+static void spec_same_token(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab) {
+    int i;
+    (void)user;
+    (void)sample;
+    (void)position;
+    (void)tokens;
+    for (i = 0; i < n_vocab; i++) logits[i] = i == 7 ? 10.0f : -10.0f;
+}
+
 /* Another vocabulary, and memory that is counted. */
 static void test_spec_draft_errors(void) {
     model_spec spec = model_spec_tiny();
@@ -302,6 +311,51 @@ static void test_spec_draft_errors(void) {
         model_sample_close(&other);
     }
     m.model->hp.n_vocab++;
+    model_sample_close(&m);
+}
+
+/* A prompt as long as the context beside as many guesses as there may be, where whole prompts are taken: a pass holds no more than it can. */
+static void test_spec_whole_prompt(void) {
+    model_spec spec = model_spec_tiny();
+    int32_t tokens[255];
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    fg_event event;
+    bool busy = true;
+    int i, ends = 0;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_null());
+    d.policy = FG_POLICY_ORCA;
+    d.max_context = 256;
+    d.max_seqs = 4;
+    d.kv_tokens = 2048;
+    e = engine_new(&d);
+    for (i = 0; i < 255; i++) tokens[i] = 7;
+    for (i = 0; i < 4; i++) {
+        fg_request_desc r;
+        memset(&r, 0, sizeof(r));
+        r.tokens = tokens;
+        r.n_tokens = i < 3 ? 8 : 255;
+        r.max_tokens = i < 3 ? 200 : 1;
+        r.n_draft = i < 3 ? 16 : 0;
+        r.ignore_eos = true;
+        r.on_logits = spec_same_token;
+        CHECK(fg_submit(e, &r, NULL) == FG_OK);
+        for (busy = true; busy && e->stats.drafted_tokens < 200 && i == 2;) CHECK(fg_step(e, 0, &busy) == FG_OK);
+    }
+    for (busy = true; busy;) {
+        CHECK(fg_step(e, 0, &busy) == FG_OK);
+        CHECKF(e->stats.pass_tokens <= e->graph.max_tokens, "%d tokens in a pass of at most %d", e->stats.pass_tokens, e->graph.max_tokens);
+    }
+    while (fg_next_event(e, &event))
+        if (event.type == FG_EVENT_END) {
+            CHECKF(event.finish == FG_FINISH_LENGTH, "%s", fg_result_name(event.result));
+            ends++;
+        }
+    CHECKF(ends == 4, "%d ends", ends);
+    engine_check_idle(e);
+    fg_engine_free(e);
     model_sample_close(&m);
 }
 
@@ -418,6 +472,7 @@ static void run_spec_tests(void) {
     RUN(test_spec_draft_errors);
     RUN(test_spec_draft_distribution);
     RUN(test_spec_same);
+    RUN(test_spec_whole_prompt);
     RUN(test_spec_bits);
     RUN(test_spec_pays);
     RUN(test_spec_backs_off);

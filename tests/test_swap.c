@@ -157,6 +157,75 @@ static void test_swap_continue(void) {
     swap_continue(fg_backend_null(), 0, 0, 0); /* not begun yet: there are only tokens */
 }
 
+/* A saved request that says to have more blocks of a window than a sequence ever has: where these find no room they are computed
+   anew, and swapped out later. */
+static void test_swap_forged(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    trace_text file = {NULL, 0, 0};
+    job *j = (job *)calloc(1, sizeof(job));
+    fg_request_desc r;
+    fg_stats stats;
+    fg__saved head;
+    fg_event event;
+    char *forged;
+    size_t at, bytes;
+    bool busy = true;
+    int i, ends = 0;
+    spec.window = 16;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_cpu());
+    d.max_seqs = 1;
+    d.block_tokens = d.token_budget = 8;
+    d.max_context = 256;
+    d.kv_tokens = 512;
+    d.preemption = FG_PREEMPT_SWAP;
+    d.no_prefix_cache = true;
+    e = engine_new(&d);
+    for (i = 0; i < 100; i++) j->prompt[i] = 5 + i * 11 % 200;
+    j->desc.n_tokens = 100;
+    j->desc.max_tokens = 40;
+    j->desc.ignore_eos = true;
+    swap_save(e, j, 3, &file);
+    memcpy(&head, file.data, sizeof(head));
+    at = sizeof(head) + (size_t)head.n_tokens * sizeof(int32_t);
+    CHECK(head.first[0] > 5);
+    head.first[0] = 0;
+    head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
+    bytes = at + (size_t)head.kv_bytes;
+    forged = (char *)calloc(1, bytes);
+    memcpy(forged, file.data, at);
+    head.check = fg__saved_check(&head, (const int32_t *)(const void *)(forged + sizeof(head)), forged + at);
+    memcpy(forged, &head, sizeof(head));
+    memset(&r, 0, sizeof(r));
+    r.saved = forged;
+    r.n_saved = bytes;
+    r.max_tokens = 40;
+    r.ignore_eos = true;
+    CHECKF(fg_submit(e, &r, NULL) == FG_OK, "%s", fg_last_error());
+    for (i = 0; i < 8; i++) CHECK(fg_step(e, 0, &busy) == FG_OK);
+    memset(&r, 0, sizeof(r));
+    r.tokens = j->prompt;
+    r.n_tokens = 5;
+    r.max_tokens = 4;
+    r.priority = 1000;
+    CHECK(fg_submit(e, &r, NULL) == FG_OK);
+    for (busy = true; busy;) CHECK(fg_step(e, 0, &busy) == FG_OK);
+    while (fg_next_event(e, &event)) ends += event.type == FG_EVENT_END && event.finish == FG_FINISH_LENGTH;
+    CHECK(ends == 2);
+    fg_get_stats(e, &stats);
+    CHECKF(stats.n_swaps == 1, "%d swaps", (int)stats.n_swaps);
+    CHECK(e->swapped_bytes == 0);
+    engine_check_idle(e);
+    fg_engine_free(e);
+    model_sample_close(&m);
+    free(forged);
+    free(file.data);
+    free(j);
+}
+
 /* Every byte of a saved request counts, and it fits only where it came from. */
 static void test_swap_damaged(void) {
     model_spec spec = model_spec_tiny(), other_spec = model_spec_tiny();
@@ -220,5 +289,6 @@ static void run_swap_tests(void) {
     RUN(test_swap_cpu);
     RUN(test_swap_chooses);
     RUN(test_swap_continue);
+    RUN(test_swap_forged);
     RUN(test_swap_damaged);
 }
