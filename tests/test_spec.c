@@ -328,8 +328,10 @@ static void test_spec_whole_prompt(void) {
     d = engine_desc(m.model, fg_backend_null());
     d.policy = FG_POLICY_ORCA;
     d.max_context = 256;
+    d.token_budget = 64;
     d.max_seqs = 4;
     d.kv_tokens = 2048;
+    d.no_prefix_cache = true;
     e = engine_new(&d);
     for (i = 0; i < 255; i++) tokens[i] = 7;
     for (i = 0; i < 4; i++) {
