@@ -88,9 +88,10 @@
    5. THREADS
 
    A model is constant once loaded: any thread may tokenise with it, any number of engines may share it. On an engine
-   fg_submit, fg_cancel, fg_step, fg_wait and fg_get_stats may be called from any thread at any time; steps take turns. One
-   thread at a time takes events, since the pointers in an event live until the next is taken. Callbacks run in the thread
-   that called; on_logits and clock must not call the engine. The engine starts n_threads-1 threads for the CPU backend.
+   all functions but fg_engine_free may be called from any thread at any time; steps take turns. One thread at a time takes
+   events, since the pointers in an event live until the next is taken. Callbacks run in the thread that called; none may call the
+   engine, but for those that hand out text. The engine starts n_threads-1 threads for the CPU backend. What a descriptor points to
+   is copied where it is needed, but for backends, models and callbacks' user data, which outlive the engine.
 
    -------------------------------------------------------------------------------------------------
    6. ERRORS
@@ -292,7 +293,7 @@ fg_result fg_model_meta(const fg_model *model, int index, const char **key, char
    ================================================================================================ */
 
 enum {
-    FG_NO_BOS = 1,     /* tokenize: do not add the BOS token even if the model wants one */
+    FG_NO_BOS = 1,     /* tokenize: add neither a BOS nor an EOS token even if the model wants them */
     FG_NO_SPECIAL = 2, /* tokenize: "<s>" in the text is text; detokenize: leave special tokens out */
 };
 
@@ -365,7 +366,7 @@ typedef struct fg_engine_desc {
                                 pays, `fastgen bench` says */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
-    int max_queue;           /* requests that may wait; 0: no limit */
+    int max_queue;           /* sequences (a request's samples or beams) that may wait; 0: no limit */
     int token_budget;        /* most tokens per pass; 0: 256, and 512 with target_tbt_ms, which keeps passes short by itself */
     bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
     float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
@@ -532,7 +533,7 @@ typedef struct fg_event {
     float logprob;
     const fg_token_logprob *top;
     int n_top;
-    fg_finish finish;
+    fg_finish finish;     /* FG_EVENT_END of several samples: that of the one that ended last; each has its own FG_EVENT_SAMPLE_END */
     fg_result result;
     int n_prompt, n_cached, n_generated; /* tokens: prompt, of these from the prefix cache, output */
     int n_preemptions;
@@ -540,7 +541,8 @@ typedef struct fg_event {
     fg_times times;
 } fg_event;
 
-/* Queues a request; copies everything it needs. Any thread. Errors: INVALID_ARGUMENT, TOO_LONG, QUEUE_FULL, OUT_OF_MEMORY. */
+/* Queues a request; copies everything it needs. Any thread. Errors: INVALID_ARGUMENT, TOO_LONG, QUEUE_FULL, OUT_OF_MEMORY; with
+   `saved` BAD_FILE and UNSUPPORTED, too. */
 fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *request);
 /* Ends a request; its blocks are free after the passes in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
@@ -830,6 +832,7 @@ struct fg_backend {
     fg_result (*submit)(fg_device *device, fg_plan *plan, const fg_batch *batch); /* may return before the work is done; the
                                                                           batch stays as it is until then */
     fg_result (*wait)(fg_device *device, fg_plan *plan, fg_output *output);
+    /* In order: what one writes a later one may read. */
     fg_result (*copy_blocks)(fg_device *device, fg_plan *plan, const fg_block_copy *copies, int n);
     fg_result (*profile)(fg_device *device, fg_roofs *roofs);
     /* Copies whole KV blocks of a group to host memory (out) or back, one behind the other. With `host` NULL only *block_bytes

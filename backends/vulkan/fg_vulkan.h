@@ -1396,17 +1396,29 @@ static fg_result fg__vk_work_end(fg__vk_device *d, fg__vk_work *work) {
     return r == FG_OK ? fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, 0) : r;
 }
 
-static fg_result fg__vk_copy_now(fg__vk_device *d, uint64_t from, uint64_t to, const fg__vk_copy *copy) {
-    uint32_t all = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
+/* Copies behind all that was submitted, which are recorded in between. */
+static fg_result fg__vk_copies_begin(fg__vk_device *d) {
     fg_result r = fg__vk_work_begin(d, &d->copies);
-    if (r != FG_OK) return r;
-    fg__vk_barrier(d, d->copies.commands, all, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_TRANSFER,
-                   FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
-    d->api.CmdCopyBuffer(d->copies.commands, from, to, 1, copy);
-    fg__vk_barrier(d, d->copies.commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, all | FG__VK_AT_HOST,
+    if (r == FG_OK)
+        fg__vk_barrier(d, d->copies.commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE,
+                       FG__VK_AT_TRANSFER, FG__VK_TRANSFER_READ | FG__VK_TRANSFER_WRITE);
+    return r;
+}
+
+/* Does them, and waits until they are done. */
+static fg_result fg__vk_copies_end(fg__vk_device *d) {
+    fg_result r;
+    fg__vk_barrier(d, d->copies.commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER | FG__VK_AT_HOST,
                    FG__VK_SHADER_READ | FG__VK_TRANSFER_READ | FG__VK_HOST_READ);
     if ((r = fg__vk_work_end(d, &d->copies)) != FG_OK) return r;
     return fg__vk_work_wait(d, &d->copies);
+}
+
+static fg_result fg__vk_copy_now(fg__vk_device *d, uint64_t from, uint64_t to, const fg__vk_copy *copy) {
+    fg_result r = fg__vk_copies_begin(d);
+    if (r != FG_OK) return r;
+    d->api.CmdCopyBuffer(d->copies.commands, from, to, 1, copy);
+    return fg__vk_copies_end(d);
 }
 
 /* ---- Copies, through the staging buffer; they wait until they are done. ---- */
@@ -3512,26 +3524,49 @@ static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, con
     return fg__vk_work_end(d, &d->copies);
 }
 
-/* A block in host memory: of each layer K, then V. */
+/* Copies n parts of KV blocks, from part number `first` on, to the staging buffer (out) or from there, in one submission. */
+static fg_result fg__vk_swap_parts(fg__vk_plan *plan, int group, const int32_t *blocks, int64_t first, int n, bool out) {
+    fg__vk_device *d = plan->device;
+    int64_t each = 2 * plan->graph->groups[group].n_layers, part;
+    fg__vk_copy copy;
+    fg_result r = fg__vk_copies_begin(d);
+    if (r != FG_OK) return r;
+    copy.bytes = fg__vk_block_bytes(&plan->graph->groups[group]);
+    for (part = first; part < first + n; part++) {
+        size_t offset, staged = d->staging.offset + (size_t)(part - first) * copy.bytes;
+        int j = (int)(part % each);
+        const fg__vk_range *range = fg__vk_block_at(plan, group, j / 2, j % 2, blocks[part / each], &offset);
+        uint64_t block = range->chunk->buffer, staging = d->staging.chunk->buffer;
+        copy.from = out ? range->offset + offset : staged;
+        copy.to = out ? staged : range->offset + offset;
+        d->api.CmdCopyBuffer(d->copies.commands, out ? block : staging, out ? staging : block, 1, &copy);
+    }
+    return fg__vk_copies_end(d);
+}
+
+/* A block in host memory: of each layer K, then V. They go through the staging buffer, as many parts at a time as it holds. */
 static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
                                     void *host, bool out, size_t *block_bytes) {
+    fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     const fg_group *g = &plan->graph->groups[group];
     size_t bytes = fg__vk_block_bytes(g);
-    char *at = (char *)host;
+    int64_t part, parts = (int64_t)2 * g->n_layers * n, most = FG__VK_STAGING / bytes;
+    char *at = (char *)host, *staged = d->staging.chunk->mapped + d->staging.offset;
     fg_result r = FG_OK;
-    int i, j;
+    int i, count;
+    if (most < 1) return fg__fail(FG_ERROR_UNSUPPORTED, "a layer of a KV block has %zu bytes, %d are staged at once", bytes, (int)FG__VK_STAGING);
     if (block_bytes) *block_bytes = 2 * bytes * (size_t)g->n_layers;
     if (!host) return FG_OK;
     for (i = 0; i < n; i++)
         if (blocks[i] < 0 || blocks[i] >= g->n_blocks)
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
-    for (i = 0; i < n; i++)
-        for (j = 0; j < 2 * g->n_layers && r == FG_OK; j++, at += bytes) {
-            size_t offset;
-            const fg__vk_range *range = fg__vk_block_at(plan, group, j / 2, j % 2, blocks[i], &offset);
-            r = out ? fg__vk_read(handle, range, offset, at, bytes) : fg__vk_write(handle, (void *)(size_t)range, offset, at, bytes);
-        }
+    for (part = 0; part < parts && r == FG_OK; part += count, at += (size_t)count * bytes) {
+        count = (int)FG__MIN(most, parts - part);
+        if (!out) memcpy(staged, at, (size_t)count * bytes);
+        r = fg__vk_swap_parts(plan, group, blocks, part, count, out);
+        if (out && r == FG_OK) memcpy(at, staged, (size_t)count * bytes);
+    }
     return r;
 }
 
