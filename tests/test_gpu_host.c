@@ -593,8 +593,8 @@ static void gpu_check_blas(const char *path, fg_type type) {
     if (!m.model) return;
     own = gpu_blas_answer(m.model, path, NULL);
     with = gpu_blas_answer(m.model, path, &good);
-    /* two of the check, then those of three passes; passes of one token have none */
-    CHECKF(with.products == 2 + 3 * 2 * 7, "%s: %ld products", path, with.products);
+    /* two of the check, then those of three passes, but for K and V, whose columns do not begin at 256 bytes; passes of one token have none */
+    CHECKF(with.products == 2 + 3 * 2 * 5, "%s: %ld products", path, with.products);
     /* numbers of caches of fewer bits fall on the other side of a rounding border */
     CHECKF(gpu_answers_are(&own, &with, type == FG_TYPE_F16 ? 2e-3f : 2e-2f), "%s, type %d: another answer by the library", path, (int)type);
     with = gpu_blas_answer(m.model, path, &wrong);
@@ -604,7 +604,7 @@ static void gpu_check_blas(const char *path, fg_type type) {
         CHECKF(with.products == 1 && gpu_answers_are(&own, &with, 0), "a fault of the library cost more than the library");
     }
     with = gpu_blas_answer(m.model, path, &no_capture);
-    CHECKF(with.products == 2 + 2 * 7 && gpu_answers_are(&own, &with, 2e-2f), "%s: without capture", path);
+    CHECKF(with.products == 2 + 2 * 5 && gpu_answers_are(&own, &with, 2e-2f), "%s: without capture", path);
     model_sample_close(&m);
 }
 

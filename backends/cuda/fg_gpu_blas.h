@@ -11,6 +11,7 @@ enum {
     FG__GPU_BLAS_FROM = 65,               /* rows of activations from which on products go there */
     FG__GPU_BLAS_WORKSPACE = 32 << 20,    /* what NVIDIA recommends for Hopper */
     FG__GPU_BLAS_MOST_WORKSPACE = 1,      /* an attribute of the search, in both */
+    FG__GPU_BLAS_ALIGN = 256,             /* of matrices, which cuBLASLt's search takes for granted */
     FG__GPU_BLAS_F32 = 0, FG__GPU_BLAS_F16 = 2, FG__GPU_BLAS_BF16 = 14, /* cudaDataType, hipDataType */
     FG__GPU_BYTES = -1 /* activations of our own products of bytes, see fg_gpu_special.h */
 };

@@ -1660,7 +1660,7 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
     bool done = true;
     fg_result r;
     a->max_rows = rows;
-    if (rows >= FG__GPU_BLAS_FROM && step->blas_type && d->blas.ready && l->plan->workspace_bytes) {
+    if (rows >= FG__GPU_BLAS_FROM && step->blas_type && d->blas.ready && l->plan->workspace_bytes && a->dst % FG__GPU_BLAS_ALIGN == 0) {
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
