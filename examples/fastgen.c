@@ -99,11 +99,12 @@ static const command commands[] = {
      "  fastgen bench -m model.gguf -b 1,2,4,8,16,32 --plot rates.svg\n"
      "Each sequence reads -p random tokens and then decodes. Decode rates count all sequences of a batch, in passes\n"
      "that carry one token of each. The prompt rate and the bytes read per second are those of the smallest batch.\n"},
-    {"bench sim", CMD_SIM, cmd_sim, "the scheduler's policies compared, in simulated time", "[options]",
+    {"bench sim", CMD_SIM, cmd_sim, "the scheduler's policies compared, in simulated time", "[-m FILE] [options]",
      "  fastgen bench sim                             a table\n"
      "  fastgen bench sim --plot policies.svg --requests 1000\n"
      "  fastgen bench sim --token-budget 2048 --json\n"
-     "A 7B model on a data-centre GPU under the closed-loop workloads of the FastGen paper; it computes no model.\n"},
+     "A 7B model on a data-centre GPU under the closed-loop workloads of the FastGen paper; it computes no model. Of the file\n"
+     "of -m it takes the shape alone; without it that is examples/demo-model/demo.gguf, from the repository's root.\n"},
     {"bench sweep", CMD_SWEEP, cmd_sweep, "throughput over pass sizes and cache hits, latency over load", "-m FILE [options]",
      "  fastgen bench sweep -m model.gguf\n"
      "  fastgen bench sweep -m model.gguf --plot sweep.svg --json\n"
@@ -174,12 +175,10 @@ static int run_command(const command *c, int argc, char **argv) {
     return result;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     const command *c;
     int first, used;
     bool help;
-    platform_start(&argc, &argv);
-    terminal_utf8 = terminal_is_utf8();
     help = argc > 1 && (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         printf("fastgen %s\n", fg_version());
@@ -189,7 +188,18 @@ int main(int argc, char **argv) {
     c = find_command(argc - first, argv + first, &used);
     if (c && help) return print_command_help(c);
     if (c) return run_command(c, argc - first - used, argv + first + used);
+    help = help && (argc == 2 || argv[2][0] == '-'); /* not of a command that there is not */
     print_help(help ? stdout : stderr);
-    if (!help && argc > 1) fprintf(stderr, "\nfastgen: no command '%s'\n", argv[1]);
+    if (!help && argc > 1) fprintf(stderr, "\nfastgen: no command '%s'\n", argv[first]);
     return help ? 0 : 2;
+}
+
+int main(int argc, char **argv) {
+    int result;
+    platform_start(&argc, &argv);
+    terminal_utf8 = terminal_is_utf8();
+    result = run(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return result;
+    failure("the standard output could not be written");
+    return result ? result : 1;
 }

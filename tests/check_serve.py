@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+import urllib.error
 import urllib.request
 
 import jsonschema
@@ -267,6 +268,15 @@ SCHEMAS = [
      "required": ["value", "next"]},
     {"type": "object", "additionalProperties": {"type": "integer"}},
     {"anyOf": [{"type": "string"}, {"type": "integer"}, {"enum": [True]}]},
+    # what pydantic makes of optional, referenced and literal fields
+    {"definitions": {"Kind": {"title": "Kind", "description": "a kind", "enum": ["a", "b"], "type": "string"},
+                     "A/B": {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}},
+     "type": "object", "title": "Answer", "required": ["kind", "pair", "one", "maybe"], "additionalProperties": True,
+     "properties": {"kind": {"title": "Kind", "default": "a", "allOf": [{"$ref": "#/definitions/Kind"}]},
+                    "pair": {"$ref": "#/definitions/A~1B", "description": "both", "default": None},
+                    "one": {"const": "x", "enum": ["x"], "title": "One", "type": "string"},
+                    "maybe": {"anyOf": [{"$ref": "#/definitions/Kind"}, {"type": "null"}], "default": None, "type": ["string", "null"]}}},
+    {"oneOf": [{"type": "integer", "enum": [1, 2.5, "three"]}, {"const": "four"}]},
 ]
 
 
@@ -312,7 +322,13 @@ def test_json_refused(s):
                          ({"$ref": "#/x"}, "nowhere"), ({"anyOf": [{"$ref": "#"}]}, "itself"), ({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "itself"),
                          ([], "object"),
                          ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, "same type"),
-                         ({"type": "object", "required": ["x"]}, "required"), ({"allOf": [{}, {}]}, "allOf")):
+                         ({"type": "object", "required": ["x"]}, "required"), ({"allOf": [{}, {}]}, "allOf"),
+                         ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False,
+                           "allOf": [{"type": "object"}]}, "beside allOf"),
+                         ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "anyOf": [{"type": "array"}]}, "beside anyOf"),
+                         ({"$defs": {"A": {"type": "array", "items": {"type": "boolean"}}}, "$ref": "#/$defs/A", "minItems": 3, "maxItems": 3},
+                          "beside $ref"),
+                         ({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a", "b"]}, "required names 'b'")):
         raises(openai.BadRequestError, lambda: json_answer(s, schema, 1), part)
     raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "xml"}), "response_format")
     raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "json_schema"}), "schema")
@@ -335,6 +351,10 @@ def test_errors(s):
     raises(openai.BadRequestError, lambda: s.complete(temperature=-1))
     raises(openai.BadRequestError, lambda: s.complete([10 ** 8]))
     raises(openai.BadRequestError, lambda: s.complete([]))
+    assert raises(openai.BadRequestError, lambda: s.complete(logit_bias={"99999": 1})).param == "logit_bias"
+    assert raises(openai.BadRequestError, lambda: s.complete(extra_body={"stop_token_ids": [99999]})).param == "stop_token_ids"
+    raises(openai.BadRequestError, lambda: s.complete(["x"] * 257, max_tokens=1), "--max-queue")
+    assert len(s.complete(["x"] * 256, max_tokens=1).choices) == 256
 
 
 def test_priority(s):
@@ -396,6 +416,20 @@ def with_key():
         assert right.models.list().data[0].id == "demo"
 
 
+def odd_name():
+    name = "org/m\u00f3del 7%"
+    with Server("--alias", name) as s:
+        assert [m.id for m in s.client.models.list()] == [name] and s.client.models.retrieve(name).id == name
+        for body in ({"model": name}, {"model": name[:-1]}):
+            text = json.dumps({**body, "prompt": "x", "max_tokens": 1}).replace("/", "\\/")
+            request = urllib.request.Request(s.url + "/v1/completions", text.encode())
+            try:
+                answer = urllib.request.urlopen(request, timeout=30)
+            except urllib.error.HTTPError as error:
+                answer = error
+            assert answer.status == (200 if body["model"] == name else 404), body
+
+
 def long_prompt():
     """While a prompt of 32k tokens is processed, /health and /metrics answer, who was being answered goes on, and short prompts
     that come later are answered first."""
@@ -445,7 +479,7 @@ def main():
     tests = [(name[5:], test) for name, test in globals().items() if name.startswith("test_")]
     passed = failed = 0
     with Server() as s:
-        runs = [(name, lambda test=test: test(s)) for name, test in tests] + [("key", with_key), ("long prompt", long_prompt)]
+        runs = [(name, lambda test=test: test(s)) for name, test in tests] + [("key", with_key), ("odd name", odd_name), ("long prompt", long_prompt)]
         for name, run in runs:
             if len(sys.argv) > 1 and not any(word in name for word in sys.argv[1:]):
                 continue

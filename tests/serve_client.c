@@ -208,7 +208,12 @@ static void test_http_heads(void) {
         {"GET / HTTP/2.0\r\n\r\n", 505},
         {"GET  / HTTP/1.1\r\n\r\n", 400},
         {"GET / HTTP/1.1 \r\n\r\n", 400},
-        {"GET http://host/ HTTP/1.1\r\n\r\n", 400},
+        {"GET http://host/ HTTP/1.1\r\n\r\n", 0},
+        {"GET HTTP://host:80 HTTP/1.1\r\n\r\n", 0},
+        {"GET http:///a HTTP/1.1\r\n\r\n", 400},
+        {"GET http:/a HTTP/1.1\r\n\r\n", 400},
+        {"GET ftp://host/a HTTP/1.1\r\n\r\n", 400},
+        {"GET host HTTP/1.1\r\n\r\n", 400},
         {"\x16\x03\x01 / HTTP/1.1\r\n\r\n", 400},
         {"GET / HTTP/1.1\r\nExpect: magic\r\n\r\n", 417},
         {"GET / HTTP/1.1\r\n", -1},
@@ -221,6 +226,23 @@ static void test_http_heads(void) {
     CHECK(strcmp(head.path, "/v1/x") == 0 && !head.keep_alive && strcmp(head.authorization, "Bearer k") == 0);
     CHECK(http_bearer_is(head.authorization, "k") && !http_bearer_is("Bearer kk", "k") && !http_bearer_is("Bearer ", "k"));
     CHECK(!http_bearer_is("k", "k") && !http_bearer_is("", "k") && http_bearer_is("bearer k", "k") && !http_bearer_is("Bearer x", ""));
+}
+
+/* The path of a target, in the form of one's own server and that of a proxy. */
+static void test_http_targets(void) {
+    static const char *const cases[][2] = {{"/v1/x?y", "/v1/x"}, {"http://host/v1/x?y", "/v1/x"}, {"http://[::1]:8080/a/b", "/a/b"},
+                                           {"http://host", "/"}, {"http://host?y", "/"}, {"/http://host/a", "/http://host/a"}};
+    char text[100], encoded[] = "a%2Fb%c3%A9%%2%00%zz%25", plain[] = "";
+    http_head head;
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\n\r\n", cases[i][0]);
+        CHECKF(head_status(text, &head) == 0 && strcmp(head.path, cases[i][1]) == 0, "%s: %s", cases[i][0], head.path);
+    }
+    http_decode(encoded);
+    CHECKF(strcmp(encoded, "a/b\xC3\xA9%%2%00%zz%") == 0, "%s", encoded);
+    http_decode(plain);
+    CHECK(plain[0] == 0);
 }
 
 /* A chunked body, cut at every place. */
@@ -267,6 +289,19 @@ static void test_json_reader(void) {
     CHECK(s.length == 9 && memcmp(s.data, "\xF0\x9F\x98\x80\n\xEF\xBF\xBDx", 9) == 0);
     json_free(&j);
     str_free(&s);
+}
+
+/* Keys and words are the same however they are escaped. */
+static void test_json_escapes(void) {
+    static const char text[] = "{\"m\\u006fdel\": \"org\\/m\\u00f3d\\u0065l\", \"x\": \"\\ud83d\\ude00\\n\", \"y\": \"a\\u0000b\", \"\": \"\"}";
+    json j;
+    CHECK(json_parse(&j, text, strlen(text)));
+    CHECK(json_get(&j, j.nodes, "model") && json_is(&j, json_get(&j, j.nodes, "model"), "org/m\xC3\xB3" "del"));
+    CHECK(!json_is(&j, json_get(&j, j.nodes, "model"), "org/m\xC3\xB3" "de") && !json_is(&j, json_get(&j, j.nodes, "model"), "org/m\xC3\xB3" "dell"));
+    CHECK(json_is(&j, json_get(&j, j.nodes, "x"), "\xF0\x9F\x98\x80\n") && !json_is(&j, json_get(&j, j.nodes, "x"), "\xF0\x9F\x98\x80"));
+    CHECK(!json_is(&j, json_get(&j, j.nodes, "y"), "a") && !json_is(&j, json_get(&j, j.nodes, "y"), "ab"));
+    CHECK(json_get(&j, j.nodes, "") && json_is(&j, json_get(&j, j.nodes, ""), "") && !json_get(&j, j.nodes, "m"));
+    json_free(&j);
 }
 
 static void test_json_depth(void) {
@@ -412,6 +447,8 @@ static void test_serve_errors(void) {
         {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1.5}", 400, "whole number"},
         {"/v1/completions", "{\"prompt\":\"x\",\"stop\":[1]}", 400, "\"param\":\"stop\""},
         {"/v1/completions", "{\"prompt\":\"x\",\"logit_bias\":{\"a\":1}}", 400, "\"param\":\"logit_bias\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"logit_bias\":{\"99999\":1}}", 400, "\"param\":\"logit_bias\""},
+        {"/v1/completions", "{\"prompt\":\"x\",\"stop_token_ids\":[1,99999]}", 400, "\"param\":\"stop_token_ids\""},
         {"/v1/completions", "{\"prompt\":\"x\",\"logprobs\":99}", 400, "\"param\":\"logprobs\""},
         {"/v1/completions", "{\"prompt\":\"x\",\"seed\":1e3}", 400, "\"param\":\"seed\""},
         {"/v1/chat/completions", "{\"messages\":[]}", 400, "\"param\":\"messages\""},
@@ -422,6 +459,54 @@ static void test_serve_errors(void) {
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) expect(cases[i].path, cases[i].body, cases[i].status, cases[i].part);
+}
+
+/* The model's name as clients may write it. */
+static void test_serve_names(void) {
+    expect("/v1/models/demo", NULL, 200, "\"id\":\"demo\"");
+    expect("/v1/models/%64em%6F", NULL, 200, "\"id\":\"demo\"");
+    expect("/v1/models/demo%2F", NULL, 404, "model_not_found");
+    expect("/tokenize", "{\"prompt\":\"x\",\"mod\\u0065l\":\"d\\u0065mo\"}", 200, "tokens");
+    expect("/tokenize", "{\"prompt\":\"x\",\"model\":\"d\\u0065m\"}", 404, "model_not_found");
+}
+
+/* Schemas, one token of an answer each: what can be kept is, however it is written, and the rest refused by name. */
+static void test_serve_schemas(void) {
+    static const struct {
+        const char *schema;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"{\"$defs\":{\"A/B\":{\"type\":\"null\"}},\"$ref\":\"#\\/$defs\\/A~1B\"}", 200, "choices"},
+        {"{\"$defs\":{\"A~1\":{\"type\":\"null\"}},\"\\u0024ref\":\"#/%24defs/A~01\",\"description\":\"x\",\"default\":null}", 200, "choices"},
+        {"{\"$defs\":{\"A%\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/A%25\"}", 200, "choices"},
+        {"{\"$defs\":{\"A\":{\"type\":\"null\"}},\"$ref\":\"#/$defs/A\\u0000\"}", 400, "nowhere"},
+        {"{\"$defs\":{\"A\":{\"type\":\"null\"}},\"$ref\":\"/$defs/A\"}", 400, "#"},
+        {"{\"$defs\":{\"A\":{\"type\":\"array\"}},\"$ref\":\"#/$defs/A\",\"minItems\":3}", 400, "'minItems' is not supported beside $ref"},
+        {"{\"type\":\"array\",\"minItems\":2,\"anyOf\":[{\"type\":\"array\"}]}", 400, "'minItems' is not supported beside anyOf"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"allOf\":[{\"type\":\"object\"}]}", 400, "'properties' is not supported beside allOf"},
+        {"{\"anyOf\":[{\"type\":\"string\"}],\"oneOf\":[{\"type\":\"null\"}]}", 400, "'oneOf' is not supported beside anyOf"},
+        {"{\"type\":\"array\",\"enum\":[[1],[2]],\"minItems\":2}", 400, "'minItems' is not supported beside enum"},
+        {"{\"type\":\"string\",\"enum\":[1,2]}", 400, "no value"},
+        {"{\"type\":\"string\",\"const\":\"a\",\"enum\":[\"b\"]}", 400, "no value"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\",\"b\"]}", 400, "required names 'b'"},
+        {"{\"type\":\"object\",\"required\":[\"b\"],\"additionalProperties\":false}", 400, "required names 'b'"},
+        {"{\"type\":\"object\",\"properties\":{\"1\":{}},\"required\":[[1]]}", 400, "required names"},
+        {"{\"oneOf\":[{\"enum\":[\"a\",\"b\"]},{\"const\":\"b\"}]}", 400, "two alternatives"},
+        {"{\"type\":\"string\",\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", 400, "a type beside"},
+        {"{\"type\":\"integer\",\"anyOf\":[{\"type\":\"number\"}]}", 400, "a type beside"},
+        {"{\"type\":[\"integer\",\"null\"],\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]}", 200, "choices"},
+        {"{\"title\":\"T\",\"default\":1,\"type\":\"object\",\"allOf\":[{\"$ref\":\"#/definitions/D\"}],\"definitions\":{\"D\":{\"type\":\"object\"}}}", 200, "choices"},
+        {"{\"oneOf\":[{\"const\":\"a\",\"enum\":[\"a\"],\"type\":\"string\"},{\"const\":\"b\",\"type\":\"string\"}]}", 200, "choices"},
+        {"{\"type\":\"object\",\"properties\":{\"a\\/b\":{}},\"required\":[\"a/\\u0062\"]}", 200, "choices"},
+    };
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char body[1000];
+        snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":1,\"response_format\":"
+                 "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":%s}}}", cases[i].schema);
+        expect("/v1/chat/completions", body, cases[i].status, cases[i].part);
+    }
 }
 
 static void test_serve_too_long(void) {
@@ -467,6 +552,22 @@ static void test_serve_connections(void) {
     a = exchange("GET /health HTTP/1.1\r\nBad Header: x\r\n\r\n", 39);
     CHECK(a.status == 400 && a.closed);
     answer_clear(&a);
+}
+
+/* A stream to HTTP/1.0, which has no chunks, ends with the connection, whatever the client asked for. */
+static void test_serve_old_stream(void) {
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":4,\"stream\":true}";
+    str text = {NULL, 0, 0}, in = {NULL, 0, 0};
+    socket_id s = client_connect();
+    double start = now_seconds();
+    str_printf(&text, "POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    client_send(s, text.data, text.length);
+    while (client_more(s, &in)) {}
+    CHECKF(now_seconds() - start < 15, "it did not end: %s", in.data);
+    CHECK(in.length && strstr(in.data, "\r\nConnection: close\r\n") && strstr(in.data, "data: [DONE]\n\n"));
+    socket_close(s);
+    str_free(&text);
+    str_free(&in);
 }
 
 /* A client that goes away: its request ends, and its blocks are free. */
@@ -525,6 +626,12 @@ static void test_limits_connections(void) {
     expect("/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":2}", 200, "\"text\"");
     for (i = 0; i < 60; i++)
         if (idle[i] != NO_SOCKET) socket_close(idle[i]);
+}
+
+/* More prompts in one request than may ever wait (2): to come again would not help. */
+static void test_limits_prompts(void) {
+    expect("/v1/completions", "{\"prompt\":[\"x\",\"y\"],\"max_tokens\":2}", 200, "\"index\":1");
+    expect("/v1/completions", "{\"prompt\":[\"x\",\"y\",\"z\"],\"max_tokens\":2}", 400, "--max-queue");
 }
 
 /* More requests than may wait (2): the rest are told to come again, and those that were taken are answered. */
@@ -595,8 +702,10 @@ static void test_drain(void) {
 
 static void run_unit_tests(void) {
     RUN(test_http_heads);
+    RUN(test_http_targets);
     RUN(test_http_chunks);
     RUN(test_json_reader);
+    RUN(test_json_escapes);
     RUN(test_json_depth);
 }
 
@@ -607,8 +716,11 @@ static void run_protocol_tests(void) {
     RUN(test_serve_chat);
     RUN(test_serve_tokens);
     RUN(test_serve_errors);
+    RUN(test_serve_names);
+    RUN(test_serve_schemas);
     RUN(test_serve_too_long);
     RUN(test_serve_connections);
+    RUN(test_serve_old_stream);
     RUN(test_serve_disconnect);
 }
 
@@ -616,6 +728,7 @@ static void run_limit_tests(void) {
     RUN(test_limits_sizes);
     RUN(test_limits_slow);
     RUN(test_limits_connections);
+    RUN(test_limits_prompts);
     RUN(test_limits_queue);
 }
 

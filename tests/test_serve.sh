@@ -80,11 +80,12 @@ if start; then
         load 1e9 && ! grep -Eq '"passed_s": \{"0.001": [0-9.]*[1-9]' "$dir/json"
     count $? "bench serve"
     stop "stops when it is asked to"
+    FASTGEN_API_KEY= # no key
+    export FASTGEN_API_KEY
     start --max-queue 2 --max-seqs 1 --max-connections 20 --max-body 1 --timeout 2
     ask limits "$port"
     stop "stops after limits"
     FASTGEN_API_KEY=secret
-    export FASTGEN_API_KEY
     start
     unset FASTGEN_API_KEY
     ask key "$port"

@@ -87,6 +87,16 @@ cp "$dir/out" "$dir/first"
 check "generate: sampling again" sampled
 check "generate: a seed repeats" same
 
+seeds() { tool generate -m $demo -p Once -n 1 --seed 010 --json && out_matches '"seed": 10,' && tool generate -m $demo -p Once -n 1 --seed 0x10 --json && out_matches '"seed": 16,'; }
+check "generate: a seed is decimal, or hexadecimal" seeds
+
+from_file() { # LINE-END: it is not part of the prompt
+    printf 'Once upon a time%b' "$1" >"$dir/prompt" && tool generate -m $demo -f "$dir/prompt" -n 1 --json && out_matches '"prompt": "Once upon a time",'
+}
+check "generate: -f" from_file ""
+check "generate: -f, a line of Unix" from_file '\n'
+check "generate: -f, a line of Windows" from_file '\r\n'
+
 # ---- another device: the CPU's text, or a message and the CPU's text. Eight tokens: the CPU rounds activations to 8 bits
 # where weights are Q8_0, others need not, so that near ties part the texts at some point.
 
@@ -120,6 +130,9 @@ round_trip() {
     echo "$ids" | $TOOL tokenize -m $demo --decode >"$dir/out" 2>"$dir/err" && out_is "$text"
 }
 check "tokenize: ids on one line, and back" round_trip
+
+cut_ids() { ! printf '1 2\0 3' | $TOOL tokenize -m $demo --decode >"$dir/out" 2>"$dir/err" && silent && err_matches "NUL"; }
+check "tokenize: --decode refuses what it would read a part of" cut_ids
 
 tokenize() { # TEXT FILE OPTIONS...
     text=$1
@@ -184,11 +197,30 @@ mixed() {
     tool bench -m $demo -p 32 -n 8 -b 2 --mixed -q && out_matches 'both in a pass' && out_matches ' 32: .* ms .*%'
 }
 check "bench: --mixed" mixed
+plots() { tool bench "$@" -q --plot "$dir/bench.svg" && grep -q "</svg>" "$dir/bench.svg" && rm "$dir/bench.svg"; }
+check "bench: --plot, passes longer than the model's context" plots -m $demo -b 1 -p 64 -n 8 --token-budget 2048
+if [ -f $stories ]; then
+    check "bench: --plot, as many tokens as the context has" plots -m $stories -b 1 -n 128
+    check "bench: --plot, more" plots -m $stories -b 1 -n 200
+    check "bench: --plot, short prompts" plots -m $stories -b 1 -p 8 -n 4
+else
+    skip "bench: --plot of a short context" $stories
+fi
 simulated() {
     tool bench sim -q -r 3 --json --plot "$dir/sim.svg" || return 1
     [ "$(grep -c '"policy": "splitfuse"' "$dir/out")" = 32 ] && [ "$(grep -c '"policy": "static"' "$dir/out")" = 32 ] && grep -q "</svg>" "$dir/sim.svg"
 }
 check "bench sim: --json and --plot" simulated
+elsewhere() { # the model that it takes by default is not there
+    program=
+    for word in $TOOL; do
+        [ ! -f "$PWD/$word" ] || word=$PWD/$word
+        program="$program $word"
+    done
+    # shellcheck disable=SC2086 # a list of words
+    (cd "$dir" && ! $program bench sim -q -r 1 >out 2>err) && silent && err_matches "give -m FILE"
+}
+check "bench sim: without a model" elsewhere
 swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && out_matches '"async": "async-2", "rate": 16' && out_matches '"hashing_ns": [0-9]' && grep -q "</svg>" "$dir/sweep.svg"; }
 check "bench sweep: --json and --plot" swept
 budgets() {
@@ -230,6 +262,29 @@ check "--trace" traced
 bad_trace() { ! tool generate -m $demo -p x --trace "$dir/no/such/dir" && err_matches "cannot write"; }
 check "--trace: cannot write" bad_trace
 
+# full MESSAGE COMMAND...: a status of 1 and a message, as /dev/full takes nothing.
+full() {
+    message=$1
+    shift
+    "$@"
+    [ $status = 1 ] && err_matches "$message"
+}
+full_output() {
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL "$@" >/dev/full 2>"$dir/err"
+    status=$?
+    : >"$dir/out"
+}
+if [ -c /dev/full ]; then
+    check "--trace: no room" full "trace is not complete" tool generate -m $demo -p Once -n 3 --trace /dev/full
+    for words in "generate -m $demo -p Once -n 2 -q" "generate -m $demo -p Once -n 2 --json" "info -m $demo" "--help" "generate --help" "--version"; do
+        # shellcheck disable=SC2086 # a list of words
+        check "no room for the output: $words" full "could not be written" full_output $words
+    done
+else
+    skip "outputs without room" /dev/full
+fi
+
 # ---- chat, info, demo
 
 chat() { printf 'Hello there\nWhat is your name?\n' | $TOOL chat -m $demo -n 16 --temp 0 >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ]; }
@@ -240,6 +295,21 @@ info_json() { tool info -m $demo --json && tr -d '\n' <"$dir/out" | grep -Eq '^\
 check "info: --json" info_json
 run_demo() { tool demo -m $demo; }
 check "demo" run_demo
+# demo_in COLUMNS ROWS: in a terminal of that size. It hides the cursor for the view that is drawn in place.
+demo_in() {
+    script -qec "stty cols $1 rows $2; $TOOL demo -m $demo -n 8" /dev/null </dev/null >"$dir/out" 2>"$dir/err" && grep -q "tokens written" "$dir/out"
+}
+drawn() { demo_in "$@" && grep -q "\[?25l" "$dir/out"; }
+plain() { demo_in "$@" && ! grep -q "\[?25l" "$dir/out"; }
+case "$TOOL $(script --version 2>/dev/null)" in
+*.exe*) ;;
+*util-linux*)
+    check "demo: drawn in a terminal" drawn 64 15
+    check "demo: not in a narrow one" plain 63 24
+    check "demo: nor in a low one" plain 80 14
+    ;;
+*) skip "demo in a terminal" "script of util-linux" ;;
+esac
 
 # ---- help and errors
 
@@ -258,9 +328,15 @@ fails() {
     silent && err_matches "$pattern"
 }
 check "no such command" fails "frobnicate" frobnicate
+check "help of no such command" fails "no command 'frobnicate'" help frobnicate
 check "no such option" fails "frobnicate" generate -m $demo --frobnicate
 check "an option without its value" fails "-n" generate -m $demo -p x -n
 check "a number that is none" fails "abc" generate -m $demo -p x -n abc
+for bias in 15 15= =1 15=x; do
+    check "a bias that is none: $bias" fails "ID=NUMBER" generate -m $demo -p x --logit-bias $bias
+done
+printf 'Once\0upon' >"$dir/nul"
+check "a prompt with a NUL" fails "NUL" generate -m $demo -f "$dir/nul"
 check "no model" fails "model|-m" generate -p x
 check "no such file" fails "nothing.gguf" generate -m "$dir/nothing.gguf" -p x
 head -c 5000 $demo >"$dir/short.gguf"

@@ -206,7 +206,7 @@ static long api_read_tokens(api_request *r, const json *j, const json_node *arra
 }
 
 /* {"token id": bias}; OpenAI's range is -100 to 100, whose ends in effect ban and force a token. */
-static bool api_read_bias(api_request *r, const json *j, const json_node *map) {
+static bool api_read_bias(api_request *r, const api_server *s, const json *j, const json_node *map) {
     const json_node *key = map + 1;
     uint32_t i;
     if (map->type != JSON_OBJECT || map->count > API_MAX_BIASES)
@@ -224,6 +224,8 @@ static bool api_read_bias(api_request *r, const json *j, const json_node *map) {
         digits[length] = 0;
         r->biases[i].token = (int32_t)atol(digits);
         r->biases[i].bias = (float)bias;
+        if (r->biases[i].token >= s->n_vocab)
+            return api_fail(r, 400, "logit_bias", "logit_bias: token %s is outside the vocabulary of %d", digits, s->n_vocab);
         key = json_next(j, value);
     }
     r->desc.sampling.logit_bias = r->biases;
@@ -231,15 +233,18 @@ static bool api_read_bias(api_request *r, const json *j, const json_node *map) {
     return true;
 }
 
-static bool api_read_lists(api_request *r, const json *j) {
+static bool api_read_lists(api_request *r, const api_server *s, const json *j) {
     const json_node *stop = json_get(j, j->nodes, "stop"), *bias = json_get(j, j->nodes, "logit_bias");
     const json_node *ids = json_get(j, j->nodes, "stop_token_ids");
-    long n;
+    long n, i;
     if (stop && !api_read_stop(r, j, stop)) return false;
-    if (bias && !api_read_bias(r, j, bias)) return false;
+    if (bias && !api_read_bias(r, s, j, bias)) return false;
     if (!ids) return true;
     n = api_read_tokens(r, j, ids, "stop_token_ids", &r->stop_tokens);
     if (n < 0 || n > 1024) return n < 0 ? false : api_fail(r, 400, "stop_token_ids", "more than 1024 stop_token_ids");
+    for (i = 0; i < n; i++)
+        if (r->stop_tokens[i] >= s->n_vocab)
+            return api_fail(r, 400, "stop_token_ids", "stop_token_ids: item %ld is outside the vocabulary of %d", i, s->n_vocab);
     r->desc.stop_tokens = r->stop_tokens;
     r->desc.n_stop_tokens = (int)n;
     return true;
@@ -486,7 +491,7 @@ static bool api_read_generation(api_request *r, const api_server *s, const json 
            (chat ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
                  : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
            api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
-           api_read_lists(r, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_read_format(r, s, j);
+           api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_read_format(r, s, j);
 }
 
 /* The characters of a token; bytes that are no UTF-8 of their own as U+FFFD. */

@@ -444,10 +444,10 @@ static fg_result plot_pass(bench *b, int n, double *tok_s) {
     return result;
 }
 
-static fg_result plot_passes(bench *b, int budget, bench_curve *curve) {
+static fg_result plot_passes(bench *b, int budget, int context, bench_curve *curve) {
     fg_result result = FG_OK;
     int n;
-    for (n = 1; n <= budget && curve->n < PLOT_POINTS && result == FG_OK; n *= 2) {
+    for (n = 1; n <= budget && n < context && curve->n < PLOT_POINTS && result == FG_OK; n *= 2) {
         if (!b->args->quiet) show_progress((double)n / budget, "tokens per pass");
         result = plot_pass(b, n, &curve->y[curve->n]);
         curve->x[curve->n++] = n;
@@ -456,13 +456,13 @@ static fg_result plot_passes(bench *b, int budget, bench_curve *curve) {
 }
 
 static fg_result plot_contexts(bench *b, int batch, bench_curve *curve) {
-    int n, longest = plot_longest_context(b), prompt = b->n_prompt;
+    int n, longest = plot_longest_context(b), prompt = b->n_prompt, n_decode = b->n_decode < 16 ? b->n_decode : 16;
     fg_result result = FG_OK;
     for (n = 64; n <= longest && result == FG_OK; n *= 2) {
         bench_run run;
         if (!b->args->quiet) show_progress((double)n / longest, "decoding over context");
-        b->n_prompt = n < longest ? n : n - b->n_decode;
-        result = bench_once(b, batch, b->n_decode < 16 ? b->n_decode : 16, &run);
+        b->n_prompt = n < longest ? n : n - n_decode;
+        result = bench_once(b, batch, n_decode, &run);
         curve->x[curve->n] = b->n_prompt;
         curve->y[curve->n++] = run.tok_s;
     }
@@ -475,7 +475,7 @@ static fg_result plot_measure(bench *b, bench_curve *curves) {
     fg_result result;
     int i;
     fg_engine_get_desc(b->s.engine, &desc);
-    result = plot_passes(b, desc.token_budget, &curves[0]);
+    result = plot_passes(b, desc.token_budget, desc.max_context, &curves[0]);
     for (i = 0; i < b->n_batches && i < PLOT_POINTS; i++, curves[1].n++) {
         curves[1].x[i] = b->batches[i];
         curves[1].y[i] = b->results[i].tok_s;
@@ -639,7 +639,7 @@ static void print_split_model(const split_model *m) {
 /* A pool that holds the largest batch to its end, and no prefix cache. */
 static int bench_open(bench *b) {
     fg_engine_desc desc;
-    int i, longest, largest = 1, result = describe_engine(b->args, &desc);
+    int i, longest, pass, largest = 1, result = describe_engine(b->args, &desc);
     for (i = 0; i < b->n_batches; i++) largest = b->batches[i] > largest ? b->batches[i] : largest;
     if (result == 0) result = load_model(b->args, false, &b->s.model);
     if (result != 0) return result;
@@ -647,7 +647,10 @@ static int bench_open(bench *b) {
     desc.max_seqs = largest;
     desc.max_context = b->n_prompt + b->n_decode + bench_slack(b, largest, desc.token_budget ? desc.token_budget : 256);
     if (b->args->plot) {
-        longest = plot_longest_context(b) + b->n_decode + 64;
+        longest = plot_longest_context(b) + b->n_decode + 128;
+        pass = desc.token_budget ? desc.token_budget : 512; /* which is the engine's own at most */
+        if (pass > 1 << (PLOT_POINTS - 1)) pass = 1 << (PLOT_POINTS - 1);
+        if (longest <= pass) longest = pass + 1;
         if (desc.max_context < longest) desc.max_context = longest;
         if (largest < PLOT_CONTEXT_BATCH) desc.max_seqs = largest = PLOT_CONTEXT_BATCH;
     }
@@ -693,6 +696,5 @@ static int cmd_bench(tool_args *args) {
         if (!args->json && b.split.n_points) print_split_model(&b.split);
         if (args->plot) result = bench_plot(&b);
     }
-    session_close(&b.s);
-    return result;
+    return session_close(&b.s, result);
 }

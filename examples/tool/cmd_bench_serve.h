@@ -578,7 +578,7 @@ static bool load_take_results(load *b, const json *j) {
 
 /* What an earlier run printed with --json. 0, or 1 after a message. */
 static int load_read_results(load *b, const char *path) {
-    FILE *f = fopen(path, "rb");
+    FILE *f = open_for_reading(path);
     str text = {NULL, 0, 0};
     size_t n = 0;
     json j;
@@ -598,7 +598,7 @@ static int load_read_results(load *b, const char *path) {
 
 /* The words of a file. 0, or 1 after a message. */
 static int load_read_words(load *b) {
-    FILE *f = fopen(b->args->file, "rb");
+    FILE *f = open_for_reading(b->args->file);
     char *p;
     size_t n = 0;
     if (!f) return failure("cannot read '%s': %s", b->args->file, strerror(errno));

@@ -166,6 +166,5 @@ static int cmd_chat(tool_args *args) {
     chat_reset(&c);
     free(c.turns);
     free((void *)c.desc.sampling.logit_bias);
-    session_close(&c.s);
-    return result;
+    return session_close(&c.s, result);
 }

@@ -1,7 +1,8 @@
 /* fastgen demo: eight texts at once, with a view of what the scheduler does, pass by pass. In a terminal the view is
    drawn in place, and slowed down so that the eye can follow; the engine's clock stands still meanwhile. */
 
-enum { DEMO_TEXTS = 8, DEMO_HISTORY = 256 };
+/* In a smaller terminal lines would wrap, or scroll away before they are drawn over. */
+enum { DEMO_TEXTS = 8, DEMO_HISTORY = 256, DEMO_LEAST_COLUMNS = 64, DEMO_LEAST_ROWS = DEMO_TEXTS + 7 };
 
 #define DEMO_PASS_SECONDS 0.03 /* shortest time that the view shows a pass */
 
@@ -372,15 +373,14 @@ static int cmd_demo(tool_args *args) {
     int i, result;
     if (!args->model) args->model = "examples/demo-model/demo.gguf";
     d.args = args;
-    d.live = is_terminal(stderr);
-    d.color = d.live && !getenv("NO_COLOR");
     d.columns = 80;
     d.rows = 24;
     terminal_size(&d.columns, &d.rows);
-    d.columns = d.columns > 120 ? 119 : d.columns < 64 ? 63 : d.columns - 1;
+    d.live = is_terminal(stderr) && d.columns >= DEMO_LEAST_COLUMNS && d.rows >= DEMO_LEAST_ROWS;
+    d.color = d.live && !getenv("NO_COLOR");
+    d.columns = d.columns > 120 ? 119 : d.columns - 1;
     result = demo_open(&d);
     if (result == 0) result = demo_show(&d);
     for (i = 0; i < DEMO_TEXTS; i++) str_free(&d.texts[i].text);
-    session_close(&d.s);
-    return result;
+    return session_close(&d.s, result);
 }

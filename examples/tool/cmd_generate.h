@@ -201,7 +201,11 @@ static int generate_all(generation *g, const text_list *prompts) {
 /* Adds the prompt of -f, without the line end that editors leave. */
 static int add_file_prompt(tool_args *args, str *file) {
     if (!read_file(args->file, file)) return failure("cannot read '%s'", args->file);
-    if (file->length && file->data[file->length - 1] == '\n') file->data[--file->length] = 0;
+    if (strlen(file->data) != file->length) return failure("'%s' is not a text: it has a NUL byte", args->file);
+    if (file->length && file->data[file->length - 1] == '\n') {
+        file->data[--file->length] = 0;
+        if (file->length && file->data[file->length - 1] == '\r') file->data[--file->length] = 0;
+    }
     list_add(&args->prompts, file->data);
     return 0;
 }
@@ -227,6 +231,5 @@ static int cmd_generate(tool_args *args) {
     }
     free(g.replies);
     str_free(&file);
-    session_close(&g.s);
-    return result;
+    return session_close(&g.s, result);
 }

@@ -184,6 +184,5 @@ static int cmd_info(tool_args *args) {
     memset(&s, 0, sizeof(s));
     if (result == 0) result = load_for_info(args, &s.model);
     if (result == 0) result = print_info(args, &s, &desc);
-    session_close(&s);
-    return result;
+    return session_close(&s, result);
 }

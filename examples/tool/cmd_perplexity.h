@@ -205,6 +205,5 @@ static int cmd_perplexity(tool_args *args) {
     free(p.kl.rows);
     str_free(&text);
     fg_engine_free(p.kl.reference);
-    session_close(&p.s);
-    return result;
+    return session_close(&p.s, result);
 }

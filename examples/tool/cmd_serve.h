@@ -113,6 +113,9 @@ static void call_finish(server *s, call *c) {
 static bool call_submit_prompts(server *s, call *c) {
     fg_request_desc desc = c->request.desc;
     int i;
+    if (c->request.n_prompts > s->engine.max_queue) /* which trying again would not change */
+        return api_fail(&c->request, 400, "prompt", "%d prompts are more than this server takes at once: %d (--max-queue)",
+                        c->request.n_prompts, s->engine.max_queue);
     if (!desc.n_beams) desc.n_draft = draft_tokens(s->args);
     for (i = 0; i < c->request.n_prompts; i++) {
         fg_result result;
@@ -314,9 +317,12 @@ static void answer_models(server *s, conn *c) {
 }
 
 static void answer_model(server *s, conn *c) {
+    char name[sizeof(c->head.path)];
     str body = {NULL, 0, 0};
     add_model_json(s, &body);
-    if (strcmp(c->head.path + strlen("/v1/models/"), s->model_name.data) == 0) conn_respond_json(s, c, 200, &body);
+    snprintf(name, sizeof(name), "%s", c->head.path + strlen("/v1/models/"));
+    http_decode(name);
+    if (strcmp(name, s->model_name.data) == 0) conn_respond_json(s, c, 200, &body);
     else conn_fail(s, c, 404, "model_not_found", "this server has no such model");
     str_free(&body);
 }
@@ -646,10 +652,17 @@ static int server_listen(server *s) {
     return 0;
 }
 
+/* An empty key is none. */
+static const char *find_api_key(const tool_args *args) {
+    const char *key = args->api_key;
+    if (!key || !*key) key = getenv("FASTGEN_API_KEY");
+    return key && *key ? key : NULL;
+}
+
 static void server_init(server *s, const tool_args *args) {
     fg_model_info info;
     s->args = args;
-    s->api_key = args->api_key ? args->api_key : getenv("FASTGEN_API_KEY");
+    s->api_key = find_api_key(args);
     s->max_body = (size_t)args->max_body << 20;
     s->max_buffered = s->max_body * 8;
     s->max_conns = args->max_connections;
@@ -685,6 +698,5 @@ static int cmd_serve(tool_args *args) {
         result = server_run(&s);
         server_close(&s);
     }
-    session_close(&s.s);
-    return result;
+    return session_close(&s.s, result);
 }

@@ -287,12 +287,14 @@ static void sim_device(sim *m) {
 
 static int cmd_sim(tool_args *args) {
     static sim m;
+    bool given = args->model != NULL;
     int result;
-    if (!args->model) args->model = "examples/demo-model/demo.gguf";
+    if (!given) args->model = "examples/demo-model/demo.gguf";
     m.args = args;
     result = describe_engine(args, &m.desc);
-    if (result == 0) result = load_model(args, false, &m.s.model);
     if (result != 0) return result;
+    result = load_model(args, false, &m.s.model);
+    if (result != 0) return given ? result : failure("bench sim needs a model's shape: give -m FILE");
     sim_device(&m);
     m.desc.model = m.s.model;
     m.desc.progress = NULL;
@@ -305,6 +307,5 @@ static int cmd_sim(tool_args *args) {
         sim_print_table(&m);
         sim_print_ratios(&m);
     }
-    session_close(&m.s);
-    return result;
+    return session_close(&m.s, result);
 }

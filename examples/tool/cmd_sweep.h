@@ -340,6 +340,5 @@ static int cmd_sweep(tool_args *args) {
     if (result == 0 && args->plot) result = sweep_plot(&w);
     if (result == 0 && args->json) sweep_print_json(&w);
     if (result == 0 && !args->json) sweep_print(&w);
-    session_close(&w.s);
-    return result;
+    return session_close(&w.s, result);
 }

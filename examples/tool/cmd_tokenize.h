@@ -20,8 +20,9 @@ static int encode_input(const tool_args *args, const fg_model *model, const str 
 }
 
 /* Ids separated by spaces, lines or commas, as --json prints them too; -1 after a message. */
-static int parse_ids(const char *text, int32_t **ids) {
-    size_t capacity = strlen(text) / 2 + 1;
+static int parse_ids(const str *input, int32_t **ids) {
+    const char *text = input->data;
+    size_t capacity = input->length / 2 + 1;
     int count = 0;
     *ids = (int32_t *)xrealloc(NULL, capacity * sizeof(int32_t));
     while (*(text += strspn(text, " \t\r\n,[]"))) {
@@ -34,7 +35,9 @@ static int parse_ids(const char *text, int32_t **ids) {
         (*ids)[count++] = (int32_t)id;
         text = end;
     }
-    return count;
+    if (text == input->data + input->length) return count;
+    failure("the ids have a NUL byte behind them");
+    return -1;
 }
 
 /* What tokenize adds around a text is not part of it: a BOS and an EOS token that the model wants are left out. */
@@ -66,7 +69,7 @@ static void print_text(const tool_args *args, const str *text) {
 static int decode_input(const tool_args *args, const fg_model *model, const str *input) {
     str text = {NULL, 0, 0};
     int32_t *ids = NULL;
-    int count = parse_ids(input->data, &ids), result = count >= 0 ? 0 : 1;
+    int count = parse_ids(input, &ids), result = count >= 0 ? 0 : 1;
     const int32_t *start = ids;
     str_puts(&text, "");
     if (result == 0) {

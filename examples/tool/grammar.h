@@ -127,18 +127,23 @@ static int grammar_compare(const grammar *g, int x, int y) {
     return order ? order : g->texts[x].length < g->texts[y].length ? -1 : g->texts[x].length > g->texts[y].length;
 }
 
-/* A value of an enum as text, sorted in behind `first`. */
-static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
-    size_t begin = g->pool.length;
+/* A value as an answer has it. */
+static void grammar_add_value(const json *j, const json_node *value, str *to) {
     str text = {NULL, 0, 0};
-    int i;
     if (value->type == JSON_STRING) {
-        json_add_text(g->j, value, &text);
-        str_json(&g->pool, text.data ? text.data : "", text.length);
+        json_add_text(j, value, &text);
+        str_json(to, text.data ? text.data : "", text.length);
     } else {
-        str_add(&g->pool, g->j->text + value->begin, value->end - value->begin);
+        str_add(to, j->text + value->begin, value->end - value->begin);
     }
     str_free(&text);
+}
+
+/* A value of an enum as text, sorted in among those of the node. */
+static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
+    size_t begin = g->pool.length;
+    int i;
+    grammar_add_value(g->j, value, &g->pool);
     node->literal_types |= 1u << value->type;
     i = grammar_add_text(g, begin);
     for (; i > node->literals && grammar_compare(g, i - 1, i) > 0; i--) {
@@ -155,17 +160,20 @@ static bool grammar_is_one_of(const json *j, const json_node *name, const char *
     return false;
 }
 
-/* The first member of a schema that cannot be kept, or NULL. */
-static const json_node *grammar_unknown(const json *j, const json_node *schema) {
-    static const char *const known[] = {
-        "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "minItems",
-        "maxItems", "title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions", "$comment", "deprecated",
-        "readOnly", "writeOnly", "format", "discriminator", NULL};
+/* How much of a name a message shows. */
+static int grammar_shown(const json_node *name) { return (int)(name->end - name->begin < 60 ? name->end - name->begin : 60); }
+
+/* Whether all members of a schema are among `kept` or constrain nothing; `beside`: the keyword that goes with no others. */
+static bool grammar_keeps(grammar *g, const json_node *schema, const char *const *kept, const char *beside) {
+    static const char *const annotations[] = {"title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions",
+                                              "$comment", "deprecated", "readOnly", "writeOnly", "format", "discriminator", NULL};
     const json_node *item = schema + 1;
     uint32_t i;
-    for (i = 0; i < schema->count; i++, item = json_next(j, json_next(j, item)))
-        if (!grammar_is_one_of(j, item, known)) return item;
-    return NULL;
+    for (i = 0; i < schema->count; i++, item = json_next(g->j, json_next(g->j, item)))
+        if (!grammar_is_one_of(g->j, item, annotations) && !grammar_is_one_of(g->j, item, kept))
+            return grammar_fail(g, "the schema's keyword '%.*s' is not supported%s%s", grammar_shown(item), g->j->text + item->begin,
+                                beside ? " beside " : "", beside ? beside : "") == 0;
+    return true;
 }
 
 static unsigned grammar_type(const json *j, const json_node *name, bool *integer) {
@@ -178,22 +186,56 @@ static unsigned grammar_type(const json *j, const json_node *name, bool *integer
     return 1u << JSON_NUMBER;
 }
 
+/* A "type", or several, as bits; 0: an error. */
+static unsigned grammar_types(grammar *g, const json_node *type, bool *integer) {
+    uint32_t i, n = type->type == JSON_ARRAY ? type->count : 1;
+    const json_node *item = type->type == JSON_ARRAY ? type + 1 : type;
+    unsigned types = 0, bit = 1;
+    for (i = 0; i < n && bit; i++, item = json_next(g->j, item)) types |= bit = grammar_type(g->j, item, integer);
+    if (n == 0 || bit == 0) grammar_fail(g, "type: no such type");
+    return n == 0 || bit == 0 ? 0 : types;
+}
+
 static int grammar_read(grammar *g, const json_node *schema, int depth);
 
-/* "#/$defs/Name" */
-static int grammar_read_ref(grammar *g, const json_node *ref, int depth) {
-    const json_node *at = g->schema;
-    const char *p = g->j->text + ref->begin, *end = g->j->text + ref->end;
-    char name[256];
-    if (ref->type != JSON_STRING || p == end || *p++ != '#') return grammar_fail(g, "$ref must begin with #");
-    while (at && p < end && *p == '/') {
-        const char *slash = (const char *)memchr(p + 1, '/', (size_t)(end - p - 1));
-        if (!slash) slash = end;
-        snprintf(name, sizeof(name), "%.*s", (int)(slash - p - 1 < 255 ? slash - p - 1 : 255), p + 1);
-        at = json_get(g->j, at, name);
-        p = slash;
+/* A part of a JSON pointer (RFC 6901) in place: ~1 is a slash, ~0 a tilde. */
+static void grammar_unescape(char *part) {
+    char *to = part;
+    for (; *part; part++) {
+        bool escape = *part == '~' && (part[1] == '0' || part[1] == '1');
+        *to++ = !escape ? *part : *++part == '0' ? '~' : '/';
     }
-    return at && p == end ? grammar_read(g, at, depth + 1) : grammar_fail(g, "a $ref leads nowhere");
+    *to = 0;
+}
+
+/* What a JSON pointer leads to; NULL: nothing. */
+static const json_node *grammar_follow_pointer(const grammar *g, char *pointer) {
+    const json_node *at = g->schema;
+    while (at && *pointer == '/') {
+        char *part = pointer + 1, *next = part + strcspn(part, "/"), more = *next;
+        *next = 0;
+        grammar_unescape(part);
+        at = json_get(g->j, at, part);
+        *next = more;
+        pointer = next;
+    }
+    return *pointer ? NULL : at;
+}
+
+/* "#/$defs/Name": a pointer as the fragment of a URI. */
+static int grammar_read_ref(grammar *g, const json_node *ref, int depth) {
+    const json_node *at = NULL;
+    str text = {NULL, 0, 0};
+    bool local, whole; /* whole: there is no NUL in it */
+    str_puts(&text, "");
+    if (ref->type == JSON_STRING) json_add_text(g->j, ref, &text);
+    local = text.data[0] == '#';
+    whole = strlen(text.data) == text.length;
+    http_decode(text.data);
+    if (local && whole) at = grammar_follow_pointer(g, text.data + 1);
+    str_free(&text);
+    if (!local) return grammar_fail(g, "$ref must begin with #");
+    return at ? grammar_read(g, at, depth + 1) : grammar_fail(g, "a $ref leads nowhere");
 }
 
 /* Of a schema that is still being read, whether what it refers to is where it will stay: an object with properties is. */
@@ -240,14 +282,45 @@ static bool grammar_read_any_of(grammar *g, const json_node *list, int index, in
     return true;
 }
 
-static bool grammar_requires(const json *j, const json_node *required, const json_node *name) {
-    const json_node *item = required ? required + 1 : NULL;
+/* A "type" beside alternatives stays where it takes nothing away from them. */
+static bool grammar_check_type(grammar *g, const json_node *schema, int index) {
+    const json_node *type = json_get(g->j, schema, "type");
+    const grammar_node *node = &g->nodes[index];
+    unsigned had = node->types | node->literal_types;
+    bool integer = false, whole = node->integer && !(node->literal_types >> JSON_NUMBER & 1);
+    unsigned types = type ? grammar_types(g, type, &integer) : had;
+    if (types && (had & ~types) == 0 && !(integer && (had >> JSON_NUMBER & 1) && !whole)) return true;
+    return (types ? grammar_fail(g, "a type beside alternatives of others is not supported") : -1) == 0;
+}
+
+/* Values that two alternatives of a oneOf allow satisfy neither. */
+static bool grammar_check_one_of(grammar *g, int index) {
+    const grammar_node *node = &g->nodes[index];
+    int i;
+    for (i = 1; i < node->n_literals; i++)
+        if (grammar_compare(g, node->literals + i - 1, node->literals + i) == 0)
+            return grammar_fail(g, "oneOf: a value is in two alternatives") == 0;
+    return true;
+}
+
+/* Marks the properties that `required` names, which must be among the n from `first` on. */
+static bool grammar_read_required(grammar *g, const json_node *required, int first, int n) {
+    const json_node *item = required + 1;
     uint32_t i;
-    for (i = 0; required && i < required->count; i++, item = json_next(j, item))
-        if (item->type == JSON_STRING && item->end - item->begin == name->end - name->begin &&
-            memcmp(j->text + item->begin, j->text + name->begin, name->end - name->begin) == 0)
-            return true;
-    return false;
+    for (i = 0; i < required->count; i++, item = json_next(g->j, item)) {
+        str key = {NULL, 0, 0};
+        int k;
+        grammar_add_value(g->j, item, &key);
+        for (k = first; k < first + n; k++) {
+            const grammar_text *text = &g->texts[g->properties[k].key];
+            if (text->length + 2 == key.length && memcmp(g->pool.data + text->at, key.data + 1, text->length) == 0) break;
+        }
+        str_free(&key);
+        if (k == first + n || item->type != JSON_STRING)
+            return grammar_fail(g, "required names '%.*s', which is not in properties", grammar_shown(item), g->j->text + item->begin) == 0;
+        g->properties[k].required = true;
+    }
+    return true;
 }
 
 static bool grammar_read_properties(grammar *g, const json_node *schema, int index, int depth) {
@@ -271,8 +344,9 @@ static bool grammar_read_properties(grammar *g, const json_node *schema, int ind
         str_free(&key);
         g->properties[first + i].key = grammar_add_text(g, begin + 1);
         g->texts[g->n_texts - 1].length--; /* without quotes */
-        g->properties[first + i].required = grammar_requires(g->j, required, item);
+        g->properties[first + i].required = false;
     }
+    if (required && !grammar_read_required(g, required, first, n)) return false;
     for (i = 0, item = n ? list + 1 : NULL; i < n; i++, item = json_next(g->j, json_next(g->j, item))) {
         int made = grammar_read(g, json_next(g->j, item), depth + 1);
         if (made < 0) return false;
@@ -282,7 +356,6 @@ static bool grammar_read_properties(grammar *g, const json_node *schema, int ind
         i = more && more->type == JSON_OBJECT ? grammar_read(g, more, depth + 1) : 0;
         g->nodes[index].extra = i;
         if (i < 0) return false;
-        if (required && required->count) return grammar_fail(g, "required names what is not in properties") == 0;
     }
     return true;
 }
@@ -302,37 +375,70 @@ static bool grammar_read_items(grammar *g, const json_node *schema, int index, i
            (g->nodes[index].least <= g->nodes[index].most || grammar_fail(g, "minItems is above maxItems") == 0);
 }
 
+static bool grammar_same(const json *j, const json_node *x, const json_node *y) {
+    str a = {NULL, 0, 0}, b = {NULL, 0, 0};
+    bool same;
+    grammar_add_value(j, x, &a);
+    grammar_add_value(j, y, &b);
+    same = x->type == y->type && a.length == b.length && memcmp(a.data, b.data, a.length) == 0;
+    str_free(&a);
+    str_free(&b);
+    return same;
+}
+
+/* Whether a value is of one of these types. */
+static bool grammar_is_of(const json *j, const json_node *value, unsigned types, bool integer) {
+    double number;
+    if (!(types >> value->type & 1)) return false;
+    return value->type != JSON_NUMBER || !integer || (json_real(j, value, &number) && number == floor(number));
+}
+
+/* The values of an enum that are of the schema's type and equal its const, where there is one, which may be all there is. */
+static bool grammar_read_literals(grammar *g, const json_node *schema, const json_node *list, const json_node *constant, unsigned types,
+                                  int index) {
+    static const char *const kept[] = {"enum", "const", "type", NULL};
+    grammar_node *node = &g->nodes[index];
+    const json_node *value = list ? list + 1 : constant;
+    uint32_t i, n = list ? list->count : 1;
+    if (!grammar_keeps(g, schema, kept, list ? "enum" : "const")) return false;
+    if (list && (list->type != JSON_ARRAY || n > GRAMMAR_MAX_LITERALS))
+        return grammar_fail(g, "enum must be an array of at most %d values", GRAMMAR_MAX_LITERALS) == 0;
+    if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
+    node->literals = g->n_texts;
+    for (i = 0; i < n; i++, value = json_next(g->j, value))
+        if (grammar_is_of(g->j, value, types, node->integer) && (!constant || grammar_same(g->j, value, constant)))
+            grammar_add_literal(g, value, node);
+    if (!node->n_literals) return grammar_fail(g, "enum: no value satisfies the schema") == 0;
+    return true;
+}
+
 /* "enum", "const" and "type"; false: an error. */
 static bool grammar_read_types(grammar *g, const json_node *schema, int index) {
     const json *j = g->j;
     grammar_node *node = &g->nodes[index];
-    const json_node *item = schema + 1, *type = json_get(j, schema, "type");
-    uint32_t i, k;
-    node->literals = g->n_texts;
+    const json_node *item = schema + 1, *list = NULL, *constant = NULL, *type = json_get(j, schema, "type");
+    unsigned types = type ? grammar_types(g, type, &node->integer) : 63;
+    uint32_t i;
     for (i = 0; i < schema->count; i++, item = json_next(j, json_next(j, item))) { /* json_get passes over null */
-        const json_node *value = json_next(j, item);
-        if (json_is(j, item, "const")) grammar_add_literal(g, value, node);
-        if (!json_is(j, item, "enum")) continue;
-        if (value->type != JSON_ARRAY || value->count == 0 || value->count > GRAMMAR_MAX_LITERALS)
-            return grammar_fail(g, "enum must be an array of at most %d values", GRAMMAR_MAX_LITERALS) == 0;
-        if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
-        for (k = 0, value = value + 1; k < json_next(j, item)->count; k++, value = json_next(j, value))
-            grammar_add_literal(g, value, node);
+        if (json_is(j, item, "const")) constant = json_next(j, item);
+        if (json_is(j, item, "enum")) list = json_next(j, item);
     }
-    if (node->n_literals) return true;
-    if (type && type->type == JSON_ARRAY)
-        for (k = 0, item = type + 1; k < type->count; k++, item = json_next(j, item)) {
-            unsigned bit = grammar_type(j, item, &node->integer);
-            if (bit == 0) return grammar_fail(g, "type: no such type") == 0;
-            node->types |= bit;
-        }
-    else if (type && (node->types = grammar_type(j, type, &node->integer)) == 0)
-        return grammar_fail(g, "type: no such type") == 0;
-    else if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required")))
-        node->types = 1u << JSON_OBJECT;
-    else if (!type && json_get(j, schema, "items")) node->types = 1u << JSON_ARRAY;
-    else if (!type) node->types = 63;
-    return true;
+    if (types && (list || constant)) return grammar_read_literals(g, schema, list, constant, types, index);
+    if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required"))) types = 1u << JSON_OBJECT;
+    else if (!type && json_get(j, schema, "items")) types = 1u << JSON_ARRAY;
+    node->types = types;
+    return types != 0;
+}
+
+/* "anyOf", "oneOf" or "allOf" of a single schema. */
+static bool grammar_read_alternatives(grammar *g, const json_node *schema, const char *name, const json_node *list, int index, int depth) {
+    const char *kept[3];
+    kept[0] = name;
+    kept[1] = "type";
+    kept[2] = NULL;
+    if (strcmp(name, "allOf") == 0 && list->count != 1) return grammar_fail(g, "allOf of several schemas is not supported") == 0;
+    return grammar_keeps(g, schema, kept, name) && grammar_read_any_of(g, list, index, depth) &&
+           (strcmp(name, "oneOf") != 0 || grammar_check_one_of(g, index)) && grammar_check_type(g, schema, index);
 }
 
 static bool grammar_fill(grammar *g, const json_node *schema, int index, int depth) {
@@ -340,9 +446,7 @@ static bool grammar_fill(grammar *g, const json_node *schema, int index, int dep
     int i;
     for (i = 0; i < 3; i++) {
         const json_node *list = json_get(g->j, schema, alternatives[i]);
-        if (list && i == 2 && list->count != 1)
-            return grammar_fail(g, "allOf of several schemas is not supported") == 0;
-        if (list) return grammar_read_any_of(g, list, index, depth);
+        if (list) return grammar_read_alternatives(g, schema, alternatives[i], list, index, depth);
     }
     if (!grammar_read_types(g, schema, index)) return false;
     if ((g->nodes[index].types >> JSON_OBJECT & 1) && !grammar_read_properties(g, schema, index, depth)) return false;
@@ -351,16 +455,22 @@ static bool grammar_fill(grammar *g, const json_node *schema, int index, int dep
 
 /* The node of a schema; -1: an error. Node 0 is any value. */
 static int grammar_read(grammar *g, const json_node *schema, int depth) {
-    const json_node *ref, *unknown;
+    static const char *const alone[] = {"$ref", NULL};
+    static const char *const known[] = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf",
+                                        "allOf", "minItems", "maxItems", NULL};
+    const json_node *ref;
     int index, *made = &g->made[schema - g->j->nodes];
     if (depth > 64) return grammar_fail(g, "the schema is nested too deeply");
     if (schema->type == JSON_BOOL && g->j->text[schema->begin] == 't') return 0;
     if (schema->type != JSON_OBJECT) return grammar_fail(g, "a schema must be an object");
     if (*made) return *made - 1;
-    if ((ref = json_get(g->j, schema, "$ref")) != NULL) return grammar_read_ref(g, ref, depth);
-    if ((unknown = grammar_unknown(g->j, schema)) != NULL)
-        return grammar_fail(g, "the schema's keyword '%.*s' is not supported",
-                            (int)(unknown->end - unknown->begin < 60 ? unknown->end - unknown->begin : 60), g->j->text + unknown->begin);
+    ref = json_get(g->j, schema, "$ref");
+    if (!grammar_keeps(g, schema, ref ? alone : known, ref ? alone[0] : NULL)) return -1;
+    if (ref) {
+        index = grammar_read_ref(g, ref, depth);
+        *made = index + 1; /* 0 after an error */
+        return index;
+    }
     if ((index = grammar_add_node(g, 0)) < 0) return -1;
     *made = index + 1;
     g->nodes[index].open = true;

@@ -36,6 +36,22 @@ static bool http_list_has(const char *value, size_t length, const char *lower) {
     return false;
 }
 
+static int http_hex(int c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* Decodes the %XX of a URI in place (RFC 3986, 2.1). What is none stays as it is, and so does %00. */
+static void http_decode(char *text) {
+    char *to = text;
+    while (*text) {
+        bool escape = *text == '%' && http_hex(text[1]) >= 0 && http_hex(text[2]) >= 0;
+        int code = escape ? http_hex(text[1]) << 4 | http_hex(text[2]) : 0;
+        *to++ = code ? (char)code : *text;
+        text += code ? 3 : 1;
+    }
+    *to = 0;
+}
+
 /* Length of the head with its empty line; 0: it has not all come. *scanned keeps the time linear over many calls. */
 static size_t http_find_end(const char *data, size_t length, size_t *scanned) {
     size_t i = *scanned > 3 ? *scanned - 3 : 0;
@@ -45,9 +61,18 @@ static size_t http_find_end(const char *data, size_t length, size_t *scanned) {
     return 0;
 }
 
+/* Where the path of a target begins: behind "http://authority" where that is given, as to a proxy (RFC 9112, 3.2.2). */
+static size_t http_find_path(const char *line, size_t target, size_t end) {
+    size_t host = target + 7, at = host;
+    if (end < host || !http_same(line + target, 7, "http://")) return target;
+    while (at < end && !strchr("/?#", line[at])) at++;
+    return at > host ? at : target;
+}
+
 /* "POST /path?query HTTP/1.1"; 0 or a status. */
 static int http_parse_line(const char *line, size_t length, http_head *head) {
     size_t method = 0, target, end, path;
+    bool absolute;
     while (method < length && http_is_token(line[method])) method++;
     if (method == 0 || method >= length || line[method] != ' ') return 400;
     if (method >= sizeof(head->method)) return 501;
@@ -57,8 +82,11 @@ static int http_parse_line(const char *line, size_t length, http_head *head) {
     if (end == target || length - end != 9 || memcmp(line + end, " HTTP/", 6) != 0 || line[end + 7] != '.') return 400;
     if (line[end + 6] != '1' || line[end + 8] < '0' || line[end + 8] > '9') return 505;
     head->minor = line[end + 8] - '0';
-    if (line[target] != '/')
+    target = http_find_path(line, target, end);
+    absolute = target > method + 1;
+    if (line[target] != '/' && !absolute)
         return strcmp(head->method, "OPTIONS") == 0 && end - target == 1 && line[target] == '*' ? 0 : 400;
+    head->path[0] = '/'; /* also where an authority is all there is */
     for (path = 0; target + path < end && line[target + path] != '?' && line[target + path] != '#'; path++) {}
     if (path >= sizeof(head->path)) return 414;
     memcpy(head->path, line + target, path);
@@ -141,10 +169,6 @@ typedef struct http_chunks {
     size_t line, trailers; /* bytes of the line so far, and of all trailers */
     char text[HTTP_MAX_CHUNK_LINE];
 } http_chunks;
-
-static int http_hex(int c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
 
 /* A size line without its line end; extensions behind a semicolon are skipped. */
 static int http_chunk_size(http_chunks *c) {

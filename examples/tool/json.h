@@ -193,21 +193,6 @@ static void json_free(json *j) {
 /* The item behind `item`, in an array the next one, in an object from key to value to key. */
 static const json_node *json_next(const json *j, const json_node *item) { return &j->nodes[item->after]; }
 
-static bool json_is(const json *j, const json_node *node, const char *text) {
-    size_t length = node->end - node->begin;
-    return strlen(text) == length && memcmp(j->text + node->begin, text, length) == 0;
-}
-
-/* The value of a member; NULL when there is none or it is null. Of equal keys the last counts. */
-static const json_node *json_get(const json *j, const json_node *object, const char *key) {
-    const json_node *item, *found = NULL;
-    uint32_t i;
-    if (object->type != JSON_OBJECT) return NULL;
-    for (i = 0, item = object + 1; i < object->count; i++, item = json_next(j, json_next(j, item)))
-        if (json_is(j, item, key)) found = json_next(j, item);
-    return found && found->type != JSON_NULL ? found : NULL;
-}
-
 static uint32_t json_hex4(const char *p) {
     uint32_t value = 0;
     int i;
@@ -234,19 +219,52 @@ static size_t json_add_unicode(str *to, const char *p, const char *end) {
     return pair ? 10 : 4;
 }
 
+/* Appends what an escape at `p` (behind the backslash) stands for. Returns the bytes read. */
+static size_t json_add_escape(str *to, const char *p, const char *end) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (*p == 'u') return 1 + json_add_unicode(to, p + 1, end);
+    str_add(to, &values[strchr(names, *p) - names], 1);
+    return 1;
+}
+
 /* Appends the characters of a string. */
 static void json_add_text(const json *j, const json_node *node, str *to) {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     const char *p = j->text + node->begin, *end = j->text + node->end;
     str_reserve(to, (size_t)(end - p));
     while (p < end) {
-        const char *plain = (const char *)memchr(p, '\\', (size_t)(end - p));
-        str_add(to, p, (size_t)((plain ? plain : end) - p));
-        if (!plain) return;
-        p = plain + 2;
-        if (plain[1] == 'u') p += json_add_unicode(to, p, end);
-        else str_add(to, &values[strchr(names, plain[1]) - names], 1);
+        const char *escape = (const char *)memchr(p, '\\', (size_t)(end - p));
+        str_add(to, p, (size_t)((escape ? escape : end) - p));
+        if (!escape) return;
+        p = escape + 1 + json_add_escape(to, escape + 1, end);
     }
+}
+
+/* Whether a string has these characters, however they are escaped. Nothing is allocated: every key is asked, for every field. */
+static bool json_is(const json *j, const json_node *node, const char *text) {
+    const char *p = j->text + node->begin, *end = j->text + node->end;
+    size_t left = strlen(text);
+    while (p < end) {
+        char bytes[8];
+        str one = {bytes, 0, sizeof(bytes)}; /* never full, so never moved */
+        const char *escape = (const char *)memchr(p, '\\', (size_t)(end - p)), *piece = p;
+        size_t n = (size_t)((escape ? escape : end) - p);
+        p += n ? n : 1 + json_add_escape(&one, p + 1, end);
+        if (piece == escape) piece = bytes, n = one.length;
+        if (n > left || memcmp(text, piece, n) != 0) return false;
+        text += n;
+        left -= n;
+    }
+    return left == 0;
+}
+
+/* The value of a member; NULL when there is none or it is null. Of equal keys the last counts. */
+static const json_node *json_get(const json *j, const json_node *object, const char *key) {
+    const json_node *item, *found = NULL;
+    uint32_t i;
+    if (object->type != JSON_OBJECT) return NULL;
+    for (i = 0, item = object + 1; i < object->count; i++, item = json_next(j, json_next(j, item)))
+        if (json_is(j, item, key)) found = json_next(j, item);
+    return found && found->type != JSON_NULL ? found : NULL;
 }
 
 /* The value of a number; false for anything else. */

@@ -281,11 +281,13 @@ static void list_add(text_list *list, const char *item) {
     list->items[list->count++] = item;
 }
 
-/* A whole number of any sign that fits 64 bits. */
+/* A whole number of any sign that fits 64 bits, decimal or from 0x on hexadecimal. */
 static bool parse_seed(const char *text, uint64_t *seed) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    int base = digits[0] == '0' && (digits[1] | 32) == 'x' ? 16 : 10;
     char *end;
     errno = 0;
-    *seed = *text == '-' ? (uint64_t)strtoll(text, &end, 0) : (uint64_t)strtoull(text, &end, 0);
+    *seed = *text == '-' ? (uint64_t)strtoll(text, &end, base) : (uint64_t)strtoull(text, &end, base);
     return end != text && *end == 0 && errno == 0;
 }
 

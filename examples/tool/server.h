@@ -192,6 +192,7 @@ static void conn_refuse(server *s, conn *c, int status, const char *message) {
 }
 
 static void conn_begin_stream(server *s, conn *c) {
+    if (!c->head.minor) c->close = true; /* HTTP/1.0 has no chunks: the end of the connection is that of the stream */
     conn_add_head(s, c, 200, "text/event-stream; charset=utf-8");
     str_puts(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
     if (c->head.minor) str_puts(&c->out, "Transfer-Encoding: chunked\r\n");

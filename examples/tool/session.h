@@ -155,7 +155,7 @@ static void write_trace(const void *data, size_t size, void *user) { fwrite(data
 static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s) {
     desc->model = s->model;
     if (args->trace) {
-        s->trace = fopen(args->trace, "wb");
+        s->trace = open_for_writing(args->trace);
         if (!s->trace) return failure("cannot write '%s': %s", args->trace, strerror(errno));
         desc->trace = write_trace;
         desc->trace_user = s->trace;
@@ -165,13 +165,17 @@ static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s
     return 0;
 }
 
-static void session_close(session *s) {
+/* Returns `result`, or 1 after a message where that is 0 and the trace could not be written. */
+static int session_close(session *s, int result) {
     fg_engine_free(s->engine); /* ends the trace */
-    if (s->trace && (fflush(s->trace) != 0 || ferror(s->trace)))
+    if (s->trace && (fflush(s->trace) != 0 || ferror(s->trace))) {
         failure("the trace is not complete: %s", strerror(errno));
+        if (result == 0) result = 1;
+    }
     if (s->trace) fclose(s->trace);
     fg_model_free(s->model);
     memset(s, 0, sizeof(*s));
+    return result;
 }
 
 /* Model and engine as the arguments say. 0, or an exit code after a message. */
@@ -181,8 +185,7 @@ static int session_open(const tool_args *args, session *s) {
     memset(s, 0, sizeof(*s));
     if (result == 0) result = load_model(args, false, &s->model);
     if (result == 0) result = create_engine(args, &desc, s);
-    if (result != 0) session_close(s);
-    return result;
+    return result == 0 ? 0 : session_close(s, result);
 }
 
 /* How many tokens to guess ahead. */
@@ -193,10 +196,11 @@ static int parse_biases(const tool_args *args, fg_logit_bias *biases) {
     int i;
     for (i = 0; i < args->biases.count; i++) {
         const char *text = args->biases.items[i];
-        char *end;
-        long token = strtol(text, &end, 10);
-        double bias = *end == '=' ? strtod(end + 1, &end) : 0.0;
-        if (*end || end == text || token < 0 || token > 0x7FFFFFFF)
+        char *equals, *end;
+        long token = strtol(text, &equals, 10);
+        const char *number = *equals == '=' ? equals + 1 : equals;
+        double bias = strtod(number, &end);
+        if (equals == text || number == equals || end == number || *end || token < 0 || token > 0x7FFFFFFF)
             return usage_error(args, "--logit-bias: '%s' is not ID=NUMBER", text);
         biases[i].token = (int32_t)token;
         biases[i].bias = (float)bias;
