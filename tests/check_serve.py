@@ -328,7 +328,9 @@ def test_json_refused(s):
                          ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "anyOf": [{"type": "array"}]}, "beside anyOf"),
                          ({"$defs": {"A": {"type": "array", "items": {"type": "boolean"}}}, "$ref": "#/$defs/A", "minItems": 3, "maxItems": 3},
                           "beside $ref"),
-                         ({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a", "b"]}, "required names 'b'")):
+                         ({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a", "b"]}, "required names 'b'"),
+                         ({"properties": {f"p{i}": {"$ref": "#/$defs/z"} for i in range(200)},
+                           "$defs": {**{f"k{i}": True for i in range(100000)}, "z": {"type": "integer"}}}, "too many $refs")):
         raises(openai.BadRequestError, lambda: json_answer(s, schema, 1), part)
     raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "xml"}), "response_format")
     raises(openai.BadRequestError, lambda: s.chat(response_format={"type": "json_schema"}), "schema")

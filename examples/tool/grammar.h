@@ -4,6 +4,7 @@
    properties there are no others. Keywords that cannot be kept are refused by name. */
 
 enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 1000, GRAMMAR_MAX_PROPERTIES = 256,
+       GRAMMAR_MAX_LOOKED = 10000000, /* members that are compared for all $refs together */
        GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24 };
 
 typedef struct grammar_text {
@@ -77,6 +78,7 @@ typedef struct grammar {
     const json *j;
     const json_node *schema;
     int *made; /* [j->n] node of a schema + 1 */
+    long looked; /* at members, for $refs */
 } grammar;
 
 static void grammar_free(grammar *g) {
@@ -209,9 +211,9 @@ static void grammar_unescape(char *part) {
 }
 
 /* What a JSON pointer leads to; NULL: nothing. */
-static const json_node *grammar_follow_pointer(const grammar *g, char *pointer) {
+static const json_node *grammar_follow_pointer(grammar *g, char *pointer) {
     const json_node *at = g->schema;
-    while (at && *pointer == '/') {
+    while (at && *pointer == '/' && (g->looked += (long)at->count) <= GRAMMAR_MAX_LOOKED) {
         char *part = pointer + 1, *next = part + strcspn(part, "/"), more = *next;
         *next = 0;
         grammar_unescape(part);
@@ -235,6 +237,7 @@ static int grammar_read_ref(grammar *g, const json_node *ref, int depth) {
     if (local && whole) at = grammar_follow_pointer(g, text.data + 1);
     str_free(&text);
     if (!local) return grammar_fail(g, "$ref must begin with #");
+    if (g->looked > GRAMMAR_MAX_LOOKED) return grammar_fail(g, "too many $refs among too many definitions");
     return at ? grammar_read(g, at, depth + 1) : grammar_fail(g, "a $ref leads nowhere");
 }
 
