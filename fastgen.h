@@ -12421,8 +12421,9 @@ static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t pa
 static bool fg__sched_keeps_level(const fg__sched *s, const fg__seq *seq) {
     int32_t mine = fg__seq_to_go(seq);
     size_t i = 0;
+    if (!s->level) return true;
     while (i < s->running.count && s->running.items[i]->held) i++;
-    if (!s->level || i == s->running.count) return true;
+    if (i == s->running.count) return true;
     if (s->owed >= (double)s->level) return false;
     if (fg__sched_load(s, seq, mine) > s->level) return false;
     for (i = 0; i < s->running.count; i++) {
@@ -25267,7 +25268,6 @@ static fg_result fg__engine_pack(fg_engine *e, const fg_model *model, const fg__
     return fg__engine_progress(e, 1, what) ? FG_OK : fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
 }
 
-/* One allocation for all arrays of a batch block. */
 /* Numbers of 32 bits in a batch of a graph. */
 static size_t fg__batch_numbers(const fg_graph *g) {
     size_t table = (size_t)g->max_seqs * (size_t)g->max_blocks_per_seq, draws = (size_t)g->max_rows * sizeof(fg_row_draw) / sizeof(int32_t);
@@ -25275,6 +25275,7 @@ static size_t fg__batch_numbers(const fg_graph *g) {
            (size_t)g->n_groups * table + draws;
 }
 
+/* One allocation for all arrays of a batch block. */
 static fg_result fg__engine_make_batch(const fg_engine *e, const fg_graph *g, fg__flight *f) {
     size_t tokens = (size_t)g->max_tokens, seqs = (size_t)g->max_seqs, table = seqs * (size_t)g->max_blocks_per_seq;
     size_t draws = (size_t)g->max_rows * sizeof(fg_row_draw) / sizeof(int32_t);

@@ -1205,6 +1205,26 @@ static void api_bad_engine(fg_engine_desc *d, fg_model *model, fg_result expecte
     *d = engine_desc(model, fg_backend_null());
 }
 
+/* An engine has what was estimated, the outputs of FG_ASYNC_2 on the host among it. */
+static void test_engine_memory(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    fg_memory plain, own, outputs;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_cpu());
+    CHECK(fg_estimate_memory(&d, &plain) == FG_OK);
+    e = engine_new(&d);
+    fg_engine_get_memory(e, &own);
+    CHECK(own.total == plain.total && own.activations == plain.activations);
+    fg_engine_free(e);
+    d.async = FG_ASYNC_2;
+    CHECK(fg_estimate_memory(&d, &outputs) == FG_OK);
+    CHECK(outputs.activations >= plain.activations + 2 * sizeof(float) * (size_t)model_n_vocab());
+    model_sample_close(&m);
+}
+
 /* Metadata in buffers of any size: whole or cut, always with its closing zero. */
 static void test_engine_meta(void) {
     model_spec spec = model_spec_tiny();
@@ -1236,18 +1256,6 @@ static void test_engine_bad_engines(void) {
     d = engine_desc(m.model, fg_backend_null());
     CHECK(fg_engine_create(NULL, &e) == FG_ERROR_INVALID_ARGUMENT && fg_engine_create(&d, NULL) == FG_ERROR_INVALID_ARGUMENT);
     CHECK(fg_estimate_memory(&d, &memory) == FG_OK && memory.total == memory.weights + memory.kv + memory.activations);
-    {
-        fg_memory plain = memory, own, rows;
-        fg_engine *other = engine_new(&d);
-        fg_engine_get_memory(other, &own);
-        CHECK(own.total == plain.total && own.activations == plain.activations);
-        fg_engine_free(other);
-        d = engine_desc(m.model, fg_backend_cpu());
-        CHECK(fg_estimate_memory(&d, &plain) == FG_OK);
-        d.async = FG_ASYNC_2; /* two more outputs */
-        CHECK(fg_estimate_memory(&d, &rows) == FG_OK && rows.activations >= plain.activations + 2 * sizeof(float) * (size_t)model_n_vocab());
-        d = engine_desc(m.model, fg_backend_null());
-    }
     d.model_path = "both", api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "model and path");
     d.model = NULL, api_bad_engine(&d, m.model, FG_ERROR_INVALID_ARGUMENT, "no model");
     d.model = NULL, d.model_path = "/nowhere/at.all", api_bad_engine(&d, m.model, FG_ERROR_IO, "path");
@@ -1631,6 +1639,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_wait);
     RUN(test_engine_bad_requests);
     RUN(test_engine_bad_engines);
+    RUN(test_engine_memory);
     RUN(test_engine_meta);
     RUN(test_engine_pool_bytes);
     RUN(test_engine_generate);
