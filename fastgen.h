@@ -13640,7 +13640,7 @@ typedef struct fg__cpu_features {
     bool avx512;      /* F, BW, DQ, VL, and everything of avx2 */
     bool avx512_vnni, avx512_vbmi, avx512_bf16;
     bool amx;         /* products of tiles of BF16 and of bytes, and VNNI and BF16 of AVX-512; see fg__cpu_ask_tiles */
-    bool intel;       /* on x86, who made it: see fg__fetch_hint and fg__gemm_kernel_find */
+    bool intel, zen4; /* on x86, who made it; zen4: AMD's Zen 4 or 3. See fg__fetch_rule */
     bool neon, dotprod, i8mm, bf16; /* bf16: bfdot on ARM */
 } fg__cpu_features;
 
@@ -13649,12 +13649,13 @@ static bool fg__cpu_bit(unsigned word, int bit) { return (word >> bit) & 1; }
 
 static fg__cpu_features fg__cpu_detect(void) {
     fg__cpu_features f;
-    unsigned a, b, c, d, highest, state, state_high, leaf7;
+    unsigned a, b, c, d, maker, highest, state, state_high, leaf7;
     memset(&f, 0, sizeof(f));
-    highest = __get_cpuid_max(0, &b);
+    highest = __get_cpuid_max(0, &maker);
     if (highest < 7) return f;
-    f.intel = b == signature_INTEL_ebx;
+    f.intel = maker == signature_INTEL_ebx;
     __cpuid_count(1, 0, a, b, c, d);
+    f.zen4 = maker == signature_AMD_ebx && (a >> 8 & 15) + (a >> 20 & 255) == 0x19; /* the family */
     if (!fg__cpu_bit(c, 27)) return f; /* no xgetbv: the system saves no wide registers */
     __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(state), "=d"(state_high) : "c"(0));
     if ((state & 6) != 6) return f;
@@ -17880,11 +17881,15 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
    Intel's, fetches to the first cache wait for memory in its few places, while those for the second take its own fetching ahead along: 32
    to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again: 1.01 to 1.05 times
    with 4 KiB in between as with 2, and no more with 8. Where there is AMX one token reads 1.07 to 1.17 times as fast with half a block at a
-   time and 2 KiB as with whole blocks and 5, and 1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. */
-enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE };
-enum { FG__FETCH_SECOND = 4096 }; /* twice: how far from the usual place on for the second cache, in bytes */
+   time and 2 KiB as with whole blocks and 5, and 1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. AMD's Zen 4
+   reads far ahead by itself, so that one token's weights of 3 and 4 bits are best fetched at once, just before their use: where memory is
+   fast, 1.05 to 1.2 times as fast as 4 KiB before it. With products of bytes of two to four tokens twice and far is 1.1 to 1.4 times as fast,
+   of eight up to 1.6 times. */
+enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE, FG__FETCH_FAR };
+enum { FG__FETCH_SECOND = 4096, FG__FETCH_SECOND_FAR = 8192 }; /* how far from the usual place on for the second cache, in bytes */
 
-static int fg__fetch_hint = FG__FETCH_ONCE; /* for few tokens: ONCE or TWICE; atomic, the same for as long as the CPU is */
+/* For few tokens, by the CPU: ONCE, TWICE, or FAR, see fg__fetch_set; atomic, the same for as long as the CPU is. */
+static int fg__fetch_rule = FG__FETCH_ONCE;
 
 /* How AVX2 without VNNI adds up products of bytes, which it gives as pairs of 16 bits. */
 typedef enum fg__dots {
@@ -17901,7 +17906,8 @@ typedef struct fg__gemm_job {
     size_t stride, out_stride;
     float *out;
     int m, n;
-    int hint;            /* FG__FETCH_*: how they are fetched */
+    int hint, few;       /* FG__FETCH_*: how they are fetched, and would be for few tokens; */
+    int near;            /* these: so many bytes before their use */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, where they are counted; so many with each call */
@@ -17910,14 +17916,22 @@ typedef struct fg__gemm_job {
     fg__dots dots; /* AVX2 */
 } fg__gemm_job;
 
-/* Weights are fetched ahead of their use: for few tokens 4 KiB before what is read together (a unit's scales are at its end),
+/* Weights are fetched ahead of their use: for few tokens job->near before what is read together (a unit's scales are at its end),
    which keeps memory busy; for many, whose first tile reads a unit at once, further, 16 KiB of F32 and BF16. */
-static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const uint8_t *weights, int together, int unit, int m) {
-    return weights + (m <= 4 ? 4096 + together : FG__MAX(10240, unit));
+static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const fg__gemm_job *job, const uint8_t *weights, int together, int unit) {
+    return weights + (job->m <= 4 ? job->near + together : FG__MAX(10240, unit));
+}
+
+/* `bytes`: products of bytes; others, which read more for as much work, want less. */
+static void fg__fetch_set(fg__gemm_job *job, bool bytes) {
+    const int rule = fg__atomic_load(&fg__fetch_rule);
+    job->hint = FG__FETCH_KEPT;
+    job->few = rule == FG__FETCH_FAR && job->m <= (bytes ? 1 : 4) ? FG__FETCH_ONCE : rule;
+    job->near = rule == FG__FETCH_FAR && bytes ? (job->m == 1 ? 0 : 2048) : 4096;
 }
 
 /* The job for the first tokens of a panel. */
-static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_t stride, int m, float *out,
+static fg__gemm_job fg__gemm_job_make(fg_type type, const void *panel, const void *acts, size_t stride, int m, float *out,
                                       size_t out_stride) {
     fg__gemm_job job;
     job.acts = (const uint8_t *)acts;
@@ -17927,7 +17941,7 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     job.m = m;
     job.n = job.left = job.each = 0;
     job.first = true;
-    job.hint = FG__FETCH_KEPT;
+    fg__fetch_set(&job, fg__panel_layout_of(type) != NULL);
     job.form = FG__FORM_SIGNED;
     job.offset = 0;
     job.dots = FG__DOTS_SIGNED;
@@ -17935,17 +17949,16 @@ static fg__gemm_job fg__gemm_job_make(const void *panel, const void *acts, size_
     return job;
 }
 
-/* For m tokens. More than `few` keep weights; where fewer fetch them once, more than four do. */
-static FG__ALWAYS_INLINE int fg__fetch_hint_of(int m, int few) {
-    int hint = fg__atomic_load(&fg__fetch_hint);
-    return m > few || (m > 4 && hint == FG__FETCH_ONCE) ? FG__FETCH_KEPT : hint;
+/* More than `few` tokens keep weights; where fewer fetch them once, more than four do. */
+static FG__ALWAYS_INLINE int fg__fetch_hint_of(const fg__gemm_job *job, int few) {
+    return job->m > few || (job->m > 4 && job->few == FG__FETCH_ONCE) ? FG__FETCH_KEPT : job->few;
 }
 
 /* Many tokens, for which fetching is soon done: spreads that of `bytes` over `pieces` calls of fg__fetch_ahead. */
 static FG__ALWAYS_INLINE void fg__fetch_plan(fg__gemm_job *job, int bytes, int pieces) {
     job->left = bytes;
     job->each = (bytes / pieces + 64) / 64 * 64;
-    job->hint = fg__fetch_hint_of(job->m, 4);
+    job->hint = fg__fetch_hint_of(job, 4);
 }
 
 static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
@@ -17955,6 +17968,10 @@ static FG__ALWAYS_INLINE void fg__fetch_ahead(fg__gemm_job *job) {
     for (i = 0; job->hint == FG__FETCH_ONCE && i < job->each; i += 64) __builtin_prefetch(job->next + i, 0, 0);
     for (i = 0; job->hint == FG__FETCH_TWICE && i < job->each; i += 64) {
         __builtin_prefetch(job->next + i + FG__FETCH_SECOND, 0, 2);
+        __builtin_prefetch(job->next + i);
+    }
+    for (i = 0; job->hint == FG__FETCH_FAR && i < job->each; i += 64) {
+        __builtin_prefetch(job->next + i + FG__FETCH_SECOND_FAR, 0, 2);
         __builtin_prefetch(job->next + i);
     }
     job->next += job->each;
@@ -17970,10 +17987,16 @@ static FG__ALWAYS_INLINE void fg__fetch_lines(const uint8_t *from, int lines, in
     } else if (hint == FG__FETCH_ONCE) {
         FG__UNROLL
         for (i = 0; i < lines; i++) __builtin_prefetch(from + 64 * i, 0, 0);
-    } else {
+    } else if (hint == FG__FETCH_TWICE) {
         FG__UNROLL
         for (i = 0; i < lines; i++) {
             __builtin_prefetch(from + 64 * i + FG__FETCH_SECOND, 0, 2);
+            __builtin_prefetch(from + 64 * i);
+        }
+    } else {
+        FG__UNROLL
+        for (i = 0; i < lines; i++) {
+            __builtin_prefetch(from + 64 * i + FG__FETCH_SECOND_FAR, 0, 2);
             __builtin_prefetch(from + 64 * i);
         }
     }
@@ -17993,7 +18016,7 @@ static FG__ALWAYS_INLINE void fg__fetch_block(const fg__gemm_job *job, int b, in
    cache waits for sixteen at most: 16 tokens read memory 1.07 to 1.12 times as fast as with 8 to 18 lines at once, 8 tokens 1.05 to 1.16. */
 static FG__ALWAYS_INLINE void fg__fetch_plan_even(fg__gemm_job *job, int bytes, int tiles) {
     job->each = FG__MAX(bytes / tiles, 1);
-    job->hint = fg__fetch_hint_of(job->m, 16);
+    job->hint = fg__fetch_hint_of(job, 16);
 }
 
 /* `bytes` is a constant. */
@@ -18776,7 +18799,7 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
     fg__unit_512 unit;
     int b, i, j, first;
     fg__unit_set_512(layout, w->quants, &unit);
-    job.hint = fg__atomic_load(&fg__fetch_hint);
+    job.hint = job.few;
     fg__tile_start_512(nt, f);
     fg__tile_sums_512_set(&sums, nt, true, true, 0, &job);
     for (b = 0; b < job.n; b += 4) {
@@ -18838,26 +18861,44 @@ static int fg__fused_tokens_512(fg_type type) {
 /* A slice for one token. `layout` and `like`, a type with the same quants, are constants. */
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
                                fg__gemm_job job) {
-    job.hint = fg__atomic_load(&fg__fetch_hint);
+    job.hint = job.few;
     fg__tile_q8_512(like, fg__gemm_form_of(layout->type), 1, true, layout, w, s, &job);
 }
 
+/* Calls of their own: with several types in one function compilers mix what they have in common, up to 1.3 times as slow. */
+#define FG__ONE_512(type, layout, like) \
+    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__one_512_##type(const fg__weights_512 *w, fg__gemm_slice *s, \
+                                                                                  const fg__gemm_job *job) { \
+        fg__one_512(&fg__panel_layouts[layout], like, w, s, *job); \
+    }
+FG__ONE_512(Q4_0, 0, FG_TYPE_Q4_1)
+FG__ONE_512(Q4_1, 1, FG_TYPE_Q4_1)
+FG__ONE_512(Q5_0, 2, FG_TYPE_Q5_1)
+FG__ONE_512(Q5_1, 3, FG_TYPE_Q5_1)
+FG__ONE_512(Q8_0, 4, FG_TYPE_Q8_0)
+FG__ONE_512(Q3_K, 6, FG_TYPE_Q3_K)
+FG__ONE_512(Q4_K, 7, FG_TYPE_Q4_1)
+FG__ONE_512(Q5_K, 8, FG_TYPE_Q5_1)
+FG__ONE_512(Q6_K, 9, FG_TYPE_Q6_K)
+FG__ONE_512(IQ4_NL, 10, FG_TYPE_IQ4_NL)
+FG__ONE_512(IQ4_XS, 11, FG_TYPE_IQ4_NL)
+FG__ONE_512(MXFP4, 12, FG_TYPE_IQ4_NL)
+
 FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s,
                                                     const fg__gemm_job *job) {
-    const fg__panel_layout *of = fg__panel_layouts;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__one_512(&of[0], FG_TYPE_Q4_1, w, s, *job); break;
-    case FG_TYPE_Q4_1: fg__one_512(&of[1], FG_TYPE_Q4_1, w, s, *job); break;
-    case FG_TYPE_Q5_0: fg__one_512(&of[2], FG_TYPE_Q5_1, w, s, *job); break;
-    case FG_TYPE_Q5_1: fg__one_512(&of[3], FG_TYPE_Q5_1, w, s, *job); break;
-    case FG_TYPE_Q8_0: fg__one_512(&of[4], FG_TYPE_Q8_0, w, s, *job); break;
-    case FG_TYPE_Q3_K: fg__one_512(&of[6], FG_TYPE_Q3_K, w, s, *job); break;
-    case FG_TYPE_Q4_K: fg__one_512(&of[7], FG_TYPE_Q4_1, w, s, *job); break;
-    case FG_TYPE_Q5_K: fg__one_512(&of[8], FG_TYPE_Q5_1, w, s, *job); break;
-    case FG_TYPE_Q6_K: fg__one_512(&of[9], FG_TYPE_Q6_K, w, s, *job); break;
-    case FG_TYPE_IQ4_NL: fg__one_512(&of[10], FG_TYPE_IQ4_NL, w, s, *job); break;
-    case FG_TYPE_IQ4_XS: fg__one_512(&of[11], FG_TYPE_IQ4_NL, w, s, *job); break;
-    default: fg__one_512(&of[12], FG_TYPE_IQ4_NL, w, s, *job); break;
+    case FG_TYPE_Q4_0: fg__one_512_Q4_0(w, s, job); break;
+    case FG_TYPE_Q4_1: fg__one_512_Q4_1(w, s, job); break;
+    case FG_TYPE_Q5_0: fg__one_512_Q5_0(w, s, job); break;
+    case FG_TYPE_Q5_1: fg__one_512_Q5_1(w, s, job); break;
+    case FG_TYPE_Q8_0: fg__one_512_Q8_0(w, s, job); break;
+    case FG_TYPE_Q3_K: fg__one_512_Q3_K(w, s, job); break;
+    case FG_TYPE_Q4_K: fg__one_512_Q4_K(w, s, job); break;
+    case FG_TYPE_Q5_K: fg__one_512_Q5_K(w, s, job); break;
+    case FG_TYPE_Q6_K: fg__one_512_Q6_K(w, s, job); break;
+    case FG_TYPE_IQ4_NL: fg__one_512_IQ4_NL(w, s, job); break;
+    case FG_TYPE_IQ4_XS: fg__one_512_IQ4_XS(w, s, job); break;
+    default: fg__one_512_MXFP4(w, s, job); break;
     }
 }
 
@@ -18907,7 +18948,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     const uint8_t *from = (const uint8_t *)panel, *table = fg__gemm_table_of(type);
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
     fg__weights_512 w;
     int64_t left;
     w.table = _mm512_setzero_si512();
@@ -18916,7 +18957,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        job.next = fg__weights_ahead(from, m == 1 ? unit_bytes : 8 * block_bytes, 8 * block_bytes, m); /* else scales come first */
+        job.next = fg__weights_ahead(&job, from, m == 1 ? unit_bytes : 8 * block_bytes, 8 * block_bytes); /* else scales come first */
         w.quants = from;
         w.bytes = from + layout->blocks * layout->bits * 128;
         w.stride = (size_t)(layout->blocks == 1 ? unit_bytes : layout->bits * 128);
@@ -18989,11 +19030,11 @@ FG__TARGET_AVX512VNNI static void fg__gemm_f32_512(fg_type type, const void *pan
                                                    size_t stride, int m, float *out, size_t out_stride) {
     const int run = type == FG_TYPE_F16 ? 64 : 128;
     const uint8_t *w = (const uint8_t *)panel;
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
     int64_t left;
     for (left = k; left > 0; left -= 128, w += 128 * run, job.acts += 512, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, 1024, 128 * run, m);
+        job.next = fg__weights_ahead(&job, w, 1024, 128 * run);
         if (type == FG_TYPE_F32) fg__tiles_f32_512(FG_TYPE_F32, w, job);
         else fg__tiles_f32_512(FG_TYPE_F16, w, job);
     }
@@ -19121,7 +19162,7 @@ FG__TARGET_AVX512VNNI static void fg__tile_w12_512(fg__w12_from how, const uint8
    once, as that takes ports which products need. AMD's have others for it: each tile expands them again, 16 tokens 1.05 times as fast. */
 FG__TARGET_AVX512VNNI static void fg__tiles_w12_512(const uint8_t *w, uint8_t *room, fg__gemm_job job) {
     int left = job.m, tiles = (left + FG__TILE_W12 - 1) / FG__TILE_W12;
-    const bool keeps = tiles > 1 && fg__atomic_load(&fg__fetch_hint) == FG__FETCH_TWICE;
+    const bool keeps = tiles > 1 && fg__atomic_load(&fg__fetch_rule) == FG__FETCH_TWICE;
     fg__w12_from how = keeps ? FG__W12_KEEP : FG__W12_PANEL;
     fg__fetch_plan_even(&job, 192, tiles);
     for (; tiles > 0; tiles--, left -= job.m, job.acts += job.m * job.stride, job.out += job.m * job.out_stride) {
@@ -19136,12 +19177,12 @@ FG__TARGET_AVX512VNNI static void fg__gemm_w12_512(fg_type type, const void *pan
                                                    float *out, size_t out_stride) {
     uint8_t room[FG__W12_SLICE * 256] __attribute__((aligned(64)));
     const uint8_t *w = (const uint8_t *)panel;
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
     int64_t left;
     (void)type;
     for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
         job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
-        job.next = fg__weights_ahead(w, 1024, 16384, m);
+        job.next = fg__weights_ahead(&job, w, 1024, 16384);
         fg__tiles_w12_512(w, room, job);
     }
 }
@@ -19451,7 +19492,7 @@ FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *pan
     const uint8_t *w;
     uint8_t room[FG__BF16_ROOM] __attribute__((aligned(64)));
     fg__bf16_reader r = fg__bf16_read(panel, k, room);
-    fg__gemm_job job, slice = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    fg__gemm_job job, slice = fg__gemm_job_make(FG_TYPE_BF16, panel, acts, stride, m, out, out_stride);
     int64_t left = (k + 1) / 2;
     const unsigned control = _mm_getcsr();
     int tokens, pairs, of_tokens = 0, of_pairs = 0;
@@ -19462,7 +19503,7 @@ FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *pan
     for (; left > 0; left -= slice.n * pairs, slice.acts += slice.n * pairs * 4, slice.first = false) {
         pairs = (int)FG__MIN(left, 16);
         slice.n = (int)FG__MIN(left / pairs, whole && m > 1 ? left : 8);
-        slice.next = fg__weights_ahead(r.next, 0, 128 * r.run, m);
+        slice.next = fg__weights_ahead(&slice, r.next, 0, 128 * r.run);
         if (m == 1) {
             fg__slice_one_amx(&r, pairs, slice);
             continue;
@@ -19883,7 +19924,7 @@ FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const fg__gemm_panel
     for (i = 0; i < end; i += panels.n, panels.first += (size_t)panels.n * panels.bytes, out += (size_t)panels.n * panels.out) {
         int left = m;
         panels.n = m > FG__TILE_AMX ? 1 : FG__MIN(end - i, FG__TOGETHER_AMX);
-        job = fg__gemm_job_make(panels.first, acts, stride, m, out, out_stride);
+        job = fg__gemm_job_make(type, panels.first, acts, stride, m, out, out_stride);
         if (m <= FG__TILE_AMX) {
             fg__panels_amx(type, &panels, k, &job, &room);
             continue;
@@ -20452,7 +20493,7 @@ FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type lik
     const uint8_t *values = fg__gemm_table_of(layout->type);
     __m256i table = _mm256_setzero_si256();
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
-    job.hint = fg__atomic_load(&fg__fetch_hint);
+    job.hint = job.few;
     if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
     else fg__tile_few_256(layout, like, 2, from, table, &job);
 }
@@ -20578,11 +20619,11 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
         if (job.m <= FG__FEW256) {
-            job.next = fg__weights_ahead(from, unit_bytes, 8 * (int)block_bytes, job.m);
+            job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
             fg__slice_few_256(type, from, job);
             continue;
         }
-        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, 8 * (int)block_bytes, job.m);
+        job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
         fg__unpack_256(type, !vnni && job.dots == FG__DOTS_FACTORS, from, job.n, s);
         if (!vnni && job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
@@ -20594,7 +20635,7 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
 static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                             float *out, size_t out_stride) {
     fg__gemm_q8_slices(fg__slice_q8_256, type, false, (const uint8_t *)panel, k,
-                       fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+                       fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 
 /* A tile of floats, 16 rows for each of `halves`. */
@@ -20658,11 +20699,11 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
                                              size_t stride, int m, float *out, size_t out_stride) {
     const int run = type == FG_TYPE_F16 ? 64 : 128;
     const uint8_t *w = (const uint8_t *)panel;
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
     int64_t left;
     for (left = k; left > 0; left -= 128, job.first = false, w += 128 * run, job.acts += 512) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, m <= FG__FEW256 ? 1024 : 128 * run, 128 * run, m);
+        job.next = fg__weights_ahead(&job, w, m <= FG__FEW256 ? 1024 : 128 * run, 128 * run);
         if (type == FG_TYPE_F32) fg__slice_f32_256(FG_TYPE_F32, w, job);
         else fg__slice_f32_256(FG_TYPE_F16, w, job);
     }
@@ -20819,7 +20860,7 @@ FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg
     int64_t left;
     for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
         job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
-        job.next = fg__weights_ahead(w, 1024, 8192, job.m);
+        job.next = fg__weights_ahead(&job, w, 1024, 8192);
         if (job.m <= FG__FEW256) {
             fg__fetch_plan_even(&job, 192, 1);
             if (job.m == 1) fg__few_w12_256(vnni, 1, w, &job);
@@ -20836,14 +20877,14 @@ FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg
 FG__TARGET_AVX2 static void fg__gemm_w12_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
                                              size_t out_stride) {
     (void)type;
-    fg__slices_w12_256(false, (const uint8_t *)panel, k, fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+    fg__slices_w12_256(false, (const uint8_t *)panel, k, fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 
 #if FG__HAS_AVXVNNI
 FG__TARGET_AVX2 static void fg__gemm_w12_vnni_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                                                   float *out, size_t out_stride) {
     (void)type;
-    fg__slices_w12_256(true, (const uint8_t *)panel, k, fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+    fg__slices_w12_256(true, (const uint8_t *)panel, k, fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 #endif
 
@@ -20853,7 +20894,7 @@ FG__TARGET_AVX2 static void fg__gemm_w12_vnni_256(fg_type type, const void *pane
 static void fg__gemm_vnni_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                               float *out, size_t out_stride) {
     fg__gemm_q8_slices(fg__slice_vnni_256, type, true, (const uint8_t *)panel, k,
-                       fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+                       fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 
 static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
@@ -20899,7 +20940,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();
     bool tiles = path == FG__CPU_AMX && cpu.amx, wide = tiles || (path == FG__CPU_AVX512 && cpu.avx512 && cpu.avx512_vnni);
-    if (cpu.intel) fg__atomic_store(&fg__fetch_hint, FG__FETCH_TWICE);
+    if (cpu.intel || cpu.zen4) fg__atomic_store(&fg__fetch_rule, cpu.intel ? FG__FETCH_TWICE : FG__FETCH_FAR);
     if (k < 1 || !fg_type_bytes(type, k) || !cpu.avx2 || path < FG__CPU_AVX2 || path > FG__CPU_AMX) return NULL;
 #if FG__HAS_AMX
     if (tiles && fg__gemm_kernel_amx(type)) return fg__gemm_kernel_amx(type);
@@ -21311,7 +21352,7 @@ FG__INLINE_DOT void fg__tiles_few_dot(const fg__panel_layout *layout, fg_type li
     const uint8_t *values = fg__gemm_table_of(layout->type);
     uint8x16_t table = vdupq_n_u8(0);
     if (values) table = veorq_u8(vld1q_u8(values), vdupq_n_u8(128));
-    job.hint = fg__atomic_load(&fg__fetch_hint);
+    job.hint = job.few;
     if (job.m == 1) fg__tile_few_dot(layout, like, 1, from, table, &job);
     else fg__tile_few_dot(layout, like, 2, from, table, &job);
 }
@@ -21462,11 +21503,11 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
         int bytes = (int)(FG__MIN(left, 8) * block_bytes / 4);
         job.n = (int)FG__MIN(left, 8);
         if (!pairs && job.m <= FG__FEW_NEON) {
-            job.next = fg__weights_ahead(from, unit_bytes, 8 * (int)block_bytes, job.m);
+            job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
             fg__slice_few_dot(type, from, job);
             continue;
         }
-        job.next = fg__weights_ahead(from, 8 * (int)block_bytes, 8 * (int)block_bytes, job.m);
+        job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
         fg__unpack_neon(type, pairs, from, job.n, s);
         for (row = 0; row < FG__PANEL; row += 8, job.next += bytes) {
             if (pairs)
@@ -21480,13 +21521,13 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
 static void fg__gemm_dot_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                               float *out, size_t out_stride) {
     fg__gemm_q8_neon(false, type, (const uint8_t *)panel, k,
-                     fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+                     fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 
 static void fg__gemm_i8mm_neon(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                                float *out, size_t out_stride) {
     fg__gemm_q8_neon(m > 1, type, (const uint8_t *)panel, k,
-                     fg__gemm_job_make(panel, acts, stride, m, out, out_stride));
+                     fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 
 /* Rounds one row, k a multiple of 32. */
@@ -21575,12 +21616,12 @@ static void fg__gemm_f32_neon(fg_type type, const void *panel, int64_t k, const 
                               float *out, size_t out_stride) {
     const int run = type == FG_TYPE_F16 ? 64 : 128, lane = type == FG_TYPE_BF16 ? 8 : 4;
     const uint8_t *w = (const uint8_t *)panel;
-    fg__gemm_job job = fg__gemm_job_make(panel, acts, stride, m, out, out_stride);
+    fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
     int64_t left;
     int row;
     for (left = type == FG_TYPE_BF16 ? (k + 1) / 2 : k; left > 0; left -= 128, job.first = false) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(w, 128 * run, 128 * run, m);
+        job.next = fg__weights_ahead(&job, w, 128 * run, 128 * run);
         for (row = 0; row < FG__PANEL; row += 16, job.next += job.n * run / 2) {
             switch ((int)type) {
             case FG_TYPE_F32: fg__tiles_f32_neon(FG_TYPE_F32, w, row, job); break;

@@ -582,17 +582,17 @@ enum { W12_K = 398 };
 
 /* 9 to 24 tokens, two or three tiles, get what one alone gets, whether each tile expands the weights (AMD's way) or the first one for all (Intel's). */
 static void gemm_check_w12_tiles(const uint8_t *panel, const uint8_t *acts, const float *one) {
-    const int hint = fg__fetch_hint;
+    const int rule = fg__fetch_rule;
     float out[24 * FG__PANEL];
     int way, m, t;
-    for (way = FG__FETCH_ONCE; way <= FG__FETCH_TWICE; way++) {
-        fg__atomic_store(&fg__fetch_hint, way);
+    for (way = FG__FETCH_ONCE; way <= FG__FETCH_FAR; way++) {
+        fg__atomic_store(&fg__fetch_rule, way);
         for (m = 9; m <= 24; m++) {
             fg__gemm_w12_512(FG_TYPE_BF16, panel, W12_K, acts, fg__act_w12_bytes(W12_K), m, out, FG__PANEL);
             for (t = 0; t < m; t++) CHECKF(memcmp(out + t * FG__PANEL, one, sizeof(float) * FG__PANEL) == 0, "way %d, %d tokens", way, m);
         }
     }
-    fg__atomic_store(&fg__fetch_hint, hint);
+    fg__atomic_store(&fg__fetch_rule, rule);
 }
 
 /* The products of rows of BF16 in 12 bits and of activations, for one token and for many that are the same. */
