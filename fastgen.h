@@ -17906,8 +17906,8 @@ typedef struct fg__gemm_job {
     size_t stride, out_stride;
     float *out;
     int m, n;
-    int hint, few;       /* FG__FETCH_*: how they are fetched, and would be for few tokens; */
-    int near;            /* these: so many bytes before their use */
+    int hint, few;       /* FG__FETCH_*: how weights are fetched; how they are where tokens are few */
+    int ahead;           /* up to four tokens: so many bytes before what is read together */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
     int left, each;      /* so many bytes, where they are counted; so many with each call */
@@ -17916,10 +17916,10 @@ typedef struct fg__gemm_job {
     fg__dots dots; /* AVX2 */
 } fg__gemm_job;
 
-/* Weights are fetched ahead of their use: for few tokens job->near before what is read together (a unit's scales are at its end),
+/* Weights are fetched ahead of their use: for few tokens job->ahead before what is read together (a unit's scales are at its end),
    which keeps memory busy; for many, whose first tile reads a unit at once, further, 16 KiB of F32 and BF16. */
 static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const fg__gemm_job *job, const uint8_t *weights, int together, int unit) {
-    return weights + (job->m <= 4 ? job->near + together : FG__MAX(10240, unit));
+    return weights + (job->m <= 4 ? job->ahead + together : FG__MAX(10240, unit));
 }
 
 /* `bytes`: products of bytes; others, which read more for as much work, want less. */
@@ -17927,7 +17927,7 @@ static void fg__fetch_set(fg__gemm_job *job, bool bytes) {
     const int rule = fg__atomic_load(&fg__fetch_rule);
     job->hint = FG__FETCH_KEPT;
     job->few = rule == FG__FETCH_FAR && job->m <= (bytes ? 1 : 4) ? FG__FETCH_ONCE : rule;
-    job->near = rule == FG__FETCH_FAR && bytes ? (job->m == 1 ? 0 : 2048) : 4096;
+    job->ahead = rule == FG__FETCH_FAR && bytes ? (job->m == 1 ? 0 : 2048) : 4096;
 }
 
 /* The job for the first tokens of a panel. */
@@ -18883,6 +18883,7 @@ FG__ONE_512(Q6_K, 9, FG_TYPE_Q6_K)
 FG__ONE_512(IQ4_NL, 10, FG_TYPE_IQ4_NL)
 FG__ONE_512(IQ4_XS, 11, FG_TYPE_IQ4_NL)
 FG__ONE_512(MXFP4, 12, FG_TYPE_IQ4_NL)
+#undef FG__ONE_512
 
 FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s,
                                                     const fg__gemm_job *job) {
