@@ -17882,7 +17882,7 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
    to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again: 1.01 to 1.05 times
    with 4 KiB in between as with 2, and no more with 8. Where there is AMX one token reads 1.07 to 1.17 times as fast with half a block at a
    time and 2 KiB as with whole blocks and 5, and 1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. AMD's Zen 4
-   reads far ahead by itself, so that one token's weights of 3 and 4 bits are best fetched at once, just before their use: where memory is
+   reads far ahead by itself, so that with AVX-512 one token's weights of 3 and 4 bits are best fetched just before their use: where memory is
    fast, 1.05 to 1.2 times as fast as 4 KiB before it. With products of bytes of two to four tokens twice and far is 1.1 to 1.4 times as fast,
    of eight up to 1.6 times. */
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE, FG__FETCH_FAR };
@@ -17927,7 +17927,7 @@ static void fg__fetch_set(fg__gemm_job *job, bool bytes) {
     const int rule = fg__atomic_load(&fg__fetch_rule);
     job->hint = FG__FETCH_KEPT;
     job->few = rule == FG__FETCH_FAR && job->m <= (bytes ? 1 : 4) ? FG__FETCH_ONCE : rule;
-    job->ahead = rule == FG__FETCH_FAR && bytes ? (job->m == 1 ? 0 : 2048) : 4096;
+    job->ahead = rule == FG__FETCH_FAR && bytes && job->m > 1 ? 2048 : 4096;
 }
 
 /* The job for the first tokens of a panel. */
@@ -18954,6 +18954,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     int64_t left;
     w.table = _mm512_setzero_si512();
     if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
+    if (m == 1 && fg__atomic_load(&fg__fetch_rule) == FG__FETCH_FAR) job.ahead = 0; /* AVX2's kernels, which take longer, want 4096 */
     job.offset = type == FG_TYPE_Q3_K && m <= fg__fused_tokens_512(type) ? 4 : fg__gemm_offset(type); /* 4: without its scales */
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
