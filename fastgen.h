@@ -17906,7 +17906,7 @@ typedef struct fg__gemm_job {
     size_t stride, out_stride;
     float *out;
     int m, n;
-    int hint, few;       /* FG__FETCH_*: how weights are fetched; how they are where tokens are few */
+    int hint, few_hint;  /* FG__FETCH_*: how weights are fetched; how they are where tokens are few */
     int ahead;           /* up to four tokens: so many bytes before what is read together */
     bool first;          /* sums are set, not added to */
     const uint8_t *next; /* weights to fetch from memory while tiles are computed, */
@@ -17922,11 +17922,11 @@ static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const fg__gemm_job *jo
     return weights + (job->m <= 4 ? job->ahead + together : FG__MAX(10240, unit));
 }
 
-/* `bytes`: products of bytes; others, which read more for as much work, want less. */
+/* By the CPU's rule. `bytes`: products of bytes; others, which read more for as much work, are fetched once up to four tokens. */
 static void fg__fetch_set(fg__gemm_job *job, bool bytes) {
     const int rule = fg__atomic_load(&fg__fetch_rule);
     job->hint = FG__FETCH_KEPT;
-    job->few = rule == FG__FETCH_FAR && job->m <= (bytes ? 1 : 4) ? FG__FETCH_ONCE : rule;
+    job->few_hint = rule == FG__FETCH_FAR && job->m <= (bytes ? 1 : 4) ? FG__FETCH_ONCE : rule;
     job->ahead = rule == FG__FETCH_FAR && bytes && job->m > 1 ? 2048 : 4096;
 }
 
@@ -17951,7 +17951,7 @@ static fg__gemm_job fg__gemm_job_make(fg_type type, const void *panel, const voi
 
 /* More than `few` tokens keep weights; where fewer fetch them once, more than four do. */
 static FG__ALWAYS_INLINE int fg__fetch_hint_of(const fg__gemm_job *job, int few) {
-    return job->m > few || (job->m > 4 && job->few == FG__FETCH_ONCE) ? FG__FETCH_KEPT : job->few;
+    return job->m > few || (job->m > 4 && job->few_hint == FG__FETCH_ONCE) ? FG__FETCH_KEPT : job->few_hint;
 }
 
 /* Many tokens, for which fetching is soon done: spreads that of `bytes` over `pieces` calls of fg__fetch_ahead. */
@@ -18799,7 +18799,7 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
     fg__unit_512 unit;
     int b, i, j, first;
     fg__unit_set_512(layout, w->quants, &unit);
-    job.hint = job.few;
+    job.hint = job.few_hint;
     fg__tile_start_512(nt, f);
     fg__tile_sums_512_set(&sums, nt, true, true, 0, &job);
     for (b = 0; b < job.n; b += 4) {
@@ -18861,7 +18861,7 @@ static int fg__fused_tokens_512(fg_type type) {
 /* A slice for one token. `layout` and `like`, a type with the same quants, are constants. */
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
                                fg__gemm_job job) {
-    job.hint = job.few;
+    job.hint = job.few_hint;
     fg__tile_q8_512(like, fg__gemm_form_of(layout->type), 1, true, layout, w, s, &job);
 }
 
@@ -20495,7 +20495,7 @@ FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type lik
     const uint8_t *values = fg__gemm_table_of(layout->type);
     __m256i table = _mm256_setzero_si256();
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
-    job.hint = job.few;
+    job.hint = job.few_hint;
     if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
     else fg__tile_few_256(layout, like, 2, from, table, &job);
 }
@@ -21354,7 +21354,7 @@ FG__INLINE_DOT void fg__tiles_few_dot(const fg__panel_layout *layout, fg_type li
     const uint8_t *values = fg__gemm_table_of(layout->type);
     uint8x16_t table = vdupq_n_u8(0);
     if (values) table = veorq_u8(vld1q_u8(values), vdupq_n_u8(128));
-    job.hint = job.few;
+    job.hint = job.few_hint;
     if (job.m == 1) fg__tile_few_dot(layout, like, 1, from, table, &job);
     else fg__tile_few_dot(layout, like, 2, from, table, &job);
 }
