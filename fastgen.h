@@ -17897,6 +17897,7 @@ typedef enum fg__dots {
     FG__DOTS_SPLIT,  /* the same, expanded to magnitudes and signs */
     FG__DOTS_TWO,    /* of weights up to 64: two pairs fit 16 bits */
     FG__DOTS_FOUR,   /* of weights up to 31: four do */
+    FG__DOTS_EIGHT,  /* of weights up to 15: eight do */
     FG__DOTS_FACTORS /* of quants up to 7, 16 of which have a factor that is an integer: Q2_K, Q3_K */
 } fg__dots;
 
@@ -19953,7 +19954,6 @@ static bool fg__amx_takes_more(int n_rows) { return (n_rows > 14 && n_rows <= FG
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 3
 #define FG__TILE256VNNI 4
-#define FG__FEW256 2   /* tokens for which weights are expanded as they are used */
 #define FG__SPLIT256 8 /* tokens from which splitting signed weights is worth it */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
@@ -20184,14 +20184,21 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
     return _mm256_set1_epi32(x);
 }
 
+/* Up to how many tokens weights are expanded as they are used. */
+static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
+    if (vnni || type == FG_TYPE_Q2_K) return 2;
+    return fg__gemm_like(type) == FG_TYPE_Q4_1 ? 6 : 4;
+}
+
 /* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
 static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, int m) {
     switch ((int)type) {
-    case FG_TYPE_Q2_K: return m <= FG__FEW256 ? FG__DOTS_FACTORS : FG__DOTS_TWO;
+    case FG_TYPE_Q2_K: return m <= fg__few_of_256(type, false) ? FG__DOTS_FACTORS : FG__DOTS_TWO;
     case FG_TYPE_Q3_K: return FG__DOTS_FACTORS;
     case FG_TYPE_Q6_K: return FG__DOTS_TWO;
     default: break;
     }
+    if (fg__gemm_like(type) == FG_TYPE_Q4_1) return FG__DOTS_EIGHT;
     if (fg__gemm_offset(type) != 128) return FG__DOTS_FOUR;
     return m < FG__SPLIT256 ? FG__DOTS_SIGNED : FG__DOTS_SPLIT;
 }
@@ -20212,28 +20219,36 @@ typedef struct fg__rows_256 {
     __m256i table;
 } fg__rows_256;
 
-/* Adds 4 steps to the sums. Pairs are added to 16 bits, which cannot overflow: unsigned weights, of which `together` steps are
-   added, give 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0).
+/* Additions in the order written: GCC's own takes more registers than there are. */
+#define FG__ADD_WORDS_256(sum, v) __asm__("vpaddw {%1, %0, %0|%0, %0, %1}" : "+x"(sum) : "x"(v))
+#define FG__ADD_256(sum, v) __asm__("vpaddd {%1, %0, %0|%0, %0, %1}" : "+x"(sum) : "x"(v))
+#define FG__KEEP_256(v) __asm__("" : "+x"(v))
+
+/* Adds steps `from` to `to` to the sums, `together` at a time as pairs of 16 bits, which cannot overflow: unsigned weights give
+   8 * 2 * 15 * 127, 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0).
    They are multiplied by `by`. */
-FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__rows_256 *w, int part, const uint8_t *acts,
+FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts,
                                 size_t stride, const __m256i *start, const __m256i *by, __m256i acc[][2]) {
     __m256i pairs[FG__TILE256][2], v[2], x;
     int step, t, i;
     FG__UNROLL
-    for (step = 0; step < 4; step++) {
+    for (step = from; step < to; step++) {
         FG__UNROLL
-        for (i = 0; i < 2; i++) v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, 4 * part + step);
+        for (i = 0; i < 2; i++) {
+            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, step);
+            FG__KEEP_256(v[i]);
+        }
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            x = fg__act_256(acts, stride, t, 4 * part + step);
+            x = fg__act_256(acts, stride, t, step);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                __m256i product = _mm256_maddubs_epi16(v[i], x);
-                if (step % together) product = _mm256_add_epi16(pairs[t][i], product);
-                else if (start) product = _mm256_add_epi16(start[t], product);
-                pairs[t][i] = product;
-                if (step % together == together - 1)
-                    acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(product, by[i]));
+                if ((step - from) % together) FG__ADD_WORDS_256(pairs[t][i], _mm256_maddubs_epi16(v[i], x));
+                else {
+                    pairs[t][i] = _mm256_maddubs_epi16(v[i], x);
+                    if (start) FG__ADD_WORDS_256(pairs[t][i], start[t]);
+                }
+                if ((step - from) % together == together - 1) FG__ADD_256(acc[t][i], _mm256_madd_epi16(pairs[t][i], by[i]));
             }
         }
     }
@@ -20257,8 +20272,8 @@ FG__INLINE256 void fg__signed_dots_256(fg_type like, int nt, const fg__rows_256 
             x = fg__act_256(acts, stride, t, step);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                __m256i pairs = _mm256_maddubs_epi16(size[i], _mm256_sign_epi8(x, v[i]));
-                acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs, ones));
+                const __m256i pairs = _mm256_maddubs_epi16(size[i], _mm256_sign_epi8(x, v[i]));
+                FG__ADD_256(acc[t][i], _mm256_madd_epi16(pairs, ones));
             }
         }
     }
@@ -20279,9 +20294,7 @@ FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, c
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 pairs = _mm256_xor_si256(x, fg__load_256(sign + step * 128 + 32 * i));
-                pairs = _mm256_maddubs_epi16(fg__load_256(w->quants + step * 128 + 32 * i), pairs);
-                acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs, ones));
-                __asm__("" : "+x"(acc[t][i])); /* else GCC adds in an order for which registers do not suffice */
+                FG__ADD_256(acc[t][i], _mm256_madd_epi16(_mm256_maddubs_epi16(fg__load_256(w->quants + step * 128 + 32 * i), pairs), ones));
             }
         }
     }
@@ -20291,6 +20304,7 @@ FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, c
 typedef struct fg__tile_sums_256 {
     int32_t start[FG__TILE256VNNI][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
     float of_acts[FG__TILE256VNNI][16]; /* the activations' sums, for minimums */
+    float scale[FG__TILE256VNNI][8];
 } fg__tile_sums_256;
 
 /* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
@@ -20302,6 +20316,7 @@ FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_
     int t, i;
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+        memcpy(s->scale[t], a->scale, sizeof(a->scale));
         for (i = 0; i < (halves ? 16 : 8); i += 8) {
             __m256i sum = fg__load_256((const uint8_t *)((halves ? a->sum16 : a->sum) + i)), start = _mm256_set1_epi32(FG__SUM_BITS);
             _mm256_storeu_ps(s->of_acts[t] + i, _mm256_cvtepi32_ps(sum));
@@ -20328,19 +20343,19 @@ FG__INLINE256 void fg__part_256(int nt, bool add, const float *scale, __m256i ac
 }
 
 /* Ends block b: minimums and the activations' scale. */
-FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const fg__tile_sums_256 *sums, const fg__gemm_job *job,
-                                 int b, __m256 v[][2], __m256 f[][2]) {
+FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const fg__tile_sums_256 *sums, int b, __m256 v[][2],
+                                 __m256 f[][2]) {
     int t, i, j;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
-        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+        const __m256 by = _mm256_set1_ps(sums->scale[t][b]);
         for (j = 0; j < minimums; j++) {
             __m256 sum = _mm256_set1_ps(sums->of_acts[t][minimums * b + j]);
             v[t][0] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + j * FG__PANEL), v[t][0]);
             v[t][1] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + j * FG__PANEL + 8), v[t][1]);
         }
         FG__UNROLL
-        for (i = 0; i < 2; i++) f[t][i] = _mm256_fmadd_ps(v[t][i], _mm256_set1_ps(a->scale[b]), f[t][i]);
+        for (i = 0; i < 2; i++) f[t][i] = _mm256_fmadd_ps(v[t][i], by, f[t][i]);
     }
 }
 
@@ -20368,7 +20383,7 @@ FG__INLINE256 void fg__factor_dots_256(fg_type like, int nt, const fg__rows_256 
     }
     FG__UNROLL
     for (t = 0; t < nt; t++) start[t] = _mm256_set1_epi32(sums->start[t][2 * b + part]);
-    fg__dots_256(like, 4, nt, w, part, job->acts + b * 32, job->stride, like == FG_TYPE_Q2_K ? NULL : start, by, acc);
+    fg__dots_256(like, 4, nt, w, 4 * part, 4 * part + 4, job->acts + b * 32, job->stride, like == FG_TYPE_Q2_K ? NULL : start, by, acc);
 }
 
 /* Where sums start, those of part 1 from the ones of part 0 on where both have one scale. */
@@ -20402,26 +20417,29 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
         fg__start_256(form, dots, nt, w->start, b, part, sums, acc);
         switch (dots) {
         case FG__DOTS_FACTORS: fg__factor_dots_256(like, nt, w, part, b, sums, job, acc); break;
-        case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, part, acts, job->stride, NULL, ones, acc); break;
-        case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, part, acts, job->stride, NULL, ones, acc); break;
+        case FG__DOTS_EIGHT:
+            if (part == 1) fg__dots_256(like, 8, nt, w, 0, 8, acts, job->stride, NULL, ones, acc);
+            break;
+        case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
+        case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_SPLIT: fg__split_dots_256(nt, w, part, acts, job->stride, acc); break;
         default: fg__signed_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         }
         if (part == 0 && scales == 2) fg__part_256(nt, false, w->scale, acc, v);
         if (part == 1) fg__part_256(nt, scales == 2, w->scale + (scales - 1) * FG__PANEL, acc, v);
     }
-    fg__block_256(nt, minimums, w->min, sums, job, b, v, f);
+    fg__block_256(nt, minimums, w->min, sums, b, v, f);
 }
 
-/* A tile of 16 rows from `row` on, expanded before. The form is no constant here, to keep the code small. */
-FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_job *job) {
-    const int scales = job->form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = job->form == FG__FORM_MIN ? 1 : job->form == FG__FORM_MIN16 ? 2 : 0;
+/* A tile of 16 rows from `row` on, expanded before. */
+FG__INLINE256 void fg__tile_q8_256(fg__gemm_form form, fg__dots dots, int nt, fg__gemm_slice *s, int row, fg__gemm_job *job) {
+    const int scales = form == FG__FORM_SUB16 ? 2 : 1;
+    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     __m256 f[FG__TILE256][2];
     fg__tile_sums_256 sums;
     fg__rows_256 w;
     int b, t;
-    fg__tile_sums_256_set(&sums, nt, job->form, job->dots == FG__DOTS_FACTORS, job->offset, job);
+    fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, job->offset, job);
     w.quants = w.bytes = w.halves = s->q + row * 4;
     w.start = s->start + row;
     w.pair = s->pair + row;
@@ -20433,7 +20451,8 @@ FG__INLINE256 void fg__tile_q8_256(int nt, fg__gemm_slice *s, int row, fg__gemm_
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
     for (b = 0; b < job->n; b++, w.quants += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);
-        fg__tile_block_256(FG_TYPE_Q8_0, job->form, job->dots, nt, &w, b, &sums, job, f);
+        __asm__("" : "+m"(f)); /* in memory, so that a block's sums have the registers */
+        fg__tile_block_256(FG_TYPE_Q8_0, form, dots, nt, &w, b, &sums, job, f);
         w.start += FG__PANEL;
         w.pair += 2 * FG__PANEL;
     }
@@ -20457,11 +20476,11 @@ FG__INLINE256 void fg__rows_of_256(const fg__panel_layout *layout, const uint8_t
 /* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
    and `like`, a type with the same quants, are constants. */
 FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
-                                    __m256i table, fg__gemm_job *job) {
+                                    __m256i table, bool fetch, fg__gemm_job *job) {
     const fg__gemm_form form = fg__gemm_form_of(layout->type);
     const fg__dots dots = fg__dots_of_256(layout->type, nt);
     const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
-    __m256 f[2][FG__FEW256][2];
+    __m256 f[2][FG__TILE256][2];
     float scale[2 * FG__PANEL], min[2 * FG__PANEL];
     int8_t factor[16 * FG__PANEL];
     fg__tile_sums_256 sums;
@@ -20477,7 +20496,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     for (b = 0; b < job->n; b += together) {
         FG__UNROLL
         for (i = 0; i < together; i++) {
-            fg__fetch_block(job, b + i, layout->bytes * FG__PANEL / layout->blocks);
+            if (fetch) fg__fetch_block(job, b + i, layout->bytes * FG__PANEL / layout->blocks);
             w.place = i;
             for (half = 0; half < 2; half++) {
                 fg__rows_of_256(layout, from, b + i, 16 * half, &w);
@@ -20494,28 +20513,57 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
 FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, fg__gemm_job job) {
     const uint8_t *values = fg__gemm_table_of(layout->type);
     __m256i table = _mm256_setzero_si256();
+    int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
+    bool fetch = true;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     job.hint = job.few_hint;
-    if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
-    else fg__tile_few_256(layout, like, 2, from, table, &job);
+    if (job.m == 1) {
+        fg__tile_few_256(layout, like, 1, from, table, true, &job);
+        return;
+    }
+    for (; tiles > 0; tiles--, fetch = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+        nt = (job.m + tiles - 1) / tiles;
+        switch (nt) {
+        case 2: fg__tile_few_256(layout, like, 2, from, table, fetch, &job); break;
+        default: fg__tile_few_256(layout, like, 3, from, table, fetch, &job); break;
+        }
+    }
 }
 
-FG__TARGET_AVX2 static void fg__slice_few_256(fg_type type, const uint8_t *from, fg__gemm_job job) {
-    const fg__panel_layout *of = fg__panel_layouts;
+#define FG__FEW_256(type, layout, like) \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##type(const uint8_t *from, const fg__gemm_job *job) { \
+        fg__tiles_few_256(&fg__panel_layouts[layout], like, from, *job); \
+    }
+FG__FEW_256(Q4_0, 0, FG_TYPE_Q4_1)
+FG__FEW_256(Q4_1, 1, FG_TYPE_Q4_1)
+FG__FEW_256(Q5_0, 2, FG_TYPE_Q5_1)
+FG__FEW_256(Q5_1, 3, FG_TYPE_Q5_1)
+FG__FEW_256(Q8_0, 4, FG_TYPE_Q8_0)
+FG__FEW_256(Q2_K, 5, FG_TYPE_Q2_K)
+FG__FEW_256(Q3_K, 6, FG_TYPE_Q3_K)
+FG__FEW_256(Q4_K, 7, FG_TYPE_Q4_1)
+FG__FEW_256(Q5_K, 8, FG_TYPE_Q5_1)
+FG__FEW_256(Q6_K, 9, FG_TYPE_Q6_K)
+FG__FEW_256(IQ4_NL, 10, FG_TYPE_IQ4_NL)
+FG__FEW_256(IQ4_XS, 11, FG_TYPE_IQ4_NL)
+FG__FEW_256(MXFP4, 12, FG_TYPE_IQ4_NL)
+#undef FG__FEW_256
+
+FG__TARGET_AVX2 static void fg__slice_few_256(fg_type type, const uint8_t *from, const fg__gemm_job *job) {
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__tiles_few_256(&of[0], FG_TYPE_Q4_1, from, job); break;
-    case FG_TYPE_Q4_1: fg__tiles_few_256(&of[1], FG_TYPE_Q4_1, from, job); break;
-    case FG_TYPE_Q5_0: fg__tiles_few_256(&of[2], FG_TYPE_Q5_1, from, job); break;
-    case FG_TYPE_Q5_1: fg__tiles_few_256(&of[3], FG_TYPE_Q5_1, from, job); break;
-    case FG_TYPE_Q8_0: fg__tiles_few_256(&of[4], FG_TYPE_Q8_0, from, job); break;
-    case FG_TYPE_Q2_K: fg__tiles_few_256(&of[5], FG_TYPE_Q2_K, from, job); break;
-    case FG_TYPE_Q3_K: fg__tiles_few_256(&of[6], FG_TYPE_Q3_K, from, job); break;
-    case FG_TYPE_Q4_K: fg__tiles_few_256(&of[7], FG_TYPE_Q4_1, from, job); break;
-    case FG_TYPE_Q5_K: fg__tiles_few_256(&of[8], FG_TYPE_Q5_1, from, job); break;
-    case FG_TYPE_Q6_K: fg__tiles_few_256(&of[9], FG_TYPE_Q6_K, from, job); break;
-    case FG_TYPE_IQ4_NL: fg__tiles_few_256(&of[10], FG_TYPE_IQ4_NL, from, job); break;
-    case FG_TYPE_IQ4_XS: fg__tiles_few_256(&of[11], FG_TYPE_IQ4_NL, from, job); break;
-    default: fg__tiles_few_256(&of[12], FG_TYPE_IQ4_NL, from, job); break;
+    case FG_TYPE_Q4_0: fg__few_256_Q4_0(from, job); break;
+    case FG_TYPE_Q4_1: fg__few_256_Q4_1(from, job); break;
+    case FG_TYPE_Q5_0: fg__few_256_Q5_0(from, job); break;
+    case FG_TYPE_Q5_1: fg__few_256_Q5_1(from, job); break;
+    case FG_TYPE_Q8_0: fg__few_256_Q8_0(from, job); break;
+    case FG_TYPE_Q2_K: fg__few_256_Q2_K(from, job); break;
+    case FG_TYPE_Q3_K: fg__few_256_Q3_K(from, job); break;
+    case FG_TYPE_Q4_K: fg__few_256_Q4_K(from, job); break;
+    case FG_TYPE_Q5_K: fg__few_256_Q5_K(from, job); break;
+    case FG_TYPE_Q6_K: fg__few_256_Q6_K(from, job); break;
+    case FG_TYPE_IQ4_NL: fg__few_256_IQ4_NL(from, job); break;
+    case FG_TYPE_IQ4_XS: fg__few_256_IQ4_XS(from, job); break;
+    default: fg__few_256_MXFP4(from, job); break;
     }
 }
 
@@ -20554,7 +20602,7 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
             if (part == 0 && scales == 2) fg__part_256(nt, false, scale, acc, v);
             if (part == 1) fg__part_256(nt, scales == 2, scale + (scales - 1) * FG__PANEL, acc, v);
         }
-        fg__block_256(nt, minimums, min, &sums, job, b, v, f);
+        fg__block_256(nt, minimums, min, &sums, b, v, f);
     }
     fg__tile_end_256(nt, f, row, job);
 }
@@ -20573,15 +20621,37 @@ FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, in
 }
 #endif
 
-FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
-    int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
-    fg__fetch_plan(&job, bytes, tiles * job.n);
+FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job, int tiles) {
+    int nt;
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1 is not for tiles */
-        case 2: fg__tile_q8_256(2, s, row, &job); break;
-        default: fg__tile_q8_256(3, s, row, &job); break;
+        case 2: fg__tile_q8_256(form, dots, 2, s, row, &job); break;
+        default: fg__tile_q8_256(form, dots, 3, s, row, &job); break;
         }
+    }
+}
+
+FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+    const int tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
+    const bool min = job.form == FG__FORM_MIN;
+    fg__fetch_plan(&job, bytes, tiles * job.n);
+    switch (job.dots) {
+    case FG__DOTS_FACTORS: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FACTORS, s, row, job, tiles); break;
+    case FG__DOTS_EIGHT:
+        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_EIGHT, s, row, job, tiles);
+        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_EIGHT, s, row, job, tiles);
+        break;
+    case FG__DOTS_FOUR:
+        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_FOUR, s, row, job, tiles);
+        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FOUR, s, row, job, tiles);
+        break;
+    case FG__DOTS_TWO:
+        if (job.form == FG__FORM_SUB16) fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_TWO, s, row, job, tiles);
+        else fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_TWO, s, row, job, tiles);
+        break;
+    case FG__DOTS_SPLIT: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SPLIT, s, row, job, tiles); break;
+    default: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SIGNED, s, row, job, tiles); break;
     }
 }
 
@@ -20620,9 +20690,9 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        if (job.m <= FG__FEW256) {
+        if (job.m <= fg__few_of_256(type, vnni)) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
-            fg__slice_few_256(type, from, job);
+            fg__slice_few_256(type, from, &job);
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
@@ -20689,7 +20759,7 @@ FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, fg
 FG__INLINE256 void fg__slice_f32_256(fg_type type, const uint8_t *w, fg__gemm_job job) {
     const int run = type == FG_TYPE_F16 ? 64 : 128;
     int row;
-    if (job.m <= FG__FEW256) {
+    if (job.m <= 2) {
         fg__few_f32_256(type, w, job);
         return;
     }
@@ -20705,7 +20775,7 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
     int64_t left;
     for (left = k; left > 0; left -= 128, job.first = false, w += 128 * run, job.acts += 512) {
         job.n = (int)FG__MIN(left, 128);
-        job.next = fg__weights_ahead(&job, w, m <= FG__FEW256 ? 1024 : 128 * run, 128 * run);
+        job.next = fg__weights_ahead(&job, w, m <= 2 ? 1024 : 128 * run, 128 * run);
         if (type == FG_TYPE_F32) fg__slice_f32_256(FG_TYPE_F32, w, job);
         else fg__slice_f32_256(FG_TYPE_F16, w, job);
     }
@@ -20749,8 +20819,8 @@ FG__INLINE256 void fg__w12_end_256(__m256 sum, int t, int row, const fg__gemm_jo
 
 /* One or two tokens: all 32 rows of a slice, from the panel. Hot, and long. */
 FG__INLINE256 void fg__few_w12_256(bool vnni, int nt, const uint8_t *w, fg__gemm_job *job) {
-    __m256 sums[FG__FEW256][4];
-    __m256i acc[FG__FEW256][4], v[4], x[2];
+    __m256 sums[2][4];
+    __m256i acc[2][4], v[4], x[2];
     const uint8_t *acts = job->acts;
     int i, t, first, group;
     FG__UNROLL
@@ -20863,7 +20933,7 @@ FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg
     for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
         job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
         job.next = fg__weights_ahead(&job, w, 1024, 8192);
-        if (job.m <= FG__FEW256) {
+        if (job.m <= 2) {
             fg__fetch_plan_even(&job, 192, 1);
             if (job.m == 1) fg__few_w12_256(vnni, 1, w, &job);
             else fg__few_w12_256(vnni, 2, w, &job);
