@@ -19955,6 +19955,7 @@ static bool fg__amx_takes_more(int n_rows) { return (n_rows > 14 && n_rows <= FG
 #define FG__TILE256 3     /* tokens: 6 sums, two of weights, one of activations, a product; four are as fast or slower */
 #define FG__TILE256VNNI 4
 #define FG__FEW256 2      /* tokens of floats and BF16 for which all 32 rows are taken at once */
+#define FG__FUSED256 6    /* tokens for which weights are expanded as they are used, at most: see fg__few_of_256 */
 #define FG__SPLIT256 8    /* tokens from which splitting signed weights is worth it */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
@@ -20197,7 +20198,7 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
    times, twelve 0.95 times. */
 static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
     if (vnni || type == FG_TYPE_Q2_K) return 2;
-    return fg__gemm_like(type) == FG_TYPE_Q4_1 ? 6 : 4;
+    return fg__gemm_like(type) == FG_TYPE_Q4_1 ? FG__FUSED256 : 4;
 }
 
 /* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
@@ -20730,7 +20731,7 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
 static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                             float *out, size_t out_stride) {
     fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
-    fg__fetch_set_256(&job, 6);
+    fg__fetch_set_256(&job, FG__FUSED256);
     fg__gemm_q8_slices(fg__slice_q8_256, type, false, (const uint8_t *)panel, k, job);
 }
 
