@@ -19952,13 +19952,12 @@ static bool fg__amx_takes_more(int n_rows) { return (n_rows > 14 && n_rows <= FG
    those of AVX-512, bit for bit. */
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
-#define FG__TILE256 3     /* tokens: 6 sums, two of weights, one of activations, a product; four are as fast or slower */
-#define FG__TILE256VNNI 4
+#define FG__TILE256 4     /* tokens at most, see fg__tile_of_256 */
 #define FG__FEW256 2      /* tokens of floats and BF16 for which all 32 rows are taken at once */
-#define FG__FUSED256 6    /* tokens for which weights are expanded as they are used, at most: see fg__few_of_256 */
-#define FG__SPLIT256 8    /* tokens from which splitting signed weights is worth it */
+#define FG__SPLIT256 48   /* tokens from which splitting signed weights is worth it: a sign runs where multiplications do */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
+typedef int32_t fg__activations __attribute__((may_alias)); /* four of them */
 
 FG__INLINE256 __m256i fg__load_256(const void *from) { return _mm256_loadu_si256((const __m256i *)from); }
 
@@ -20134,17 +20133,18 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
     _mm256_storeu_ps(scale, d);
 }
 
-/* Expands n blocks. `like`, a type with the same quants, and `factors` are constants. */
-FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
-    const fg__panel_layout *layout = fg__panel_layout_of(type);
-    const uint8_t *values = fg__gemm_table_of(type), *unit, *bytes;
+/* Expands n blocks. `layout`, `like`, a type with the same quants, and `factors` are constants. */
+FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type like, bool factors, const uint8_t *from, int n,
+                                         fg__gemm_slice *to) {
+    const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1, minimums = layout->type == FG_TYPE_Q2_K ? 2 : 1;
+    const uint8_t *values = fg__gemm_table_of(layout->type), *unit, *bytes;
     __m256i table = _mm256_setzero_si256();
     int8_t factor[16 * FG__PANEL];
-    int i, b, rows, part, scales = 0, minimums = 0;
+    int i, b, rows, part;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
-        unit = from + (i - b) / layout->blocks * layout->bytes * FG__PANEL;
+        unit = from + i / layout->blocks * layout->bytes * FG__PANEL;
         bytes = unit + layout->blocks * layout->bits * 128;
         if (factors && b == 0) fg__unit_factors_256(bytes, factor);
         for (rows = 0; rows < FG__PANEL; rows += 8) {
@@ -20153,30 +20153,51 @@ FG__INLINE256 void fg__unpack_blocks_256(fg_type like, bool factors, fg_type typ
             for (part = 0; factors && part < 2; part++)
                 _mm256_storeu_si256((__m256i *)(void *)(to->pair + (2 * i + part) * FG__PANEL + rows),
                                     fg__factor_pairs_256(like, factor + rows, bytes + rows, 2 * b + part));
-            fg__scales_256(type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b,
-                           to->scale + scales * FG__PANEL + rows, to->min + minimums * FG__PANEL + rows);
+            fg__scales_256(layout->type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b,
+                           to->scale + i * scales * FG__PANEL + rows, to->min + i * minimums * FG__PANEL + rows);
         }
-        scales += type == FG_TYPE_Q6_K ? 2 : 1;
-        minimums += type == FG_TYPE_Q2_K ? 2 : 1;
     }
 }
 
+/* A function for each type, in which a layout's numbers are constants: sixteen tokens 1.05 times as fast. */
+#define FG__UNPACK_256(type, layout, like, factors) \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_256_##type(const uint8_t *from, int n, fg__gemm_slice *to) { \
+        fg__unpack_blocks_256(&fg__panel_layouts[layout], like, factors, from, n, to); \
+    }
+FG__UNPACK_256(Q4_0, 0, FG_TYPE_Q4_1, false)
+FG__UNPACK_256(Q4_1, 1, FG_TYPE_Q4_1, false)
+FG__UNPACK_256(Q5_0, 2, FG_TYPE_Q5_1, false)
+FG__UNPACK_256(Q5_1, 3, FG_TYPE_Q5_1, false)
+FG__UNPACK_256(Q8_0, 4, FG_TYPE_Q8_0, false)
+FG__UNPACK_256(Q2_K, 5, FG_TYPE_Q2_K, false)
+FG__UNPACK_256(Q3_K, 6, FG_TYPE_Q3_K, false)
+FG__UNPACK_256(Q3_K_factors, 6, FG_TYPE_Q3_K, true)
+FG__UNPACK_256(Q4_K, 7, FG_TYPE_Q4_1, false)
+FG__UNPACK_256(Q5_K, 8, FG_TYPE_Q5_1, false)
+FG__UNPACK_256(Q6_K, 9, FG_TYPE_Q6_K, false)
+FG__UNPACK_256(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
+FG__UNPACK_256(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
+FG__UNPACK_256(MXFP4, 12, FG_TYPE_IQ4_NL, false)
+#undef FG__UNPACK_256
+
 FG__TARGET_AVX2 static void fg__unpack_256(fg_type type, bool factors, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
-    case FG_TYPE_Q4_0:
-    case FG_TYPE_Q4_1:
-    case FG_TYPE_Q4_K: fg__unpack_blocks_256(FG_TYPE_Q4_1, false, type, from, n, to); break;
-    case FG_TYPE_Q5_0:
-    case FG_TYPE_Q5_1:
-    case FG_TYPE_Q5_K: fg__unpack_blocks_256(FG_TYPE_Q5_1, false, type, from, n, to); break;
-    case FG_TYPE_Q8_0: fg__unpack_blocks_256(FG_TYPE_Q8_0, false, type, from, n, to); break;
-    case FG_TYPE_Q2_K: fg__unpack_blocks_256(FG_TYPE_Q2_K, false, type, from, n, to); break;
+    case FG_TYPE_Q4_0: fg__unpack_256_Q4_0(from, n, to); break;
+    case FG_TYPE_Q4_1: fg__unpack_256_Q4_1(from, n, to); break;
+    case FG_TYPE_Q5_0: fg__unpack_256_Q5_0(from, n, to); break;
+    case FG_TYPE_Q5_1: fg__unpack_256_Q5_1(from, n, to); break;
+    case FG_TYPE_Q8_0: fg__unpack_256_Q8_0(from, n, to); break;
+    case FG_TYPE_Q2_K: fg__unpack_256_Q2_K(from, n, to); break;
     case FG_TYPE_Q3_K:
-        if (factors) fg__unpack_blocks_256(FG_TYPE_Q3_K, true, type, from, n, to);
-        else fg__unpack_blocks_256(FG_TYPE_Q3_K, false, type, from, n, to);
+        if (factors) fg__unpack_256_Q3_K_factors(from, n, to);
+        else fg__unpack_256_Q3_K(from, n, to);
         break;
-    case FG_TYPE_Q6_K: fg__unpack_blocks_256(FG_TYPE_Q6_K, false, type, from, n, to); break;
-    default: fg__unpack_blocks_256(FG_TYPE_IQ4_NL, false, type, from, n, to); break;
+    case FG_TYPE_Q4_K: fg__unpack_256_Q4_K(from, n, to); break;
+    case FG_TYPE_Q5_K: fg__unpack_256_Q5_K(from, n, to); break;
+    case FG_TYPE_Q6_K: fg__unpack_256_Q6_K(from, n, to); break;
+    case FG_TYPE_IQ4_NL: fg__unpack_256_IQ4_NL(from, n, to); break;
+    case FG_TYPE_IQ4_XS: fg__unpack_256_IQ4_XS(from, n, to); break;
+    default: fg__unpack_256_MXFP4(from, n, to); break;
     }
 }
 
@@ -20194,17 +20215,10 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
     return _mm256_set1_epi32(x);
 }
 
-/* Up to how many tokens weights are expanded as they are used, tile by tile: four of Q4_0 are 1.3 times as fast as expanded before, six 1.15
-   times, twelve 0.95 times. */
-static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
-    if (vnni || type == FG_TYPE_Q2_K) return 2;
-    return fg__gemm_like(type) == FG_TYPE_Q4_1 ? FG__FUSED256 : 4;
-}
-
 /* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
 static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, int m) {
     switch ((int)type) {
-    case FG_TYPE_Q2_K: return m <= fg__few_of_256(type, false) ? FG__DOTS_FACTORS : FG__DOTS_TWO;
+    case FG_TYPE_Q2_K: return m <= 2 ? FG__DOTS_FACTORS : FG__DOTS_TWO;
     case FG_TYPE_Q3_K: return FG__DOTS_FACTORS;
     case FG_TYPE_Q6_K: return FG__DOTS_TWO;
     default: break;
@@ -20212,6 +20226,16 @@ static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, int m) {
     if (fg__gemm_like(type) == FG_TYPE_Q4_1) return FG__DOTS_EIGHT;
     if (fg__gemm_offset(type) != 128) return FG__DOTS_FOUR;
     return m < FG__SPLIT256 ? FG__DOTS_SIGNED : FG__DOTS_SPLIT;
+}
+
+/* A tile's tokens: each has two sums, beside two registers of weights, one of activations and a product; pairs that are added to sums within
+   a block take two more. Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85 times as fast. */
+static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) { return dots == FG__DOTS_EIGHT || dots == FG__DOTS_SIGNED ? FG__TILE256 : 3; }
+
+/* Up to how many tokens, those of a tile, weights are expanded as they are used: four of Q4_0 are 1.25 times as fast as expanded before, four
+   of Q6_K, in two tiles, 0.9 times. */
+static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
+    return vnni || type == FG_TYPE_Q2_K ? 2 : fg__tile_of_256(fg__dots_of_256(type, FG__TILE256));
 }
 
 /* What is added to weights to make them unsigned; 0: they are not. */
@@ -20235,9 +20259,36 @@ typedef struct fg__rows_256 {
 #define FG__ADD_256(sum, v) __asm__("vpaddd {%1, %0, %0|%0, %0, %1}" : "+x"(sum) : "x"(v))
 #define FG__KEEP_256(v) __asm__("" : "+x"(v))
 
+/* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
+typedef struct fg__tile_sums_256 {
+    int32_t start[FG__TILE256][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
+    float of_acts[FG__TILE256][16]; /* the activations' sums, for minimums */
+    float scale[FG__TILE256][8];    /* theirs, together */
+} fg__tile_sums_256;
+
+/* Four weights of 16 rows times a token's activations, as pairs of 16 bits, set or added. In one piece and in these registers, as compilers
+   give products registers of their own and copy sums. */
+FG__INLINE256 void fg__pairs_256(bool set, const uint8_t *act, const __m256i v[2], __m256i sums[2]) {
+    __m256i x, product;
+    if (set) {
+        __asm__("vpbroadcastd {%4, %1|%1, %4}\n\t"
+                "vpmaddubsw {%1, %2, %0|%0, %2, %1}\n\t"
+                "vpmaddubsw {%1, %3, %1|%1, %3, %1}"
+                : "=&x"(sums[0]), "=&x"(sums[1])
+                : "x"(v[0]), "x"(v[1]), "m"(*(const fg__activations *)(const void *)act));
+        return;
+    }
+    __asm__("vpbroadcastd {%6, %2|%2, %6}\n\t"
+            "vpmaddubsw {%2, %4, %3|%3, %4, %2}\n\t"
+            "vpaddw {%3, %0, %0|%0, %0, %3}\n\t"
+            "vpmaddubsw {%2, %5, %2|%2, %5, %2}\n\t"
+            "vpaddw {%2, %1, %1|%1, %1, %2}"
+            : "+x"(sums[0]), "+x"(sums[1]), "=&x"(x), "=&x"(product)
+            : "x"(v[0]), "x"(v[1]), "m"(*(const fg__activations *)(const void *)act));
+}
+
 /* Adds steps `from` to `to` to the sums, `together` at a time as pairs of 16 bits, which cannot overflow: unsigned weights give
-   8 * 2 * 15 * 127, 4 * 2 * 31 * 127 or 2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0).
-   They are multiplied by `by`. */
+   4 * 2 * 31 * 127 or 2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0). They are multiplied by `by`. */
 FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts,
                                 size_t stride, const __m256i *start, const __m256i *by, __m256i acc[][2]) {
     __m256i pairs[FG__TILE256][2], v[2], x;
@@ -20265,7 +20316,30 @@ FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__ro
     }
 }
 
-/* The same with signed weights, whose pairs give at most 2 * 128 * 127. */
+/* Weights up to 15: pairs are the sums of all of a block, up to 8 * 2 * 15 * 127, and what sums start with comes last. */
+FG__INLINE256 void fg__eight_dots_256(fg_type like, int nt, const fg__rows_256 *w, const uint8_t *acts, size_t stride, int b,
+                                      const fg__tile_sums_256 *sums, __m256i acc[][2]) {
+    __m256i v[2], start;
+    int step, t, i;
+    FG__UNROLL
+    for (step = 0; step < 8; step++) {
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, step);
+            FG__KEEP_256(v[i]);
+        }
+        FG__UNROLL
+        for (t = 0; t < nt; t++) fg__pairs_256(step == 0, acts + t * stride + step * 4, v, acc[t]);
+    }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        start = _mm256_set1_epi32(sums->start[t][b]);
+        FG__UNROLL
+        for (i = 0; i < 2; i++) acc[t][i] = _mm256_add_epi32(start, _mm256_madd_epi16(acc[t][i], _mm256_set1_epi16(1)));
+    }
+}
+
+/* Adds the steps of half a block with signed weights, whose pairs give at most 2 * 128 * 127. */
 FG__INLINE256 void fg__signed_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
                                        __m256i acc[][2]) {
     __m256i ones = _mm256_set1_epi16(1), v[2], size[2], x;
@@ -20310,13 +20384,6 @@ FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, c
         }
     }
 }
-
-/* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
-typedef struct fg__tile_sums_256 {
-    int32_t start[FG__TILE256VNNI][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
-    float of_acts[FG__TILE256VNNI][16]; /* the activations' sums, for minimums */
-    float scale[FG__TILE256VNNI][8];    /* theirs, together */
-} fg__tile_sums_256;
 
 /* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
    whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
@@ -20402,7 +20469,7 @@ FG__INLINE256 void fg__start_256(fg__gemm_form form, fg__dots dots, int nt, cons
                                  const fg__tile_sums_256 *sums, __m256i acc[][2]) {
     const int at = form == FG__FORM_SUB16 ? 2 * b + part : b;
     int t, i;
-    if (part == 1 && form != FG__FORM_SUB16) return;
+    if (dots == FG__DOTS_EIGHT || (part == 1 && form != FG__FORM_SUB16)) return;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         FG__UNROLL
@@ -20429,7 +20496,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
         switch (dots) {
         case FG__DOTS_FACTORS: fg__factor_dots_256(like, nt, w, part, b, sums, job, acc); break;
         case FG__DOTS_EIGHT:
-            if (part == 1) fg__dots_256(like, 8, nt, w, 0, 8, acts, job->stride, NULL, ones, acc);
+            if (part == 1) fg__eight_dots_256(like, nt, w, acts, job->stride, b, sums, acc);
             break;
         case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
@@ -20500,7 +20567,7 @@ FG__INLINE256 void fg__fetch_half_256(const fg__gemm_job *job, int i, int bytes)
 /* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
    and `like`, a type with the same quants, are constants. */
 FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
-                                    __m256i table, bool fetch, fg__gemm_job *job) {
+                                    __m256i table, fg__gemm_job *job) {
     const fg__gemm_form form = fg__gemm_form_of(layout->type);
     const fg__dots dots = fg__dots_of_256(layout->type, nt);
     const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
@@ -20522,7 +20589,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
         for (i = 0; i < together; i++) {
             w.place = i;
             for (half = 0; half < 2; half++) {
-                if (fetch) fg__fetch_half_256(job, 2 * (b + i) + half, layout->bytes * FG__PANEL / layout->blocks / 2);
+                fg__fetch_half_256(job, 2 * (b + i) + half, layout->bytes * FG__PANEL / layout->blocks / 2);
                 fg__rows_of_256(layout, from, b + i, 16 * half, &w);
                 if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
                 w.factor = factor + 16 * half;
@@ -20536,22 +20603,14 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
 
 FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, fg__gemm_job job) {
     const uint8_t *values = fg__gemm_table_of(layout->type);
+    const int most = fg__few_of_256(layout->type, false);
     __m256i table = _mm256_setzero_si256();
-    int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
-    bool fetch = true;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     job.hint = job.few_hint;
-    if (job.m == 1) {
-        fg__tile_few_256(layout, like, 1, from, table, true, &job);
-        return;
-    }
-    for (; tiles > 0; tiles--, fetch = false, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
-        nt = (job.m + tiles - 1) / tiles;
-        switch (nt) {
-        case 2: fg__tile_few_256(layout, like, 2, from, table, fetch, &job); break;
-        default: fg__tile_few_256(layout, like, 3, from, table, fetch, &job); break;
-        }
-    }
+    if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
+    else if (job.m == 2) fg__tile_few_256(layout, like, 2, from, table, &job);
+    else if (job.m == 3 && most >= 3) fg__tile_few_256(layout, like, 3, from, table, &job);
+    else if (most >= 4) fg__tile_few_256(layout, like, 4, from, table, &job);
 }
 
 #define FG__FEW_256(type, layout, like) \
@@ -20600,8 +20659,8 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     const float *scale = s->scale + row, *min = s->min + row;
-    __m256 f[FG__TILE256VNNI][2], v[FG__TILE256VNNI][2];
-    __m256i acc[FG__TILE256VNNI][2], w0, w1, x;
+    __m256 f[FG__TILE256][2], v[FG__TILE256][2];
+    __m256i acc[FG__TILE256][2], w0, w1, x;
     fg__tile_sums_256 sums;
     int b, t, part, step;
     fg__tile_sums_256_set(&sums, nt, form, false, job->offset, job);
@@ -20632,7 +20691,7 @@ FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int ro
 }
 
 FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
-    int nt, tiles = (job.m + FG__TILE256VNNI - 1) / FG__TILE256VNNI;
+    int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
     fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
@@ -20645,37 +20704,41 @@ FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, in
 }
 #endif
 
-FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job, int tiles) {
-    int nt;
+FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job) {
+    const int most = fg__tile_of_256(dots);
+    int nt, tiles = (job.m + most - 1) / most;
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1 is not for tiles */
         case 2: fg__tile_q8_256(form, dots, 2, s, row, &job); break;
-        default: fg__tile_q8_256(form, dots, 3, s, row, &job); break;
+        case 3: fg__tile_q8_256(form, dots, 3, s, row, &job); break;
+        default:
+            if (most == 4) fg__tile_q8_256(form, dots, 4, s, row, &job);
+            break;
         }
     }
 }
 
 FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
-    const int tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
+    const int most = fg__tile_of_256(job.dots);
     const bool min = job.form == FG__FORM_MIN;
-    fg__fetch_plan(&job, bytes, tiles * job.n);
+    fg__fetch_plan(&job, bytes, (job.m + most - 1) / most * job.n);
     switch (job.dots) {
-    case FG__DOTS_FACTORS: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FACTORS, s, row, job, tiles); break;
+    case FG__DOTS_FACTORS: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FACTORS, s, row, job); break;
     case FG__DOTS_EIGHT:
-        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_EIGHT, s, row, job, tiles);
-        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_EIGHT, s, row, job, tiles);
+        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_EIGHT, s, row, job);
+        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_EIGHT, s, row, job);
         break;
     case FG__DOTS_FOUR:
-        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_FOUR, s, row, job, tiles);
-        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FOUR, s, row, job, tiles);
+        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_FOUR, s, row, job);
+        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FOUR, s, row, job);
         break;
     case FG__DOTS_TWO:
-        if (job.form == FG__FORM_SUB16) fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_TWO, s, row, job, tiles);
-        else fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_TWO, s, row, job, tiles);
+        if (job.form == FG__FORM_SUB16) fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_TWO, s, row, job);
+        else fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_TWO, s, row, job);
         break;
-    case FG__DOTS_SPLIT: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SPLIT, s, row, job, tiles); break;
-    default: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SIGNED, s, row, job, tiles); break;
+    case FG__DOTS_SPLIT: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SPLIT, s, row, job); break;
+    default: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SIGNED, s, row, job); break;
     }
 }
 
@@ -20731,7 +20794,7 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
 static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                             float *out, size_t out_stride) {
     fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
-    fg__fetch_set_256(&job, FG__FUSED256);
+    fg__fetch_set_256(&job, fg__few_of_256(type, false));
     fg__gemm_q8_slices(fg__slice_q8_256, type, false, (const uint8_t *)panel, k, job);
 }
 
