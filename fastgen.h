@@ -20601,7 +20601,8 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     fg__tile_end_256(nt, f[1], 16, job);
 }
 
-FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, fg__gemm_job job) {
+/* The tile for m tokens, fg__few_of_256 at most. */
+FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, fg__gemm_job job) {
     const uint8_t *values = fg__gemm_table_of(layout->type);
     const int most = fg__few_of_256(layout->type, false);
     __m256i table = _mm256_setzero_si256();
@@ -20615,7 +20616,7 @@ FG__INLINE256 void fg__tiles_few_256(const fg__panel_layout *layout, fg_type lik
 
 #define FG__FEW_256(type, layout, like) \
     FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##type(const uint8_t *from, const fg__gemm_job *job) { \
-        fg__tiles_few_256(&fg__panel_layouts[layout], like, from, *job); \
+        fg__few_256(&fg__panel_layouts[layout], like, from, *job); \
     }
 FG__FEW_256(Q4_0, 0, FG_TYPE_Q4_1)
 FG__FEW_256(Q4_1, 1, FG_TYPE_Q4_1)
@@ -20769,7 +20770,7 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
-    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL;
+    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL, few = fg__few_of_256(type, vnni);
     int64_t left;
     job.form = fg__gemm_form_of(type);
     job.dots = fg__dots_of_256(type, job.m);
@@ -20777,7 +20778,7 @@ static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const 
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
-        if (job.m <= fg__few_of_256(type, vnni)) {
+        if (job.m <= few) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
             fg__slice_few_256(type, from, &job);
             continue;
