@@ -17891,14 +17891,15 @@ enum { FG__FETCH_SECOND = 4096, FG__FETCH_SECOND_FAR = 8192 }; /* how far from t
 /* For few tokens, by the CPU: ONCE, TWICE, or FAR, see fg__fetch_set; atomic, the same for as long as the CPU is. */
 static int fg__fetch_rule = FG__FETCH_ONCE;
 
-/* How AVX2 without VNNI adds up products of bytes, which it gives as pairs of 16 bits. */
+/* How AVX2 adds up products of bytes, which it gives as pairs of 16 bits. */
 typedef enum fg__dots {
-    FG__DOTS_SIGNED, /* of signed weights; each pair is widened */
-    FG__DOTS_SPLIT,  /* the same, expanded to magnitudes and signs */
-    FG__DOTS_TWO,    /* of weights up to 64: two pairs fit 16 bits */
-    FG__DOTS_FOUR,   /* of weights up to 31: four do */
-    FG__DOTS_EIGHT,  /* of weights up to 15: eight do */
-    FG__DOTS_FACTORS /* of quants up to 7, 16 of which have a factor that is an integer: Q2_K, Q3_K */
+    FG__DOTS_SIGNED,  /* of signed weights; each pair is widened */
+    FG__DOTS_SPLIT,   /* the same, expanded to magnitudes and signs */
+    FG__DOTS_TWO,     /* of weights up to 64: two pairs fit 16 bits */
+    FG__DOTS_FOUR,    /* of weights up to 31: four do */
+    FG__DOTS_EIGHT,   /* of weights up to 15: eight do */
+    FG__DOTS_FACTORS, /* of quants up to 7, 16 of which have a factor that is an integer: Q2_K, Q3_K */
+    FG__DOTS_VNNI     /* of any weights plus an offset, by AVX-VNNI, which adds four products to sums of 32 bits */
 } fg__dots;
 
 /* What tiles work on: m tokens, and n blocks or lanes of weights, up to 256 of k. */
@@ -19949,7 +19950,7 @@ static bool fg__amx_takes_more(int n_rows) { return (n_rows > 14 && n_rows <= FG
 
 /* ---- AVX2: a register holds one lane of 8 rows. Few tokens expand weights as they
    use them; for more they are expanded before, and tiles have 16 rows. The sums are
-   those of AVX-512, bit for bit. */
+   those of AVX-512, bit for bit. AVX-VNNI is one more way of adding up products. */
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 4     /* tokens at most, see fg__tile_of_256 */
@@ -20216,7 +20217,8 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
 }
 
 /* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
-static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, int m) {
+static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m) {
+    if (vnni && (m > 2 || (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K))) return FG__DOTS_VNNI;
     switch ((int)type) {
     case FG_TYPE_Q2_K: return m <= 2 ? FG__DOTS_FACTORS : FG__DOTS_TWO;
     case FG_TYPE_Q3_K: return FG__DOTS_FACTORS;
@@ -20229,17 +20231,22 @@ static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, int m) {
 }
 
 /* A tile's tokens: each has two sums, beside two registers of weights, one of activations and a product; pairs that are added to sums within
-   a block take two more. Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85 times as fast. */
-static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) { return dots == FG__DOTS_EIGHT || dots == FG__DOTS_SIGNED ? FG__TILE256 : 3; }
+   a block take two more. Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85 times as fast.
+   With VNNI, which needs no product, five and six are 0.95 to 1.02 times as fast as four. */
+static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) {
+    return dots == FG__DOTS_EIGHT || dots == FG__DOTS_SIGNED || dots == FG__DOTS_VNNI ? FG__TILE256 : 3;
+}
 
-/* Up to how many tokens, those of a tile, weights are expanded as they are used: four of Q4_0 are 1.25 times as fast as expanded before, four
-   of Q6_K, in two tiles, 0.9 times. */
+/* Up to how many tokens, those of a tile, weights are expanded as they are used: four of Q4_0 are 1.25 times as fast as expanded before (with
+   VNNI 1.3 times), four of Q6_K, in two tiles, 0.9 times. */
 static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
-    return vnni || type == FG_TYPE_Q2_K ? 2 : fg__tile_of_256(fg__dots_of_256(type, FG__TILE256));
+    if (type == FG_TYPE_Q2_K || (vnni && type == FG_TYPE_Q3_K)) return 2;
+    return fg__tile_of_256(fg__dots_of_256(type, vnni, FG__TILE256));
 }
 
 /* What is added to weights to make them unsigned; 0: they are not. */
-static FG__ALWAYS_INLINE int fg__offset_256(fg_type type) {
+static FG__ALWAYS_INLINE int fg__offset_256(fg_type type, fg__dots dots) {
+    if (dots == FG__DOTS_VNNI) return fg__gemm_offset(type);
     if (type == FG_TYPE_Q3_K) return 4;
     return fg__gemm_offset(type) == 128 ? 0 : fg__gemm_offset(type);
 }
@@ -20258,6 +20265,14 @@ typedef struct fg__rows_256 {
 #define FG__ADD_WORDS_256(sum, v) __asm__("vpaddw {%1, %0, %0|%0, %0, %1}" : "+x"(sum) : "x"(v))
 #define FG__ADD_256(sum, v) __asm__("vpaddd {%1, %0, %0|%0, %0, %1}" : "+x"(sum) : "x"(v))
 #define FG__KEEP_256(v) __asm__("" : "+x"(v))
+/* AVX-VNNI: four products of bytes added to each sum. Written out, as functions of two targets cannot share tiles. */
+#if FG__HAS_AVXVNNI
+#define FG__VNNI256 true
+#define FG__DOT_256(sum, w, x) __asm__("%{vex%} vpdpbusd {%2, %1, %0|%0, %1, %2}" : "+x"(sum) : "x"(w), "x"(x))
+#else
+#define FG__VNNI256 false
+#define FG__DOT_256(sum, w, x) ((void)(sum), (void)(w), (void)(x))
+#endif
 
 /* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
 typedef struct fg__tile_sums_256 {
@@ -20385,6 +20400,27 @@ FG__INLINE256 void fg__split_dots_256(int nt, const fg__rows_256 *w, int part, c
     }
 }
 
+/* The steps of half a block by AVX-VNNI. */
+FG__INLINE256 void fg__vnni_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
+                                     __m256i acc[][2]) {
+    __m256i v[2], x;
+    int step, t, i;
+    FG__UNROLL
+    for (step = 4 * part; step < 4 * part + 4; step++) {
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, step);
+            FG__KEEP_256(v[i]);
+        }
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            x = fg__act_256(acts, stride, t, step);
+            FG__UNROLL
+            for (i = 0; i < 2; i++) FG__DOT_256(acc[t][i], v[i], x);
+        }
+    }
+}
+
 /* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
    whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
 FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
@@ -20501,6 +20537,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
         case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_SPLIT: fg__split_dots_256(nt, w, part, acts, job->stride, acc); break;
+        case FG__DOTS_VNNI: fg__vnni_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         default: fg__signed_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         }
         if (part == 0 && scales == 2) fg__part_256(nt, false, w->scale, acc, v);
@@ -20566,10 +20603,10 @@ FG__INLINE256 void fg__fetch_half_256(const fg__gemm_job *job, int i, int bytes)
 
 /* Few tokens: all 32 rows of a block before the next one, expanded in registers, so that memory is read in order. `layout`
    and `like`, a type with the same quants, are constants. */
-FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, int nt, const uint8_t *from,
+FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like, bool vnni, int nt, const uint8_t *from,
                                     __m256i table, fg__gemm_job *job) {
     const fg__gemm_form form = fg__gemm_form_of(layout->type);
-    const fg__dots dots = fg__dots_of_256(layout->type, nt);
+    const fg__dots dots = fg__dots_of_256(layout->type, vnni, nt);
     const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
     __m256 f[2][FG__TILE256][2];
     float scale[2 * FG__PANEL], min[2 * FG__PANEL];
@@ -20577,7 +20614,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     fg__tile_sums_256 sums;
     fg__rows_256 w;
     int b, i, t, half;
-    fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, fg__offset_256(layout->type), job);
+    fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, fg__offset_256(layout->type, dots), job);
     w.start = w.pair = NULL;
     w.scale = scale;
     w.min = min;
@@ -20602,21 +20639,25 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
 }
 
 /* The tile for m tokens, fg__few_of_256 at most. */
-FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, const uint8_t *from, fg__gemm_job job) {
+FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, bool vnni, const uint8_t *from, fg__gemm_job job) {
     const uint8_t *values = fg__gemm_table_of(layout->type);
-    const int most = fg__few_of_256(layout->type, false);
+    const int most = fg__few_of_256(layout->type, vnni);
     __m256i table = _mm256_setzero_si256();
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     job.hint = job.few_hint;
-    if (job.m == 1) fg__tile_few_256(layout, like, 1, from, table, &job);
-    else if (job.m == 2) fg__tile_few_256(layout, like, 2, from, table, &job);
-    else if (job.m == 3 && most >= 3) fg__tile_few_256(layout, like, 3, from, table, &job);
-    else if (most >= 4) fg__tile_few_256(layout, like, 4, from, table, &job);
+    if (job.m == 1) fg__tile_few_256(layout, like, vnni, 1, from, table, &job);
+    else if (job.m == 2) fg__tile_few_256(layout, like, vnni, 2, from, table, &job);
+    else if (job.m == 3 && most >= 3) fg__tile_few_256(layout, like, vnni, 3, from, table, &job);
+    else if (most >= 4) fg__tile_few_256(layout, like, vnni, 4, from, table, &job);
 }
 
+/* Calls of their own for each type, without VNNI and with it. */
 #define FG__FEW_256(type, layout, like) \
     FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##type(const uint8_t *from, const fg__gemm_job *job) { \
-        fg__few_256(&fg__panel_layouts[layout], like, from, *job); \
+        fg__few_256(&fg__panel_layouts[layout], like, false, from, *job); \
+    } \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_vnni_256_##type(const uint8_t *from, const fg__gemm_job *job) { \
+        fg__few_256(&fg__panel_layouts[layout], like, FG__VNNI256, from, *job); \
     }
 FG__FEW_256(Q4_0, 0, FG_TYPE_Q4_1)
 FG__FEW_256(Q4_1, 1, FG_TYPE_Q4_1)
@@ -20633,77 +20674,23 @@ FG__FEW_256(IQ4_XS, 11, FG_TYPE_IQ4_NL)
 FG__FEW_256(MXFP4, 12, FG_TYPE_IQ4_NL)
 #undef FG__FEW_256
 
-FG__TARGET_AVX2 static void fg__slice_few_256(fg_type type, const uint8_t *from, const fg__gemm_job *job) {
-    switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__few_256_Q4_0(from, job); break;
-    case FG_TYPE_Q4_1: fg__few_256_Q4_1(from, job); break;
-    case FG_TYPE_Q5_0: fg__few_256_Q5_0(from, job); break;
-    case FG_TYPE_Q5_1: fg__few_256_Q5_1(from, job); break;
-    case FG_TYPE_Q8_0: fg__few_256_Q8_0(from, job); break;
-    case FG_TYPE_Q2_K: fg__few_256_Q2_K(from, job); break;
-    case FG_TYPE_Q3_K: fg__few_256_Q3_K(from, job); break;
-    case FG_TYPE_Q4_K: fg__few_256_Q4_K(from, job); break;
-    case FG_TYPE_Q5_K: fg__few_256_Q5_K(from, job); break;
-    case FG_TYPE_Q6_K: fg__few_256_Q6_K(from, job); break;
-    case FG_TYPE_IQ4_NL: fg__few_256_IQ4_NL(from, job); break;
-    case FG_TYPE_IQ4_XS: fg__few_256_IQ4_XS(from, job); break;
-    default: fg__few_256_MXFP4(from, job); break;
-    }
-}
-
-#if FG__HAS_AVXVNNI
-#define FG__INLINE256VNNI FG__TARGET_AVXVNNI static FG__ALWAYS_INLINE
-
-/* The same with VNNI. */
-FG__INLINE256VNNI void fg__tile_vnni_256(int nt, const fg__gemm_slice *s, int row, fg__gemm_job *job) {
-    const fg__gemm_form form = job->form;
-    const int scales = form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
-    const float *scale = s->scale + row, *min = s->min + row;
-    __m256 f[FG__TILE256][2], v[FG__TILE256][2];
-    __m256i acc[FG__TILE256][2], w0, w1, x;
-    fg__tile_sums_256 sums;
-    int b, t, part, step;
-    fg__tile_sums_256_set(&sums, nt, form, false, job->offset, job);
-    FG__UNROLL
-    for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
-    for (b = 0; b < job->n; b++, scale += scales * FG__PANEL, min += minimums * FG__PANEL) {
-        fg__fetch_ahead(job);
-        FG__UNROLL
-        for (part = 0; part < 2; part++) {
-            fg__start_256(form, FG__DOTS_FOUR, nt, NULL, b, part, &sums, acc);
-            FG__UNROLL
-            for (step = 4 * part; step < 4 * part + 4; step++) {
-                w0 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4);
-                w1 = fg__load_256(s->q + b * 1024 + step * 128 + row * 4 + 32);
-                FG__UNROLL
-                for (t = 0; t < nt; t++) {
-                    x = fg__act_256(job->acts + b * 32, job->stride, t, step);
-                    acc[t][0] = _mm256_dpbusd_avx_epi32(acc[t][0], w0, x);
-                    acc[t][1] = _mm256_dpbusd_avx_epi32(acc[t][1], w1, x);
-                }
-            }
-            if (part == 0 && scales == 2) fg__part_256(nt, false, scale, acc, v);
-            if (part == 1) fg__part_256(nt, scales == 2, scale + (scales - 1) * FG__PANEL, acc, v);
-        }
-        fg__block_256(nt, minimums, min, &sums, b, v, f);
-    }
-    fg__tile_end_256(nt, f, row, job);
-}
-
-FG__TARGET_AVXVNNI static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
-    int nt, tiles = (job.m + FG__TILE256 - 1) / FG__TILE256;
-    fg__fetch_plan(&job, bytes, tiles * job.n);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
-        nt = (job.m + tiles - 1) / tiles;
-        switch (nt) { /* 1 is not for tiles */
-        case 2: fg__tile_vnni_256(2, s, row, &job); break;
-        case 3: fg__tile_vnni_256(3, s, row, &job); break;
-        default: fg__tile_vnni_256(4, s, row, &job); break;
-        }
-    }
-}
-#endif
+/* In the order of fg__panel_layouts. */
+typedef void (*fg__few_fn)(const uint8_t *from, const fg__gemm_job *job);
+static const fg__few_fn fg__few_fns_256[][2] = {
+    {fg__few_256_Q4_0, fg__few_vnni_256_Q4_0},
+    {fg__few_256_Q4_1, fg__few_vnni_256_Q4_1},
+    {fg__few_256_Q5_0, fg__few_vnni_256_Q5_0},
+    {fg__few_256_Q5_1, fg__few_vnni_256_Q5_1},
+    {fg__few_256_Q8_0, fg__few_vnni_256_Q8_0},
+    {fg__few_256_Q2_K, fg__few_vnni_256_Q2_K},
+    {fg__few_256_Q3_K, fg__few_vnni_256_Q3_K},
+    {fg__few_256_Q4_K, fg__few_vnni_256_Q4_K},
+    {fg__few_256_Q5_K, fg__few_vnni_256_Q5_K},
+    {fg__few_256_Q6_K, fg__few_vnni_256_Q6_K},
+    {fg__few_256_IQ4_NL, fg__few_vnni_256_IQ4_NL},
+    {fg__few_256_IQ4_XS, fg__few_vnni_256_IQ4_XS},
+    {fg__few_256_MXFP4, fg__few_vnni_256_MXFP4},
+};
 
 FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job) {
     const int most = fg__tile_of_256(dots);
@@ -20743,6 +20730,17 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int byt
     }
 }
 
+/* The same with VNNI. */
+FG__TARGET_AVX2 static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+    fg__fetch_plan(&job, bytes, (job.m + FG__TILE256 - 1) / FG__TILE256 * job.n);
+    switch (job.form) {
+    case FG__FORM_SIGNED: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_VNNI, s, row, job); break;
+    case FG__FORM_MIN: fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_VNNI, s, row, job); break;
+    case FG__FORM_SUB16: fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_VNNI, s, row, job); break;
+    case FG__FORM_MIN16: fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_VNNI, s, row, job); break;
+    }
+}
+
 /* Splits n blocks of signed weights, expanded + 128, into magnitudes and signs. */
 FG__TARGET_AVX2 static void fg__split_256(int n, fg__gemm_slice *s) {
     const __m256i ones = _mm256_set1_epi8(1);
@@ -20763,29 +20761,28 @@ FG__TARGET_AVX2 static void fg__split_256(int n, fg__gemm_slice *s) {
     }
 }
 
-typedef void (*fg__slice_fn)(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job);
-
-static void fg__gemm_q8_slices(fg__slice_fn run, fg_type type, bool vnni, const uint8_t *from, int64_t k,
-                               fg__gemm_job job) {
+static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int64_t k, fg__gemm_job job) {
+    void (*const run)(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) = vnni ? fg__slice_vnni_256 : fg__slice_q8_256;
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
-    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL, few = fg__few_of_256(type, vnni);
+    const fg__panel_layout *layout = fg__panel_layout_of(type);
+    const int unit_bytes = layout->bytes * FG__PANEL, few = fg__few_of_256(type, vnni);
     int64_t left;
     job.form = fg__gemm_form_of(type);
-    job.dots = fg__dots_of_256(type, job.m);
-    job.offset = vnni ? fg__gemm_offset(type) : fg__offset_256(type);
+    job.dots = fg__dots_of_256(type, vnni, job.m);
+    job.offset = fg__offset_256(type, job.dots);
     for (left = k / 32; left > 0;
          left -= 8, from += 8 * block_bytes, job.acts += sizeof(fg__act_q8), job.first = false) {
         job.n = (int)FG__MIN(left, 8);
         if (job.m <= few) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
-            fg__slice_few_256(type, from, &job);
+            fg__few_fns_256[layout - fg__panel_layouts][vnni](from, &job);
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
-        fg__unpack_256(type, !vnni && job.dots == FG__DOTS_FACTORS, from, job.n, s);
-        if (!vnni && job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
+        fg__unpack_256(type, job.dots == FG__DOTS_FACTORS, from, job.n, s);
+        if (job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
         run(s, 16, job.n * (int)block_bytes / 2, job);
@@ -20796,7 +20793,7 @@ static void fg__gemm_q8_256(fg_type type, const void *panel, int64_t k, const vo
                             float *out, size_t out_stride) {
     fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
     fg__fetch_set_256(&job, fg__few_of_256(type, false));
-    fg__gemm_q8_slices(fg__slice_q8_256, type, false, (const uint8_t *)panel, k, job);
+    fg__gemm_q8_slices(type, false, (const uint8_t *)panel, k, job);
 }
 
 /* A tile of floats, 16 rows for each of `halves`. */
@@ -21057,8 +21054,7 @@ FG__TARGET_AVX2 static void fg__gemm_w12_vnni_256(fg_type type, const void *pane
 #if FG__HAS_AVXVNNI
 static void fg__gemm_vnni_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                               float *out, size_t out_stride) {
-    fg__gemm_q8_slices(fg__slice_vnni_256, type, true, (const uint8_t *)panel, k,
-                       fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
+    fg__gemm_q8_slices(type, true, (const uint8_t *)panel, k, fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride));
 }
 
 static const fg__gemm_kernel fg__gemm_vnni256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
