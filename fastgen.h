@@ -19954,7 +19954,7 @@ static bool fg__amx_takes_more(int n_rows) { return (n_rows > 14 && n_rows <= FG
 
 #define FG__INLINE256 FG__TARGET_AVX2 static FG__ALWAYS_INLINE
 #define FG__TILE256 4     /* tokens at most, see fg__tile_of_256 */
-#define FG__FEW256 2      /* tokens of floats and BF16 for which all 32 rows are taken at once */
+#define FG__FEW256 2      /* tokens of floats for which all 32 rows are taken at once */
 #define FG__SPLIT256 48   /* tokens from which splitting signed weights is worth it: a sign runs where multiplications do */
 
 typedef uint32_t fg__u32x8 __attribute__((vector_size(32)));
@@ -20651,45 +20651,53 @@ FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, boo
     else if (most >= 4) fg__tile_few_256(layout, like, vnni, 4, from, table, &job);
 }
 
-/* Calls of their own for each type, without VNNI and with it. */
-#define FG__FEW_256(type, layout, like) \
-    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##type(const uint8_t *from, const fg__gemm_job *job) { \
-        fg__few_256(&fg__panel_layouts[layout], like, false, from, *job); \
-    } \
-    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_vnni_256_##type(const uint8_t *from, const fg__gemm_job *job) { \
-        fg__few_256(&fg__panel_layouts[layout], like, FG__VNNI256, from, *job); \
+/* Calls of their own for each type. */
+#define FG__FEW_256(name, layout, like, vnni) \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##name(const uint8_t *from, const fg__gemm_job *job) { \
+        fg__few_256(&fg__panel_layouts[layout], like, vnni, from, *job); \
     }
-FG__FEW_256(Q4_0, 0, FG_TYPE_Q4_1)
-FG__FEW_256(Q4_1, 1, FG_TYPE_Q4_1)
-FG__FEW_256(Q5_0, 2, FG_TYPE_Q5_1)
-FG__FEW_256(Q5_1, 3, FG_TYPE_Q5_1)
-FG__FEW_256(Q8_0, 4, FG_TYPE_Q8_0)
-FG__FEW_256(Q2_K, 5, FG_TYPE_Q2_K)
-FG__FEW_256(Q3_K, 6, FG_TYPE_Q3_K)
-FG__FEW_256(Q4_K, 7, FG_TYPE_Q4_1)
-FG__FEW_256(Q5_K, 8, FG_TYPE_Q5_1)
-FG__FEW_256(Q6_K, 9, FG_TYPE_Q6_K)
-FG__FEW_256(IQ4_NL, 10, FG_TYPE_IQ4_NL)
-FG__FEW_256(IQ4_XS, 11, FG_TYPE_IQ4_NL)
-FG__FEW_256(MXFP4, 12, FG_TYPE_IQ4_NL)
+FG__FEW_256(Q4_0, 0, FG_TYPE_Q4_1, false)
+FG__FEW_256(Q4_0_vnni, 0, FG_TYPE_Q4_1, FG__VNNI256)
+FG__FEW_256(Q4_1, 1, FG_TYPE_Q4_1, false)
+FG__FEW_256(Q4_1_vnni, 1, FG_TYPE_Q4_1, FG__VNNI256)
+FG__FEW_256(Q5_0, 2, FG_TYPE_Q5_1, false)
+FG__FEW_256(Q5_0_vnni, 2, FG_TYPE_Q5_1, FG__VNNI256)
+FG__FEW_256(Q5_1, 3, FG_TYPE_Q5_1, false)
+FG__FEW_256(Q5_1_vnni, 3, FG_TYPE_Q5_1, FG__VNNI256)
+FG__FEW_256(Q8_0, 4, FG_TYPE_Q8_0, false)
+FG__FEW_256(Q8_0_vnni, 4, FG_TYPE_Q8_0, FG__VNNI256)
+FG__FEW_256(Q2_K, 5, FG_TYPE_Q2_K, false)
+FG__FEW_256(Q3_K, 6, FG_TYPE_Q3_K, false)
+FG__FEW_256(Q4_K, 7, FG_TYPE_Q4_1, false)
+FG__FEW_256(Q4_K_vnni, 7, FG_TYPE_Q4_1, FG__VNNI256)
+FG__FEW_256(Q5_K, 8, FG_TYPE_Q5_1, false)
+FG__FEW_256(Q5_K_vnni, 8, FG_TYPE_Q5_1, FG__VNNI256)
+FG__FEW_256(Q6_K, 9, FG_TYPE_Q6_K, false)
+FG__FEW_256(Q6_K_vnni, 9, FG_TYPE_Q6_K, FG__VNNI256)
+FG__FEW_256(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
+FG__FEW_256(IQ4_NL_vnni, 10, FG_TYPE_IQ4_NL, FG__VNNI256)
+FG__FEW_256(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
+FG__FEW_256(IQ4_XS_vnni, 11, FG_TYPE_IQ4_NL, FG__VNNI256)
+FG__FEW_256(MXFP4, 12, FG_TYPE_IQ4_NL, false)
+FG__FEW_256(MXFP4_vnni, 12, FG_TYPE_IQ4_NL, FG__VNNI256)
 #undef FG__FEW_256
 
-/* In the order of fg__panel_layouts. */
+/* Without VNNI and with it, in the order of fg__panel_layouts. */
 typedef void (*fg__few_fn)(const uint8_t *from, const fg__gemm_job *job);
 static const fg__few_fn fg__few_fns_256[][2] = {
-    {fg__few_256_Q4_0, fg__few_vnni_256_Q4_0},
-    {fg__few_256_Q4_1, fg__few_vnni_256_Q4_1},
-    {fg__few_256_Q5_0, fg__few_vnni_256_Q5_0},
-    {fg__few_256_Q5_1, fg__few_vnni_256_Q5_1},
-    {fg__few_256_Q8_0, fg__few_vnni_256_Q8_0},
-    {fg__few_256_Q2_K, fg__few_vnni_256_Q2_K},
-    {fg__few_256_Q3_K, fg__few_vnni_256_Q3_K},
-    {fg__few_256_Q4_K, fg__few_vnni_256_Q4_K},
-    {fg__few_256_Q5_K, fg__few_vnni_256_Q5_K},
-    {fg__few_256_Q6_K, fg__few_vnni_256_Q6_K},
-    {fg__few_256_IQ4_NL, fg__few_vnni_256_IQ4_NL},
-    {fg__few_256_IQ4_XS, fg__few_vnni_256_IQ4_XS},
-    {fg__few_256_MXFP4, fg__few_vnni_256_MXFP4},
+    {fg__few_256_Q4_0, fg__few_256_Q4_0_vnni},
+    {fg__few_256_Q4_1, fg__few_256_Q4_1_vnni},
+    {fg__few_256_Q5_0, fg__few_256_Q5_0_vnni},
+    {fg__few_256_Q5_1, fg__few_256_Q5_1_vnni},
+    {fg__few_256_Q8_0, fg__few_256_Q8_0_vnni},
+    {fg__few_256_Q2_K, fg__few_256_Q2_K},
+    {fg__few_256_Q3_K, fg__few_256_Q3_K},
+    {fg__few_256_Q4_K, fg__few_256_Q4_K_vnni},
+    {fg__few_256_Q5_K, fg__few_256_Q5_K_vnni},
+    {fg__few_256_Q6_K, fg__few_256_Q6_K_vnni},
+    {fg__few_256_IQ4_NL, fg__few_256_IQ4_NL_vnni},
+    {fg__few_256_IQ4_XS, fg__few_256_IQ4_XS_vnni},
+    {fg__few_256_MXFP4, fg__few_256_MXFP4_vnni},
 };
 
 FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job) {
@@ -20870,6 +20878,7 @@ FG__TARGET_AVX2 static void fg__gemm_f32_256(fg_type type, const void *panel, in
 /* ---- BF16 as integers of 12 bits, with AVX2 */
 
 #define FG__TILE256W12 6 /* tokens: 12 sums, two of weights, one of activations, a product */
+#define FG__FEW256W12 4  /* tokens that expand weights as they use them: 8 sums, four of weights, two of activations, a product */
 
 /* Eight lanes of the four runs of a group. */
 FG__INLINE256 void fg__w12_quarter(const uint8_t *from, __m256i *v) {
@@ -20904,36 +20913,42 @@ FG__INLINE256 void fg__w12_end_256(__m256 sum, int t, int row, const fg__gemm_jo
     _mm256_storeu_ps(to, _mm256_fmadd_ps(sum, _mm256_set1_ps(a->scale), job->first ? _mm256_setzero_ps() : _mm256_loadu_ps(to)));
 }
 
-/* One or two tokens: all 32 rows of a slice, from the panel. Hot, and long. */
+/* Few tokens: all 32 rows of a slice, from the panel; of three and four a block's rows in two halves, for which registers suffice. Hot, and long. */
 FG__INLINE256 void fg__few_w12_256(bool vnni, int nt, const uint8_t *w, fg__gemm_job *job) {
-    __m256 sums[FG__FEW256][4];
-    __m256i acc[FG__FEW256][4], v[4], x[2];
-    const uint8_t *acts = job->acts;
-    int i, t, first, group;
+    const int together = nt <= 2 ? 2 : 1; /* rows 8 * i to 8 * i + 7, and 16 more */
+    __m256 sums[FG__FEW256W12][4];
+    __m256i acc[FG__FEW256W12][4], v[4], x[2];
+    int i, t, first, group, half;
     FG__UNROLL
     for (t = 0; t < nt; t++) sums[t][0] = sums[t][1] = sums[t][2] = sums[t][3] = _mm256_setzero_ps();
-    for (first = 0; first < job->n; first += FG__W12_BLOCK) {
-        const uint8_t *scales = w;
+    for (first = 0; first < job->n; first += FG__W12_BLOCK, w += 64 + 192 * FG__W12_BLOCK) {
         const int end = FG__MIN(job->n, first + FG__W12_BLOCK);
         FG__UNROLL
-        for (t = 0; t < nt; t++) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = _mm256_setzero_si256();
-        for (group = first, w += 64; group < end; group++, w += 192, acts += 8) {
-            fg__fetch_even(job, 192);
+        for (half = 0; half < 2; half += together) {
+            const uint8_t *from = w + 64, *acts = job->acts + 8 * first;
             FG__UNROLL
-            for (i = 0; i < 2; i++) { /* rows 8 * i to 8 * i + 7, and 16 more */
-                fg__w12_quarter(w + 32 * i, v);
+            for (t = 0; t < nt; t++) {
                 FG__UNROLL
-                for (t = 0; t < nt; t++) {
-                    x[0] = fg__act_256(acts, job->stride, t, 0);
-                    x[1] = fg__act_256(acts, job->stride, t, 1);
-                    acc[t][i] = fg__dot_w12_256(vnni, fg__dot_w12_256(vnni, acc[t][i], v[0], x[0]), v[2], x[1]);
-                    acc[t][2 + i] = fg__dot_w12_256(vnni, fg__dot_w12_256(vnni, acc[t][2 + i], v[1], x[0]), v[3], x[1]);
+                for (i = half; i < half + together; i++) acc[t][i] = acc[t][2 + i] = _mm256_setzero_si256();
+            }
+            for (group = first; group < end; group++, from += 192, acts += 8) {
+                if (half == 0) fg__fetch_even(job, 192);
+                FG__UNROLL
+                for (i = half; i < half + together; i++) {
+                    fg__w12_quarter(from + 32 * i, v);
+                    FG__UNROLL
+                    for (t = 0; t < nt; t++) {
+                        x[0] = fg__act_256(acts, job->stride, t, 0);
+                        x[1] = fg__act_256(acts, job->stride, t, 1);
+                        acc[t][i] = fg__dot_w12_256(vnni, fg__dot_w12_256(vnni, acc[t][i], v[0], x[0]), v[2], x[1]);
+                        acc[t][2 + i] = fg__dot_w12_256(vnni, fg__dot_w12_256(vnni, acc[t][2 + i], v[1], x[0]), v[3], x[1]);
+                    }
                 }
             }
         }
         FG__UNROLL
         for (i = 0; i < 4; i++) {
-            const __m256 scale = fg__bf16_floats_256(scales + 16 * i);
+            const __m256 scale = fg__bf16_floats_256(w + 16 * i);
             FG__UNROLL
             for (t = 0; t < nt; t++) sums[t][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[t][i]), scale, sums[t][i]);
         }
@@ -21006,7 +21021,7 @@ FG__INLINE256 void fg__tiles_w12_256(bool vnni, const uint8_t *room, const uint8
     fg__fetch_plan_even(&job, 64, tiles);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
-        switch (nt) { /* 1 and 2 are few */
+        switch (nt) { /* of seven tokens 4 and 3 */
         case 3: fg__tile_w12_256(vnni, 3, room, scales, row, &job); break;
         case 4: fg__tile_w12_256(vnni, 4, room, scales, row, &job); break;
         case 5: fg__tile_w12_256(vnni, 5, room, scales, row, &job); break;
@@ -21021,10 +21036,14 @@ FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg
     for (left = k; left > 0; left -= 256, job.acts += sizeof(fg__act_w12), job.first = false, w += fg__w12_bytes(256)) {
         job.n = (int)FG__MIN((left + 3) / 4, FG__W12_SLICE);
         job.next = fg__weights_ahead(&job, w, 1024, 8192);
-        if (job.m <= FG__FEW256) {
+        if (job.m <= FG__FEW256W12) {
             fg__fetch_plan_even(&job, 192, 1);
-            if (job.m == 1) fg__few_w12_256(vnni, 1, w, &job);
-            else fg__few_w12_256(vnni, 2, w, &job);
+            switch (job.m) {
+            case 1: fg__few_w12_256(vnni, 1, w, &job); break;
+            case 2: fg__few_w12_256(vnni, 2, w, &job); break;
+            case 3: fg__few_w12_256(vnni, 3, w, &job); break;
+            default: fg__few_w12_256(vnni, 4, w, &job); break;
+            }
             continue;
         }
         fg__w12_expand_256(w, room, &job);
@@ -21037,7 +21056,7 @@ FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg
 FG__TARGET_AVX2 static void fg__gemm_w12_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
                                              size_t out_stride) {
     fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
-    fg__fetch_set_256(&job, FG__FEW256);
+    fg__fetch_set_256(&job, FG__FEW256W12);
     fg__slices_w12_256(false, (const uint8_t *)panel, k, job);
 }
 
