@@ -21056,7 +21056,7 @@ FG__INLINE256 void fg__slices_w12_256(bool vnni, const uint8_t *w, int64_t k, fg
 FG__TARGET_AVX2 static void fg__gemm_w12_256(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
                                              size_t out_stride) {
     fg__gemm_job job = fg__gemm_job_make(type, panel, acts, stride, m, out, out_stride);
-    fg__fetch_set_256(&job, FG__FEW256W12);
+    fg__fetch_set_256(&job, FG__FEW256); /* three and four tokens 0.8 times as fast with the fetching of two */
     fg__slices_w12_256(false, (const uint8_t *)panel, k, job);
 }
 
