@@ -17891,7 +17891,7 @@ enum { FG__FETCH_SECOND = 4096, FG__FETCH_SECOND_FAR = 8192 }; /* how far from t
 /* For few tokens, by the CPU: ONCE, TWICE, or FAR, see fg__fetch_set; atomic, the same for as long as the CPU is. */
 static int fg__fetch_rule = FG__FETCH_ONCE;
 
-/* How AVX2 adds up products of bytes, which it gives as pairs of 16 bits. */
+/* How AVX2 adds up products of bytes, which without VNNI it gives as pairs of 16 bits. */
 typedef enum fg__dots {
     FG__DOTS_SIGNED,  /* of signed weights; each pair is widened */
     FG__DOTS_SPLIT,   /* the same, expanded to magnitudes and signs */
