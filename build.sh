@@ -14,7 +14,8 @@ usage: ./build.sh [target ...]
   asan       the tests under the address, leak and undefined-behaviour sanitizers
   tsan       the tests of threads and of models under the thread sanitizer
   fuzz       build/fuzz_*: libFuzzer targets (needs clang)
-  checks     build/logits and build/chat, which tests/check_logits.py and check_chat.py drive
+  logits     build/logits, which tests/check_logits.py drives
+  chat       build/chat, which tests/check_chat.py drives
   vulkan     backends/vulkan/fg_vulkan_spirv.h from shaders/ (needs glslangValidator), fg_vulkan_matrix.h (needs its version 13)
   cuda       backends/cuda/fg_cuda_kernels.h from backends/cuda/ (needs nvcc 12.8 or later)
   hip        backends/hip/fg_hip_kernels.h from the same kernels (needs clang 19 and lld)
@@ -119,8 +120,8 @@ target_demo() {
 }
 
 target_examples() {
-    compile hello examples/hello.c
-    compile frame_loop examples/frame_loop.c
+    compile hello examples/hello.c "$@"
+    compile frame_loop examples/frame_loop.c "$@"
 }
 
 # The driver that the tests of the CUDA and HIP backends run over, see tests/standin_gpu.c, unless the environment names another
@@ -175,9 +176,15 @@ unit_halves() {
     fi
 }
 
+# Programs that are only compiled here, where they are in nobody's way, without the kernels, which take the longest.
+examples_compile() (
+    BUILD=$BUILD/examples
+    target_examples -DFG_NO_SIMD
+)
+
 # Tests of the tool and its server; the counts go into a file.
 tool_tests() {
-    if target_tool && target_examples && compile serve_client tests/serve_client.c; then
+    if target_tool && examples_compile && compile serve_client tests/serve_client.c; then
         export TOOL="$RUN $BUILD/fastgen$EXE" CLIENT="$RUN $BUILD/serve_client$EXE"
         tests_of tool sh tests/test_tool.sh
         tests_of serve sh tests/test_serve.sh
@@ -248,10 +255,8 @@ target_fuzz() {
     for source in tests/fuzz_*.c; do ln -f "$BUILD/fuzz" "$BUILD/$(basename "$source" .c)"; done
 }
 
-target_checks() {
-    compile logits tests/logits_main.c
-    compile chat tests/chat_main.c
-}
+target_logits() { compile logits tests/logits_main.c; }
+target_chat() { compile chat tests/chat_main.c -DFG_NO_SIMD; }
 
 # One shader as an array of words.
 spirv_array() {
@@ -424,7 +429,7 @@ target_clean() { rm -rf "$BUILD"; }
 [ $# -gt 0 ] || set -- tool
 for target in "$@"; do
     case $target in
-    tool | demo | test | examples | asan | tsan | fuzz | checks | vulkan | cuda | hip | source | dist | clean) "target_$target" ;;
+    tool | demo | test | examples | asan | tsan | fuzz | logits | chat | vulkan | cuda | hip | source | dist | clean) "target_$target" ;;
     -h | --help | help) usage ;;
     *)
         echo "build.sh: no target '$target'; see ./build.sh --help" >&2

@@ -20216,9 +20216,15 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
     return _mm256_set1_epi32(x);
 }
 
+/* Whether VNNI adds up the products for m tokens: one and two, which mostly wait for memory, have kernels of their own with it where they gain
+   most. Kernels take compilers long: those of the other types were 4 of 44 seconds, for 1.01 to 1.14 times the speed from the cache. */
+static FG__ALWAYS_INLINE bool fg__vnni_of_256(fg_type type, bool vnni, int m) {
+    return vnni && (m > 2 || type == FG_TYPE_Q8_0 || type == FG_TYPE_Q6_K);
+}
+
 /* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
 static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m) {
-    if (vnni && (m > 2 || (type != FG_TYPE_Q2_K && type != FG_TYPE_Q3_K))) return FG__DOTS_VNNI;
+    if (fg__vnni_of_256(type, vnni, m)) return FG__DOTS_VNNI;
     switch ((int)type) {
     case FG_TYPE_Q2_K: return m <= 2 ? FG__DOTS_FACTORS : FG__DOTS_TWO;
     case FG_TYPE_Q3_K: return FG__DOTS_FACTORS;
@@ -20638,15 +20644,15 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     fg__tile_end_256(nt, f[1], 16, job);
 }
 
-/* The tile for m tokens, fg__few_of_256 at most. */
+/* The tile for m tokens, fg__few_of_256 at most, and at least three where those without VNNI serve fewer. */
 FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, bool vnni, const uint8_t *from, fg__gemm_job job) {
     const uint8_t *values = fg__gemm_table_of(layout->type);
-    const int most = fg__few_of_256(layout->type, vnni);
+    const int least = fg__vnni_of_256(layout->type, vnni, 1) == vnni ? 1 : 3, most = fg__few_of_256(layout->type, vnni);
     __m256i table = _mm256_setzero_si256();
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     job.hint = job.few_hint;
-    if (job.m == 1) fg__tile_few_256(layout, like, vnni, 1, from, table, &job);
-    else if (job.m == 2) fg__tile_few_256(layout, like, vnni, 2, from, table, &job);
+    if (job.m == 1 && least == 1) fg__tile_few_256(layout, like, vnni, 1, from, table, &job);
+    else if (job.m == 2 && least == 1) fg__tile_few_256(layout, like, vnni, 2, from, table, &job);
     else if (job.m == 3 && most >= 3) fg__tile_few_256(layout, like, vnni, 3, from, table, &job);
     else if (most >= 4) fg__tile_few_256(layout, like, vnni, 4, from, table, &job);
 }
@@ -20785,7 +20791,7 @@ static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int
         job.n = (int)FG__MIN(left, 8);
         if (job.m <= few) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
-            fg__few_fns_256[layout - fg__panel_layouts][vnni](from, &job);
+            fg__few_fns_256[layout - fg__panel_layouts][fg__vnni_of_256(type, vnni, job.m)](from, &job);
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);

@@ -6,7 +6,7 @@
     check_chat.py --templates DIR       all *.jinja in DIR with the same conversations
     check_chat.py --random N [--seed S] N random templates, also whether they fail
 
-It needs transformers and jinja2, and build/chat: cc -O2 tests/chat_main.c -o build/chat -lm (--tool names another).
+It needs transformers and jinja2, and build/chat: ./build.sh chat (--tool names another).
 """
 import argparse
 import glob

@@ -59,7 +59,7 @@ def build(include, folder):
     library = pathlib.Path(folder) / "bridge.so"
     source.write_text(BRIDGE)
     compiler = os.environ.get("CC", "cc").split()
-    subprocess.run(compiler + ["-O2", "-w", "-shared", "-fPIC", "-I", str(include), "-o", str(library), str(source),
+    subprocess.run(compiler + ["-O2", "-w", "-shared", "-fPIC", "-DFG_NO_SIMD", "-I", str(include), "-o", str(library), str(source),
                                "-lm", "-lpthread"], check=True)
     bridge = ctypes.CDLL(str(library))
     bridge.bridge_bytes.restype = ctypes.c_int64

@@ -82,7 +82,7 @@ class Fastgen:
         source, output = os.path.join(folder, "driver.c"), os.path.join(folder, "driver.so")
         with open(source, "w", encoding="utf-8") as file:
             file.write(DRIVER % os.path.abspath(header))
-        compiler = [os.environ.get("CC", "cc"), "-O2", "-w", "-shared", "-fPIC"]
+        compiler = [os.environ.get("CC", "cc"), "-O2", "-w", "-shared", "-fPIC", "-DFG_NO_SIMD"]  # kernels take the longest
         subprocess.check_call(compiler + ["-o", output, source, "-lm", "-lpthread"])
         lib = cls.library = ctypes.CDLL(output)
         lib.check_open.restype = ctypes.c_void_p
