@@ -409,7 +409,7 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory);
 fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine);
 /* Ends all requests and frees everything. No other call on the engine may be in progress. NULL is fine. */
 void fg_engine_free(fg_engine *engine);
-/* The descriptor with every default resolved. */
+/* The descriptor with every default resolved; cpu_path and kv_device stay NULL where they were. */
 void fg_engine_get_desc(const fg_engine *engine, fg_engine_desc *desc);
 const fg_model *fg_engine_get_model(const fg_engine *engine);
 const char *fg_engine_get_backend(const fg_engine *engine); /* "cpu" */
@@ -25277,15 +25277,17 @@ static fg_result fg__engine_open(fg_engine *e) {
     return fg__engine_try_backend(e, fg_backend_cpu());
 }
 
-/* Bytes of one token's KV in the groups of `kind`. */
+/* Bytes of one token's KV in a group. */
+static size_t fg__group_token_bytes(const fg_engine *e, const fg_group *group) {
+    return 2 * (size_t)group->n_layers * (size_t)fg_type_bytes(e->desc.kv_type, (int64_t)group->n_kv_head * group->head_dim);
+}
+
+/* In the groups of `kind`. */
 static size_t fg__engine_token_bytes(const fg_engine *e, fg_group_kind kind) {
     size_t sum = 0;
     int g;
-    for (g = 0; g < e->builder.n_groups; g++) {
-        const fg_group *group = &e->builder.groups[g];
-        if (group->kind == kind)
-            sum += 2 * (size_t)group->n_layers * (size_t)fg_type_bytes(e->desc.kv_type, (int64_t)group->n_kv_head * group->head_dim);
-    }
+    for (g = 0; g < e->builder.n_groups; g++)
+        if (e->builder.groups[g].kind == kind) sum += fg__group_token_bytes(e, &e->builder.groups[g]);
     return sum;
 }
 
@@ -25380,11 +25382,13 @@ static void fg__engine_make_graph(fg_engine *e) {
     g->max_seqs = e->desc.max_seqs;
     g->max_blocks_per_seq = (e->desc.max_context + e->desc.block_tokens - 1) / e->desc.block_tokens;
     g->n_vocab = e->model->hp.n_vocab;
+    e->desc.kv_bytes = 0;
     for (i = 0; i < g->n_groups; i++) {
         g->groups[i] = e->builder.groups[i];
         g->groups[i].block_tokens = e->desc.block_tokens;
         g->groups[i].kv_type = e->desc.kv_type;
         g->groups[i].n_blocks = fg__engine_group_blocks(e, &g->groups[i]);
+        e->desc.kv_bytes += (size_t)g->groups[i].n_blocks * (size_t)e->desc.block_tokens * fg__group_token_bytes(e, &g->groups[i]);
     }
 }
 

@@ -1286,7 +1286,7 @@ static void test_engine_bad_engines(void) {
     d.kv_bytes = 1 << 20; /* and what works */
     CHECK(fg_engine_create(&d, &e) == FG_OK);
     fg_engine_get_desc(e, &d);
-    CHECK(d.kv_tokens * 2 * 2 * 2 * 16 * 4 <= 1 << 20 && d.max_seqs == 64 && d.max_context == 256);
+    CHECK(d.kv_bytes <= 1 << 20 && d.kv_bytes == (size_t)d.kv_tokens * 2 * 2 * 2 * 16 * 4 && d.max_seqs == 64 && d.max_context == 256);
     CHECK(strcmp(fg_engine_get_backend(e), "null") == 0 && fg_engine_get_model(e) == m.model);
     fg_engine_free(e);
     fg_engine_free(NULL);
