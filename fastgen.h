@@ -20160,46 +20160,32 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
     }
 }
 
-/* A function for each type, in which a layout's numbers are constants: sixteen tokens 1.05 times as fast. */
-#define FG__UNPACK_256(type, layout, like, factors) \
-    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_256_##type(const uint8_t *from, int n, fg__gemm_slice *to) { \
-        fg__unpack_blocks_256(&fg__panel_layouts[layout], like, factors, from, n, to); \
+/* Types in the order of fg__panel_layouts, and those with the same quants. Each has functions of its own, in which a layout's numbers are
+   constants: to unpack, sixteen tokens 1.05 times as fast. */
+#define FG__TYPES_256(TYPE)                                                                                                         \
+    TYPE(Q4_0, 0, Q4_1)                                                                                                             \
+    TYPE(Q4_1, 1, Q4_1)                                                                                                             \
+    TYPE(Q5_0, 2, Q5_1)                                                                                                             \
+    TYPE(Q5_1, 3, Q5_1)                                                                                                             \
+    TYPE(Q8_0, 4, Q8_0)                                                                                                             \
+    TYPE(Q2_K, 5, Q2_K)                                                                                                             \
+    TYPE(Q3_K, 6, Q3_K)                                                                                                             \
+    TYPE(Q4_K, 7, Q4_1)                                                                                                             \
+    TYPE(Q5_K, 8, Q5_1)                                                                                                             \
+    TYPE(Q6_K, 9, Q6_K)                                                                                                             \
+    TYPE(IQ4_NL, 10, IQ4_NL)                                                                                                        \
+    TYPE(IQ4_XS, 11, IQ4_NL)                                                                                                        \
+    TYPE(MXFP4, 12, IQ4_NL)
+
+#define FG__UNPACK_256(name, layout, like)                                                                                          \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_256_##name(const uint8_t *from, int n, fg__gemm_slice *to) {   \
+        fg__unpack_blocks_256(&fg__panel_layouts[layout], FG_TYPE_##like, false, from, n, to);                                      \
     }
-FG__UNPACK_256(Q4_0, 0, FG_TYPE_Q4_1, false)
-FG__UNPACK_256(Q4_1, 1, FG_TYPE_Q4_1, false)
-FG__UNPACK_256(Q5_0, 2, FG_TYPE_Q5_1, false)
-FG__UNPACK_256(Q5_1, 3, FG_TYPE_Q5_1, false)
-FG__UNPACK_256(Q8_0, 4, FG_TYPE_Q8_0, false)
-FG__UNPACK_256(Q2_K, 5, FG_TYPE_Q2_K, false)
-FG__UNPACK_256(Q3_K, 6, FG_TYPE_Q3_K, false)
-FG__UNPACK_256(Q3_K_factors, 6, FG_TYPE_Q3_K, true)
-FG__UNPACK_256(Q4_K, 7, FG_TYPE_Q4_1, false)
-FG__UNPACK_256(Q5_K, 8, FG_TYPE_Q5_1, false)
-FG__UNPACK_256(Q6_K, 9, FG_TYPE_Q6_K, false)
-FG__UNPACK_256(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
-FG__UNPACK_256(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
-FG__UNPACK_256(MXFP4, 12, FG_TYPE_IQ4_NL, false)
+FG__TYPES_256(FG__UNPACK_256)
 #undef FG__UNPACK_256
 
-FG__TARGET_AVX2 static void fg__unpack_256(fg_type type, bool factors, const uint8_t *from, int n, fg__gemm_slice *to) {
-    switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__unpack_256_Q4_0(from, n, to); break;
-    case FG_TYPE_Q4_1: fg__unpack_256_Q4_1(from, n, to); break;
-    case FG_TYPE_Q5_0: fg__unpack_256_Q5_0(from, n, to); break;
-    case FG_TYPE_Q5_1: fg__unpack_256_Q5_1(from, n, to); break;
-    case FG_TYPE_Q8_0: fg__unpack_256_Q8_0(from, n, to); break;
-    case FG_TYPE_Q2_K: fg__unpack_256_Q2_K(from, n, to); break;
-    case FG_TYPE_Q3_K:
-        if (factors) fg__unpack_256_Q3_K_factors(from, n, to);
-        else fg__unpack_256_Q3_K(from, n, to);
-        break;
-    case FG_TYPE_Q4_K: fg__unpack_256_Q4_K(from, n, to); break;
-    case FG_TYPE_Q5_K: fg__unpack_256_Q5_K(from, n, to); break;
-    case FG_TYPE_Q6_K: fg__unpack_256_Q6_K(from, n, to); break;
-    case FG_TYPE_IQ4_NL: fg__unpack_256_IQ4_NL(from, n, to); break;
-    case FG_TYPE_IQ4_XS: fg__unpack_256_IQ4_XS(from, n, to); break;
-    default: fg__unpack_256_MXFP4(from, n, to); break;
-    }
+FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_factors_256(const uint8_t *from, int n, fg__gemm_slice *to) {
+    fg__unpack_blocks_256(&fg__panel_layouts[6], FG_TYPE_Q3_K, true, from, n, to);
 }
 
 /* Zen 3, which has no AVX-512, reads far ahead by itself, as Zen 4 does: weights of up to `few` tokens are best fetched to the first cache
@@ -20273,10 +20259,8 @@ typedef struct fg__rows_256 {
 #define FG__KEEP_256(v) __asm__("" : "+x"(v))
 /* AVX-VNNI: four products of bytes added to each sum. Written out, as functions of two targets cannot share tiles. */
 #if FG__HAS_AVXVNNI
-#define FG__VNNI256 true
 #define FG__DOT_256(sum, w, x) __asm__("%{vex%} vpdpbusd {%2, %1, %0|%0, %1, %2}" : "+x"(sum) : "x"(w), "x"(x))
 #else
-#define FG__VNNI256 false
 #define FG__DOT_256(sum, w, x) ((void)(sum), (void)(w), (void)(x))
 #endif
 
@@ -20657,54 +20641,32 @@ FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, boo
     else if (most >= 4) fg__tile_few_256(layout, like, vnni, 4, from, table, &job);
 }
 
-/* Calls of their own for each type. */
-#define FG__FEW_256(name, layout, like, vnni) \
-    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##name(const uint8_t *from, const fg__gemm_job *job) { \
-        fg__few_256(&fg__panel_layouts[layout], like, vnni, from, *job); \
+#define FG__FEW_256(name, layout, like)                                                                                             \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##name(const uint8_t *from, const fg__gemm_job *job) {        \
+        fg__few_256(&fg__panel_layouts[layout], FG_TYPE_##like, false, from, *job);                                                 \
     }
-FG__FEW_256(Q4_0, 0, FG_TYPE_Q4_1, false)
-FG__FEW_256(Q4_0_vnni, 0, FG_TYPE_Q4_1, FG__VNNI256)
-FG__FEW_256(Q4_1, 1, FG_TYPE_Q4_1, false)
-FG__FEW_256(Q4_1_vnni, 1, FG_TYPE_Q4_1, FG__VNNI256)
-FG__FEW_256(Q5_0, 2, FG_TYPE_Q5_1, false)
-FG__FEW_256(Q5_0_vnni, 2, FG_TYPE_Q5_1, FG__VNNI256)
-FG__FEW_256(Q5_1, 3, FG_TYPE_Q5_1, false)
-FG__FEW_256(Q5_1_vnni, 3, FG_TYPE_Q5_1, FG__VNNI256)
-FG__FEW_256(Q8_0, 4, FG_TYPE_Q8_0, false)
-FG__FEW_256(Q8_0_vnni, 4, FG_TYPE_Q8_0, FG__VNNI256)
-FG__FEW_256(Q2_K, 5, FG_TYPE_Q2_K, false)
-FG__FEW_256(Q3_K, 6, FG_TYPE_Q3_K, false)
-FG__FEW_256(Q4_K, 7, FG_TYPE_Q4_1, false)
-FG__FEW_256(Q4_K_vnni, 7, FG_TYPE_Q4_1, FG__VNNI256)
-FG__FEW_256(Q5_K, 8, FG_TYPE_Q5_1, false)
-FG__FEW_256(Q5_K_vnni, 8, FG_TYPE_Q5_1, FG__VNNI256)
-FG__FEW_256(Q6_K, 9, FG_TYPE_Q6_K, false)
-FG__FEW_256(Q6_K_vnni, 9, FG_TYPE_Q6_K, FG__VNNI256)
-FG__FEW_256(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
-FG__FEW_256(IQ4_NL_vnni, 10, FG_TYPE_IQ4_NL, FG__VNNI256)
-FG__FEW_256(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
-FG__FEW_256(IQ4_XS_vnni, 11, FG_TYPE_IQ4_NL, FG__VNNI256)
-FG__FEW_256(MXFP4, 12, FG_TYPE_IQ4_NL, false)
-FG__FEW_256(MXFP4_vnni, 12, FG_TYPE_IQ4_NL, FG__VNNI256)
+FG__TYPES_256(FG__FEW_256)
 #undef FG__FEW_256
 
-/* Without VNNI and with it, in the order of fg__panel_layouts. */
-typedef void (*fg__few_fn)(const uint8_t *from, const fg__gemm_job *job);
-static const fg__few_fn fg__few_fns_256[][2] = {
-    {fg__few_256_Q4_0, fg__few_256_Q4_0_vnni},
-    {fg__few_256_Q4_1, fg__few_256_Q4_1_vnni},
-    {fg__few_256_Q5_0, fg__few_256_Q5_0_vnni},
-    {fg__few_256_Q5_1, fg__few_256_Q5_1_vnni},
-    {fg__few_256_Q8_0, fg__few_256_Q8_0_vnni},
-    {fg__few_256_Q2_K, fg__few_256_Q2_K},
-    {fg__few_256_Q3_K, fg__few_256_Q3_K},
-    {fg__few_256_Q4_K, fg__few_256_Q4_K_vnni},
-    {fg__few_256_Q5_K, fg__few_256_Q5_K_vnni},
-    {fg__few_256_Q6_K, fg__few_256_Q6_K_vnni},
-    {fg__few_256_IQ4_NL, fg__few_256_IQ4_NL_vnni},
-    {fg__few_256_IQ4_XS, fg__few_256_IQ4_XS_vnni},
-    {fg__few_256_MXFP4, fg__few_256_MXFP4_vnni},
-};
+#if FG__HAS_AVXVNNI
+#define FG__FEW_VNNI_256(name, layout, like)                                                                                        \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_vnni_256_##name(const uint8_t *from, const fg__gemm_job *job) {   \
+        fg__few_256(&fg__panel_layouts[layout], FG_TYPE_##like, true, from, *job);                                                  \
+    }
+FG__TYPES_256(FG__FEW_VNNI_256)
+#undef FG__FEW_VNNI_256
+#define FG__KERNELS_256(name, layout, like) {fg__unpack_256_##name, {fg__few_256_##name, fg__few_vnni_256_##name}},
+#else
+#define FG__KERNELS_256(name, layout, like) {fg__unpack_256_##name, {fg__few_256_##name, NULL}},
+#endif
+
+/* `few`: without VNNI and with it. */
+static const struct {
+    void (*unpack)(const uint8_t *from, int n, fg__gemm_slice *to);
+    void (*few[2])(const uint8_t *from, const fg__gemm_job *job);
+} fg__kernels_256[] = {FG__TYPES_256(FG__KERNELS_256)};
+#undef FG__KERNELS_256
+#undef FG__TYPES_256
 
 FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job) {
     const int most = fg__tile_of_256(dots);
@@ -20781,7 +20743,7 @@ static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
     const fg__panel_layout *layout = fg__panel_layout_of(type);
-    const int unit_bytes = layout->bytes * FG__PANEL, few = fg__few_of_256(type, vnni);
+    const int number = (int)(layout - fg__panel_layouts), unit_bytes = layout->bytes * FG__PANEL, few = fg__few_of_256(type, vnni);
     int64_t left;
     job.form = fg__gemm_form_of(type);
     job.dots = fg__dots_of_256(type, vnni, job.m);
@@ -20791,11 +20753,12 @@ static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int
         job.n = (int)FG__MIN(left, 8);
         if (job.m <= few) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
-            fg__few_fns_256[layout - fg__panel_layouts][fg__vnni_of_256(type, vnni, job.m)](from, &job);
+            fg__kernels_256[number].few[fg__vnni_of_256(type, vnni, job.m)](from, &job);
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
-        fg__unpack_256(type, job.dots == FG__DOTS_FACTORS, from, job.n, s);
+        if (job.dots == FG__DOTS_FACTORS) fg__unpack_factors_256(from, job.n, s);
+        else fg__kernels_256[number].unpack(from, job.n, s);
         if (job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
         run(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
