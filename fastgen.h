@@ -17810,6 +17810,7 @@ static void fg__act_f32_pack(const float *x, int64_t k, void *packed) {
 typedef enum fg__gemm_form {
     FG__FORM_SIGNED, /* scale * (q - 128), scales of 32 */
     FG__FORM_MIN,    /* scale * q - min, both of 32 */
+    FG__FORM_UNIT,   /* scale * (q - 128), a scale of 256 */
     FG__FORM_SUB16,  /* scale * (q - 128), scales of 16 */
     FG__FORM_MIN16   /* scale * q - min, scales of 32, minimums of 16 */
 } fg__gemm_form;
@@ -17831,6 +17832,7 @@ static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
 typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
+    float unit[FG__PANEL];          /* AVX2, AMX: what multiplies the sums of all blocks, or 1 */
     int32_t factor[16 * FG__PANEL]; /* of 16 quants of Q3_K that are not expanded, 16 bits and then zeros */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
@@ -18590,6 +18592,20 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     }
 }
 
+/* The same, times the scales of the slice. */
+FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, __m512 sums[][2], const fg__gemm_job *job) {
+    int t, i;
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        __m512 by = _mm512_loadu_ps(scale + 16 * i);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            float *to = job->out + t * job->out_stride + 16 * i;
+            _mm512_storeu_ps(to, job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to)));
+        }
+    }
+}
+
 /* Integer sums start at the bits of 1.5 * 2^23: while they are less than 2^22, the register then holds that float plus the sum, and
    the multiplication by a scale takes it off again, exactly, in place of a conversion. Scales have up to 21 bits. (From 2^104
    on, which only MXFP4 has, the product overflows.) Where 16 weights have an integer factor, their sum, which is less than 2^14, is
@@ -18625,6 +18641,9 @@ FG__INLINE512 void fg__fetch_half_512(fg_type type, int bytes, fg__gemm_job *job
     job->next += job->each;
 }
 
+/* Q3_K's scale multiplies the sums of a slice: a tenth fewer multiplications than with each block's, where they are what counts. */
+static FG__ALWAYS_INLINE fg__gemm_form fg__form_512(fg_type type) { return type == FG_TYPE_Q3_K ? FG__FORM_UNIT : fg__gemm_form_of(type); }
+
 /* A tile: 32 rows, nt tokens, blocks of 32 weights with job->offset, a power of two, added. The operations on one output are the same for every nt.
    `layout`, a constant: scales are read here, block by block, and stay in registers, as memory is best read in order (up to a tenth
    faster at one token than reading them before); NULL: they are there. `few`: fetches by fg__fetch_even's rule, else by fg__fetch_ahead. */
@@ -18633,6 +18652,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
     const bool factors = type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, zero = factors ? 0 : FG__SUM_BITS;
+    const bool unit_scale = form == FG__FORM_UNIT;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
     float here[4][FG__PANEL];
     int32_t factors_here[2 * FG__PANEL];
@@ -18691,7 +18711,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     sum = _mm512_castsi512_ps(acc[t][i]);
-                    if (part && scales == 2) /* one rounding */
+                    if (unit_scale) v[t][i] = _mm512_sub_ps(sum, _mm512_set1_ps(FG__SUM_FLOAT));
+                    else if (part && scales == 2) /* one rounding */
                         v[t][i] = _mm512_fmadd_ps(_mm512_sub_ps(sum, _mm512_set1_ps(FG__SUM_FLOAT)), by, v[t][i]);
                     else v[t][i] = _mm512_fmadd_ps(sum, by, less);
                 }
@@ -18714,7 +18735,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         min += minimums * FG__PANEL;
         factor += 2 * FG__PANEL;
     }
-    fg__tile_end_512(nt, f, job);
+    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, f, job);
+    else fg__tile_end_512(nt, f, job);
 }
 
 /* Q2_K for few tokens: sums times factors of `together` blocks, 32 rows, from block `first` of the four that share bytes on. Of several
@@ -18864,7 +18886,7 @@ static int fg__fused_tokens_512(fg_type type) {
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
                                fg__gemm_job job) {
     job.hint = job.few_hint;
-    fg__tile_q8_512(like, fg__gemm_form_of(layout->type), 1, true, layout, w, s, &job);
+    fg__tile_q8_512(like, fg__form_512(layout->type), 1, true, layout, w, s, &job);
 }
 
 /* Calls of their own: with several types in one function compilers mix what they have in common, up to 1.3 times as slow. */
@@ -18926,7 +18948,7 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
     case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, most, true, w, s, bytes, *job); break;
     case FG_TYPE_Q5_1:
     case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, true, w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_SIGNED, most, true, w, s, bytes, *job); break;
+    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_UNIT, most, true, w, s, bytes, *job); break;
     case FG_TYPE_Q8_0: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, true, w, s, bytes, *job); break;
     case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, true, w, s, bytes, *job); break;
     default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, true, w, s, bytes, *job); break;
@@ -18938,6 +18960,7 @@ FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg_
                                                    fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch (form) {
     case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, false, w, s, bytes, *job); break;
+    case FG__FORM_UNIT: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_UNIT, FG__TILE512, false, w, s, bytes, *job); break;
     case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, false, w, s, bytes, *job); break;
     case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, FG__TILE512, false, w, s, bytes, *job); break;
     case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, FG__TILE512, false, w, s, bytes, *job); break;
@@ -18983,7 +19006,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
             w.quants = s->q;
             w.stride = 1024;
         }
-        fg__slice_q8_512(fg__gemm_form_of(type), &w, s, job.n * block_bytes, &job);
+        fg__slice_q8_512(fg__form_512(type), &w, s, job.n * block_bytes, &job);
     }
 }
 
@@ -19561,7 +19584,7 @@ typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__
 /* The products of 8 blocks for a tile of tokens and half a panel. */
 typedef struct fg__pass_amx {
     const fg__acts_amx *acts;
-    const float *scale, *min; /* of fg__gemm_slice */
+    const float *scale, *min, *unit; /* of fg__gemm_slice */
     const float *more;        /* the sums of the slices before: [16][16]; NULL: none */
     float *out;
     size_t out_stride;
@@ -19655,11 +19678,15 @@ FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *p
 /* All of what was there is read before any is written: rows may be a multiple of 4096 bytes apart, and reading waits for writing at
    such distances. */
 FG__INLINE_AMX512 void fg__pass_end_amx(const fg__pass_amx *pass, __m512 *f) {
+    const __m512 unit = _mm512_loadu_ps(pass->unit);
     float *to = pass->out;
     int t;
     if (pass->more) {
         FG__UNROLL
-        for (t = 0; t < FG__TILE_AMX; t++) f[t] = _mm512_add_ps(f[t], _mm512_loadu_ps(pass->more + t * 16));
+        for (t = 0; t < FG__TILE_AMX; t++) f[t] = _mm512_fmadd_ps(f[t], unit, _mm512_loadu_ps(pass->more + t * 16));
+    } else {
+        FG__UNROLL
+        for (t = 0; t < FG__TILE_AMX; t++) f[t] = _mm512_mul_ps(f[t], unit);
     }
     FG__UNROLL
     for (t = 0; t < FG__TILE_AMX; t++, to += pass->out_stride) {
@@ -19705,10 +19732,14 @@ FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layou
     }
 }
 
-/* Blocks that a slice lacks have scales of 0. */
+/* Blocks that a slice lacks have scales of 0. Where one scale multiplies a slice's sums, blocks have scales of 1. */
 FG__TARGET_AMX512 static void fg__scales_amx(fg_type type, const uint8_t *from, int n, fg__gemm_slice *s) {
     const size_t none = (size_t)(8 - n) * FG__PANEL * sizeof(float);
+    const bool unit_scale = fg__form_512(type) == FG__FORM_UNIT;
+    int i;
     fg__unpack_scales_512(type, from, n, s);
+    for (i = 0; i < FG__PANEL; i++) s->unit[i] = unit_scale ? s->scale[i] : 1.0f;
+    for (i = 0; unit_scale && i < 8 * FG__PANEL; i++) s->scale[i] = 1.0f;
     if (n == 8) return;
     memset(s->scale + n * FG__PANEL, 0, none);
     memset(s->min + n * FG__PANEL, 0, none);
@@ -19734,6 +19765,7 @@ FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint
     pass->acts = (const fg__acts_amx *)(const void *)acts;
     pass->scale = s->scale + 16 * half;
     pass->min = s->min + 16 * half;
+    pass->unit = s->unit + 16 * half;
     pass->more = first ? NULL : sums;
     pass->out = sums;
     pass->out_stride = 16;
@@ -19923,6 +19955,7 @@ FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const fg__gemm_panel
     memset(room.sums, 0, sizeof(room.sums));
     memset(room.slice[1].scale, 0, sizeof(room.slice[1].scale));
     memset(room.slice[1].min, 0, sizeof(room.slice[1].min));
+    memset(room.slice[1].unit, 0, sizeof(room.slice[1].unit));
     _mm512_store_si512(room.start, _mm512_set1_epi32(FG__SUM_BITS));
     fg__tiles_shape(2 * FG__TILE_AMX, 8); /* whole tiles, of 32 bytes of k: tokens that the last one lacks are not written */
     for (i = 0; i < end; i += panels.n, panels.first += (size_t)panels.n * panels.bytes, out += (size_t)panels.n * panels.out) {
@@ -20109,7 +20142,7 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
         _mm256_storeu_ps(min, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s)));
         _mm256_storeu_ps(min + FG__PANEL, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s2)));
         break;
-    case FG_TYPE_Q3_K: d = _mm256_sub_ps(_mm256_setzero_ps(), d); break;
+    case FG_TYPE_Q3_K: d = _mm256_set1_ps(1.0f); break; /* see fg__unit_256 */
     case FG_TYPE_Q6_K:
         s = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(bytes + 2 * b * 32)));
         s2 = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(bytes + (2 * b + 1) * 32)));
@@ -20134,6 +20167,17 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
     _mm256_storeu_ps(scale, d);
 }
 
+/* What multiplies the sums of a slice: of Q3_K its scales, as FG__FORM_UNIT, else 1. */
+FG__INLINE256 void fg__unit_256(const fg__panel_layout *layout, const uint8_t *from, float *unit) {
+    const uint8_t *halves = from + layout->blocks * layout->bits * 128 + layout->n_bytes * 32;
+    int row;
+    for (row = 0; row < FG__PANEL; row += 8) {
+        __m256 d = _mm256_set1_ps(1.0f);
+        if (layout->type == FG_TYPE_Q3_K) d = _mm256_sub_ps(_mm256_setzero_ps(), fg__halves_256(halves + row * 2));
+        _mm256_storeu_ps(unit + row, d);
+    }
+}
+
 /* Expands n blocks. `layout`, `like`, a type with the same quants, and `factors` are constants. */
 FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type like, bool factors, const uint8_t *from, int n,
                                          fg__gemm_slice *to) {
@@ -20143,6 +20187,7 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
     int8_t factor[16 * FG__PANEL];
     int i, b, rows, part;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
+    fg__unit_256(layout, from, to->unit);
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
         unit = from + i / layout->blocks * layout->bytes * FG__PANEL;
@@ -20463,14 +20508,15 @@ FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const f
     }
 }
 
-FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const fg__gemm_job *job) {
+FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const float *unit, const fg__gemm_job *job) {
     int t, i;
     FG__UNROLL
-    for (t = 0; t < nt; t++) {
+    for (i = 0; i < 2; i++) {
+        __m256 by = unit ? _mm256_loadu_ps(unit + row + 8 * i) : _mm256_set1_ps(1.0f);
         FG__UNROLL
-        for (i = 0; i < 2; i++) {
+        for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + row + 8 * i;
-            _mm256_storeu_ps(to, job->first ? sums[t][i] : _mm256_add_ps(sums[t][i], _mm256_loadu_ps(to)));
+            _mm256_storeu_ps(to, job->first ? _mm256_mul_ps(sums[t][i], by) : _mm256_fmadd_ps(sums[t][i], by, _mm256_loadu_ps(to)));
         }
     }
 }
@@ -20561,7 +20607,7 @@ FG__INLINE256 void fg__tile_q8_256(fg__gemm_form form, fg__dots dots, int nt, fg
         w.start += FG__PANEL;
         w.pair += 2 * FG__PANEL;
     }
-    fg__tile_end_256(nt, f, row, job);
+    fg__tile_end_256(nt, f, row, s->unit, job);
 }
 
 /* The 16 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
@@ -20599,7 +20645,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     const fg__dots dots = fg__dots_of_256(layout->type, vnni, nt);
     const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
     __m256 f[2][FG__TILE256][2];
-    float scale[2 * FG__PANEL], min[2 * FG__PANEL];
+    float scale[2 * FG__PANEL], min[2 * FG__PANEL], unit[FG__PANEL];
     int8_t factor[16 * FG__PANEL];
     fg__tile_sums_256 sums;
     fg__rows_256 w;
@@ -20624,8 +20670,9 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
             }
         }
     }
-    fg__tile_end_256(nt, f[0], 0, job);
-    fg__tile_end_256(nt, f[1], 16, job);
+    if (layout->type == FG_TYPE_Q3_K) fg__unit_256(layout, from, unit);
+    fg__tile_end_256(nt, f[0], 0, layout->type == FG_TYPE_Q3_K ? unit : NULL, job);
+    fg__tile_end_256(nt, f[1], 16, layout->type == FG_TYPE_Q3_K ? unit : NULL, job);
 }
 
 /* The tile for m tokens, fg__few_of_256 at most, and at least three where those without VNNI serve fewer. */
@@ -20710,7 +20757,8 @@ FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int byt
 FG__TARGET_AVX2 static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     fg__fetch_plan(&job, bytes, (job.m + FG__TILE256 - 1) / FG__TILE256 * job.n);
     switch (job.form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_VNNI, s, row, job); break;
+    case FG__FORM_SIGNED:
+    case FG__FORM_UNIT: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_VNNI, s, row, job); break;
     case FG__FORM_MIN: fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_VNNI, s, row, job); break;
     case FG__FORM_SUB16: fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_VNNI, s, row, job); break;
     case FG__FORM_MIN16: fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_VNNI, s, row, job); break;
@@ -20792,7 +20840,7 @@ FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint
         }
     }
     FG__UNROLL
-    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, job);
+    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, NULL, job);
 }
 
 /* Few tokens: all 32 rows at once, so that memory is read in order. */
