@@ -17812,7 +17812,7 @@ typedef enum fg__gemm_form {
     FG__FORM_MIN,    /* scale * q - min, both of 32 */
     FG__FORM_UNIT,   /* scale * (q - 128), a scale of 256 */
     FG__FORM_SUB16,  /* scale * (q - 128), scales of 16 */
-    FG__FORM_MIN16   /* scale * q - min, scales of 32, minimums of 16 */
+    FG__FORM_MIN16   /* scale * q - min, minimums of 16; on x86 a scale of 256, which is that of the minimums, too: of Q2_K */
 } fg__gemm_form;
 
 static FG__ALWAYS_INLINE fg__gemm_form fg__gemm_form_of(fg_type type) {
@@ -17833,6 +17833,7 @@ typedef struct fg__gemm_slice {
     uint8_t q[8 * 1024]; /* [block][step of 4 weights][row][4]; unsigned on x86 */
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
     float unit[FG__PANEL];          /* AVX2, AMX: what multiplies the sums of all blocks, or 1 */
+    float unit_min[FG__PANEL];      /* of Q2_K, whose `min` are integers: what multiplies these */
     int32_t factor[16 * FG__PANEL]; /* of 16 quants of Q3_K that are not expanded, 16 bits and then zeros */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
@@ -18501,8 +18502,8 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
     case FG_TYPE_Q2_K:
         s = fg__bytes_512(bytes + 2 * b * 32);
         s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
-        _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s, 4))));
-        _mm512_storeu_ps(min + FG__PANEL, _mm512_mul_ps(m, fg__floats_512(fg__shift_512(s2, 4))));
+        _mm512_storeu_ps(min, fg__floats_512(fg__shift_512(s, 4)));
+        _mm512_storeu_ps(min + FG__PANEL, fg__floats_512(fg__shift_512(s2, 4)));
         if (!factor) break;
         _mm512_storeu_si512(factor, _mm512_and_si512(s, _mm512_set1_epi32(15)));
         _mm512_storeu_si512(factor + FG__PANEL, _mm512_and_si512(s2, _mm512_set1_epi32(15)));
@@ -18542,6 +18543,9 @@ FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const ui
     for (b = 0; b < n; b++)
         fg__block_scales_512(layout, from, b, &u, to->scale + scales * b * FG__PANEL, to->min + minimums * b * FG__PANEL,
                              layout->type == FG_TYPE_Q3_K ? to->factor + 2 * b * FG__PANEL : NULL);
+    if (layout->type != FG_TYPE_Q2_K) return;
+    _mm512_storeu_ps(to->unit_min, u.m[0]);
+    _mm512_storeu_ps(to->unit_min + 16, u.m[1]);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
@@ -18592,18 +18596,53 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     }
 }
 
-/* The same, times the scales of the slice. */
-FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, __m512 sums[][2], const fg__gemm_job *job) {
+/* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
+typedef struct fg__tile_sums_512 {
+    int32_t start[FG__TILE512][16]; /* where sums start */
+    float of_acts[FG__TILE512][16]; /* the activations' sums, for minimums; of 16: times their scales */
+} fg__tile_sums_512;
+
+/* 16 rows' minimums of 16 weights times the activations' sums, for each of nt tokens; even and odd ones apart, so that additions wait less. */
+FG__INLINE512 void fg__minimums_512(int nt, const float *min, const fg__tile_sums_512 *sums, __m512 n[]) {
+    __m512 odd[FG__TILE512];
+    int t, h;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) n[t] = odd[t] = _mm512_setzero_ps();
+    for (h = 0; h < 16; h += 2) {
+        __m512 of = _mm512_loadu_ps(min + h * FG__PANEL), of_odd = _mm512_loadu_ps(min + (h + 1) * FG__PANEL);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            n[t] = _mm512_fmadd_ps(_mm512_set1_ps(sums->of_acts[t][h]), of, n[t]);
+            odd[t] = _mm512_fmadd_ps(_mm512_set1_ps(sums->of_acts[t][h + 1]), of_odd, odd[t]);
+        }
+    }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) n[t] = _mm512_add_ps(n[t], odd[t]);
+}
+
+/* The same as fg__tile_end_512, where `scale` multiplies the sums of a slice, and `unit_min` those of its minimums of 16, `min` (NULL: none). */
+FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float *min, const float *unit_min, const fg__tile_sums_512 *of,
+                                         __m512 sums[][2], const fg__gemm_job *job) {
+    __m512 n[FG__TILE512], v;
     int t, i;
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         __m512 by = _mm512_loadu_ps(scale + 16 * i);
+        if (min) fg__minimums_512(nt, min + 16 * i, of, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + 16 * i;
-            _mm512_storeu_ps(to, job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to)));
+            v = job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to));
+            if (min) v = _mm512_fmadd_ps(n[t], _mm512_loadu_ps(unit_min + 16 * i), v);
+            _mm512_storeu_ps(to, v);
         }
     }
+}
+
+/* The activations' sums of 16 times their scales. */
+FG__INLINE512 __m512 fg__scaled_sums_512(__m512i sum16, __m256 scale) {
+    const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_mul_ps(fg__floats_512(sum16), _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(scale)));
 }
 
 /* Integer sums start at the bits of 1.5 * 2^23: while they are less than 2^22, the register then holds that float plus the sum, and
@@ -18612,12 +18651,6 @@ FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, __m512 sums
    multiplied with that first, as 16 bits. */
 #define FG__SUM_BITS 0x4b400000
 #define FG__SUM_FLOAT 12582912.0f
-
-/* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
-typedef struct fg__tile_sums_512 {
-    int32_t start[FG__TILE512][16]; /* where sums start */
-    float of_acts[FG__TILE512][16]; /* the activations' sums, for minimums */
-} fg__tile_sums_512;
 
 /* The activations' sums are -128 times too large. Of 16: `halves`. `zero`: the bits of an integer sum of 0. */
 FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, int zero,
@@ -18628,7 +18661,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         __m512i sum = _mm512_loadu_si512(halves ? a->sum16 : a->sum);
-        if (minimums) _mm512_storeu_ps(s->of_acts[t], fg__floats_512(sum));
+        if (minimums) _mm512_storeu_ps(s->of_acts[t], halves ? fg__scaled_sums_512(sum, _mm256_loadu_ps(a->scale)) : fg__floats_512(sum));
         else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(zero)));
     }
 }
@@ -18652,7 +18685,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
     const bool factors = type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
     const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, zero = factors ? 0 : FG__SUM_BITS;
-    const bool unit_scale = form == FG__FORM_UNIT;
+    const bool unit_scale = form == FG__FORM_UNIT || form == FG__FORM_MIN16;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
     float here[4][FG__PANEL];
     int32_t factors_here[2 * FG__PANEL];
@@ -18724,7 +18757,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 FG__UNROLL
-                for (j = 0; j < minimums; j++)
+                for (j = 0; j < minimums && form == FG__FORM_MIN; j++)
                     v[t][i] = _mm512_fmadd_ps(_mm512_set1_ps(sums.of_acts[t][minimums * b + j]),
                                               _mm512_loadu_ps(min + j * FG__PANEL + 16 * i), v[t][i]);
                 f[t][i] = _mm512_fmadd_ps(v[t][i], _mm512_set1_ps(a->scale[b]), f[t][i]);
@@ -18735,7 +18768,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         min += minimums * FG__PANEL;
         factor += 2 * FG__PANEL;
     }
-    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, f, job);
+    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, form == FG__FORM_MIN16 ? s->min : NULL, s->unit_min, &sums, f, job);
     else fg__tile_end_512(nt, f, job);
 }
 
@@ -18789,24 +18822,20 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
 }
 
 /* Adds those blocks to the sums `f`, by the operations of fg__tile_q8_512: `b` is the first of them in the slice. */
-FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const int32_t *factor, const float *min,
-                                     const __m512 *d, const fg__tile_sums_512 *sums, const fg__gemm_job *job, __m512 f[][2]) {
+FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const int32_t *factor,
+                                     const fg__gemm_job *job, __m512 f[][2]) {
     __m512i both[FG__FUSED512][4][2];
-    __m512 v, less;
+    __m512 v;
     int i, j, t;
     fg__dots_q2_512(nt, first, together, b, runs, factor, job, both);
     FG__UNROLL
     for (i = 0; i < 2; i++) {
-        less = _mm512_mul_ps(d[i], _mm512_set1_ps(-FG__SUM_FLOAT));
         FG__UNROLL
         for (j = 0; j < together; j++) {
             FG__UNROLL
             for (t = 0; t < nt; t++) {
                 const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-                const float *of_acts = sums->of_acts[t] + 2 * (b + j), *by = min + 2 * j * FG__PANEL + 16 * i;
-                v = _mm512_fmadd_ps(_mm512_castsi512_ps(both[t][j][i]), d[i], less);
-                v = _mm512_fmadd_ps(_mm512_set1_ps(of_acts[0]), _mm512_loadu_ps(by), v);
-                v = _mm512_fmadd_ps(_mm512_set1_ps(of_acts[1]), _mm512_loadu_ps(by + FG__PANEL), v);
+                v = _mm512_sub_ps(_mm512_castsi512_ps(both[t][j][i]), _mm512_set1_ps(FG__SUM_FLOAT));
                 f[t][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(a->scale[b + j]), f[t][i]);
             }
         }
@@ -18816,7 +18845,7 @@ FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, con
 /* A slice for nt tokens. */
 FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w, fg__gemm_job job) {
     const fg__panel_layout *layout = &fg__panel_layouts[5];
-    float scale[16], min[8 * FG__PANEL]; /* a unit has one scale, unit.d */
+    float scale[FG__PANEL], min[16 * FG__PANEL], unit_min[FG__PANEL];
     int32_t factor[8 * FG__PANEL];
     __m512 f[FG__FUSED512][2];
     fg__tile_sums_512 sums;
@@ -18832,21 +18861,21 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
         for (j = 0; j < 4; j++) {
             FG__UNROLL
             for (i = 0; i < 2; i++)
-                fg__scales_512(layout, w->quants, &unit, b + j, 64 * i, scale, min + 2 * j * FG__PANEL + 16 * i,
+                fg__scales_512(layout, w->quants, &unit, b + j, 64 * i, scale + 16 * i, min + 2 * (b + j) * FG__PANEL + 16 * i,
                                factor + 2 * j * FG__PANEL + 16 * i);
         }
         if (together == 1) { /* a loop that is none in the machine code needs more registers */
             for (first = 0; first < 4; first++)
-                fg__blocks_q2_512(nt, first, 1, b + first, runs, factor + 2 * first * FG__PANEL, min + 2 * first * FG__PANEL, unit.d, &sums,
-                                  &job, f);
+                fg__blocks_q2_512(nt, first, 1, b + first, runs, factor + 2 * first * FG__PANEL, &job, f);
         } else {
             FG__UNROLL
             for (first = 0; first < 4; first += together)
-                fg__blocks_q2_512(nt, first, together, b + first, runs, factor + 2 * first * FG__PANEL, min + 2 * first * FG__PANEL, unit.d,
-                                  &sums, &job, f);
+                fg__blocks_q2_512(nt, first, together, b + first, runs, factor + 2 * first * FG__PANEL, &job, f);
         }
     }
-    fg__tile_end_512(nt, f, &job);
+    _mm512_storeu_ps(unit_min, unit.m[0]);
+    _mm512_storeu_ps(unit_min + 16, unit.m[1]);
+    fg__tile_end_unit_512(nt, scale, min, unit_min, &sums, f, &job);
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`, of the slice, are fetched ahead. */
@@ -19576,7 +19605,7 @@ static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const 
 typedef struct fg__acts_amx {
     int8_t q[4][FG__TILE_AMX][64]; /* two blocks each */
     float scale[FG__TILE_AMX][8];
-    float sum[FG__TILE_AMX][8], sum16[FG__TILE_AMX][16];
+    float sum[FG__TILE_AMX][8], sum16[FG__TILE_AMX][16]; /* of 16: times their scales */
 } fg__acts_amx;
 
 typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__act_q8) ? 1 : -1];
@@ -19584,7 +19613,7 @@ typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__
 /* The products of 8 blocks for a tile of tokens and half a panel. */
 typedef struct fg__pass_amx {
     const fg__acts_amx *acts;
-    const float *scale, *min, *unit; /* of fg__gemm_slice */
+    const float *scale, *min, *unit, *unit_min; /* of fg__gemm_slice */
     const float *more;        /* the sums of the slices before: [16][16]; NULL: none */
     float *out;
     size_t out_stride;
@@ -19611,7 +19640,7 @@ FG__TARGET_AVX512VNNI static void fg__act_amx_pack(const float *x, int64_t k, vo
         for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q[i][place], a.q[i]);
         _mm256_storeu_ps(to->scale[place], _mm512_castps512_ps256(a.scale));
         _mm256_storeu_ps(to->sum[place], _mm512_castps512_ps256(fg__floats_512(fg__pairs_sum_512(a.sum16, a.sum16))));
-        _mm512_storeu_ps(to->sum16[place], fg__floats_512(a.sum16));
+        _mm512_storeu_ps(to->sum16[place], fg__scaled_sums_512(a.sum16, _mm512_castps512_ps256(a.scale)));
     }
 }
 
@@ -19659,25 +19688,41 @@ FG__INLINE_AMX512 void fg__store_amx(int tile, void *to) {
 /* Adds block b to the sums `f` of 16 tokens. */
 FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *pass, const int32_t (*sums)[16], __m512 *f) {
     const fg__acts_amx *acts = pass->acts;
-    const float *min = pass->min + b * minimums * FG__PANEL;
+    const float *min = pass->min + b * FG__PANEL;
     const __m512 by = _mm512_loadu_ps(pass->scale + b * FG__PANEL), less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
     __m512 v;
-    int t, i;
+    int t;
     FG__UNROLL
     for (t = 0; t < FG__TILE_AMX; t++) {
         v = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_load_si512(sums[t])), by, less);
-        FG__UNROLL
-        for (i = 0; i < minimums; i++)
-            v = _mm512_fmadd_ps(_mm512_set1_ps(minimums == 2 ? acts->sum16[t][2 * b + i] : acts->sum[t][b]),
-                                _mm512_loadu_ps(min + i * FG__PANEL), v);
+        if (minimums == 1) v = _mm512_fmadd_ps(_mm512_set1_ps(acts->sum[t][b]), _mm512_loadu_ps(min), v);
         f[t] = _mm512_fmadd_ps(v, _mm512_set1_ps(acts->scale[t][b]), f[t]);
         FG__HERE(f[t]);
     }
 }
 
+/* Adds minimums of 16 weights, by the operations of fg__minimums_512 and fg__tile_end_unit_512, for the 4 tokens from `first` on, for which there
+   are registers. */
+FG__INLINE_AMX512 void fg__minimums_amx(const fg__pass_amx *pass, int first, __m512 *f) {
+    __m512 n[4], odd[4];
+    int t, h;
+    FG__UNROLL
+    for (t = 0; t < 4; t++) n[t] = odd[t] = _mm512_setzero_ps();
+    for (h = 0; h < 16; h += 2) {
+        __m512 of = _mm512_loadu_ps(pass->min + h * FG__PANEL), of_odd = _mm512_loadu_ps(pass->min + (h + 1) * FG__PANEL);
+        FG__UNROLL
+        for (t = 0; t < 4; t++) {
+            n[t] = _mm512_fmadd_ps(_mm512_set1_ps(pass->acts->sum16[first + t][h]), of, n[t]);
+            odd[t] = _mm512_fmadd_ps(_mm512_set1_ps(pass->acts->sum16[first + t][h + 1]), of_odd, odd[t]);
+        }
+    }
+    FG__UNROLL
+    for (t = 0; t < 4; t++) f[first + t] = _mm512_fmadd_ps(_mm512_add_ps(n[t], odd[t]), _mm512_loadu_ps(pass->unit_min), f[first + t]);
+}
+
 /* All of what was there is read before any is written: rows may be a multiple of 4096 bytes apart, and reading waits for writing at
    such distances. */
-FG__INLINE_AMX512 void fg__pass_end_amx(const fg__pass_amx *pass, __m512 *f) {
+FG__INLINE_AMX512 void fg__pass_end_amx(int minimums, const fg__pass_amx *pass, __m512 *f) {
     const __m512 unit = _mm512_loadu_ps(pass->unit);
     float *to = pass->out;
     int t;
@@ -19688,6 +19733,8 @@ FG__INLINE_AMX512 void fg__pass_end_amx(const fg__pass_amx *pass, __m512 *f) {
         FG__UNROLL
         for (t = 0; t < FG__TILE_AMX; t++) f[t] = _mm512_mul_ps(f[t], unit);
     }
+    FG__UNROLL
+    for (t = 0; minimums == 2 && t < FG__TILE_AMX; t += 4) fg__minimums_amx(pass, t, f);
     FG__UNROLL
     for (t = 0; t < FG__TILE_AMX; t++, to += pass->out_stride) {
         if (t < pass->tokens) _mm512_storeu_ps(to, f[t]);
@@ -19735,7 +19782,8 @@ FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layou
 /* Blocks that a slice lacks have scales of 0. Where one scale multiplies a slice's sums, blocks have scales of 1. */
 FG__TARGET_AMX512 static void fg__scales_amx(fg_type type, const uint8_t *from, int n, fg__gemm_slice *s) {
     const size_t none = (size_t)(8 - n) * FG__PANEL * sizeof(float);
-    const bool unit_scale = fg__form_512(type) == FG__FORM_UNIT;
+    const fg__gemm_form form = fg__form_512(type);
+    const bool unit_scale = form == FG__FORM_UNIT || form == FG__FORM_MIN16;
     int i;
     fg__unpack_scales_512(type, from, n, s);
     for (i = 0; i < FG__PANEL; i++) s->unit[i] = unit_scale ? s->scale[i] : 1.0f;
@@ -19766,6 +19814,7 @@ FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint
     pass->scale = s->scale + 16 * half;
     pass->min = s->min + 16 * half;
     pass->unit = s->unit + 16 * half;
+    pass->unit_min = s->unit_min + 16 * half;
     pass->more = first ? NULL : sums;
     pass->out = sums;
     pass->out_stride = 16;
@@ -19799,7 +19848,7 @@ FG__INLINE_AMX512 void fg__products_amx(int minimums, int from, int to, const fg
         fg__product_amx(b % 4, room->start, now->acts->q[b / 2][0] + b % 2 * 32, q + b * 1024);
         FG__TILES_SEE(room);
         fg__sum_up_amx(minimums, summed, summed > b ? before : now, (const int32_t(*)[16])room->sums[summed % 2], f);
-        if (summed == 7) fg__pass_end_amx(before, f);
+        if (summed == 7) fg__pass_end_amx(minimums, before, f);
     }
 }
 
@@ -19812,7 +19861,7 @@ FG__INLINE_AMX512 void fg__products_end_amx(int minimums, const fg__pass_amx *be
         FG__TILES_SEE(room);
         fg__sum_up_amx(minimums, b, before, (const int32_t(*)[16])room->sums[b % 2], f);
     }
-    fg__pass_end_amx(before, f);
+    fg__pass_end_amx(minimums, before, f);
 }
 
 /* A panel for up to FG__ROWS_AMX tokens. Before the first pass is one of nothing. Hot, and long. */
@@ -19956,6 +20005,7 @@ FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const fg__gemm_panel
     memset(room.slice[1].scale, 0, sizeof(room.slice[1].scale));
     memset(room.slice[1].min, 0, sizeof(room.slice[1].min));
     memset(room.slice[1].unit, 0, sizeof(room.slice[1].unit));
+    memset(room.slice[1].unit_min, 0, sizeof(room.slice[1].unit_min));
     _mm512_store_si512(room.start, _mm512_set1_epi32(FG__SUM_BITS));
     fg__tiles_shape(2 * FG__TILE_AMX, 8); /* whole tiles, of 32 bytes of k: tokens that the last one lacks are not written */
     for (i = 0; i < end; i += panels.n, panels.first += (size_t)panels.n * panels.bytes, out += (size_t)panels.n * panels.out) {
@@ -20136,11 +20186,11 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
         d = _mm256_mul_ps(d, _mm256_cvtepi32_ps(s));
         break;
     case FG_TYPE_Q2_K:
-        m = _mm256_mul_ps(fg__halves_256(halves + 64), _mm256_set1_ps(1.0f / 128));
         s = fg__shift_256(fg__bytes_256(bytes + 2 * b * 32), 4);
         s2 = fg__shift_256(fg__bytes_256(bytes + (2 * b + 1) * 32), 4);
-        _mm256_storeu_ps(min, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s)));
-        _mm256_storeu_ps(min + FG__PANEL, _mm256_mul_ps(m, _mm256_cvtepi32_ps(s2)));
+        _mm256_storeu_ps(min, _mm256_cvtepi32_ps(s));
+        _mm256_storeu_ps(min + FG__PANEL, _mm256_cvtepi32_ps(s2));
+        d = _mm256_set1_ps(1.0f); /* see fg__unit_256 */
         break;
     case FG_TYPE_Q3_K: d = _mm256_set1_ps(1.0f); break; /* see fg__unit_256 */
     case FG_TYPE_Q6_K:
@@ -20167,12 +20217,16 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
     _mm256_storeu_ps(scale, d);
 }
 
-/* What multiplies the sums of a slice: of Q3_K its scales, as FG__FORM_UNIT, else 1. */
-FG__INLINE256 void fg__unit_256(const fg__panel_layout *layout, const uint8_t *from, float *unit) {
+/* What multiplies the sums of a slice: of Q3_K and Q2_K its scales, as FG__FORM_UNIT, else 1; of Q2_K also the sums of its minimums. */
+FG__INLINE256 void fg__unit_256(const fg__panel_layout *layout, const uint8_t *from, float *unit, float *unit_min) {
     const uint8_t *halves = from + layout->blocks * layout->bits * 128 + layout->n_bytes * 32;
     int row;
     for (row = 0; row < FG__PANEL; row += 8) {
         __m256 d = _mm256_set1_ps(1.0f);
+        if (layout->type == FG_TYPE_Q2_K) {
+            d = fg__halves_256(halves + row * 2);
+            _mm256_storeu_ps(unit_min + row, _mm256_mul_ps(fg__halves_256(halves + 64 + row * 2), _mm256_set1_ps(1.0f / 128)));
+        }
         if (layout->type == FG_TYPE_Q3_K) d = _mm256_sub_ps(_mm256_setzero_ps(), fg__halves_256(halves + row * 2));
         _mm256_storeu_ps(unit + row, d);
     }
@@ -20187,7 +20241,7 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
     int8_t factor[16 * FG__PANEL];
     int i, b, rows, part;
     if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
-    fg__unit_256(layout, from, to->unit);
+    fg__unit_256(layout, from, to->unit, to->unit_min);
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
         unit = from + i / layout->blocks * layout->bytes * FG__PANEL;
@@ -20458,17 +20512,25 @@ FG__INLINE256 void fg__vnni_dots_256(fg_type like, int nt, const fg__rows_256 *w
 
 /* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
    whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
+/* Four floats, each twice. */
+FG__INLINE256 __m256 fg__twice_256(const float *x) {
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+}
+
 FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
                                          const fg__gemm_job *job) {
     const bool halves = pairs || form == FG__FORM_SUB16 || form == FG__FORM_MIN16;
     const __m256i shift = _mm256_set1_epi32(offset ? __builtin_clz((unsigned)offset) - 24 : 0);
+    __m256 of_acts;
     int t, i;
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         memcpy(s->scale[t], a->scale, sizeof(a->scale));
         for (i = 0; i < (halves ? 16 : 8); i += 8) {
             __m256i sum = fg__load_256((const uint8_t *)((halves ? a->sum16 : a->sum) + i)), start = _mm256_set1_epi32(FG__SUM_BITS);
-            _mm256_storeu_ps(s->of_acts[t] + i, _mm256_cvtepi32_ps(sum));
+            of_acts = _mm256_cvtepi32_ps(sum);
+            if (form == FG__FORM_MIN16) of_acts = _mm256_mul_ps(of_acts, fg__twice_256(a->scale + i / 2));
+            _mm256_storeu_ps(s->of_acts[t] + i, of_acts);
             if (pairs) start = _mm256_slli_epi32(sum, 11); /* -4 times it in the upper half */
             else if (offset) start = _mm256_add_epi32(start, _mm256_srav_epi32(sum, shift));
             _mm256_storeu_si256((__m256i *)(void *)(s->start[t] + i), start);
@@ -20492,31 +20554,56 @@ FG__INLINE256 void fg__part_256(int nt, bool add, const float *scale, __m256i ac
 }
 
 /* Ends block b: minimums and the activations' scale. */
-FG__INLINE256 void fg__block_256(int nt, int minimums, const float *min, const fg__tile_sums_256 *sums, int b, __m256 v[][2],
+FG__INLINE256 void fg__block_256(int nt, bool minimum, const float *min, const fg__tile_sums_256 *sums, int b, __m256 v[][2],
                                  __m256 f[][2]) {
-    int t, i, j;
+    int t, i;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         const __m256 by = _mm256_set1_ps(sums->scale[t][b]);
-        for (j = 0; j < minimums; j++) {
-            __m256 sum = _mm256_set1_ps(sums->of_acts[t][minimums * b + j]);
-            v[t][0] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + j * FG__PANEL), v[t][0]);
-            v[t][1] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + j * FG__PANEL + 8), v[t][1]);
+        if (minimum) {
+            __m256 sum = _mm256_set1_ps(sums->of_acts[t][b]);
+            v[t][0] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min), v[t][0]);
+            v[t][1] = _mm256_fmadd_ps(sum, _mm256_loadu_ps(min + 8), v[t][1]);
         }
         FG__UNROLL
         for (i = 0; i < 2; i++) f[t][i] = _mm256_fmadd_ps(v[t][i], by, f[t][i]);
     }
 }
 
-FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const float *unit, const fg__gemm_job *job) {
+/* 8 rows' minimums of 16 weights times the activations' sums, for each of nt tokens; even and odd ones apart, so that additions wait less. */
+FG__INLINE256 void fg__minimums_256(int nt, const float *min, const fg__tile_sums_256 *sums, __m256 n[]) {
+    __m256 odd[FG__TILE256];
+    int t, h;
+    FG__UNROLL
+    for (t = 0; t < nt; t++) n[t] = odd[t] = _mm256_setzero_ps();
+    for (h = 0; h < 16; h += 2) {
+        __m256 of = _mm256_loadu_ps(min + h * FG__PANEL), of_odd = _mm256_loadu_ps(min + (h + 1) * FG__PANEL);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            n[t] = _mm256_fmadd_ps(_mm256_set1_ps(sums->of_acts[t][h]), of, n[t]);
+            odd[t] = _mm256_fmadd_ps(_mm256_set1_ps(sums->of_acts[t][h + 1]), of_odd, odd[t]);
+        }
+    }
+    FG__UNROLL
+    for (t = 0; t < nt; t++) n[t] = _mm256_add_ps(n[t], odd[t]);
+}
+
+/* Adds the sums of a tile to the output, or sets it when they are the first; times `unit`, unless that is NULL; with minimums of 16, `min`, times
+   `unit_min`, unless that is NULL. */
+FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const float *unit, const float *min, const float *unit_min,
+                                    const fg__tile_sums_256 *of, const fg__gemm_job *job) {
+    __m256 n[FG__TILE256], v;
     int t, i;
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         __m256 by = unit ? _mm256_loadu_ps(unit + row + 8 * i) : _mm256_set1_ps(1.0f);
+        if (unit_min) fg__minimums_256(nt, min + row + 8 * i, of, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + row + 8 * i;
-            _mm256_storeu_ps(to, job->first ? _mm256_mul_ps(sums[t][i], by) : _mm256_fmadd_ps(sums[t][i], by, _mm256_loadu_ps(to)));
+            v = job->first ? _mm256_mul_ps(sums[t][i], by) : _mm256_fmadd_ps(sums[t][i], by, _mm256_loadu_ps(to));
+            if (unit_min) v = _mm256_fmadd_ps(n[t], _mm256_loadu_ps(unit_min + row + 8 * i), v);
+            _mm256_storeu_ps(to, v);
         }
     }
 }
@@ -20556,7 +20643,6 @@ FG__INLINE256 void fg__start_256(fg__gemm_form form, fg__dots dots, int nt, cons
 FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots dots, int nt, const fg__rows_256 *w, int b,
                                       const fg__tile_sums_256 *sums, const fg__gemm_job *job, __m256 f[][2]) {
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     const uint8_t *acts = job->acts + b * 32;
     const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
     __m256 v[FG__TILE256][2];
@@ -20579,7 +20665,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
         if (part == 0 && scales == 2) fg__part_256(nt, false, w->scale, acc, v);
         if (part == 1) fg__part_256(nt, scales == 2, w->scale + (scales - 1) * FG__PANEL, acc, v);
     }
-    fg__block_256(nt, minimums, w->min, sums, b, v, f);
+    fg__block_256(nt, form == FG__FORM_MIN, w->min, sums, b, v, f);
 }
 
 /* A tile of 16 rows from `row` on, expanded before. */
@@ -20607,7 +20693,7 @@ FG__INLINE256 void fg__tile_q8_256(fg__gemm_form form, fg__dots dots, int nt, fg
         w.start += FG__PANEL;
         w.pair += 2 * FG__PANEL;
     }
-    fg__tile_end_256(nt, f, row, s->unit, job);
+    fg__tile_end_256(nt, f, row, s->unit, s->min, form == FG__FORM_MIN16 ? s->unit_min : NULL, &sums, job);
 }
 
 /* The 16 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
@@ -20645,7 +20731,8 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     const fg__dots dots = fg__dots_of_256(layout->type, vnni, nt);
     const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
     __m256 f[2][FG__TILE256][2];
-    float scale[2 * FG__PANEL], min[2 * FG__PANEL], unit[FG__PANEL];
+    const bool unit_scale = layout->type == FG_TYPE_Q2_K || layout->type == FG_TYPE_Q3_K;
+    float scale[2 * FG__PANEL], min[16 * FG__PANEL], unit[FG__PANEL], unit_min[FG__PANEL]; /* min: of Q2_K those of all blocks */
     int8_t factor[16 * FG__PANEL];
     fg__tile_sums_256 sums;
     fg__rows_256 w;
@@ -20663,6 +20750,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
             w.place = i;
             for (half = 0; half < 2; half++) {
                 fg__fetch_half_256(job, 2 * (b + i) + half, layout->bytes * FG__PANEL / layout->blocks / 2);
+                if (form == FG__FORM_MIN16) w.min = min + 2 * (b + i) * FG__PANEL + 16 * half;
                 fg__rows_of_256(layout, from, b + i, 16 * half, &w);
                 if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
                 w.factor = factor + 16 * half;
@@ -20670,9 +20758,10 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
             }
         }
     }
-    if (layout->type == FG_TYPE_Q3_K) fg__unit_256(layout, from, unit);
-    fg__tile_end_256(nt, f[0], 0, layout->type == FG_TYPE_Q3_K ? unit : NULL, job);
-    fg__tile_end_256(nt, f[1], 16, layout->type == FG_TYPE_Q3_K ? unit : NULL, job);
+    if (unit_scale) fg__unit_256(layout, from, unit, unit_min);
+    FG__UNROLL
+    for (half = 0; half < 2; half++)
+        fg__tile_end_256(nt, f[half], 16 * half, unit_scale ? unit : NULL, min, form == FG__FORM_MIN16 ? unit_min : NULL, &sums, job);
 }
 
 /* The tile for m tokens, fg__few_of_256 at most, and at least three where those without VNNI serve fewer. */
@@ -20840,7 +20929,7 @@ FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint
         }
     }
     FG__UNROLL
-    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, NULL, job);
+    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, NULL, NULL, NULL, NULL, job);
 }
 
 /* Few tokens: all 32 rows at once, so that memory is read in order. */
