@@ -18674,7 +18674,8 @@ FG__INLINE512 void fg__fetch_half_512(fg_type type, int bytes, fg__gemm_job *job
     job->next += job->each;
 }
 
-/* Q3_K's scale multiplies the sums of a slice: a tenth fewer multiplications than with each block's, where they are what counts. */
+/* Scales of 256 weights, of Q3_K and Q2_K, multiply the sums of a slice: a tenth fewer multiplications than with each block's, where they are
+   what counts. */
 static FG__ALWAYS_INLINE fg__gemm_form fg__form_512(fg_type type) { return type == FG_TYPE_Q3_K ? FG__FORM_UNIT : fg__gemm_form_of(type); }
 
 /* A tile: 32 rows, nt tokens, blocks of 32 weights with job->offset, a power of two, added. The operations on one output are the same for every nt.
@@ -18697,7 +18698,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
     __m512i both[FG__TILE512][2]; /* parts in one sum, each times its factors */
     fg__tile_sums_512 sums;
     fg__unit_512 unit;
-    int b, i, j, t, step, part, x;
+    int b, i, t, step, part, x;
     fg__tile_start_512(nt, f);
     fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, zero, job);
     for (b = 0; b < job->n; b++) {
@@ -18756,10 +18757,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
             const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                FG__UNROLL
-                for (j = 0; j < minimums && form == FG__FORM_MIN; j++)
-                    v[t][i] = _mm512_fmadd_ps(_mm512_set1_ps(sums.of_acts[t][minimums * b + j]),
-                                              _mm512_loadu_ps(min + j * FG__PANEL + 16 * i), v[t][i]);
+                if (form == FG__FORM_MIN) v[t][i] = _mm512_fmadd_ps(_mm512_set1_ps(sums.of_acts[t][b]), _mm512_loadu_ps(min + 16 * i), v[t][i]);
                 f[t][i] = _mm512_fmadd_ps(v[t][i], _mm512_set1_ps(a->scale[b]), f[t][i]);
             }
         }
@@ -20366,7 +20364,7 @@ typedef struct fg__rows_256 {
 /* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
 typedef struct fg__tile_sums_256 {
     int32_t start[FG__TILE256][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
-    float of_acts[FG__TILE256][16]; /* the activations' sums, for minimums */
+    float of_acts[FG__TILE256][16]; /* the activations' sums, for minimums; of 16: times their scales */
     float scale[FG__TILE256][8];    /* theirs, together */
 } fg__tile_sums_256;
 
@@ -20510,13 +20508,13 @@ FG__INLINE256 void fg__vnni_dots_256(fg_type like, int nt, const fg__rows_256 *w
     }
 }
 
-/* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
-   whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
 /* Four floats, each twice. */
 FG__INLINE256 __m256 fg__twice_256(const float *x) {
     return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
 }
 
+/* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
+   whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
 FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
                                          const fg__gemm_job *job) {
     const bool halves = pairs || form == FG__FORM_SUB16 || form == FG__FORM_MIN16;
