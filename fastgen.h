@@ -20300,7 +20300,7 @@ FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int
 }
 
 /* Whether VNNI adds up the products for m tokens: one and two, which mostly wait for memory, have kernels of their own with it where they gain
-   most. Kernels take compilers long: those of the other types were 4 of 44 seconds, for 1.01 to 1.14 times the speed from the cache. */
+   most. Kernels take compilers long: those of the other types were 3 of 42 seconds, for 1.01 to 1.14 times the speed from the cache. */
 static FG__ALWAYS_INLINE bool fg__vnni_of_256(fg_type type, bool vnni, int m) {
     return vnni && (m > 2 || type == FG_TYPE_Q8_0 || type == FG_TYPE_Q6_K);
 }
