@@ -18367,9 +18367,10 @@ FG__INLINE512 __m512i fg__scale_q3_512(const uint8_t *bytes, int i) {
     return _mm512_or_si512(low, high);
 }
 
-/* Each 32-bit lane indexes bytes of its own. */
+/* Each 32-bit lane looks up its own four bytes, by the low two bits of each index. */
 FG__INLINE512 __m512i fg__lookup_512(__m512i table, __m512i index) {
-    return _mm512_shuffle_epi8(table, _mm512_or_si512(index, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0)));
+    const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    return _mm512_shuffle_epi8(table, _mm512_ternarylogic_epi32(index, _mm512_set1_epi8(3), lanes, 0xea)); /* index & 3 | lanes */
 }
 
 /* scale * q of the four blocks of Q2_K from b on, by tables in the lane of each row, of 16 weights each. */
@@ -18384,27 +18385,30 @@ FG__INLINE512 void fg__expand_q2_512(const fg__weights_512 *w, int b, int part, 
         FG__UNROLL
         for (step = part * 4; step < part * 4 + 4; step++) {
             v = fg__shift_512(_mm512_loadu_si512(runs + step * 128), 2 * j);
-            v = fg__lookup_512(table, _mm512_and_si512(v, _mm512_set1_epi8(3)));
+            v = fg__lookup_512(table, v);
             _mm512_storeu_si512(q + j * 1024 + step * 128 + half, v);
         }
     }
 }
 
 /* 128 - (scale - 32) * (q - 4) of Q3_K: with the low two bits 4 * scale + low * (32 - scale), by a table in the lane of each row,
-   and 128 - 4 * scale more with the high bit. */
+   and 128 - 4 * scale more with the high bit, which is tested where it lies. */
 FG__INLINE512 void fg__expand_q3_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
-    __m512i scale = fg__scale_q3_512(w->bytes + half / 4, 2 * b + part), table, more, v;
+    const uint8_t *runs = w->quants + b * w->stride + half;
+    __m512i scale = fg__scale_q3_512(w->bytes + half / 4, 2 * b + part), table, more, low, high, v;
     int step;
     table = _mm512_add_epi32(_mm512_mullo_epi32(scale, _mm512_set1_epi32(0x01020304)), _mm512_set1_epi32(0x60402000));
     more = _mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2));
     more = fg__lookup_512(more, _mm512_setzero_si512());
     FG__UNROLL
     for (step = part * 4; step < part * 4 + 4; step++) {
-        __mmask64 high;
-        v = fg__quants_512(FG_TYPE_Q3_K, w, b, half, step);
-        high = _mm512_test_epi8_mask(v, _mm512_set1_epi8(4));
-        v = fg__lookup_512(table, _mm512_and_si512(v, _mm512_set1_epi8(3)));
-        _mm512_storeu_si512(q + step * 128 + half, _mm512_mask_add_epi8(v, high, v, more));
+        const fg__field *f = fg__fields_of(3, step);
+        const int bit = f[1].count ? f[1].from : f->from + 2;
+        low = _mm512_loadu_si512(runs + f->run * 128);
+        high = f[1].count ? _mm512_loadu_si512(runs + f[1].run * 128) : low;
+        v = fg__lookup_512(table, fg__shift_512(low, f->from));
+        v = _mm512_mask_add_epi8(v, _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << bit))), v, more);
+        _mm512_storeu_si512(q + step * 128 + half, v);
     }
 }
 
@@ -18680,8 +18684,9 @@ static FG__ALWAYS_INLINE fg__gemm_form fg__form_512(fg_type type) { return type 
 
 /* A tile: 32 rows, nt tokens, blocks of 32 weights with job->offset, a power of two, added. The operations on one output are the same for every nt.
    `layout`, a constant: scales are read here, block by block, and stay in registers, as memory is best read in order (up to a tenth
-   faster at one token than reading them before); NULL: they are there. `few`: fetches by fg__fetch_even's rule, else by fg__fetch_ahead. */
-FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, bool few, const fg__panel_layout *layout,
+   faster at one token than reading them before); NULL: they are there. `few`: fetches by fg__fetch_even's rule, else by fg__fetch_ahead.
+   `keep`: s->q keeps the quants as bytes for the tiles that follow. */
+FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, bool few, bool keep, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const bool factors = type == FG_TYPE_Q3_K;
     const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
@@ -18720,6 +18725,10 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
                 if (!layout && few && step % 4 == 0) fg__fetch_half_512(type, step ? 320 : 256, job);
                 w0 = fg__quants_512(type, w, b, 0, step);
                 w1 = fg__quants_512(type, w, b, 64, step);
+                if (keep) {
+                    _mm512_storeu_si512(s->q + b * 1024 + step * 128, w0);
+                    _mm512_storeu_si512(s->q + b * 1024 + step * 128 + 64, w1);
+                }
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     memcpy(&x, acts + t * stride + b * 32 + step * 4, 4);
@@ -18876,23 +18885,23 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
     fg__tile_end_unit_512(nt, scale, min, unit_min, &sums, f, &job);
 }
 
-/* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`, of the slice, are fetched ahead. */
+/* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: of the slice, where they are `few`; else their
+   fetching is planned. */
 FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, bool few, const fg__weights_512 *w,
                                     fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     if (few) fg__fetch_plan_even(&job, bytes / job.n / 2, tiles);
-    else fg__fetch_plan(&job, bytes, tiles * job.n);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1: fg__slice_one_512 */
-        case 2: fg__tile_q8_512(type, form, 2, few, NULL, w, s, &job); break;
-        case 3: fg__tile_q8_512(type, form, 3, few, NULL, w, s, &job); break;
-        case 4: fg__tile_q8_512(type, form, 4, few, NULL, w, s, &job); break;
+        case 2: fg__tile_q8_512(type, form, 2, few, false, NULL, w, s, &job); break;
+        case 3: fg__tile_q8_512(type, form, 3, few, false, NULL, w, s, &job); break;
+        case 4: fg__tile_q8_512(type, form, 4, few, false, NULL, w, s, &job); break;
         case 5:
-            if (most > 4) fg__tile_q8_512(type, form, 5, few, NULL, w, s, &job);
+            if (most > 4) fg__tile_q8_512(type, form, 5, few, false, NULL, w, s, &job);
             break;
         default:
-            if (most > 4) fg__tile_q8_512(type, form, 6, few, NULL, w, s, &job);
+            if (most > 5) fg__tile_q8_512(type, form, 6, few, false, NULL, w, s, &job);
             break;
         }
     }
@@ -18903,8 +18912,8 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, 
 static int fg__fused_tokens_512(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_Q2_K: return FG__FUSED512;
-    case FG_TYPE_Q3_K:
-    case FG_TYPE_Q6_K: return 2 * FG__FUSED512;
+    case FG_TYPE_Q6_K: return FG__FUSED512 + 2;
+    case FG_TYPE_Q3_K: return 2 * FG__FUSED512;
     default: return 4 * FG__FUSED512;
     }
 }
@@ -18913,7 +18922,7 @@ static int fg__fused_tokens_512(fg_type type) {
 FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
                                fg__gemm_job job) {
     job.hint = job.few_hint;
-    fg__tile_q8_512(like, fg__form_512(layout->type), 1, true, layout, w, s, &job);
+    fg__tile_q8_512(like, fg__form_512(layout->type), 1, true, false, layout, w, s, &job);
 }
 
 /* Calls of their own: with several types in one function compilers mix what they have in common, up to 1.3 times as slow. */
@@ -18982,16 +18991,53 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
     }
 }
 
-/* A slice of bytes, expanded or of Q8_0. */
-FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w,
-                                                   fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
-    switch (form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, false, w, s, bytes, *job); break;
-    case FG__FORM_UNIT: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_UNIT, FG__TILE512, false, w, s, bytes, *job); break;
-    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, FG__TILE512, false, w, s, bytes, *job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, FG__TILE512, false, w, s, bytes, *job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, FG__TILE512, false, w, s, bytes, *job); break;
+/* The first tile of many tokens: expands the weights on its way and keeps them, which takes less time than doing that before. */
+FG__TARGET_AVX512VNNI static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
+    const int nt = FG__FUSED512;
+    switch ((int)type) {
+    case FG_TYPE_Q4_0: fg__tile_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q4_1:
+    case FG_TYPE_Q4_K: fg__tile_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q5_0: fg__tile_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q5_1:
+    case FG_TYPE_Q5_K: fg__tile_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q6_K: fg__tile_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, nt, false, true, NULL, w, s, job); break;
+    default: fg__tile_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
     }
+    job->m -= nt;
+    job->acts += nt * job->stride;
+    job->out += nt * job->out_stride;
+}
+
+/* Tokens of a tile of bytes. Two scales a block take registers, of which six tokens would leave too few: 0.9 times as fast. */
+static FG__ALWAYS_INLINE int fg__tile_of_512(fg__gemm_form form) { return form == FG__FORM_SUB16 ? FG__TILE512 - 1 : FG__TILE512; }
+
+/* A slice of bytes, expanded or of Q8_0. */
+FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w, fg__gemm_slice *s, const fg__gemm_job *job) {
+    const int most = FG__TILE512;
+    switch (form) {
+    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, most, false, w, s, 0, *job); break;
+    case FG__FORM_UNIT: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_UNIT, most, false, w, s, 0, *job); break;
+    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, most, false, w, s, 0, *job); break;
+    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, fg__tile_of_512(FG__FORM_SUB16), false, w, s, 0, *job); break;
+    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, most, false, w, s, 0, *job); break;
+    }
+}
+
+/* A slice for many tokens. Q2_K and Q3_K are expanded to products with their integer scales, and so before the first tile. */
+FG__TARGET_AVX512VNNI static void fg__slice_many_512(fg_type type, fg__weights_512 w, fg__gemm_slice *s, int bytes, fg__gemm_job job) {
+    const fg__gemm_form form = fg__form_512(type);
+    const bool scaled = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K, keep = !scaled && type != FG_TYPE_Q8_0;
+    const int most = fg__tile_of_512(form), rest = keep ? job.m - FG__FUSED512 : job.m;
+    fg__fetch_plan(&job, bytes, ((rest + most - 1) / most + (keep ? 1 : 0)) * job.n);
+    job.hint = fg__fetch_hint_of(&job, 16); /* so many tokens still wait for memory: 8 of Q6_K 1.26 times as fast */
+    if (keep) fg__slice_first_512(type, &w, s, &job);
+    if (scaled) fg__unpack_512(type, &w, job.n, s->q);
+    if (type != FG_TYPE_Q8_0) {
+        w.quants = s->q;
+        w.stride = 1024;
+    }
+    fg__slice_q8_512(form, &w, s, &job);
 }
 
 FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *panel, int64_t k, const void *acts,
@@ -19028,12 +19074,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
             fg__slice_fused_512(type, &w, s, job.n * block_bytes, &job);
             continue;
         }
-        if (type != FG_TYPE_Q8_0) {
-            fg__unpack_512(type, &w, job.n, s->q);
-            w.quants = s->q;
-            w.stride = 1024;
-        }
-        fg__slice_q8_512(fg__form_512(type), &w, s, job.n * block_bytes, &job);
+        fg__slice_many_512(type, w, s, job.n * block_bytes, job);
     }
 }
 
