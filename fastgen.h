@@ -18487,8 +18487,7 @@ FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_
         _mm512_storeu_si512(to->factor[i], fg__words_512(fg__factor_q3_256(halves - layout->n_bytes * 32, i)));
 }
 
-/* Scales and minimums of block b of a unit, 16 rows, and factors of 16 quants of Q3_K and Q2_K (there NULL: none). `layout` and `half`, in bytes of a
-   run, are constants. */
+/* Scales and minimums of block b of a unit, 16 rows, and factors of 16 quants of Q3_K. `layout` and `half`, in bytes of a run, are constants. */
 FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t *unit, const fg__unit_512 *u, int b, int half,
                                   float *scale, float *min, int32_t *factor) {
     const uint8_t *bytes = unit + layout->blocks * layout->bits * 128 + half / 4;
@@ -18508,9 +18507,6 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
         s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
         _mm512_storeu_ps(min, fg__floats_512(fg__shift_512(s, 4)));
         _mm512_storeu_ps(min + FG__PANEL, fg__floats_512(fg__shift_512(s2, 4)));
-        if (!factor) break;
-        _mm512_storeu_si512(factor, _mm512_and_si512(s, _mm512_set1_epi32(15)));
-        _mm512_storeu_si512(factor + FG__PANEL, _mm512_and_si512(s2, _mm512_set1_epi32(15)));
         break;
     case FG_TYPE_Q3_K:
         _mm512_storeu_si512(factor, fg__low_words_512(u->factor[2 * b] + half / 4));
@@ -18624,20 +18620,22 @@ FG__INLINE512 void fg__minimums_512(int nt, const float *min, const fg__tile_sum
     for (t = 0; t < nt; t++) n[t] = _mm512_add_ps(n[t], odd[t]);
 }
 
-/* The same as fg__tile_end_512, where `scale` multiplies the sums of a slice, and `unit_min` those of its minimums of 16, `min` (NULL: none). */
-FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float *min, const float *unit_min, const fg__tile_sums_512 *of,
-                                         __m512 sums[][2], const fg__gemm_job *job) {
+/* The same as fg__tile_end_512, where `scale` multiplies the sums of a slice, and `unit_min` (NULL: none) those of its minimums of 16, `min`, or of a
+   token alone, `min_sums`. */
+FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float *min, const __m512 *min_sums, const float *unit_min,
+                                         const fg__tile_sums_512 *of, __m512 sums[][2], const fg__gemm_job *job) {
     __m512 n[FG__TILE512], v;
     int t, i;
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         __m512 by = _mm512_loadu_ps(scale + 16 * i);
-        if (min) fg__minimums_512(nt, min + 16 * i, of, n);
+        if (min_sums) n[0] = min_sums[i];
+        else if (unit_min) fg__minimums_512(nt, min + 16 * i, of, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + 16 * i;
             v = job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to));
-            if (min) v = _mm512_fmadd_ps(n[t], _mm512_loadu_ps(unit_min + 16 * i), v);
+            if (unit_min) v = _mm512_fmadd_ps(n[t], _mm512_loadu_ps(unit_min + 16 * i), v);
             _mm512_storeu_ps(to, v);
         }
     }
@@ -18775,19 +18773,27 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         min += minimums * FG__PANEL;
         factor += 2 * FG__PANEL;
     }
-    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, form == FG__FORM_MIN16 ? s->min : NULL, s->unit_min, &sums, f, job);
+    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, s->min, NULL, form == FG__FORM_MIN16 ? s->unit_min : NULL, &sums, f, job);
     else fg__tile_end_512(nt, f, job);
 }
 
-/* Q2_K for few tokens: sums times factors of `together` blocks, 32 rows, from block `first` of the four that share bytes on. Of several
-   blocks quants stay in their places, where they are 1, 4, 16 and 64 times as large, and sums are shifted: these are fewer. */
-FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const int32_t *factor,
-                                   const fg__gemm_job *job, __m512i both[][4][2]) {
+/* What Q2_K's minimums come to: of a token alone as sums, of even and odd halves of blocks apart; else they are kept for the end. */
+typedef struct fg__minimums_q2 {
+    __m512 sums[2][2];
+    float min[16 * FG__PANEL];
+} fg__minimums_q2;
+
+/* Q2_K for few tokens: sums times factors of `together` blocks, 32 rows, from block `first` of the four that share bytes on, and their
+   minimums. Of several blocks quants stay in their places, where they are 1, 4, 16 and 64 times as large, and sums are shifted: these are
+   fewer. `bytes`: factors and minimums, which are taken apart where they are used: Zen 4 takes two cycles to store 512 bits. */
+FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const uint8_t *bytes,
+                                   const fg__gemm_job *job, const fg__tile_sums_512 *of, fg__minimums_q2 *m, __m512i both[][4][2]) {
     const uint8_t *acts = job->acts + b * 32;
     const size_t stride = job->stride;
     const int block_bytes = fg__panel_layouts[5].bytes * FG__PANEL / fg__panel_layouts[5].blocks;
-    __m512i acc[FG__FUSED512][4][2], q[2];
-    int i, j, t, part, step, x;
+    __m512i acc[FG__FUSED512][4][2], q[2], factor;
+    __m512 min;
+    int i, j, t, part, step, x, h;
     FG__UNROLL
     for (part = 0; part < 2; part++) {
         FG__UNROLL
@@ -18814,14 +18820,19 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
         }
         FG__UNROLL
         for (j = 0; j < together; j++) {
+            h = 2 * (b + j) + part;
             FG__UNROLL
-            for (t = 0; t < nt; t++) {
+            for (i = 0; i < 2; i++) {
+                factor = fg__bytes_512(bytes + h * 32 + 16 * i);
+                min = fg__floats_512(fg__shift_512(factor, 4));
+                factor = _mm512_and_si512(factor, _mm512_set1_epi32(15));
+                if (nt == 1) m->sums[part][i] = _mm512_fmadd_ps(_mm512_set1_ps(of->of_acts[0][h]), min, m->sums[part][i]);
+                else _mm512_storeu_ps(m->min + h * FG__PANEL + 16 * i, min);
                 FG__UNROLL
-                for (i = 0; i < 2; i++) {
+                for (t = 0; t < nt; t++) {
                     if (together > 1) acc[t][j][i] = (__m512i)((fg__i32x16)acc[t][j][i] >> 2 * (first + j));
                     if (part == 0) both[t][j][i] = _mm512_set1_epi32(FG__SUM_BITS);
-                    both[t][j][i] = _mm512_dpwssd_epi32(both[t][j][i], acc[t][j][i],
-                                                        _mm512_loadu_si512(factor + (2 * j + part) * FG__PANEL + 16 * i));
+                    both[t][j][i] = _mm512_dpwssd_epi32(both[t][j][i], acc[t][j][i], factor);
                 }
             }
         }
@@ -18829,12 +18840,12 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
 }
 
 /* Adds those blocks to the sums `f`, by the operations of fg__tile_q8_512: `b` is the first of them in the slice. */
-FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const int32_t *factor,
-                                     const fg__gemm_job *job, __m512 f[][2]) {
+FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const uint8_t *bytes,
+                                     const fg__gemm_job *job, const fg__tile_sums_512 *of, fg__minimums_q2 *m, __m512 f[][2]) {
     __m512i both[FG__FUSED512][4][2];
     __m512 v;
     int i, j, t;
-    fg__dots_q2_512(nt, first, together, b, runs, factor, job, both);
+    fg__dots_q2_512(nt, first, together, b, runs, bytes, job, of, m, both);
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         FG__UNROLL
@@ -18851,38 +18862,34 @@ FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, con
 
 /* A slice for nt tokens. */
 FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w, fg__gemm_job job) {
-    const fg__panel_layout *layout = &fg__panel_layouts[5];
-    float scale[FG__PANEL], min[16 * FG__PANEL], unit_min[FG__PANEL];
-    int32_t factor[8 * FG__PANEL];
-    __m512 f[FG__FUSED512][2];
+    float scale[FG__PANEL], unit_min[FG__PANEL];
+    __m512 f[FG__FUSED512][2], n[2];
     fg__tile_sums_512 sums;
+    fg__minimums_q2 m;
     fg__unit_512 unit;
-    int b, i, j, first;
-    fg__unit_set_512(layout, w->quants, &unit);
+    int b, i, first;
+    fg__unit_set_512(&fg__panel_layouts[5], w->quants, &unit);
     job.hint = job.few_hint;
     fg__tile_start_512(nt, f);
+    fg__tile_start_512(2, m.sums);
     fg__tile_sums_512_set(&sums, nt, true, true, 0, &job);
     for (b = 0; b < job.n; b += 4) {
         const uint8_t *runs = w->quants + b * w->stride;
-        FG__UNROLL
-        for (j = 0; j < 4; j++) {
-            FG__UNROLL
-            for (i = 0; i < 2; i++)
-                fg__scales_512(layout, w->quants, &unit, b + j, 64 * i, scale + 16 * i, min + 2 * (b + j) * FG__PANEL + 16 * i,
-                               factor + 2 * j * FG__PANEL + 16 * i);
-        }
         if (together == 1) { /* a loop that is none in the machine code needs more registers */
-            for (first = 0; first < 4; first++)
-                fg__blocks_q2_512(nt, first, 1, b + first, runs, factor + 2 * first * FG__PANEL, &job, f);
+            for (first = 0; first < 4; first++) fg__blocks_q2_512(nt, first, 1, b + first, runs, w->bytes, &job, &sums, &m, f);
         } else {
             FG__UNROLL
             for (first = 0; first < 4; first += together)
-                fg__blocks_q2_512(nt, first, together, b + first, runs, factor + 2 * first * FG__PANEL, &job, f);
+                fg__blocks_q2_512(nt, first, together, b + first, runs, w->bytes, &job, &sums, &m, f);
         }
     }
-    _mm512_storeu_ps(unit_min, unit.m[0]);
-    _mm512_storeu_ps(unit_min + 16, unit.m[1]);
-    fg__tile_end_unit_512(nt, scale, min, unit_min, &sums, f, &job);
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        _mm512_storeu_ps(scale + 16 * i, unit.d[i]);
+        _mm512_storeu_ps(unit_min + 16 * i, unit.m[i]);
+        n[i] = _mm512_add_ps(m.sums[0][i], m.sums[1][i]);
+    }
+    fg__tile_end_unit_512(nt, scale, m.min, nt == 1 ? n : NULL, unit_min, &sums, f, &job);
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: of the slice, where they are `few`; else their
