@@ -12344,10 +12344,10 @@ static bool fg__sched_left(const fg__sched *s) {
 }
 
 /* Guesses behind the decodes of the pass, for as long as they take nothing from others: blocks that nobody was promised, the
-   time up to the target, and, while prompts wait, half of what is left of the budget. */
+   time up to the target, and, while prompts wait, half of what is left of the budget and of the rows. */
 static void fg__sched_drafts(fg__sched *s) {
     int64_t spare[FG_MAX_GROUPS];
-    int32_t budget = s->waiting.count || fg__sched_left(s) ? s->budget / 2 : s->budget, n;
+    int32_t share = s->waiting.count || fg__sched_left(s) ? 2 : 1, budget = s->budget / share, rows = (s->max_rows - s->n_rows) / share, n;
     size_t i;
     int g;
     for (g = 0; g < s->kv->n_groups; g++) spare[g] = fg__kv_available(&s->kv->groups[g]) - fg__sched_reserved(s, g);
@@ -12356,7 +12356,7 @@ static void fg__sched_drafts(fg__sched *s) {
         int32_t from = seq->n_computed + 1;
         bool room = true;
         if (!seq->n_draft || seq->n_scheduled != 1 || fg__seq_left(seq) != 1) continue;
-        n = FG__MIN(FG__MIN(seq->n_draft, budget), FG__MIN(s->max_rows - s->n_rows, fg__sched_until(s, seq, FG__MIN(s->target, s->deadline))));
+        n = FG__MIN(FG__MIN(seq->n_draft, budget), FG__MIN(rows, fg__sched_until(s, seq, FG__MIN(s->target, s->deadline))));
         for (g = 0; n > 0 && g < s->kv->n_groups; g++)
             room = room && fg__kv_cost(s->kv, &seq->kv, g, from, from + n) <= spare[g];
         if (n <= 0 || !room || !fg__kv_grow(s->kv, &seq->kv, from, from + n, s->copies, &s->n_copies)) continue;
@@ -12367,6 +12367,7 @@ static void fg__sched_drafts(fg__sched *s) {
         s->budget -= n;
         s->n_rows += n;
         budget -= n;
+        rows -= n;
     }
 }
 

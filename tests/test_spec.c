@@ -361,6 +361,29 @@ static void test_spec_whole_prompt(void) {
     model_sample_close(&m);
 }
 
+/* Guesses that could fill all rows of a pass leave some to who comes: its first token waits for nobody's end. */
+static void test_spec_leaves_rows(void) {
+    enum { N = 4 };
+    api *a = api_open(fg_backend_null(), 256);
+    job *jobs = (job *)calloc(N + 1, sizeof(job));
+    int i, k;
+    for (i = 0; i <= N; i++) {
+        for (k = 0; k < 8; k++) jobs[i].prompt[k] = 7;
+        jobs[i].desc.n_tokens = 8;
+        jobs[i].desc.max_tokens = i < N ? 180 : 1;
+        jobs[i].desc.n_draft = i < N ? FG__MAX_DRAFT : 0;
+        jobs[i].desc.ignore_eos = true;
+        jobs[i].desc.on_logits = spec_same_token;
+        for (k = 0; i == N && k < 100 && a->e->stats.drafted_tokens < 100; k++) CHECK(fg_step(a->e, 0, NULL) == FG_OK);
+        CHECK(job_submit(a->e, &jobs[i]) == FG_OK);
+    }
+    CHECK(N * (1 + FG__MAX_DRAFT) > a->e->graph.max_rows);
+    jobs_run(a->e);
+    for (i = 0; i < N; i++) CHECKF(jobs[N].times.finish < jobs[i].times.finish, "%g s, request %d has ended after %g s", jobs[N].times.finish, i, jobs[i].times.finish);
+    free(jobs);
+    api_close(a);
+}
+
 /* ---- the distribution */
 
 enum { SPEC_TOKENS = 6, SPEC_DRAWS = 20000 };
@@ -475,6 +498,7 @@ static void run_spec_tests(void) {
     RUN(test_spec_draft_distribution);
     RUN(test_spec_same);
     RUN(test_spec_whole_prompt);
+    RUN(test_spec_leaves_rows);
     RUN(test_spec_bits);
     RUN(test_spec_pays);
     RUN(test_spec_backs_off);
