@@ -552,7 +552,8 @@ fg_result fg_cancel(fg_engine *engine, fg_request request);
    or a device that does not hand out its KV cache), OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
-   the passes cut to fit; at least one token is processed. *busy (may be NULL): work is left. Any thread, one at a time.
+   the passes cut to fit; at least one token is processed, and a KV block of a prompt in every eighth pass, where decodes leave
+   it no time. *busy (may be NULL): work is left. Any thread, one at a time.
    With fg_engine_desc.async it returns when a pass has ended, and leaves the next in progress. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
 /* Takes the oldest event; false when there is none. One thread at a time. */
@@ -12049,6 +12050,7 @@ typedef struct fg__sched {
     double drafting;         /* seconds that the draft model took before this pass: the next tokens wait for both */
     double deadline;         /* seconds of any pass, of which at least one token is made; INFINITY: none */
     int starved;             /* passes in a row in which the target left nothing for a prompt */
+    int late;                /* the same of the deadline */
     bool busy;               /* passes are in progress: nobody is preempted, and nothing swapped in */
     bool pressed;            /* because of that, somebody was left out */
     bool halves;             /* a pass takes half of the decodes */
@@ -12558,12 +12560,13 @@ static void fg__sched_short(fg__sched *s) {
     }
 }
 
-/* Prompts in order while there is budget: of running sequences, and, with `admit`, of waiting ones. */
+/* Prompts in order while there is budget: of running sequences, and, with `admit`, of waiting ones. Past the deadline none is a
+   decode that found no time. */
 static void fg__sched_prompts(fg__sched *s, bool whole, bool admit) {
     bool first = true;
     if (!whole && admit) fg__sched_short(s);
     while (s->budget > 0 && s->n_rows < s->max_rows) {
-        fg__seq *seq = fg__sched_prompt(s, whole);
+        fg__seq *seq = fg__sched_prompt(s, whole || s->limit > s->deadline);
         if (admit && s->waiting.count && (!seq || fg__seq_before(s->waiting.items[0], seq))) {
             admit = fg__sched_admit(s, s->waiting.items[0]);
             continue;
@@ -12606,15 +12609,29 @@ static void fg__sched_timed(fg__sched *s) {
     s->starved = s->n_rows > before || wanted == 0 ? 0 : s->starved + 1;
 }
 
-static void fg__sched_splitfuse(fg__sched *s) {
-    fg__sched_decodes(s);
-    if (s->target < HUGE_VAL && s->n_rows > 0) {
-        fg__sched_timed(s);
-        return;
-    }
-    if (s->budget > 0 && s->even_split)
-        s->budget = FG__MIN(s->budget, fg__even_split(fg__sched_pool(s, (int64_t)s->budget * 16), s->budget));
+/* What prompts get when the deadline leaves them nothing, `before` being the rows of the decodes: a block in every eighth pass. */
+static void fg__sched_overrun(fg__sched *s, int32_t before) {
+    bool wanted = s->deadline < HUGE_VAL && (s->waiting.count || fg__sched_prompt(s, true));
+    s->late = wanted && s->n_rows == before ? s->late + 1 : 0;
+    if (s->late < 8) return;
+    s->budget = FG__MIN(s->given - before, s->kv->block_tokens);
+    s->limit = HUGE_VAL;
     fg__sched_prompts(s, false, true);
+    if (s->n_rows > before) s->late = 0;
+}
+
+static void fg__sched_splitfuse(fg__sched *s) {
+    int32_t before;
+    fg__sched_decodes(s);
+    before = s->n_rows;
+    if (s->target < HUGE_VAL && before > 0) {
+        fg__sched_timed(s);
+    } else {
+        if (s->budget > 0 && s->even_split)
+            s->budget = FG__MIN(s->budget, fg__even_split(fg__sched_pool(s, (int64_t)s->budget * 16), s->budget));
+        fg__sched_prompts(s, false, true);
+    }
+    fg__sched_overrun(s, before);
 }
 
 static void fg__sched_prefill_first(fg__sched *s) {

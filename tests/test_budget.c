@@ -312,6 +312,42 @@ static void test_budget_frames(void) {
     api_close(a);
 }
 
+/* Frames that have no time even for one decode: who comes while another decodes gets on, a block of its prompt now and then, in the
+   time of that block and no more. */
+static void budget_overrun(double target_ms) {
+    api *a = api_open(fg_backend_null(), 256);
+    job *jobs = (job *)calloc(2, sizeof(job));
+    double before, most = 0;
+    bool busy = true;
+    int i, k, over = 0, passes = 0;
+    a->e->sched.target = target_ms > 0 ? target_ms / 1e3 : HUGE_VAL;
+    for (i = 0; i < 2; i++) {
+        for (k = 0; k < 60; k++) jobs[i].prompt[k] = 4 + i * 70 + k;
+        jobs[i].desc.n_tokens = i ? 60 : 6;
+        jobs[i].desc.max_tokens = i ? 5 : 180;
+        jobs[i].desc.ignore_eos = true;
+        CHECK(job_submit(a->e, &jobs[i]) == FG_OK);
+        for (k = 0; i == 0 && k < 20; k++) CHECK(fg_step(a->e, 0.001, NULL) == FG_OK);
+    }
+    for (; busy && passes < 1000; passes++) {
+        before = a->clock;
+        CHECK(fg_step(a->e, 0.001, &busy) == FG_OK); /* base 10 ms, 1 ms a token */
+        jobs_take(a->e);
+        most = FG__MAX(most, a->clock - before);
+        over += a->clock - before > 0.0125;
+    }
+    CHECKF(jobs[1].times.first_token > 0 && jobs[1].times.first_token < jobs[0].times.finish / 2, "the first token after %g of %g s", jobs[1].times.first_token, jobs[0].times.finish);
+    CHECKF(over == 2 && most < 0.010 + 0.001 * 33.5, "%d passes of up to %g s", over, most);
+    for (i = 0; i < 2; i++) job_check_ends(&jobs[i]);
+    free(jobs);
+    api_close(a);
+}
+
+static void test_budget_overrun(void) {
+    budget_overrun(0);
+    budget_overrun(5);
+}
+
 static void run_budget_tests(void) {
     RUN(test_budget_model);
     RUN(test_budget_target);
@@ -320,4 +356,5 @@ static void run_budget_tests(void) {
     RUN(test_budget_saturate);
     RUN(test_budget_turns);
     RUN(test_budget_frames);
+    RUN(test_budget_overrun);
 }
