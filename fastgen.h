@@ -23926,11 +23926,33 @@ static fg_result fg__saved_read(const fg_engine *e, const fg_request_desc *d, fg
     return FG_OK;
 }
 
-/* Gives a new request the blocks that were saved. */
+static size_t fg__sequence_hold(const fg__sequence *s);
+static void fg__sequence_drop_text(fg__sequence *s, size_t n);
+
+/* What had not been given out yet of the text that was saved as tokens: half a character, what may begin a stop string. */
+static bool fg__request_restore_text(const fg_engine *e, fg__request *r) {
+    fg__sequence *s = &r->samples[0];
+    size_t length;
+    int i;
+    for (i = r->n_known_prompt; i < r->n_prompt; i++) {
+        const char *piece = fg__vocab_piece(e->model->vocab, s->tokens[i], false, &length);
+        fg__utf8_push(&s->stream, piece, length, &s->pending);
+        fg__sequence_drop_text(s, s->pending.length - fg__sequence_hold(s));
+    }
+    for (i = 0; i < r->n; i++) {
+        if (i) r->samples[i].stream = s->stream;
+        if (i) fg__text_add(&r->samples[i].pending, s->pending.data, s->pending.length);
+        if (r->samples[i].pending.failed) return false;
+    }
+    return true;
+}
+
+/* Gives a new request the text and the blocks that were saved. */
 static fg_result fg__request_restore(const fg_engine *e, fg__request *r, const fg__saved *head,
                                      const fg_request_desc *d) {
     fg__sequence *s = &r->samples[0];
     r->n_known_prompt = head->n_prompt;
+    if (!fg__request_restore_text(e, r)) return FG_ERROR_OUT_OF_MEMORY;
     if (head->kv_bytes == 0 || s->seq.every_row) return FG_OK;
     s->swapped = fg__malloc(&e->env, (size_t)head->kv_bytes, 1);
     if (!s->swapped) return FG_ERROR_OUT_OF_MEMORY;
@@ -24315,6 +24337,12 @@ static bool fg__sequence_stop_string(fg__sequence *s) {
     return true;
 }
 
+/* The first n bytes of the text held back were given out. */
+static void fg__sequence_drop_text(fg__sequence *s, size_t n) {
+    if (n) memmove(s->pending.data, s->pending.data + n, s->pending.length - n + 1);
+    s->pending.length -= n;
+}
+
 /* How many bytes at the end of the text held back may begin a stop string. */
 static size_t fg__sequence_hold(const fg__sequence *s) {
     const fg_request_desc *d = &s->request->desc;
@@ -24380,8 +24408,7 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     node->event.logprob = r->desc.logprobs ? out->logprob : 0;
     s->logprob += out->logprob;
     fg__sequence_post(e, s, node);
-    if (given) memmove(s->pending.data, s->pending.data + given, s->pending.length - given + 1);
-    s->pending.length -= given;
+    fg__sequence_drop_text(s, given);
     if (finish) fg__sequence_end(e, s, finish, FG_OK);
     return !finish;
 }

@@ -157,6 +157,48 @@ static void test_swap_continue(void) {
     swap_continue(fg_backend_null(), 0, 0, 0); /* not begun yet: there are only tokens */
 }
 
+/* Saved at any token, also within a character or where a stop string may begin, the text goes on where it was: for both samples of
+   one that goes on twice. */
+static void test_swap_text(void) {
+    static const char text[] = "a\342\202\254 STx\303\251\360\237\230\200SSTOP!", whole[] = "a\342\202\254 STx\303\251\360\237\230\200S";
+    enum { N = (int)sizeof(whole) - 1 + 4 }; /* to the end of the stop string */
+    api *a = api_open(fg_backend_null(), 64);
+    job *second = (job *)calloc(1, sizeof(job));
+    int after, i;
+    for (after = 1; after < N; after++) {
+        trace_text file = {NULL, 0, 0};
+        api_job(a)->desc.max_tokens = 40;
+        a->j.desc.n_stop = 1;
+        snprintf(a->j.stop_text[0], sizeof(a->j.stop_text[0]), "STOP");
+        a->script.text = text;
+        a->script.length = (int)sizeof(text) - 1;
+        a->script.n_prompt = 3;
+        a->j.desc.on_logits = api_write;
+        a->j.desc.on_logits_user = &a->script;
+        *second = a->j;
+        swap_save(a->e, &a->j, after, &file);
+        CHECK(a->j.samples[0].n_tokens == after);
+        job_point(second);
+        second->desc.tokens = NULL;
+        second->desc.n_tokens = (size_t)(3 + after);
+        second->desc.saved = file.data;
+        second->desc.n_saved = file.length;
+        second->desc.n = 2;
+        CHECKF(fg_submit(a->e, &second->desc, &second->handle) == FG_OK, "%s", fg_last_error());
+        jobs_run(a->e);
+        job_check_ends(second);
+        for (i = 0; i < 2; i++) {
+            job_sample *s = &second->samples[i];
+            CHECK(s->n_tokens == N - after && s->finish == FG_FINISH_STOP);
+            CHECKF(strlen(a->j.samples[0].text) + strlen(s->text) == strlen(whole) && strncmp(a->j.samples[0].text, whole, a->j.samples[0].text_length) == 0 &&
+                       strcmp(whole + a->j.samples[0].text_length, s->text) == 0, "saved after %d tokens: \"%s\", then \"%s\"", after, a->j.samples[0].text, s->text);
+        }
+        free(file.data);
+    }
+    free(second);
+    api_close(a);
+}
+
 /* A saved request that says to have more blocks of a window than a sequence ever has: where these find no room they are computed
    anew, and swapped out later. */
 static void test_swap_forged(void) {
@@ -289,6 +331,7 @@ static void run_swap_tests(void) {
     RUN(test_swap_cpu);
     RUN(test_swap_chooses);
     RUN(test_swap_continue);
+    RUN(test_swap_text);
     RUN(test_swap_forged);
     RUN(test_swap_damaged);
 }
