@@ -12008,6 +12008,7 @@ typedef struct fg__seq {
     bool every_row;         /* each of its tokens takes a row of logits */
     int32_t n_flights;      /* passes in progress that it is part of */
     bool running;
+    bool owes;              /* its share is part of fg__sched.owed */
     bool held;              /* computed, and waits for others: the first to lose its blocks, and its place, when they need them */
     uint32_t n_preemptions;
     int32_t n_swapped;      /* tokens whose KV is kept outside of the pool; 0: none */
@@ -12118,6 +12119,11 @@ static bool fg__seq_before(const fg__seq *x, const fg__seq *y) {
     return x->rank != y->rank ? x->rank < y->rank : x->serial < y->serial;
 }
 
+static int32_t fg__seq_to_go(const fg__seq *seq) { return FG__MAX(seq->n_expected - seq->n_tokens, 0); }
+
+/* KV tokens times passes that a sequence takes until it is as long as it may become. */
+static double fg__seq_share(const fg__seq *seq) { return (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq)); }
+
 /* Room for one more was reserved when the sequence was accepted. */
 static void fg__seq_list_insert(fg__seq_list *list, fg__seq *seq) {
     size_t low = 0, high = list->count;
@@ -12193,8 +12199,15 @@ static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     return FG_OK;
 }
 
+/* Who ends before its time, or is set back, owes what is left of its share no more. */
+static void fg__sched_settle_share(fg__sched *s, fg__seq *seq) {
+    if (seq->owes) s->owed = FG__MAX(s->owed - fg__seq_share(seq), 0);
+    seq->owes = false;
+}
+
 /* Takes a sequence out, wherever it is, and gives back its blocks; those of passes in progress with fg__sched_landed. */
 static void fg__sched_remove(fg__sched *s, fg__seq *seq) {
+    fg__sched_settle_share(s, seq);
     fg__seq_list_remove(seq->running ? &s->running : &s->waiting, seq);
     if (!seq->n_flights) fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
@@ -12234,6 +12247,7 @@ static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     if (seq->held) seq->serial = 0; /* out, until it is added again */
     else if (seq->n_scheduled) fg__sched_drop_copies(s, seq);
     else if (seq->n_computed > 0 && s->swap && s->swap(s->swap_user, seq, true)) seq->n_swapped = seq->n_computed;
+    fg__sched_settle_share(s, seq);
     fg__seq_list_remove(&s->running, seq);
     fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
@@ -12406,8 +12420,6 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     seq->n_swapped = 0;
 }
 
-static int32_t fg__seq_to_go(const fg__seq *seq) { return FG__MAX(seq->n_expected - seq->n_tokens, 0); }
-
 /* KV tokens of the running ones and `seq`, were each to get as long as it may, `passes` passes from now. */
 static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t passes) {
     int64_t sum = seq->n_tokens + passes;
@@ -12456,7 +12468,8 @@ static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
         s->prefix_hits += (uint64_t)seq->n_cached;
     }
     if (seq->n_swapped) fg__sched_swap_in(s, seq);
-    s->owed += (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq));
+    s->owed += fg__seq_share(seq);
+    seq->owes = true;
     seq->n_computed = seq->n_cached;
     fg__seq_list_remove(&s->waiting, seq);
     seq->rank -= seq->patience;

@@ -536,6 +536,31 @@ static void test_sched_patience(void) {
     sched_free(t);
 }
 
+/* Of the load that those who began were to be, who ends early, is set back or taken out takes the rest along: later ones need
+   not wait until passes have given it. */
+static void test_sched_level(void) {
+    sched_world *t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16);
+    sched_user *u;
+    int i;
+    t->s.level = 400;
+    for (i = 0; i < 20; i++) {
+        u = sched_add(t, 4, i % 2 ? 50 : 5, 0);
+        u->seq.n_expected = 104; /* 100 x (4 + 50) KV tokens times passes */
+        sched_pass(t, 16);
+        if (i % 2) fg__sched_preempt(&t->s, &u->seq);
+        CHECKF(t->s.owed < 400, "%g is owed", t->s.owed);
+        if (i % 4 == 1) sched_pass(t, 16); /* it begins again */
+        if (i % 2) sched_finish(t, u);
+        CHECKF(t->s.owed < 400, "%g is owed", t->s.owed);
+    }
+    for (i = 0; i < 3; i++) sched_add(t, 4, 14, 0)->seq.n_expected = 14;
+    sched_pass(t, 16);
+    CHECKF(t->s.running.count == 3, "%d have begun", (int)t->s.running.count);
+    while (sched_first(t)) sched_pass(t, 16);
+    CHECK(t->s.owed == 0);
+    sched_free(t);
+}
+
 static void run_sched_tests(void) {
     RUN(test_sched_even_split);
     RUN(test_sched_splitfuse);
@@ -549,6 +574,7 @@ static void run_sched_tests(void) {
     RUN(test_sched_short_behind_long);
     RUN(test_sched_short_waits_for_blocks);
     RUN(test_sched_patience);
+    RUN(test_sched_level);
     RUN(test_sched_random_splitfuse);
     RUN(test_sched_random_prefill_first);
     RUN(test_sched_random_orca);
