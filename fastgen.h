@@ -10821,6 +10821,7 @@ typedef struct fg__sample_input {
     const int32_t *banned;      /* tokens that must not come now, as end tokens before min_tokens */
     int n_banned;
     int n_top;                  /* best alternatives wanted, at most FG_MAX_TOP_LOGPROBS */
+    bool top_allowed;           /*    of those that are not banned */
     bool want_logprob;
 } fg__sample_input;
 
@@ -11304,6 +11305,12 @@ static void fg__apply_penalties(const fg_sampling *p, const fg__sample_input *in
     }
 }
 
+static void fg__ban_logits(const fg__sample_input *in, float *x) {
+    int i;
+    for (i = 0; i < in->n_banned; i++)
+        if (in->banned[i] >= 0 && in->banned[i] < in->n_vocab) x[in->banned[i]] = -INFINITY;
+}
+
 /* Logits with penalties, then bias, then bans, in scratch; or the input itself when nothing changes them. */
 static const float *fg__changed_logits(const fg_sampling *p, const fg__sample_input *in, fg__sample_scratch *scratch) {
     float *x = scratch->logits;
@@ -11312,9 +11319,16 @@ static const float *fg__changed_logits(const fg_sampling *p, const fg__sample_in
     memcpy(x, in->logits, (size_t)in->n_vocab * sizeof(float));
     if (fg__has_penalties(p)) fg__apply_penalties(p, in, x, scratch->marks);
     for (i = 0; i < p->n_logit_bias; i++) x[p->logit_bias[i].token] += p->logit_bias[i].bias;
-    for (i = 0; i < in->n_banned; i++)
-        if (in->banned[i] >= 0 && in->banned[i] < in->n_vocab) x[in->banned[i]] = -INFINITY;
+    fg__ban_logits(in, x);
     return x;
+}
+
+/* Logits with bans alone, in scratch, or the input itself. */
+static const float *fg__allowed_logits(const fg__sample_input *in, fg__sample_scratch *scratch) {
+    if (in->n_banned == 0) return in->logits;
+    memcpy(scratch->logits, in->logits, (size_t)in->n_vocab * sizeof(float));
+    fg__ban_logits(in, scratch->logits);
+    return scratch->logits;
 }
 
 /* A copy where +inf is the largest float, so that differences stay numbers. */
@@ -11471,6 +11485,16 @@ static int32_t fg__choose_candidate(const fg_sampling *p, const fg__sample_input
     return fg__draw_gathered(p, c, n, max, sum, fg__uniform(in->seed, in->position), partial);
 }
 
+/* Leaves out those that are banned. */
+static int fg__drop_banned(const fg__sample_input *in, fg__candidate *c, int n) {
+    int i, k, kept = 0;
+    for (i = 0; i < n; i++) {
+        for (k = 0; k < in->n_banned && in->banned[k] != c[i].id; k++) {}
+        if (k == in->n_banned) c[kept++] = c[i];
+    }
+    return kept;
+}
+
 /* Log-probabilities from candidates; false: only the row tells. */
 static bool fg__candidate_logprobs(const fg__sample_input *in, int n_top, fg__candidate *c, fg__sample_output *out) {
     const fg_row_candidates *row = in->candidates;
@@ -11478,10 +11502,11 @@ static bool fg__candidate_logprobs(const fg__sample_input *in, int n_top, fg__ca
     int n;
     if (!(fabsf(in->row->log_sum_exp) <= FLT_MAX)) return false;
     n = fg__take_candidates(row, in->n_vocab, c);
-    if (n < n_top && row->floor != -INFINITY) return false;
     chosen = fg__find_candidate(c, n, out->token);
     if (!chosen && out->token != row->drawn) return false;
     out->logprob = fg__logprob(chosen ? chosen->logit : row->drawn_logit, in->row->log_sum_exp);
+    if (in->top_allowed) n = fg__drop_banned(in, c, n);
+    if (n < n_top && row->floor != -INFINITY) return false;
     if (n_top <= 0) return true;
     if (n > n_top) n = fg__cut(c, n, (double)n_top);
     out->n_top = fg__top_logprobs(c, n, in->row->log_sum_exp, out->top);
@@ -11527,6 +11552,7 @@ static fg_result fg__sample_row(const fg__sampler *s, const fg__sample_input *in
    fg__sampler_check. Where a caller changed the logits after the device's argmax, in->row must be NULL. */
 static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, const fg__sampler *s,
                             const fg__sample_input *in, fg__sample_output *out) {
+    const float *x;
     fg_result result;
     double log_sum_exp;
     int n_top = FG__MIN(FG__MIN(in->n_top, FG_MAX_TOP_LOGPROBS), in->n_vocab);
@@ -11551,8 +11577,9 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
     if (!in->want_logprob && n_top <= 0) return FG_OK;
     log_sum_exp = fg__log_sum_exp(in);
     out->logprob = fg__logprob(in->logits[out->token], log_sum_exp);
+    x = in->top_allowed ? fg__allowed_logits(in, scratch) : in->logits;
     if (n_top > 0)
-        out->n_top = fg__top_logprobs(scratch->candidates, fg__gather_best(in->logits, in->n_vocab, n_top, scratch->candidates), log_sum_exp, out->top);
+        out->n_top = fg__top_logprobs(scratch->candidates, fg__gather_best(x, in->n_vocab, n_top, scratch->candidates), log_sum_exp, out->top);
     return FG_OK;
 }
 
@@ -24770,7 +24797,8 @@ static void fg__beam_select(fg_engine *e, fg__request *r) {
     if (result != FG_OK) fg__request_end(e, r, FG_FINISH_ERROR, result);
 }
 
-/* The row after a beam's last token: its candidates are kept, and the last beam to report starts the selection. */
+/* The row after a beam's last token: its candidates are kept, and the last beam to report starts the selection. Before min_tokens
+   no end is a candidate: ends alone could be all there are. */
 static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output, int row) {
     fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab, i;
@@ -24790,6 +24818,9 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
     in.history = s->tokens;
     in.n_history = in.n_prompt = s->seq.n_tokens;
     in.n_top = 2 * r->n;
+    in.banned = r->banned;
+    in.n_banned = s->seq.n_tokens - r->n_prompt + 1 < r->desc.min_tokens ? r->n_banned : 0;
+    in.top_allowed = true;
     if (!r->sampled) {
         r->times.first_token = e->pass_end;
         r->sampled = true;

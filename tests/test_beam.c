@@ -152,6 +152,90 @@ static void test_beam_reference(void) {
     beam_compare(fg_backend_cpu(), 4, 1, 3, NULL);
 }
 
+/* Everywhere the end token and a stop token are likelier than what may come before min_tokens. */
+static void beam_ends(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab) {
+    int i;
+    (void)user;
+    (void)sample;
+    (void)position;
+    (void)tokens;
+    for (i = 0; i < n_vocab; i++) logits[i] = 0;
+    logits[2] = 10;
+    logits[4 + 'b'] = 9;
+    logits[4 + 'a'] = 5;
+}
+
+static void test_beam_min_tokens(void) {
+    api *a = api_open(fg_backend_null(), 64);
+    job *j = api_job(a);
+    double sum = (model_n_vocab() - 3) + exp(10) + exp(9) + exp(5);
+    int i;
+    j->desc.on_logits = beam_ends;
+    j->desc.n_beams = 1;
+    j->desc.logprobs = true;
+    j->desc.min_tokens = 5;
+    j->desc.n_stop_tokens = 1;
+    j->stop_token = 4 + 'b';
+    api_run(a);
+    CHECKF(j->samples[0].n_tokens == 5 && j->finish == FG_FINISH_STOP && strcmp(j->samples[0].text, "aaaa") == 0, "%d tokens, \"%s\"", j->samples[0].n_tokens, j->samples[0].text);
+    for (i = 0; i < 5; i++) CHECK(fabs(j->samples[0].logprobs[i] - ((i < 4 ? 5 : 10) - log(sum))) < 1e-5);
+    api_close(a);
+}
+
+/* Brings the row that `user` points to, once. */
+static fg_result beam_fetch(void *user, const float **logits) {
+    const float **whole = (const float **)user;
+    *logits = *whole;
+    *whole = NULL;
+    return FG_OK;
+}
+
+/* Of the best alternatives those that are allowed, with log-probabilities of the whole row: from the row, from candidates, and from the
+   row where the candidates are too few. */
+static void test_beam_allowed(void) {
+    enum { N = 40, TOP = 6 };
+    static const int32_t banned[] = {1, 3, 7, 200};
+    float logits[N];
+    fg_row_result row;
+    fg_row_candidates candidates;
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__sample_scratch scratch;
+    fg__sampler greedy;
+    fg__sample_input in;
+    fg__sample_output out;
+    double sum = 0;
+    int round, i;
+    memset(&scratch, 0, sizeof(scratch));
+    memset(&greedy, 0, sizeof(greedy));
+    for (i = 0; i < N; i++) sum += exp((double)(logits[i] = 5 - 0.25f * (float)i));
+    row.token = 0;
+    row.logit = logits[0];
+    row.log_sum_exp = (float)log(sum);
+    for (round = 0; round < 3; round++) {
+        const float *whole = logits;
+        memset(&in, 0, sizeof(in));
+        in.n_vocab = N;
+        in.row = &row;
+        in.banned = banned;
+        in.n_banned = 4;
+        in.n_top = TOP;
+        in.top_allowed = true;
+        if (round == 0) in.logits = logits;
+        candidates.n = round == 1 ? TOP + 3 : TOP + 2; /* three of them are banned */
+        candidates.floor = logits[candidates.n];
+        candidates.drawn = -1;
+        for (i = 0; i < candidates.n; i++) candidates.items[i].token = i, candidates.items[i].logit = logits[i];
+        if (round) in.candidates = &candidates, in.fetch = beam_fetch, in.fetch_user = &whole;
+        CHECK(fg__sample(&env, &scratch, &greedy, &in, &out) == FG_OK);
+        CHECK(out.token == 0 && out.n_top == TOP && (round == 2) == (whole == NULL));
+        for (i = 0; i < TOP; i++) {
+            int32_t token = i == 0 ? 0 : i == 1 ? 2 : i < 5 ? i + 2 : 8;
+            CHECK(out.top[i].token == token && fabs(out.top[i].logprob - (logits[token] - log(sum))) < 1e-5);
+        }
+    }
+    fg__sample_scratch_free(&env, &scratch);
+}
+
 /* best_of gives out what is best among the same samples drawn for themselves. */
 static void test_beam_best_of(void) {
     api *a = api_open(fg_backend_null(), 256);
@@ -253,6 +337,8 @@ static void test_beam_level(void) {
 
 static void run_beam_tests(void) {
     RUN(test_beam_reference);
+    RUN(test_beam_min_tokens);
+    RUN(test_beam_allowed);
     RUN(test_beam_best_of);
     RUN(test_beam_cancel);
     RUN(test_beam_level);
