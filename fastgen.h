@@ -461,7 +461,7 @@ typedef struct fg_request_desc {
     const int32_t *tokens;    /* or ids, taken as they are */
     size_t n_tokens;
     const void *saved;        /* or what fg_save_request wrote: goes on where that request was, with its tokens as the prompt */
-    size_t n_saved;           /*    bytes */
+    size_t n_saved;           /*    bytes. Its KV stays its own: nobody else finds it in the prefix cache */
     unsigned tokenize_flags;  /* FG_NO_BOS, FG_NO_SPECIAL */
     int max_tokens;           /* 0: as many as fit the context; -1: none, the prompt is only processed */
     int min_tokens;           /* no end token or stop string before this many */
@@ -11634,6 +11634,7 @@ typedef struct fg__kv_seq {
     int32_t first_live[FG_MAX_GROUPS];  /* entries before it are -1 */
     int32_t n_keyed;                    /* leading blocks whose keys are known */
     fg__key *keys;                      /* [capacity] */
+    bool foreign;                       /* some of what it holds was not computed here: nobody else may find it */
 } fg__kv_seq;
 
 static uint64_t fg__mix(uint64_t x) {
@@ -11909,7 +11910,7 @@ static void fg__kv_truncate(fg__kv *kv, fg__kv_seq *seq, int32_t n) {
 static void fg__kv_commit(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, int32_t n) {
     int32_t full = FG__MIN(n >> kv->shift, seq->n_blocks), i;
     int g;
-    if (!kv->prefix_cache) return;
+    if (!kv->prefix_cache || seq->foreign) return;
     for (i = seq->n_keyed; i < full; i++) {
         fg__key parent = i ? seq->keys[i - 1] : kv->root;
         seq->keys[i] = fg__key_of(parent, tokens + ((size_t)i << kv->shift), kv->block_tokens);
@@ -11975,6 +11976,7 @@ static void fg__kv_fork(fg__kv *kv, const fg__kv_seq *from, fg__kv_seq *to) {
     memcpy(to->keys, from->keys, (size_t)from->n_keyed * sizeof(fg__key));
     to->n_blocks = from->n_blocks;
     to->n_keyed = from->n_keyed;
+    to->foreign = from->foreign;
 }
 
 /* Forgets cached prefixes; blocks in use stay, but are not findable any more. */
@@ -23999,6 +24001,7 @@ static fg_result fg__request_restore(const fg_engine *e, fg__request *r, const f
     memcpy(s->swapped, (const char *)d->saved + sizeof(*head) + (size_t)head->n_tokens * sizeof(int32_t), (size_t)head->kv_bytes);
     memcpy(s->seq.swap_first, head->first, sizeof(head->first));
     s->seq.n_swapped = head->n_computed;
+    s->seq.kv.foreign = true;
     return FG_OK;
 }
 

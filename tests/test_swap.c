@@ -268,6 +268,63 @@ static void test_swap_forged(void) {
     free(j);
 }
 
+/* What a saved request says to have computed stays with it and its samples: others with the same tokens compute them anew. */
+static void test_swap_foreign(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    trace_text file = {NULL, 0, 0};
+    job *alone = (job *)calloc(1, sizeof(job)), *j = (job *)calloc(1, sizeof(job));
+    fg__saved head;
+    size_t at, i;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_null());
+    d.block_tokens = 8;
+    e = engine_new(&d);
+    for (i = 0; i < 70; i++) alone->prompt[i] = 5 + (int32_t)i * 11 % 200;
+    alone->desc.n_tokens = 70;
+    alone->desc.max_tokens = 40;
+    alone->desc.ignore_eos = true;
+    *j = *alone;
+    CHECK(job_submit(e, alone) == FG_OK);
+    jobs_run(e);
+    swap_save(e, j, 3, &file);
+    fg_engine_free(e);
+    memcpy(&head, file.data, sizeof(head));
+    at = sizeof(head) + (size_t)head.n_tokens * sizeof(int32_t);
+    for (i = at; i < file.length; i++) file.data[i] ^= 0x41;
+    head.check = fg__saved_check(&head, (const int32_t *)(const void *)(file.data + sizeof(head)), file.data + at);
+    memcpy(file.data, &head, sizeof(head));
+    e = engine_new(&d);
+    job_clear(j);
+    job_point(j);
+    j->desc.tokens = NULL;
+    j->desc.n_tokens = (size_t)head.n_tokens;
+    j->desc.saved = file.data;
+    j->desc.n_saved = file.length;
+    j->desc.n = 2;
+    CHECKF(fg_submit(e, &j->desc, &j->handle) == FG_OK, "%s", fg_last_error());
+    jobs_run(e);
+    job_check_ends(j);
+    CHECK(j->n_cached == head.n_computed && memcmp(j->samples[0].tokens, alone->samples[0].tokens + 3, 10 * sizeof(int32_t)) != 0);
+    *j = *alone;
+    job_clear(j);
+    CHECK(job_submit(e, j) == FG_OK);
+    jobs_run(e);
+    CHECKF(j->n_cached == 0 && job_same(j, alone), "%d tokens from the cache", j->n_cached);
+    job_clear(j);
+    CHECK(job_submit(e, j) == FG_OK);
+    jobs_run(e);
+    CHECKF(j->n_cached == 64 && job_same(j, alone), "%d tokens from the cache", j->n_cached);
+    engine_check_idle(e);
+    fg_engine_free(e);
+    model_sample_close(&m);
+    free(file.data);
+    free(alone);
+    free(j);
+}
+
 /* Every byte of a saved request counts, and it fits only where it came from. */
 static void test_swap_damaged(void) {
     model_spec spec = model_spec_tiny(), other_spec = model_spec_tiny();
@@ -333,5 +390,6 @@ static void run_swap_tests(void) {
     RUN(test_swap_continue);
     RUN(test_swap_text);
     RUN(test_swap_forged);
+    RUN(test_swap_foreign);
     RUN(test_swap_damaged);
 }
