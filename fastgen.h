@@ -158,7 +158,7 @@ extern "C" {
     X(FG_ERROR_UNSUPPORTED, "valid, but this build or device cannot do it")                        \
     X(FG_ERROR_BUFFER_TOO_SMALL, "the caller's buffer is too small; the needed size was reported") \
     X(FG_ERROR_TOO_LONG, "the request could not fit the context or the empty KV pool")             \
-    X(FG_ERROR_QUEUE_FULL, "max_queue requests are already waiting")                               \
+    X(FG_ERROR_QUEUE_FULL, "more would wait than max_queue allows")                                \
     X(FG_ERROR_NOT_FOUND, "no such request, key, device or backend")                               \
     X(FG_ERROR_CANCELLED, "a progress callback asked to stop")                                     \
     X(FG_ERROR_TEMPLATE, "the chat template failed or raised an exception")                        \
@@ -366,7 +366,8 @@ typedef struct fg_engine_desc {
                                 pays, `fastgen bench` says */
     int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
     int max_seqs;            /* sequences that run at once; 0: 64 */
-    int max_queue;           /* sequences (a request's samples or beams) that may wait; 0: no limit */
+    int max_queue;           /* sequences (a request's samples or beams) that may wait, but for those of a request that finds
+                                nobody waiting; 0: no limit */
     int token_budget;        /* most tokens per pass; 0: 256, and 512 with target_tbt_ms, which keeps passes short by itself */
     bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
     float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
@@ -573,7 +574,7 @@ fg_result fg_generate(fg_engine *engine, const fg_request_desc *desc, fg_text_fn
 
 typedef struct fg_stats {
     /* now */
-    int n_waiting, n_running;
+    int n_waiting, n_running; /* sequences; samples whose prompt waits, or is not through, wait with it or run as one */
     int blocks_total, blocks_used, blocks_cached; /* of the first cache group; cached ones are free but still hold a prefix */
     /* the last pass */
     int pass_tokens, pass_prompt_tokens, pass_decode_tokens, pass_seqs;
@@ -12036,6 +12037,7 @@ typedef struct fg__seq {
     bool no_match;          /* needs the logits of its whole prompt: may not start from a cached prefix */
     bool every_row;         /* each of its tokens takes a row of logits */
     int32_t n_flights;      /* passes in progress that it is part of */
+    int32_t n_coming;       /* sequences that will be forked from it, and wait with it */
     bool running;
     bool owes;              /* its share is part of fg__sched.owed */
     bool held;              /* computed, and waits for others: the first to lose its blocks, and its place, when they need them */
@@ -12071,6 +12073,7 @@ typedef struct fg__sched {
     int32_t max_seqs, max_rows, max_tokens; /* of a pass; max_tokens bounds whole prompts (orca, static) */
     uint64_t n_passes, next_serial, n_preemptions, prefix_queries, prefix_hits;
     fg__seq_list waiting, running;
+    int32_t n_coming;        /* sequences that wait with those in `waiting` */
     bool (*swap)(void *user, fg__seq *seq, bool out); /* moves the sequence's blocks out or in; may be NULL. False: it did not */
     void *swap_user;
     fg__cost cost;
@@ -12216,6 +12219,16 @@ static int32_t fg__sched_patience(const fg__sched *s, int32_t n) {
     return s->policy == FG_POLICY_SPLITFUSE ? FG__MIN(n, FG__PATIENCE_MOST) / FG__PATIENCE : 0;
 }
 
+static void fg__sched_wait(fg__sched *s, fg__seq *seq) {
+    fg__seq_list_insert(&s->waiting, seq);
+    s->n_coming += seq->n_coming;
+}
+
+static void fg__sched_unwait(fg__sched *s, fg__seq *seq) {
+    fg__seq_list_remove(&s->waiting, seq);
+    s->n_coming -= seq->n_coming;
+}
+
 /* Takes in a sequence whose tokens, kv, flags and patience are set. `head_start`: passes it is let ahead. The list of the waiting
    has room for everybody, so that preemption needs no memory. */
 static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
@@ -12224,7 +12237,7 @@ static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     seq->rank = (int64_t)s->n_passes - head_start + seq->patience;
     seq->head_start = head_start;
     seq->serial = s->next_serial++;
-    fg__seq_list_insert(&s->waiting, seq);
+    fg__sched_wait(s, seq);
     return FG_OK;
 }
 
@@ -12237,7 +12250,8 @@ static void fg__sched_settle_share(fg__sched *s, fg__seq *seq) {
 /* Takes a sequence out, wherever it is, and gives back its blocks; those of passes in progress with fg__sched_landed. */
 static void fg__sched_remove(fg__sched *s, fg__seq *seq) {
     fg__sched_settle_share(s, seq);
-    fg__seq_list_remove(seq->running ? &s->running : &s->waiting, seq);
+    if (seq->running) fg__seq_list_remove(&s->running, seq);
+    else fg__sched_unwait(s, seq);
     if (!seq->n_flights) fg__kv_release(s->kv, &seq->kv);
     seq->running = false;
 }
@@ -12283,7 +12297,7 @@ static void fg__sched_preempt(fg__sched *s, fg__seq *seq) {
     seq->n_computed = seq->n_scheduled = seq->n_drafted = 0;
     seq->n_preemptions++;
     s->n_preemptions++;
-    if (!seq->held) fg__seq_list_insert(&s->waiting, seq);
+    if (!seq->held) fg__sched_wait(s, seq);
 }
 
 /* Preempts, or, while passes are in progress, notes that somebody must be. */
@@ -12500,7 +12514,7 @@ static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
     s->owed += fg__seq_share(seq);
     seq->owes = true;
     seq->n_computed = seq->n_cached;
-    fg__seq_list_remove(&s->waiting, seq);
+    fg__sched_unwait(s, seq);
     seq->rank -= seq->patience;
     seq->patience = 0;
     seq->running = true;
@@ -23268,7 +23282,7 @@ struct fg_engine {
     size_t table_count, table_capacity;
     int32_t table_free, table_free_end, n_table_free; /* a queue */
     fg__request *inbox, **inbox_end;
-    int n_inbox, n_cancelled;
+    int n_inbox, n_cancelled; /* sequences; requests */
     bool work;                /* there is something to step */
     fg__event_node *events, **events_end, *current;
     fg_stats stats;
@@ -23635,6 +23649,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.tokens = s->tokens;
     s->seq.n_expected = r->n_prompt + r->n_max;
     s->seq.n_tokens = r->n_prompt;
+    s->seq.n_coming = index ? 0 : r->n - 1;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
     if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
     if (r->desc.n_draft > 0 && e->draft && fg__kv_seq_init(&e->draft->kv, &s->drafted.kv, (int32_t)room) != FG_OK)
@@ -23692,8 +23707,9 @@ static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d
 static fg_result fg__request_place(fg_engine *e, fg__request *r) {
     void *table = e->table;
     int32_t i = e->table_free;
-    if (e->desc.max_queue && e->stats.n_waiting + e->n_inbox >= e->desc.max_queue)
-        return fg__fail(FG_ERROR_QUEUE_FULL, "%d requests are waiting already", e->desc.max_queue);
+    int n_waiting = e->stats.n_waiting + e->n_inbox;
+    if (e->desc.max_queue && n_waiting && r->n > e->desc.max_queue - n_waiting)
+        return fg__fail(FG_ERROR_QUEUE_FULL, "%d sequences are waiting already, %d more are too many for a queue of %d", n_waiting, r->n, e->desc.max_queue);
     if (e->n_table_free < FG__IDLE_PLACES && e->table_count < (size_t)1 << FG__REQUEST_BITS) {
         if (!fg__reserve(&e->env, &table, &e->table_capacity, e->table_count + 1, sizeof(fg__request_slot)))
             return FG_ERROR_OUT_OF_MEMORY;
@@ -23724,7 +23740,7 @@ static fg_result fg__request_enqueue(fg_engine *e, fg__request *r, fg_request *h
         if (handle) *handle = r->handle;
         *e->inbox_end = r;
         e->inbox_end = &r->next;
-        e->n_inbox++;
+        e->n_inbox += r->n;
         e->work = true;
         e->stats.n_submitted++;
         fg__cond_broadcast(&e->changed);
@@ -24637,6 +24653,7 @@ static bool fg__sequence_report(fg_engine *e, fg__sequence *s, const fg_output *
 static void fg__request_fork(fg_engine *e, fg__request *r, const fg_output *output, int row) {
     int i;
     r->forked = true;
+    r->samples[0].seq.n_coming = 0;
     for (i = 1; i < r->n; i++) {
         fg__sequence *s = &r->samples[i];
         fg_result result;
@@ -24848,6 +24865,7 @@ static void fg__sequence_last_row(fg_engine *e, fg__sequence *s, const fg_output
     }
     if (r->beams) {
         r->forked = true;
+        r->samples[0].seq.n_coming = 0;
         fg__beam_row(e, s, output, row);
         return;
     }
@@ -25196,10 +25214,17 @@ static void fg__draft_guess(fg_engine *e, bool free) {
 
 /* ---- a pass: before and after ----------------------------------------------------------------- */
 
+/* With the lock held. */
+static void fg__engine_count_sequences(fg_engine *e) {
+    e->stats.n_waiting = (int)e->sched.waiting.count + e->sched.n_coming;
+    e->stats.n_running = (int)e->sched.running.count;
+}
+
 /* Times of those who are in a pass that was scheduled at f->begin, and what keeps them from being freed before it has landed. */
 static void fg__engine_board(fg_engine *e, const fg__flight *f) {
     int i;
     fg__mutex_lock(&e->lock);
+    fg__engine_count_sequences(e); /* whoever comes during the pass finds the queue as it is now */
     for (i = 0; i < f->n_entries; i++) {
         fg__sequence *s = f->entries[i].sequence;
         fg_times *t = &s->request->times;
@@ -25297,8 +25322,7 @@ static void fg__engine_leave(fg_engine *e, const fg__flight *f) {
 static void fg__engine_count(fg_engine *e) {
     fg_stats *s = &e->stats;
     const fg__kv_group *group = &e->kv.groups[0];
-    s->n_waiting = (int)e->sched.waiting.count;
-    s->n_running = (int)e->sched.running.count;
+    fg__engine_count_sequences(e);
     s->blocks_total = group->n_blocks;
     s->blocks_cached = group->n_cached;
     s->blocks_used = group->n_blocks - group->n_free - group->n_cached;

@@ -1049,6 +1049,92 @@ static void test_engine_queue(void) {
     free(jobs);
 }
 
+/* ---- a queue while a pass takes its time: its backend submits, as another thread would */
+
+static job *queue_jobs;
+static fg_engine *queue_engine;
+static fg_result queue_results[2];
+
+static fg_result queue_wait(fg_device *device, fg_plan *plan, fg_output *output) {
+    int i;
+    for (i = 0; queue_engine && i < 2; i++) queue_results[i] = job_submit(queue_engine, &queue_jobs[1 + i]);
+    queue_engine = NULL;
+    return fg_backend_null()->wait(device, plan, output);
+}
+
+static fg_engine *queue_open(fg_model *model, const fg_backend *backend, int max_queue, int max_seqs, int n_jobs) {
+    fg_engine_desc d = engine_desc(model, backend);
+    int i;
+    d.max_queue = max_queue;
+    d.max_seqs = max_seqs;
+    queue_jobs = (job *)calloc((size_t)n_jobs, sizeof(job));
+    for (i = 0; i < n_jobs; i++) {
+        queue_jobs[i].desc.n_tokens = 1;
+        queue_jobs[i].desc.max_tokens = 5;
+        queue_jobs[i].desc.ignore_eos = true;
+    }
+    return engine_new(&d);
+}
+
+static void queue_close(fg_engine *e, int n_jobs) {
+    int i;
+    jobs_run(e);
+    for (i = 0; i < n_jobs; i++)
+        if (queue_jobs[i].submitted) job_check_ends(&queue_jobs[i]);
+    engine_check_idle(e);
+    fg_engine_free(e);
+    free(queue_jobs);
+}
+
+/* Who has boarded a pass waits no more: another has the place in the queue, and the next one not. */
+static void test_engine_queue_boards(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_backend backend = *fg_backend_null();
+    fg_engine *e;
+    fg_stats stats;
+    model_sample_open(&m, &spec);
+    backend.wait = queue_wait;
+    e = queue_open(m.model, &backend, 1, 4, 3);
+    CHECK(job_submit(e, &queue_jobs[0]) == FG_OK && job_submit(e, &queue_jobs[1]) == FG_ERROR_QUEUE_FULL);
+    queue_engine = e;
+    CHECK(fg_step(e, 0, NULL) == FG_OK);
+    CHECK(queue_results[0] == FG_OK && queue_results[1] == FG_ERROR_QUEUE_FULL);
+    fg_get_stats(e, &stats);
+    CHECK(stats.n_running == 1 && stats.n_waiting == 1);
+    queue_close(e, 3);
+    model_sample_close(&m);
+}
+
+/* Samples count each, in the inbox, behind a prompt that waits, and alone; a request of more than fit comes in where nobody waits. */
+static void test_engine_queue_samples(void) {
+    static const int n[] = {2, 2, 1, 2, 1};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine *e;
+    fg_stats stats;
+    int i;
+    model_sample_open(&m, &spec);
+    e = queue_open(m.model, fg_backend_null(), 4, 1, 6);
+    for (i = 0; i < 5; i++) queue_jobs[i].desc.n = n[i];
+    for (i = 0; i < 3; i++) CHECK(job_submit(e, &queue_jobs[i]) == (i < 2 ? FG_OK : FG_ERROR_QUEUE_FULL));
+    fg_get_stats(e, &stats);
+    CHECK(stats.n_waiting == 4 && stats.n_running == 0);
+    CHECK(fg_step(e, 0, NULL) == FG_OK); /* the second sample of the first request, which has no place, and the second request */
+    fg_get_stats(e, &stats);
+    CHECKF(stats.n_waiting == 3 && stats.n_running == 1, "%d wait", stats.n_waiting);
+    CHECK(job_submit(e, &queue_jobs[3]) == FG_ERROR_QUEUE_FULL && job_submit(e, &queue_jobs[4]) == FG_OK);
+    fg_get_stats(e, &stats);
+    CHECK(stats.n_waiting == 4);
+    jobs_run(e);
+    queue_jobs[5].desc.best_of = 6; /* given out as one */
+    CHECK(job_submit(e, &queue_jobs[5]) == FG_OK);
+    fg_get_stats(e, &stats);
+    CHECK(stats.n_waiting == 6);
+    queue_close(e, 6);
+    model_sample_close(&m);
+}
+
 static void test_engine_cancel(void) {
     api *a = api_open(fg_backend_null(), 200);
     job *j = api_job(a);
@@ -1634,6 +1720,8 @@ static void run_engine_tests(void) {
     RUN(test_engine_lengths);
     RUN(test_engine_handles);
     RUN(test_engine_queue);
+    RUN(test_engine_queue_boards);
+    RUN(test_engine_queue_samples);
     RUN(test_engine_cancel);
     RUN(test_engine_time);
     RUN(test_engine_wait);
