@@ -1326,18 +1326,37 @@ static void fg__mutex_init(fg__mutex *m) { pthread_mutex_init(m, NULL); }
 static void fg__mutex_destroy(fg__mutex *m) { pthread_mutex_destroy(m); }
 static void fg__mutex_lock(fg__mutex *m) { pthread_mutex_lock(m); }
 static void fg__mutex_unlock(fg__mutex *m) { pthread_mutex_unlock(m); }
+#if defined(__APPLE__)
 static void fg__cond_init(fg__cond *c) { pthread_cond_init(c, NULL); }
+static int fg__cond_wait_for(fg__cond *c, fg__mutex *m, double seconds) {
+    struct timespec t;
+    t.tv_sec = (time_t)seconds;
+    t.tv_nsec = (long)((seconds - floor(seconds)) * 1e9);
+    return pthread_cond_timedwait_relative_np(c, m, &t);
+}
+#else
+/* Waits by the clock that never goes back. */
+static void fg__cond_init(fg__cond *c) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+static int fg__cond_wait_for(fg__cond *c, fg__mutex *m, double seconds) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    seconds += 1e-9 * (double)t.tv_nsec;
+    t.tv_sec += (time_t)seconds;
+    t.tv_nsec = (long)((seconds - floor(seconds)) * 1e9);
+    return pthread_cond_timedwait(c, m, &t);
+}
+#endif
 static void fg__cond_destroy(fg__cond *c) { pthread_cond_destroy(c); }
 static void fg__cond_broadcast(fg__cond *c) { pthread_cond_broadcast(c); }
 /* Waits at most `seconds` (negative: for ever); false when the time ran out. */
 static bool fg__cond_wait(fg__cond *c, fg__mutex *m, double seconds) {
-    struct timespec t;
-    if (seconds < 0) return pthread_cond_wait(c, m) == 0;
-    clock_gettime(CLOCK_REALTIME, &t);
-    seconds += 1e-9 * (double)t.tv_nsec;
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec = (long)((seconds - floor(seconds)) * 1e9);
-    return pthread_cond_timedwait(c, m, &t) == 0;
+    return (seconds < 0 ? pthread_cond_wait(c, m) : fg__cond_wait_for(c, m, seconds)) == 0;
 }
 static void *fg__thread_main(void *argument) {
     fg__thread *t = (fg__thread *)argument;

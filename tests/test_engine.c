@@ -1211,6 +1211,32 @@ static void test_engine_wait(void) {
     api_close(a);
 }
 
+#if !defined(_WIN32) && !defined(__APPLE__) && !defined(FG_NO_THREADS)
+/* Waits end by a clock that nobody sets back: a time of that clock, which has run since the start of the machine and not since 1970,
+   is still to come. */
+static void test_engine_wait_clock(void) {
+    double begin = fg__now();
+    struct timespec until;
+    fg__mutex m;
+    fg__cond c;
+    int r = 0;
+    fg__mutex_init(&m);
+    fg__cond_init(&c);
+    fg__mutex_lock(&m);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 20000000;
+    if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+    while (r == 0) r = pthread_cond_timedwait(&c, &m, &until);
+    CHECKF(r == ETIMEDOUT && fg__now() - begin >= 0.019, "%g s", fg__now() - begin);
+    begin = fg__now();
+    while (fg__cond_wait(&c, &m, 0.01)) {}
+    CHECKF(fg__now() - begin >= 0.009 && fg__now() - begin < 5, "%g s", fg__now() - begin);
+    fg__mutex_unlock(&m);
+    fg__cond_destroy(&c);
+    fg__mutex_destroy(&m);
+}
+#endif
+
 /* ---- arguments */
 
 static void api_bad(api *a, const char *what) {
@@ -1725,6 +1751,9 @@ static void run_engine_tests(void) {
     RUN(test_engine_cancel);
     RUN(test_engine_time);
     RUN(test_engine_wait);
+#if !defined(_WIN32) && !defined(__APPLE__) && !defined(FG_NO_THREADS)
+    RUN(test_engine_wait_clock);
+#endif
     RUN(test_engine_bad_requests);
     RUN(test_engine_bad_engines);
     RUN(test_engine_memory);
