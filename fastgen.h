@@ -471,7 +471,7 @@ typedef struct fg_request_desc {
                                  ended; 0: n */
     int n_beams;              /* beam search of this width, at most 10, on blocks that the beams share: the n (at most n_beams) best
                                  texts are given out at the end, the best as sample 0. Without sampling, stop strings,
-                                 prompt_logprobs and n_draft. 0: none */
+                                 top_logprobs, prompt_logprobs and n_draft. 0: none */
     float length_penalty;     /* beams compare by log-probability / length^length_penalty; 0: 1 */
     fg_sampling sampling;
     const char *const *stop;  /* stop strings, not part of the output */
@@ -23548,8 +23548,8 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
     if (d->n_beams < 0 || d->n_beams > FG__MAX_BEAMS || !(fabsf(d->length_penalty) <= 100))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, the most is %d; length_penalty is %g", d->n_beams,
                         FG__MAX_BEAMS, (double)d->length_penalty);
-    if (d->n_beams && (d->n > d->n_beams || d->best_of || d->n_stop || d->prompt_logprobs || d->n_draft || d->max_tokens < 0))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, prompt_logprobs, n_draft, and gives at most n_beams texts");
+    if (d->n_beams && (d->n > d->n_beams || d->best_of || d->n_stop || d->top_logprobs || d->prompt_logprobs || d->n_draft || d->max_tokens < 0))
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, top_logprobs, prompt_logprobs, n_draft, and gives at most n_beams texts");
     if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
     if (d->top_logprobs < 0 || d->top_logprobs > FG_MAX_TOP_LOGPROBS)

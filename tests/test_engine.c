@@ -225,7 +225,7 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
     } else if (job_below(random, 8) == 0) {
         j->desc.n_beams = (j->desc.n ? j->desc.n : 1) + job_below(random, 3);
         j->desc.length_penalty = 0.5f * (float)job_below(random, 4);
-        j->desc.n_stop = j->desc.n_draft = 0;
+        j->desc.n_stop = j->desc.n_draft = j->desc.top_logprobs = 0;
         j->desc.prompt_logprobs = false;
         if (j->desc.max_tokens < 0) j->desc.max_tokens = 1;
     }
@@ -1302,6 +1302,9 @@ static void test_engine_bad_requests(void) {
     d->n_draft = FG__MAX_DRAFT + 1, api_bad(a, "n_draft");
     d->top_logprobs = -1, api_bad(a, "top_logprobs");
     d->top_logprobs = FG_MAX_TOP_LOGPROBS + 1, api_bad(a, "top_logprobs");
+    d->n_beams = 2, d->top_logprobs = 1, api_bad(a, "beams with top_logprobs");
+    d->n_beams = 2, d->prompt_logprobs = true, api_bad(a, "beams with prompt_logprobs");
+    d->n_beams = 2, d->n_draft = 1, api_bad(a, "beams with n_draft");
     d->tokenize_flags = 64, api_bad(a, "tokenize_flags");
     free(long_stop);
     CHECK(fg_cancel(NULL, a->j.handle) == FG_ERROR_INVALID_ARGUMENT);
