@@ -95,7 +95,7 @@ typedef struct si_graph {
     struct si_graph *next;
     si_context *in;
     si_command *commands;
-    size_t n, capacity;
+    size_t n, capacity, bytes;
     bool is_exec;
 } si_graph;
 
@@ -115,7 +115,7 @@ static struct {
     si_event *events;
     si_graph *graphs;
     si_stream *streams;
-    size_t bytes_used;
+    size_t bytes_used, graph_bytes, most_graph_bytes;
     si_context *contexts;        /* those that were created */
     int retained, may_open;      /* the primary one, so often; commands may run now */
     bool open;                   /* device memory may be touched */
@@ -136,7 +136,7 @@ static struct {
     char text[4096];
     standin_device device;
 } si = {.fail_at = -1, .fail_launch = -1, .random = 1, .order = {-1, 0}, .blas = {-1, 0, 0}, .rtc_fail = -1,
-        .device = {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0}};
+        .device = {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0, 0, 0}};
 
 enum { SI_DEEPEST = 8 };
 static si_context si_primary;
@@ -195,6 +195,7 @@ void standin_get_stats(standin_stats *stats) {
     stats->products = si.products;
     stats->blas_calls = si.blas_calls;
     stats->bytes_used = si.bytes_used;
+    stats->graph_bytes = si.most_graph_bytes;
     stats->failed = si.fail_at >= 0 && si.calls > si.fail_at;
     stats->waits = si.waits;
 }
@@ -202,6 +203,7 @@ void standin_get_stats(standin_stats *stats) {
 /* Numbers of calls and launches begin at 0 again. */
 void standin_fail(long call, long launch, int code) {
     si.calls = si.launches = si.special = si.attentions = 0;
+    si.most_graph_bytes = si.graph_bytes;
     si.fail_at = call;
     si.fail_launch = launch;
     si.fail_code = code;
@@ -741,11 +743,19 @@ static int si_graph_new(si_graph **out, bool is_exec) {
     return 0;
 }
 
+/* Its device memory is taken, or given back. */
+static void si_graph_weighs(const si_graph *g, int sign) {
+    si.bytes_used += (size_t)sign * g->bytes;
+    si.graph_bytes += (size_t)sign * g->bytes;
+    if (si.most_graph_bytes < si.graph_bytes) si.most_graph_bytes = si.graph_bytes;
+}
+
 static int si_graph_free(si_graph *g, bool is_exec) {
     si_graph **place = &si.graphs;
     size_t i;
     if (!si_known_graph(g, is_exec)) return SI_INVALID_HANDLE;
     if (is_exec) si_must_rest("a graph is destroyed");
+    si_graph_weighs(g, -1);
     while (*place != g) place = &(*place)->next;
     *place = g->next;
     for (i = 0; i < g->n; i++) si_command_free(&g->commands[i]);
@@ -774,11 +784,15 @@ static int si_capture_end(si_stream *s, si_graph **out) {
 }
 
 static int si_graph_instantiate(si_graph **out, const si_graph *g) {
-    size_t i;
+    size_t i, bytes = 0;
     int code;
     *out = NULL;
     if (!si_known_graph(g, false)) return SI_INVALID_HANDLE;
+    for (i = 0; i < g->n; i++) bytes += g->commands[i].kind == SI_LAUNCH ? si.device.node_bytes : 0;
+    if (bytes > si.device.memory - si.bytes_used) return SI_OUT_OF_MEMORY;
     if ((code = si_graph_new(out, true)) != 0) return code;
+    (*out)->bytes = bytes;
+    si_graph_weighs(*out, 1);
     for (i = 0; i < g->n; i++) {
         si_command c = g->commands[i];
         if (c.args) {
@@ -796,6 +810,7 @@ static int si_graph_launch(si_graph *g, si_stream *s) {
     si_command c;
     size_t i;
     if (!si_known_graph(g, true) || !si_known_stream(s)) return SI_INVALID_HANDLE;
+    if (si.device.graph_error) return si.device.graph_error;
     for (i = 0; i < g->n; i++) {
         const si_memory *to = g->commands[i].kind == SI_COPY ? si_find(g->commands[i].to, g->commands[i].bytes) : NULL;
         if (to && to->pinned) memset(g->commands[i].to, SI_POISON, g->commands[i].bytes);

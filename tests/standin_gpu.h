@@ -19,13 +19,15 @@ typedef struct standin_device {
     int wrong_products;          /* 1: those of warpgroups (9.0; attention, too) take the pieces of their operands' rows as they stand, those of bytes
                                     (gfx906, gfx103x) have no signs; 2: they are illegal instructions, after which their context is lost */
     int idle;                    /* 1: kernels are not run, and memory starts as zeros: for many runs that only fail */
+    size_t node_bytes;           /* device memory that a graph takes for each of its kernels */
+    int graph_error;             /* not 0: graphs are made, but this comes of launching one */
 } standin_device;
 
 typedef struct standin_stats {
     long calls, launches;        /* since standin_fail */
     int live;                    /* allocations, streams, events, graphs, modules, contexts */
     int depth;                   /* contexts that this thread has pushed */
-    size_t bytes_used;
+    size_t bytes_used, graph_bytes; /* of graphs: the most since standin_fail */
     bool failed;                 /* the call that was to fail has come */
     long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
     long attentions;             /* and of attention by warpgroups */

@@ -395,6 +395,87 @@ static void test_gpu_host_graphs(void) {
     gpu_standin_check();
 }
 
+static int gpu_times(const char *text, const char *part) {
+    int n = 0;
+    while ((text = strstr(text, part)) != NULL) text++, n++;
+    return n;
+}
+
+/* Where there is no memory for a graph, be it found when it is made or when it is launched, or another error, kernels are launched one
+   by one: the same bits. */
+static void test_gpu_host_graph_errors(void) {
+    static const struct {
+        size_t node_bytes;
+        int error;
+    } cases[] = {{0, 0}, {(size_t)1 << 30, 0}, {0, 2}, {0, 1}};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    standin_device device;
+    fg_gpu_options options;
+    gpu_said said;
+    int32_t tokens[4][12];
+    float logprobs[4][12];
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    memset(&options, 0, sizeof(options));
+    options.image = gpu_standin_image;
+    model_sample_open(&m, &spec);
+    for (i = 0; m.model && i < 4; i++) {
+        device = gpu_standin.device;
+        device.node_bytes = cases[i].node_bytes;
+        device.graph_error = cases[i].error;
+        gpu_standin.set_device(&device);
+        memset(&said, 0, sizeof(said));
+        gpu_ear = &said;
+        CHECKF(gpu_greedy(m.model, "cuda", &options, 50, 20, tokens[i], logprobs[i], 12) == 12, "case %d", i);
+        gpu_ear = NULL;
+        CHECKF(memcmp(tokens[0], tokens[i], sizeof(tokens[0])) == 0 && memcmp(logprobs[0], logprobs[i], sizeof(logprobs[0])) == 0, "case %d", i);
+        CHECKF(gpu_times(said.text, "kernels are launched one by one") == (i > 0), "case %d: the log says: %s", i, said.text);
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
+/* A pass of the first n tokens, some times; whether it has a graph then. */
+static bool gpu_has_graph(const cpu_attn *c, cpu_rig *rig, int n, int times) {
+    const fg__gpu_plan *plan = (const fg__gpu_plan *)(void *)rig->plan;
+    int i;
+    for (i = 0; i < times; i++) {
+        cpu_batch_start(rig);
+        cpu_attn_add(c, rig, 0, 0, n);
+        CHECKF(cpu_rig_submit(rig) == FG_OK, "%s", fg_last_error());
+    }
+    for (i = 0; i < FG__GPU_GRAPHS; i++)
+        if (plan->graphs[i].exec && plan->graphs[i].key.tokens == n) return true;
+    return false;
+}
+
+/* Graphs take no more than their part of the device's memory: later ones have room when those before were not used for long. */
+static void test_gpu_host_graph_room(void) {
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {64, 0, 0, 0, 0, 0}};
+    cpu_rig *rig;
+    standin_device device;
+    standin_stats stats;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    rig = cpu_attn_rig(&c, 64);
+    device = gpu_standin.device;
+    device.idle = 1;
+    device.node_bytes = 64 << 10;
+    device.memory = (size_t)16 << 20; /* of which graphs have 16 kernels: two of six each */
+    gpu_standin.set_device(&device);
+    gpu_standin.fail(-1, -1, 0);
+    if (cpu_rig_open(rig, "cuda", 1) == FG_OK) {
+        CHECK(gpu_has_graph(&c, rig, 1, 3) && gpu_has_graph(&c, rig, 2, 3));
+        CHECK(!gpu_has_graph(&c, rig, 4, 3) && !gpu_has_graph(&c, rig, 8, 3) && gpu_has_graph(&c, rig, 2, 1));
+        CHECK(gpu_has_graph(&c, rig, 4, FG__GPU_GRAPHS) && gpu_has_graph(&c, rig, 2, 0) && !gpu_has_graph(&c, rig, 1, 0));
+        CHECK(gpu_has_graph(&c, rig, 2, 1) && !gpu_has_graph(&c, rig, 1, 3) && gpu_has_graph(&c, rig, 4, 1));
+    }
+    gpu_standin.get_stats(&stats);
+    CHECKF(stats.graph_bytes == 12 * device.node_bytes, "graphs took %zu bytes", stats.graph_bytes);
+    cpu_rig_free(rig);
+    gpu_standin_check();
+}
+
 /* ---- Passes in flight. ---- */
 
 static const fg_backend *gpu_async_backend;
@@ -981,6 +1062,8 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_swap);
     RUN(test_gpu_host_engine);
     RUN(test_gpu_host_graphs);
+    RUN(test_gpu_host_graph_errors);
+    RUN(test_gpu_host_graph_room);
     RUN(test_gpu_host_turns);
     RUN(test_gpu_host_async);
     RUN(test_vulkan_async);

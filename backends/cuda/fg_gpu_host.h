@@ -13,7 +13,7 @@ extern "C" {
 /* fg_engine_desc.backend_options of fg_backend_cuda and fg_backend_hip; all zero is the default. */
 typedef struct fg_gpu_options {
     const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
-    bool no_graphs;       /* kernels are launched one by one, not as graphs */
+    bool no_graphs;       /* kernels are launched one by one, not as graphs, which take up to 512 MiB, or 1/16 of the device's memory */
     bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
     bool plain_products;  /* neither by wgmma (Hopper; attention as well) nor of bytes (gfx906, gfx103x), but as on other devices */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
@@ -985,6 +985,8 @@ enum {
     FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
     FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
     FG__GPU_GRAPHS = 256, /* passes of a model shared with the CPU have one for each of its ranges of ops */
+    FG__GPU_GRAPHS_BYTES = 512 << 20, /* of device memory, for all graphs of a plan; 1/16 of it where that is less */
+    FG__GPU_NODE_BYTES = 64 << 10,    /* what a graph takes for each of its kernels: 10 to 64 KiB, by the driver */
     FG__GPU_PAIRS = 512  /* copies of KV blocks that are launched at once */
 };
 
@@ -1030,7 +1032,8 @@ typedef struct fg__gpu_key {
 
 typedef struct fg__gpu_graph {
     fg__gpu_key key;
-    void *exec;      /* NULL: it came once, or could not be made */
+    void *exec;      /* NULL: it came once, or there was no room for it */
+    int nodes;       /* kernels */
     uint64_t used;   /* the number of the pass that had it last; 0: empty */
 } fg__gpu_graph;
 
@@ -1072,6 +1075,7 @@ typedef struct fg__gpu_plan {
     fg__gpu_key last;               /* of the range that was submitted last */
     unsigned n_submitted, n_waited; /* the difference is in flight */
     uint64_t n_passes;
+    int n_launched;                 /* kernels of the pass that was launched last, or captured */
     fg__gpu_graph *graphs;
 } fg__gpu_plan;
 
@@ -1596,6 +1600,7 @@ static fg_result fg__gpu_launch_now(fg__gpu_device *d, int kernel, void *args, b
 }
 
 static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
+    l->plan->n_launched++;
     return fg__gpu_launch_now(l->plan->device, kernel, args, l->find_only);
 }
 
@@ -1650,6 +1655,7 @@ static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *st
         d->blas.ready = *done = false;
         return FG_OK;
     }
+    plan->n_launched += 2; /* the product, and what adds up its parts */
     return rest.scales || a->bias || a->act || a->src2 ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : FG_OK;
 }
 
@@ -1745,6 +1751,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.find_only = find_only;
     l.acts_slot = -1;
     l.acts_col = l.acts_k = l.acts_type = 0;
+    plan->n_launched = 0;
     for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
@@ -1776,7 +1783,34 @@ static fg__gpu_graph *fg__gpu_graph_find(fg__gpu_plan *plan, const fg__gpu_key *
     return oldest;
 }
 
-/* Captures a pass of the key. What the driver does not capture is launched kernel by kernel from then on. */
+/* Kernels of all graphs, and which of these was not used for longest; NULL: there are none. */
+static size_t fg__gpu_graph_nodes(const fg__gpu_plan *plan, fg__gpu_graph **oldest) {
+    size_t n = 0;
+    int i;
+    *oldest = NULL;
+    for (i = 0; i < FG__GPU_GRAPHS; i++) {
+        fg__gpu_graph *graph = &plan->graphs[i];
+        if (!graph->exec) continue;
+        n += (size_t)graph->nodes;
+        if (!*oldest || graph->used < (*oldest)->used) *oldest = graph;
+    }
+    return n;
+}
+
+/* Room for another graph of so many kernels: those not used for longest give way. Those of the last passes do not: where more keys take
+   turns than there is room for, making graphs over and over would take longer than they save. */
+static bool fg__gpu_graph_room(fg__gpu_plan *plan, int nodes) {
+    size_t most = FG__MIN(plan->device->memory / 16, (size_t)FG__GPU_GRAPHS_BYTES) / FG__GPU_NODE_BYTES;
+    fg__gpu_graph *oldest;
+    while (fg__gpu_graph_nodes(plan, &oldest) + (size_t)nodes > most) {
+        if (!oldest || plan->n_passes - oldest->used <= FG__GPU_GRAPHS) return false;
+        fg__gpu_settle(plan->device); /* it may still run */
+        fg__gpu_graph_drop(plan->device, oldest);
+    }
+    return true;
+}
+
+/* Captures a pass of the key. */
 static fg_result fg__gpu_graph_make(fg__gpu_plan *plan, fg__gpu_graph *graph) {
     fg__gpu_device *d = plan->device;
     void *captured = NULL;
@@ -1791,12 +1825,42 @@ static fg_result fg__gpu_graph_make(fg__gpu_plan *plan, fg__gpu_graph *graph) {
     return r;
 }
 
+/* After an error of a graph there are no more: those that there are give back their memory, which may be what was missing. */
+static void fg__gpu_graphs_end(fg__gpu_plan *plan) {
+    fg__gpu_device *d = plan->device;
+    int i;
+    fg__log(&d->env, FG_LOG_WARNING, "%s; kernels are launched one by one", fg_last_error());
+    d->options.no_graphs = true;
+    fg__gpu_settle(d);
+    for (i = 0; i < FG__GPU_GRAPHS; i++) fg__gpu_graph_drop(d, &plan->graphs[i]);
+}
+
+/* Makes a graph of a pass that came before, where there is none. Without one the pass goes on, but where the device was lost. */
+static fg_result fg__gpu_graph_want(fg__gpu_plan *plan, fg__gpu_graph *graph) {
+    fg__gpu_device *d = plan->device;
+    bool by_library = d->blas.ready;
+    fg_result r;
+    if (graph->exec || d->options.no_graphs || !fg__gpu_graph_room(plan, graph->nodes)) return FG_OK;
+    r = fg__gpu_graph_make(plan, graph);
+    if (r != FG_OK && !d->lost && by_library == d->blas.ready) fg__gpu_graphs_end(plan); /* else the library broke the capture; the next has none */
+    return d->lost ? r : FG_OK;
+}
+
+/* Drivers may take a graph's memory only when it is launched first. */
+static fg_result fg__gpu_graph_launch(fg__gpu_plan *plan, const fg__gpu_graph *graph, bool *done) {
+    fg__gpu_device *d = plan->device;
+    fg_result r = fg__gpu_check(d, d->api.graph_launch(graph->exec, d->compute), "launching a graph");
+    *done = r == FG_OK;
+    if (r != FG_OK && !d->lost) fg__gpu_graphs_end(plan);
+    return d->lost ? r : FG_OK;
+}
+
 /* A pass that comes for the first time is launched as it is, which also loads its kernels; then a graph is made. One whose
    attention runs in turns never has a graph: where they begin is different each time. */
 static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
     fg__gpu_device *d = plan->device;
     fg__gpu_graph *graph = fg__gpu_graph_find(plan, key);
-    bool again = graph->used && memcmp(&graph->key, key, sizeof(*key)) == 0;
+    bool again = graph->used && memcmp(&graph->key, key, sizeof(*key)) == 0, done = false;
     fg_result r;
     int i;
     plan->n_passes++;
@@ -1806,19 +1870,14 @@ static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
         if (graph->exec) fg__gpu_settle(d); /* it may still run */
         fg__gpu_graph_drop(d, graph);
         graph->key = *key;
-        if ((r = fg__gpu_launch_all(plan, key, true)) != FG_OK) return r;
-    } else if (!graph->exec && !d->options.no_graphs) {
-        bool by_library = d->blas.ready;
-        r = fg__gpu_graph_make(plan, graph);
-        if (r != FG_OK && (d->lost || r == FG_ERROR_OUT_OF_MEMORY)) return r;
-        if (r != FG_OK && by_library == d->blas.ready) { /* else the library broke the capture; the next has none */
-            fg__log(&d->env, FG_LOG_WARNING, "%s; kernels are launched one by one", fg_last_error());
-            d->options.no_graphs = true;
-        }
-    }
-    graph->used = plan->n_passes;
-    if (!graph->exec) return fg__gpu_launch_all(plan, key, false);
-    return fg__gpu_check(d, d->api.graph_launch(graph->exec, d->compute), "launching a graph");
+        r = fg__gpu_launch_all(plan, key, true);
+    } else r = fg__gpu_graph_want(plan, graph);
+    graph->used = r == FG_OK ? plan->n_passes : 0;
+    if (r == FG_OK && graph->exec) r = fg__gpu_graph_launch(plan, graph, &done);
+    if (r != FG_OK || done) return r;
+    r = fg__gpu_launch_all(plan, key, false);
+    graph->nodes = plan->n_launched;
+    return r;
 }
 
 /* ---- Preparing. ---- */
