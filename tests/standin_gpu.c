@@ -119,7 +119,7 @@ static struct {
     si_context *contexts;        /* those that were created */
     int retained, may_open;      /* the primary one, so often; commands may run now */
     bool open;                   /* device memory may be touched */
-    long calls, launches, special, attentions, fail_at, fail_launch;
+    long calls, launches, graph_launches, special, attentions, fail_at, fail_launch;
     int fail_code, violations;
     uint64_t random;
     standin_order order;
@@ -196,13 +196,14 @@ void standin_get_stats(standin_stats *stats) {
     stats->blas_calls = si.blas_calls;
     stats->bytes_used = si.bytes_used;
     stats->graph_bytes = si.most_graph_bytes;
+    stats->graphs = si.graph_launches;
     stats->failed = si.fail_at >= 0 && si.calls > si.fail_at;
     stats->waits = si.waits;
 }
 
 /* Numbers of calls and launches begin at 0 again. */
 void standin_fail(long call, long launch, int code) {
-    si.calls = si.launches = si.special = si.attentions = 0;
+    si.calls = si.launches = si.graph_launches = si.special = si.attentions = 0;
     si.most_graph_bytes = si.graph_bytes;
     si.fail_at = call;
     si.fail_launch = launch;
@@ -811,6 +812,7 @@ static int si_graph_launch(si_graph *g, si_stream *s) {
     size_t i;
     if (!si_known_graph(g, true) || !si_known_stream(s)) return SI_INVALID_HANDLE;
     if (si.device.graph_error) return si.device.graph_error;
+    si.graph_launches++;
     for (i = 0; i < g->n; i++) {
         const si_memory *to = g->commands[i].kind == SI_COPY ? si_find(g->commands[i].to, g->commands[i].bytes) : NULL;
         if (to && to->pinned) memset(g->commands[i].to, SI_POISON, g->commands[i].bytes);
@@ -1170,7 +1172,7 @@ int cuGetErrorName(int code, const char **name) {
 int hipInit(unsigned flags) { return cuInit(flags); }
 int hipDriverGetVersion(int *version) {
     BEGIN;
-    *version = si.device.driver >= 11040 ? 60140093 : si.device.driver;
+    *version = si.device.driver >= 11040 && si.device.driver < 50000000 ? 60140093 : si.device.driver;
     return 0;
 }
 int hipGetDeviceCount(int *n) { return cuDeviceGetCount(n); }

@@ -12,7 +12,7 @@ extern "C" {
 
 typedef struct standin_device {
     char name[64], isa[32];      /* "Stand-in GPU"; the name of an AMD instruction set */
-    int major, minor, driver;    /* compute capability; the driver's version, as cuDriverGetVersion has it */
+    int major, minor, driver;    /* compute capability; the driver's version, as cuDriverGetVersion has it, or (from 5.0 on) hipDriverGetVersion */
     int warp, processors, shared, shared_most; /* shared memory of a block: without and with asking for more */
     size_t memory;
     int reject_binaries;         /* 1: no module but text (PTX) loads */
@@ -28,6 +28,7 @@ typedef struct standin_stats {
     int live;                    /* allocations, streams, events, graphs, modules, contexts */
     int depth;                   /* contexts that this thread has pushed */
     size_t bytes_used, graph_bytes; /* of graphs: the most since standin_fail */
+    long graphs;                 /* that were launched, since standin_fail */
     bool failed;                 /* the call that was to fail has come */
     long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
     long attentions;             /* and of attention by warpgroups */

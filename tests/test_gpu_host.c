@@ -436,6 +436,44 @@ static void test_gpu_host_graph_errors(void) {
     gpu_standin_check();
 }
 
+/* The versions of HIP whose graphs are wrong have none, unless they are asked for. */
+static void test_gpu_host_graph_versions(void) {
+    static const struct {
+        int version;
+        bool forced, has;
+    } cases[] = {{70199999, false, true}, {70200000, false, false}, {70299999, false, false}, {70253211, true, true}, {70300000, false, true}, {71300000, false, true}};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_gpu_options options;
+    gpu_said said;
+    standin_device device;
+    standin_stats stats;
+    int32_t tokens[12];
+    float logprobs[12];
+    size_t i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    memset(&options, 0, sizeof(options));
+    options.image = gpu_standin_image;
+    device = gpu_standin.device;
+    device.idle = 1;
+    model_sample_open(&m, &spec);
+    for (i = 0; m.model && i < FG__COUNT(cases); i++) {
+        device.driver = cases[i].version;
+        gpu_standin.set_device(&device);
+        gpu_standin.fail(-1, -1, 0);
+        options.force_graphs = cases[i].forced;
+        memset(&said, 0, sizeof(said));
+        gpu_ear = &said;
+        CHECK(gpu_greedy(m.model, "hip", &options, 50, 20, tokens, logprobs, 12) == 12);
+        gpu_ear = NULL;
+        gpu_standin.get_stats(&stats);
+        CHECKF((stats.graphs > 0) == cases[i].has, "HIP %d: %ld graphs", cases[i].version, stats.graphs);
+        CHECKF(gpu_times(said.text, "issue 3887") == !cases[i].has, "HIP %d: the log says: %s", cases[i].version, said.text);
+    }
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
 /* A pass of the first n tokens, some times; whether it has a graph then. */
 static bool gpu_has_graph(const cpu_attn *c, cpu_rig *rig, int n, int times) {
     const fg__gpu_plan *plan = (const fg__gpu_plan *)(void *)rig->plan;
@@ -1063,6 +1101,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_engine);
     RUN(test_gpu_host_graphs);
     RUN(test_gpu_host_graph_errors);
+    RUN(test_gpu_host_graph_versions);
     RUN(test_gpu_host_graph_room);
     RUN(test_gpu_host_turns);
     RUN(test_gpu_host_async);

@@ -14,6 +14,7 @@ extern "C" {
 typedef struct fg_gpu_options {
     const void *image;    /* compiled kernels in place of those built in: a cubin, fat binary, PTX or code object */
     bool no_graphs;       /* kernels are launched one by one, not as graphs, which take up to 512 MiB, or 1/16 of the device's memory */
+    bool force_graphs;    /* graphs also with a driver that is known to run them wrongly (ROCm 7.2) */
     bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
     bool plain_products;  /* neither by wgmma (Hopper; attention as well) nor of bytes (gfx906, gfx103x), but as on other devices */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
@@ -137,6 +138,7 @@ enum { FG__GPU_PIECE = 4000 };
 typedef struct fg__gpu_loader {
     const fg__gpu_driver *driver;
     void *library;
+    int version; /* of the driver */
     fg__gpu_api api;
 } fg__gpu_loader;
 
@@ -206,6 +208,7 @@ static fg_result fg__gpu_loader_open(fg__gpu_loader *loader, const fg__gpu_drive
             r = fg__fail(FG_ERROR_NOT_FOUND, "the %s driver is too old: its version is %d, and %d is needed", driver->label, version,
                          driver->least_version);
     }
+    loader->version = version;
     if (r != FG_OK) fg__gpu_loader_close(loader);
     return r;
 }
@@ -780,6 +783,14 @@ static fg_result fg__gpu_make(fg__gpu_device *d, const fg__gpu_image *images, in
     return fg__gpu_furnish(d, images, n_images);
 }
 
+/* Reports of graphs of ROCm 7.2 whose kernels now and then read what was there when they were captured, on gfx942, gfx950 and gfx1201:
+   ROCm/hip issues 3887 and 3902, ROCm/clr issue 279. The version is major * 10000000 + minor * 100000 + patch. */
+static void fg__gpu_distrust_graphs(fg__gpu_device *d) {
+    if (!d->loader.driver->is_hip || d->loader.version / 100000 != 702 || d->options.no_graphs || d->options.force_graphs) return;
+    fg__log(&d->env, FG_LOG_WARNING, "HIP 7.2 runs graphs wrongly at times (ROCm/hip issue 3887); kernels are launched one by one");
+    d->options.no_graphs = true;
+}
+
 static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image *images, int n_images,
                               const fg_device_desc *desc, fg_device **out) {
     fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
@@ -790,6 +801,7 @@ static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image 
     if (desc->options) d->options = *(const fg_gpu_options *)desc->options;
     if ((r = fg__gpu_loader_open(&d->loader, driver)) == FG_OK) {
         d->api = d->loader.api;
+        fg__gpu_distrust_graphs(d);
         r = fg__gpu_make(d, images, n_images, desc->device);
     }
     if (r == FG_OK) *out = (fg_device *)(void *)d;

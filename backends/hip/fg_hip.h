@@ -14,6 +14,9 @@
    without it the first device is taken. The environment variable FASTGEN_HIP_LIBRARY names another library to take for the
    driver.
 
+   With ROCm 7.2, which runs graphs wrongly at times (ROCm/hip issue 3887), kernels are launched one by one, unless
+   fg_gpu_options.force_graphs says otherwise.
+
    On gfx906 and gfx103x, which have no matrix instructions, products of quantised weights with more than 8 rows are of bytes, where
    one at start-up agrees with the CPU's: activations then have 8 bits and a scale for 32 of them.
 
