@@ -136,7 +136,7 @@ static struct {
     char text[4096];
     standin_device device;
 } si = {.fail_at = -1, .fail_launch = -1, .random = 1, .order = {-1, 0}, .blas = {-1, 0, 0}, .rtc_fail = -1,
-        .device = {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0, 0, 0}};
+        .device = {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0, 0, 0, 0, 0}};
 
 enum { SI_DEEPEST = 8 };
 static si_context si_primary;
@@ -870,6 +870,7 @@ static int si_device_name(char *to, int size) {
 static int si_mem_info(size_t *free_bytes, size_t *total) {
     *total = si.device.memory;
     *free_bytes = si.device.memory - si.bytes_used;
+    *free_bytes -= si.device.cached < *free_bytes ? si.device.cached : *free_bytes;
     return 0;
 }
 
@@ -925,7 +926,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 8: *value = si.device.shared; return 0;
     case 10: *value = si.device.warp; return 0;
     case 16: *value = si.device.processors; return 0;
-    case 18: *value = 0; return 0;
+    case 18: *value = si.device.integrated; return 0;
     case 75: *value = si.device.major; return 0;
     case 76: *value = si.device.minor; return 0;
     case 97: *value = si.device.shared_most; return 0;
@@ -1182,7 +1183,7 @@ int hipDeviceGetAttribute(int *value, int attribute, int device) {
     (void)device;
     BEGIN;
     switch (attribute) {
-    case 16: *value = 0; return 0;
+    case 16: *value = si.device.integrated; return 0;
     case 63: *value = si.device.processors; return 0;
     case 74: *value = si.device.shared; return 0;
     case 87: *value = si.device.warp; return 0;

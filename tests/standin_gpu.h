@@ -14,7 +14,8 @@ typedef struct standin_device {
     char name[64], isa[32];      /* "Stand-in GPU"; the name of an AMD instruction set */
     int major, minor, driver;    /* compute capability; the driver's version, as cuDriverGetVersion has it, or (from 5.0 on) hipDriverGetVersion */
     int warp, processors, shared, shared_most; /* shared memory of a block: without and with asking for more */
-    size_t memory;
+    size_t memory, cached;       /* bytes; so many are not free, but given to who asks */
+    int integrated;              /* 1: its memory is the host's */
     int reject_binaries;         /* 1: no module but text (PTX) loads */
     int wrong_products;          /* 1: those of warpgroups (9.0; attention, too) take the pieces of their operands' rows as they stand, those of bytes
                                     (gfx906, gfx103x) have no signs; 2: they are illegal instructions, after which their context is lost */

@@ -142,6 +142,31 @@ static void test_gpu_host_drivers(void) {
     gpu_standin_check();
 }
 
+/* Memory that keeps files is not free, but there is room in it where the device has no memory of its own. */
+static void test_gpu_host_integrated(void) {
+    standin_device standin;
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    for (i = 0; i < 4; i++) {
+        const fg_backend *b = i / 2 ? fg_backend_hip() : fg_backend_cuda();
+        fg_device *device;
+        void *memory;
+        standin = gpu_standin.device;
+        standin.memory = (size_t)64 << 20;
+        standin.cached = (size_t)48 << 20;
+        standin.integrated = i % 2;
+        gpu_standin.set_device(&standin);
+        device = gpu_open(gpu_paths[i / 2], NULL);
+        if (!device) continue;
+        memory = b->alloc(device, (size_t)32 << 20);
+        CHECKF((memory != NULL) == (i % 2 == 1), "%s, integrated %d: %s", gpu_paths[i / 2], i % 2, fg_last_error());
+        CHECK(b->alloc(device, (size_t)63 << 20) == NULL && b->alloc(device, (size_t)1 << 62) == NULL);
+        b->free(device, memory);
+        b->close(device);
+    }
+    gpu_standin_check();
+}
+
 static fg__gpu_device gpu_described(const fg__gpu_driver *driver, const char *isa, int major, int minor) {
     fg__gpu_device d;
     memset(&d, 0, sizeof(d));
@@ -1092,6 +1117,7 @@ static void test_gpu_host_out_of_memory(void) {
 static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_device);
     RUN(test_gpu_host_drivers);
+    RUN(test_gpu_host_integrated);
     RUN(test_gpu_host_images);
     RUN(test_gpu_host_compile);
     RUN(test_gpu_host_unpack);

@@ -67,8 +67,8 @@ static const char *const fg__cuda_names[FG__GPU_FUNCTIONS] = {
 };
 
 /* Of CUdevice_attribute: shared memory of a block, warp size, multiprocessors, compute capability, shared memory of a block that
-   asks for it. */
-static const int fg__cuda_attributes[FG__GPU_ATTRIBUTES] = {8, 10, 16, 75, 76, 97};
+   asks for it, integrated. */
+static const int fg__cuda_attributes[FG__GPU_ATTRIBUTES] = {8, 10, 16, 75, 76, 97, 18};
 
 static const fg__gpu_driver fg__cuda_driver = {
     "cuda", "CUDA", "FASTGEN_CUDA_LIBRARY",

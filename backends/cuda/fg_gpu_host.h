@@ -58,6 +58,7 @@ enum {
     FG__GPU_MAJOR,
     FG__GPU_MINOR,
     FG__GPU_SHARED_MOST,
+    FG__GPU_INTEGRATED, /* its memory is the host's */
     FG__GPU_ATTRIBUTES
 };
 
@@ -337,6 +338,8 @@ static void fg__gpu_leave(fg__gpu_device *d) {
 
 /* ---- Memory. ---- */
 
+/* What is free of a device whose memory is the host's leaves out what files are kept in, which the system gives to who asks: its driver
+   alone knows whether there is room. */
 static fg_result fg__gpu_take(fg__gpu_device *d, size_t bytes, fg__gpu_range *range) {
     size_t room = 0, total = 0, spare = d->options.spare_bytes ? d->options.spare_bytes : (size_t)64 << 20;
     fg_result r;
@@ -344,6 +347,7 @@ static fg_result fg__gpu_take(fg__gpu_device *d, size_t bytes, fg__gpu_range *ra
     range->bytes = fg__round_up(FG__MAX(bytes, 4), FG__GPU_ALIGN);
     if ((r = fg__gpu_check(d, d->api.memory_info(&room, &total), "asking for free memory")) != FG_OK) return r;
     spare = FG__MIN(spare, total / 64);
+    if (d->attributes[FG__GPU_INTEGRATED]) room = total;
     if (range->bytes > room || room - range->bytes < spare)
         return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->name,
                         (double)range->bytes / 1048576.0);

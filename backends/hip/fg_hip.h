@@ -71,8 +71,8 @@ static const char *const fg__hip_names[FG__GPU_FUNCTIONS] = {
     "hipGraphInstantiateWithFlags", "hipGraphLaunch", "hipGraphExecDestroy", "hipGraphDestroy",
 };
 
-/* Of hipDeviceAttribute_t: shared memory of a block, warp size, multiprocessors; the rest HIP tells by the name of the ISA. */
-static const int fg__hip_attributes[FG__GPU_ATTRIBUTES] = {74, 87, 63, -1, -1, -1};
+/* Of hipDeviceAttribute_t: shared memory of a block, warp size, multiprocessors, integrated; the rest HIP tells by the name of the ISA. */
+static const int fg__hip_attributes[FG__GPU_ATTRIBUTES] = {74, 87, 63, -1, -1, -1, 16};
 
 static const fg__gpu_driver fg__hip_driver = {
     "hip", "HIP", "FASTGEN_HIP_LIBRARY",
