@@ -760,6 +760,50 @@ static void test_gpu_host_blas(void) {
     gpu_standin_check();
 }
 
+/* What a product of 80 rows takes, before its weight is packed. */
+static size_t gpu_blas_memory(fg_type type) {
+    uint64_t state = 41;
+    cpu_rig *rig = cpu_rig_new(80);
+    int x = cpu_slot(rig, 64, false), y = cpu_slot(rig, 64, false);
+    fg_device *device = gpu_open("cuda", NULL);
+    fg_memory memory;
+    cpu_op(rig, FG_OP_EMBED, -1, x, 64)->weight = cpu_weight(rig, FG_TYPE_F32, 64, 80, FG_OP_EMBED, &state);
+    cpu_op(rig, FG_OP_GEMM, x, y, 64)->k = 64;
+    rig->ops[1].weight = cpu_weight(rig, type, 64, 64, FG_OP_GEMM, &state);
+    cpu_rig_end(rig, y);
+    rig->graph.weights = NULL;
+    memset(&memory, 0, sizeof(memory));
+    if (device) {
+        CHECKF(fg_backend_cuda()->prepare(device, &rig->graph, NULL, &memory) == FG_OK, "%s", fg_last_error());
+        fg_backend_cuda()->close(device);
+    }
+    cpu_rig_free(rig);
+    return memory.activations;
+}
+
+/* The library is left alone, and no memory set aside for it, where it has no product to do. */
+static void test_gpu_host_blas_unused(void) {
+    static const standin_blas good = {-1, 0, 0};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    gpu_answer own, with;
+    size_t bytes[2];
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    spec.type = FG_TYPE_Q8_0;
+    model_sample_open(&m, &spec);
+    if (!m.model) return;
+    own = gpu_blas_answer(m.model, "cuda", NULL);
+    with = gpu_blas_answer(m.model, "cuda", &good);
+    CHECKF(with.calls == 0 && gpu_answers_are(&own, &with, 0), "%ld calls of the library", with.calls);
+    model_sample_close(&m);
+    gpu_use_blas(true);
+    bytes[0] = gpu_blas_memory(FG_TYPE_Q8_0);
+    bytes[1] = gpu_blas_memory(FG_TYPE_F16);
+    gpu_use_blas(false);
+    CHECKF(bytes[1] == bytes[0] + FG__GPU_BLAS_WORKSPACE, "%zu bytes, and %zu with a library", bytes[0], bytes[1]);
+    gpu_standin_check();
+}
+
 /* Every call of the library fails in turn: the answer comes all the same. */
 static void test_gpu_host_blas_faults(void) {
     standin_blas blas = {0, 0, 0};
@@ -1134,6 +1178,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_vulkan_async);
     RUN(test_gpu_host_blas);
     RUN(test_gpu_host_blas_faults);
+    RUN(test_gpu_host_blas_unused);
     RUN(test_gpu_host_hopper);
     RUN(test_gpu_host_hopper_attention);
     RUN(test_gpu_host_special_types);

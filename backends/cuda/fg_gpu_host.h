@@ -1176,6 +1176,14 @@ static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
     plan->partials_bytes = FG__MAX(plan->partials_bytes, (size_t)set->turn_rows * row_bytes);
 }
 
+/* The type of a product that is a library's, where there is one; 0: it is not. While memory is only measured weights need not be packed. */
+static int fg__gpu_blas_type(const fg_graph *graph, const fg_op *op) {
+    fg_type type;
+    if (op->type != FG_OP_GEMM || (graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens) < FG__GPU_BLAS_FROM) return 0;
+    type = graph->tensors[op->weight].type;
+    return type == FG_TYPE_F16 ? FG__GPU_BLAS_F16 : type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : 0;
+}
+
 static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     size_t rows;
@@ -1195,7 +1203,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
         plan->acts_k = FG__MAX(plan->acts_k, op->k);
         plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
-        if (rows >= FG__GPU_BLAS_FROM && plan->device->blas.ready) {
+        if (plan->device->blas.ready && fg__gpu_blas_type(graph, op)) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
             if (op->src2 >= 0 && op->src2 == op->dst)
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
@@ -1336,7 +1344,7 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
         step->src = op->src;
         step->src_col = op->src_col;
         step->weight_type = w->type;
-        step->blas_type = w->type == FG_TYPE_F16 ? FG__GPU_BLAS_F16 : w->type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : 0;
+        step->blas_type = fg__gpu_blas_type(plan->graph, op);
         a->weight = w->range.at;
         a->src = fg__gpu_slot(plan, op->src, op->src_col);
         a->acts = plan->acts.at;
@@ -1945,6 +1953,20 @@ static void fg__gpu_release(fg_device *handle, fg_plan *plan_handle) {
     fg__free(&d->env, plan);
 }
 
+/* Opens the library where it would do some product. */
+static fg_result fg__gpu_prepare_blas(fg__gpu_plan *plan) {
+    const fg_graph *graph = plan->graph;
+    fg__gpu_device *d = plan->device;
+    fg_result r;
+    int i, type = 0;
+    for (i = 0; i < graph->n_ops && !type; i++) type = fg__gpu_blas_type(graph, &graph->ops[i]);
+    if (!type) return FG_OK;
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    fg__gpu_blas_open(d);
+    fg__gpu_leave(d);
+    return FG_OK;
+}
+
 static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *memory) {
     const fg_graph *graph = plan->graph;
     fg__gpu_device *d = plan->device;
@@ -1953,11 +1975,7 @@ static fg_result fg__gpu_plan_fill(fg__gpu_plan *plan, bool measure, fg_memory *
     plan->slot_at = (size_t *)fg__calloc(&d->env, (size_t)graph->n_slots, sizeof(size_t));
     if (!plan->slot_at) return FG_ERROR_OUT_OF_MEMORY;
     if ((r = fg__gpu_check_graph(plan, measure)) != FG_OK) return r;
-    if (graph->max_tokens >= FG__GPU_BLAS_FROM && (r = fg__gpu_enter(d)) == FG_OK) {
-        fg__gpu_blas_open(d);
-        fg__gpu_leave(d);
-    }
-    if (r != FG_OK || (r = fg__gpu_lay(plan)) != FG_OK) return r;
+    if ((r = fg__gpu_prepare_blas(plan)) != FG_OK || (r = fg__gpu_lay(plan)) != FG_OK) return r;
     fg__gpu_count(plan, &counted);
     if (memory) *memory = counted;
     if (measure) return FG_OK;
