@@ -174,11 +174,13 @@ static int si_blas_preference_set(void *preference, int attribute, const void *v
     return 0;
 }
 
-static int si_blas_heuristic(void *preference, int wanted, void *results, int *found) {
+static int si_blas_heuristic(void *a, void *preference, int wanted, void *results, int *found) {
     const int algorithm = SI_BLAS_ALGORITHM;
+    const si_blas_object *o = si_blas_get(a, SI_BLAS_LAYOUT);
     int code = si_blas_begin();
     *found = 0;
     if (code) return code;
+    if (!o || (si.blas.without && o->type == si.blas.without)) return o ? 15 : 7; /* "not supported" */
     if (!si_blas_get(preference, SI_BLAS_PREFERENCE) || wanted != 1) return 7;
     memset(results, 0, 96);
     memcpy(results, &algorithm, sizeof(algorithm));
@@ -210,8 +212,8 @@ int cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const 
 }
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int wanted, void *results,
                                    int *found) {
-    (void)handle, (void)desc, (void)a, (void)b, (void)c, (void)d;
-    return si_blas_heuristic(preference, wanted, results, found);
+    (void)handle, (void)desc, (void)b, (void)c, (void)d;
+    return si_blas_heuristic(a, preference, wanted, results, found);
 }
 int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a, void *la, const void *b, void *lb, const void *beta, const void *c,
                    void *lc, void *d, void *ld, const void *algorithm, void *workspace, size_t bytes, void *stream) {
@@ -237,8 +239,8 @@ int hipblasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const
 }
 int hipblasLtMatmulAlgoGetHeuristic(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int wanted, void *results,
                                     int *found) {
-    (void)handle, (void)desc, (void)a, (void)b, (void)c, (void)d;
-    return si_blas_heuristic(preference, wanted, results, found);
+    (void)handle, (void)desc, (void)b, (void)c, (void)d;
+    return si_blas_heuristic(a, preference, wanted, results, found);
 }
 int hipblasLtMatmul(void *handle, void *desc, const void *alpha, const void *a, void *la, const void *b, void *lb, const void *beta, const void *c,
                     void *lc, void *d, void *ld, const void *algorithm, void *workspace, size_t bytes, void *stream) {

@@ -135,7 +135,7 @@ static struct {
     int rtc_programs;
     char text[4096];
     standin_device device;
-} si = {.fail_at = -1, .fail_launch = -1, .random = 1, .order = {-1, 0}, .blas = {-1, 0, 0}, .rtc_fail = -1,
+} si = {.fail_at = -1, .fail_launch = -1, .random = 1, .order = {-1, 0}, .blas = {-1, 0, 0, 0}, .rtc_fail = -1,
         .device = {"Stand-in GPU", "gfx1100", 8, 0, 13000, 32, 16, 49152, 99 * 1024, (size_t)1 << 30, 0, 0, 0, 0, 0, 0, 0}};
 
 enum { SI_DEEPEST = 8 };

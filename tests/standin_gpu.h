@@ -61,6 +61,7 @@ typedef struct standin_blas {
     long fail_at;   /* the call of this number fails; -1: none */
     int wrong;      /* 1: results are wrong; 2: products are illegal instructions, after which their context is lost */
     int no_capture; /* 1: products during a capture fail, and break it */
+    int without;    /* the type (2: F16, 14: BF16) whose products there is no algorithm for */
 } standin_blas;
 
 int standin_violations(const char **text);

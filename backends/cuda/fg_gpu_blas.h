@@ -1,8 +1,8 @@
 /* fg_gpu_blas.h: large products of BF16 and F16 weights by cuBLASLt or hipBLASLt, where one is installed.
 
-   Included by fg_gpu_host.h. The two libraries have the same functions under other names, found at run time. A product of known
-   numbers is compared when one is opened, in a trial (fg_gpu_special.h); what does not agree, or fails later, gives way to our own
-   kernels. */
+   Included by fg_gpu_host.h. The two libraries have the same functions under other names, found at run time. For each type that a plan
+   has a product of known numbers is compared before, in a trial (fg_gpu_special.h); a type that does not agree, as BF16 where a device
+   has no such matrix units, or fails later, gives way to our own kernels. */
 
 #ifndef FG_GPU_BLAS_H
 #define FG_GPU_BLAS_H
@@ -56,6 +56,11 @@ typedef struct fg__gpu_blas_product {
     fg__gpu_pointer weight, acts, out;
     int32_t weight_stride, acts_stride, out_stride;
 } fg__gpu_blas_product;
+
+/* Whether the library does products of a type; 0 is none. */
+static bool fg__gpu_blas_has(const fg__gpu_device *d, int type) { return type && (d->blas.ready >> type & 1); }
+
+static const char *fg__gpu_blas_name(int type) { return fg_type_name(type == FG__GPU_BLAS_F16 ? FG_TYPE_F16 : FG_TYPE_BF16); }
 
 /* What a call of the library needs; the pointers are NULL or must be destroyed. */
 typedef struct fg__gpu_blas_call {
@@ -112,7 +117,7 @@ static void fg__gpu_blas_close(fg__gpu_device *d) {
     fg__gpu_give(d, &blas->workspace);
     fg__gpu_library_close(blas->library);
     blas->handle = blas->library = NULL;
-    blas->ready = false;
+    blas->ready = 0;
 }
 
 static bool fg__gpu_blas_find(fg__gpu_blas *blas) {
@@ -172,13 +177,12 @@ static bool fg__gpu_blas_begin(fg__gpu_device *d) {
     return fg__gpu_blas_find(blas) && !blas->api.create(&blas->handle) && fg__gpu_take(d, FG__GPU_BLAS_WORKSPACE, &blas->workspace) == FG_OK;
 }
 
-/* Products of both types agree. */
-static bool fg__gpu_blas_holds(fg__gpu_device *d) {
+/* Products of a type agree. */
+static bool fg__gpu_blas_holds(fg__gpu_device *d, int type) {
     fg__gpu_range room;
     bool holds;
     room.at = 0;
-    holds = fg__gpu_take(d, 1 << 20, &room) == FG_OK && fg__gpu_copies_wait(d) == FG_OK &&
-            fg__gpu_blas_agrees(d, FG__GPU_BLAS_F16, room.at) && fg__gpu_blas_agrees(d, FG__GPU_BLAS_BF16, room.at);
+    holds = fg__gpu_take(d, 1 << 20, &room) == FG_OK && fg__gpu_copies_wait(d) == FG_OK && fg__gpu_blas_agrees(d, type, room.at);
     if (!holds) fg__gpu_settle(d);
     fg__gpu_give(d, &room);
     return holds;

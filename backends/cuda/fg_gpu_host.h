@@ -278,7 +278,7 @@ typedef struct fg__gpu_blas {
     fg__gpu_blas_api api;
     void *library, *handle;
     fg__gpu_range workspace;
-    bool tried, ready;
+    uint32_t tried, ready; /* types of products, a bit for each (fg_gpu_blas.h) */
 } fg__gpu_blas;
 
 typedef struct fg__gpu_device {
@@ -1203,7 +1203,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
         plan->acts_k = FG__MAX(plan->acts_k, op->k);
         plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
-        if (plan->device->blas.ready && fg__gpu_blas_type(graph, op)) {
+        if (fg__gpu_blas_has(plan->device, fg__gpu_blas_type(graph, op))) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
             if (op->src2 >= 0 && op->src2 == op->dst)
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
@@ -1675,8 +1675,10 @@ static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *st
     p.weight = a->weight, p.acts = a->acts, p.out = rest.src;
     p.weight_stride = a->layout.stride / 2, p.acts_stride = a->acts_stride, p.out_stride = rest.src_stride;
     if (!l->find_only && (code = fg__gpu_blas_multiply(d, &p)) != 0) {
-        fg__log(&d->env, FG_LOG_WARNING, "%s gives error %d; large products are done without it", d->blas.kind->label, code);
-        d->blas.ready = *done = false;
+        fg__log(&d->env, FG_LOG_WARNING, "%s gives error %d; large products of %s weights are done without it", d->blas.kind->label, code,
+                fg__gpu_blas_name(p.type));
+        d->blas.ready &= ~((uint32_t)1 << p.type);
+        *done = false;
         return FG_OK;
     }
     plan->n_launched += 2; /* the product, and what adds up its parts */
@@ -1690,7 +1692,7 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
     bool done = true;
     fg_result r;
     a->max_rows = rows;
-    if (rows >= FG__GPU_BLAS_FROM && step->blas_type && d->blas.ready && l->plan->workspace_bytes && a->dst % FG__GPU_BLAS_ALIGN == 0) {
+    if (rows >= FG__GPU_BLAS_FROM && fg__gpu_blas_has(d, step->blas_type) && l->plan->workspace_bytes && a->dst % FG__GPU_BLAS_ALIGN == 0) {
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
@@ -1862,7 +1864,7 @@ static void fg__gpu_graphs_end(fg__gpu_plan *plan) {
 /* Makes a graph of a pass that came before, where there is none. Without one the pass goes on, but where the device was lost. */
 static fg_result fg__gpu_graph_want(fg__gpu_plan *plan, fg__gpu_graph *graph) {
     fg__gpu_device *d = plan->device;
-    bool by_library = d->blas.ready;
+    uint32_t by_library = d->blas.ready;
     fg_result r;
     if (graph->exec || d->options.no_graphs || !fg__gpu_graph_room(plan, graph->nodes)) return FG_OK;
     r = fg__gpu_graph_make(plan, graph);
@@ -1958,11 +1960,13 @@ static fg_result fg__gpu_prepare_blas(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     fg__gpu_device *d = plan->device;
     fg_result r;
-    int i, type = 0;
-    for (i = 0; i < graph->n_ops && !type; i++) type = fg__gpu_blas_type(graph, &graph->ops[i]);
-    if (!type) return FG_OK;
+    uint32_t types = 0;
+    int i;
+    for (i = 0; i < graph->n_ops; i++) types |= (uint32_t)1 << fg__gpu_blas_type(graph, &graph->ops[i]);
+    if (types <= 1) return FG_OK; /* 0 is none */
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
-    fg__gpu_blas_open(d);
+    if (types >> FG__GPU_BLAS_F16 & 1) fg__gpu_blas_open(d, FG__GPU_BLAS_F16);
+    if (types >> FG__GPU_BLAS_BF16 & 1) fg__gpu_blas_open(d, FG__GPU_BLAS_BF16);
     fg__gpu_leave(d);
     return FG_OK;
 }

@@ -353,28 +353,31 @@ static void fg__gpu_special_open(fg__gpu_plan *plan) {
     fg__gpu_trial_close(d, trial);
 }
 
-/* Whether the library's products are right in a trial. */
-static bool fg__gpu_blas_proven(fg__gpu_device *d) {
+/* Whether the library's products of a type are right in a trial. */
+static bool fg__gpu_blas_proven(fg__gpu_device *d, int type) {
     fg__gpu_device *t = fg__gpu_trial_open(d);
     bool holds;
-    if (!t || t == d || fg__gpu_enter(t) != FG_OK) holds = t == d && fg__gpu_blas_holds(d);
+    if (!t || t == d || fg__gpu_enter(t) != FG_OK) holds = t == d && fg__gpu_blas_holds(d, type);
     else {
-        holds = fg__gpu_blas_begin(t) && fg__gpu_blas_holds(t);
+        holds = fg__gpu_blas_begin(t) && fg__gpu_blas_holds(t, type);
         fg__gpu_leave(t);
     }
     fg__gpu_trial_close(d, t);
     return holds;
 }
 
-/* Opens the library on first use; without it, or where it does not agree, our own kernels do all. The device was entered. */
-static void fg__gpu_blas_open(fg__gpu_device *d) {
+/* Opens the library for a type on first use; without it, or where it does not agree, our own kernels do all of that type. The device
+   was entered. */
+static void fg__gpu_blas_open(fg__gpu_device *d, int type) {
     fg__gpu_blas *blas = &d->blas;
-    if (blas->tried || d->options.no_blas || d->options.invariant) return;
-    blas->tried = true;
-    blas->ready = fg__gpu_blas_begin(d) && fg__gpu_blas_proven(d);
-    if (blas->ready) fg__log(&d->env, FG_LOG_INFO, "large products by %s", blas->kind->label);
+    uint32_t bit = (uint32_t)1 << type;
+    if (blas->tried & bit || d->options.no_blas || d->options.invariant) return;
+    blas->tried |= bit;
+    if ((blas->handle || fg__gpu_blas_begin(d)) && fg__gpu_blas_proven(d, type)) blas->ready |= bit;
+    if (blas->ready & bit) fg__log(&d->env, FG_LOG_INFO, "large products of %s weights by %s", fg__gpu_blas_name(type), blas->kind->label);
     else if (blas->library)
-        fg__log(&d->env, FG_LOG_WARNING, "%s is there but does not work; large products are done without it", blas->kind->label);
+        fg__log(&d->env, FG_LOG_WARNING, "%s is there but does not work; large products of %s weights are done without it", blas->kind->label,
+                fg__gpu_blas_name(type));
     if (blas->ready) return;
     fg__gpu_settle(d);
     fg__gpu_blas_close(d);
