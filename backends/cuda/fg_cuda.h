@@ -9,8 +9,9 @@
        desc.backends[0] = fg_backend_cuda();            // falls through to the next backend where there is no driver
 
    The driver (libcuda.so.1, nvcuda.dll; 11.4 or later) is found at run time; no CUDA toolkit is needed to build. A device
-   must have compute capability 7.5 or later. fg_engine_desc.device takes a device's number or a part of its name; without it
-   the first device is taken. The environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver.
+   must have compute capability 7.5 or later; for 7.5 there is code but no PTX, and the driver must be 12.0 or later, or 13.0 where nvcc 13
+   compiled the kernels. fg_engine_desc.device takes a device's number or a part of its name; without it the first device is taken. The
+   environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver.
 
    Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, unless
    fg_gpu_options says otherwise; FASTGEN_CUBLASLT_LIBRARY names another library, "none" for none. On Hopper the others are done by
