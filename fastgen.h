@@ -5343,6 +5343,7 @@ typedef enum fg__j_op {
     FG__J_OP_STORE,     /* pops into a variable; flag: how it was stored */
     FG__J_OP_SET_ATTR,  /* pops a namespace, then a value for its attribute a (constant) */
     FG__J_OP_UNPACK,    /* pops a value, pushes its a items, the first on top */
+    FG__J_OP_SWAP,      /* the two values on top change places */
     FG__J_OP_LIST,      /* pops a items */
     FG__J_OP_TUPLE,
     FG__J_OP_DICT,      /* pops a keys and values */
@@ -9245,6 +9246,23 @@ static bool fg__j_in_order(const fg__jinja *j, const fg__j_call *call) {
     return !call->star && !call->n_named;
 }
 
+/* One argument. What * stands before stays on top of the keywords' values, of those that follow it, too. */
+static void fg__j_argument(fg__jinja *j, fg__j_call *call, fg__j_parts *names) {
+    bool keyword = fg__j_at_keyword(j);
+    if (!fg__j_in_order(j, call)) fg__j_fail(j, "invalid syntax for function call expression");
+    if (fg__j_accept(j, '*' * 256 + '*')) call->double_star = true;
+    else if (fg__j_accept(j, '*')) call->star = true;
+    else if (keyword) {
+        fg__j_add(j, names, j->names[j->token->id]);
+        j->token += 2;
+        call->n_named++;
+    } else {
+        call->n_items++;
+    }
+    fg__j_conditional(j);
+    if (keyword && call->star) fg__j_emit(j, FG__J_OP_SWAP, 0, 0);
+}
+
 /* Arguments in parentheses, or none when the next token opens no parenthesis. Returns their number in j->calls. */
 static int32_t fg__j_arguments(fg__jinja *j) {
     fg__j_call call;
@@ -9258,17 +9276,7 @@ static int32_t fg__j_arguments(fg__jinja *j) {
                 fg__j_expect(j, ',');
                 if (fg__j_accept(j, ')')) break;
             }
-            if (!fg__j_in_order(j, &call)) fg__j_fail(j, "invalid syntax for function call expression");
-            if (fg__j_accept(j, '*' * 256 + '*')) call.double_star = true;
-            else if (fg__j_accept(j, '*')) call.star = true;
-            else if (fg__j_at_keyword(j)) {
-                fg__j_add(j, &names, j->names[j->token->id]);
-                j->token += 2;
-                call.n_named++;
-            } else {
-                call.n_items++;
-            }
-            fg__j_conditional(j);
+            fg__j_argument(j, &call, &names);
         }
     }
     call.first_name = (int32_t)j->n_constants;
@@ -10250,6 +10258,12 @@ static void fg__j_unpack(fg__jinja *j, int32_t wanted) {
     while (n) fg__j_push(j, items[--n]);
 }
 
+static void fg__j_swap(fg__jinja *j) {
+    fg__jval top = fg__j_pop(j), under = fg__j_pop(j);
+    fg__j_push(j, top);
+    fg__j_push(j, under);
+}
+
 /* Replaces the n values on the stack by a list or tuple of them. */
 static void fg__j_collect(fg__jinja *j, fg__j_type type, int32_t n) {
     fg__jval *items = fg__j_array(j, (size_t)n);
@@ -10522,6 +10536,7 @@ static void fg__j_step(fg__jinja *j, const fg__j_code *code) {
     case FG__J_OP_STORE: fg__j_outer_frame(j, code->n)->slots[code->b] = fg__j_pop(j); break;
     case FG__J_OP_SET_ATTR: fg__j_set_attribute(j, j->constants[code->a]); break;
     case FG__J_OP_UNPACK: fg__j_unpack(j, code->a); break;
+    case FG__J_OP_SWAP: fg__j_swap(j); break;
     case FG__J_OP_LIST: fg__j_collect(j, FG__J_LIST, code->a); break;
     case FG__J_OP_TUPLE: fg__j_collect(j, FG__J_TUPLE, code->a); break;
     case FG__J_OP_DICT: fg__j_collect_dict(j, code->a); break;

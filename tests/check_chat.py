@@ -301,6 +301,7 @@ class Random:
         if r < 0.86:
             return tag("macro m(x, y=%s)" % e(1)) + self.body(depth - 1) + self.one(["", "{{ caller() }}", "{{ varargs }}{{ kwargs }}"]) + \
                 tag("endmacro") + self.one(["{{ m(1) }}", "{{ m(i, y=s) }}", "{{ m() }}", "{{ m(1, 2, 3) }}", "{{ m(1, z=2) }}",
+                                            "{{ m(*[1], y=s) }}", "{{ m(y=i, *[s], z=2) }}", "{{ m(1, *[2, 3], z=i, **d) }}",
                                             "{% call m(1) %}" + self.body(depth - 1) + "{% endcall %}"])
         if r < 0.90:
             return tag("set ns = namespace(x=%s)" % e(1)) + "{% for q in list %}{% set ns.x = " + e(1) + " %}{% endfor %}{{ ns.x }}"

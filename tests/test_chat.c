@@ -86,6 +86,41 @@ static fg_result chat_render(const fg__env *env, const char *text, fg__text *out
     return r;
 }
 
+/* A template and what jinja2 makes of it, set up as transformers does; NULL: an error. */
+typedef struct chat_pair { const char *text, *expected; } chat_pair;
+
+static void chat_check_pairs(const chat_pair *pairs, int n) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__text out;
+    int i;
+    for (i = 0; i < n; i++) {
+        fg_result r = chat_render(&env, pairs[i].text, &out);
+        const char *got = r == FG_OK ? (out.data ? out.data : "") : fg_last_error();
+        if (pairs[i].expected) CHECKF(r == FG_OK && strcmp(got, pairs[i].expected) == 0, "%s: %s", pairs[i].text, got);
+        else CHECKF(r == FG_ERROR_TEMPLATE, "%s: %s", pairs[i].text, got);
+        fg__text_free(&out);
+    }
+}
+
+/* Keywords before and behind what * stands before. */
+static void test_chat_star(void) {
+#define MACRO "{% macro m(a, b, k=0, l=0) %}{{ a }}{{ b }}{{ k }}{{ l }}{{ varargs }}{{ kwargs }}{% endmacro %}"
+    static const chat_pair pairs[] = {
+        {MACRO "{{ m(*[1, 2], k=3) }}", "1230(){}"},
+        {MACRO "{{ m(*[1, 2], k=3, l=4) }}", "1234(){}"},
+        {MACRO "{{ m(k=3, *[1, 2], l=4) }}", "1234(){}"},
+        {MACRO "{{ m(1, *[2], l=4, **{'k': 3, 'x': 5}) }}", "1234(){'x': 5}"},
+        {MACRO "{{ m(*'ab', k='c' if list else 'd', l=m(*[6, 7], k=8)) }}", "abc6780(){}(){}"},
+        {"{% macro m(a, k=0) %}{{ a }}{{ k }}{{ caller() }}{% endmacro %}{% call m(*[1], k=2) %}x{% endcall %}", "12x"},
+        {MACRO "{{ m(*[1], k=2, k=3) }}", NULL},
+        {"{{ 'a-a-a'|replace(*['a', 'b'], count=2) }} {{ 'a-a'|replace(*['a'], new='c') }}", "b-b-a c-c"},
+        {"{{ 4 is divisibleby(*[], num=2) }} {{ 'a,b,c'.split(*[','], maxsplit=1) }}", "True ['a', 'b,c']"},
+        {"{{ '{}{x}{y}'.format(*[1], x=2, y=3) }} {{ dict(*[[('a', 1)]], b=2) }}", "123 {'a': 1, 'b': 2}"},
+    };
+#undef MACRO
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 /* Templates that would run for ever, recurse or fill the memory end with an error that says so. */
 static void test_chat_hostile(void) {
     static const char *const bad[] = {
@@ -162,6 +197,7 @@ static void test_chat_out_of_memory(void) {
 
 static void run_chat_tests(void) {
     RUN(test_chat_goldens);
+    RUN(test_chat_star);
     RUN(test_chat_hostile);
     RUN(test_chat_extremes);
     RUN(test_chat_deep);
