@@ -6397,6 +6397,18 @@ static const fg__jval *fg__j_items(fg__jinja *j, fg__jval v, size_t *count) {
     }
 }
 
+/* Takes the next item of an iterator; MISSING at its end. */
+static fg__jval fg__j_next(fg__j_list *iterator) {
+    return iterator->next < iterator->count ? iterator->items[iterator->next++] : fg__j_value(FG__J_MISSING);
+}
+
+/* Whether an item is in an iterator; what is behind it stays there. */
+static bool fg__j_next_equal(fg__jinja *j, fg__j_list *iterator, fg__jval item) {
+    fg__jval v = fg__j_next(iterator);
+    while (v.type != FG__J_MISSING && !fg__j_equal(j, v, item)) v = fg__j_next(iterator);
+    return v.type != FG__J_MISSING;
+}
+
 static bool fg__j_find(fg__jinja *j, const fg__j_string *s, const fg__j_string *what, size_t from, size_t *at);
 
 /* `item in where` */
@@ -6412,6 +6424,7 @@ static bool fg__j_contains(fg__jinja *j, fg__jval where, fg__jval item) {
         return fg__j_dict_find(j, where.u.d, item) != NULL;
     if (!fg__j_iterable(where))
         fg__j_fail(j, "argument of type '%s' is not iterable", fg__j_type_names[where.type]);
+    if (where.type == FG__J_ITERATOR) return fg__j_next_equal(j, where.u.l, item);
     items = fg__j_items(j, where, &count);
     for (i = 0; i < count; i++)
         if (fg__j_equal(j, items[i], item)) return true;
@@ -8005,8 +8018,7 @@ static fg__jval fg__j_filter_first(fg__jinja *j, const fg__j_in *in) {
     size_t n;
     const fg__jval *items;
     fg__jval first;
-    if (in->self.type == FG__J_ITERATOR && in->self.u.l->next < in->self.u.l->count)
-        return in->self.u.l->items[in->self.u.l->next++];
+    if (in->self.type == FG__J_ITERATOR && in->self.u.l->next < in->self.u.l->count) return fg__j_next(in->self.u.l);
     if (in->self.type == FG__J_STRING && in->self.u.s->length) {
         first = fg__j_char(j, in->self.u.s->data, in->self.u.s->length);
         return fg__j_like(in->self, first);

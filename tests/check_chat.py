@@ -303,6 +303,9 @@ class Random:
                 tag("endmacro") + self.one(["{{ m(1) }}", "{{ m(i, y=s) }}", "{{ m() }}", "{{ m(1, 2, 3) }}", "{{ m(1, z=2) }}",
                                             "{{ m(*[1], y=s) }}", "{{ m(y=i, *[s], z=2) }}", "{{ m(1, *[2, 3], z=i, **d) }}",
                                             "{% call m(1) %}" + self.body(depth - 1) + "{% endcall %}"])
+        if r < 0.88:  # what is left of a generator
+            return tag("set g = " + self.one(["list|select", "words|map('upper')", "people|map(attribute='age')", "s|reverse", "d|items"])) + \
+                "{{ %s }}" % self.one(["x in g", "2 in g", "'FIG' not in g", "g|first"]) + "{{ g|list }}"
         if r < 0.90:
             return tag("set ns = namespace(x=%s)" % e(1)) + "{% for q in list %}{% set ns.x = " + e(1) + " %}{% endfor %}{{ ns.x }}"
         if r < 0.93:

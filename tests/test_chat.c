@@ -121,6 +121,19 @@ static void test_chat_star(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+/* Generators give each item once, and only as many as are asked for. */
+static void test_chat_generators(void) {
+    static const chat_pair pairs[] = {
+        {"{% set r = ['system', 'user']|map('string') %}{{ 'system' in r }} {{ 'user' in r }} {{ 'user' in r }}", "True True False"},
+        {"{% set r = list|select %}{{ 2 in r }} {{ r|list }}", "True [3]"},
+        {"{% set r = list|select %}{{ 4 not in r }} {{ r|list }}", "True []"},
+        {"{% set r = list|reverse %}{{ r|first }} {{ 1 in r }} {{ r|list }}", "3 True []"},
+        {"{% set r = list|select %}{{ 1 is in r }} {{ [2, 3]|select('in', r)|list }} {{ r|list }}", "True [2, 3] []"},
+        {"{% set r = {'a': 1, 'b': 2}|items %}{{ ('a', 1) in r }} {{ r|list }}", "True [('b', 2)]"},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 /* Templates that would run for ever, recurse or fill the memory end with an error that says so. */
 static void test_chat_hostile(void) {
     static const char *const bad[] = {
@@ -198,6 +211,7 @@ static void test_chat_out_of_memory(void) {
 static void run_chat_tests(void) {
     RUN(test_chat_goldens);
     RUN(test_chat_star);
+    RUN(test_chat_generators);
     RUN(test_chat_hostile);
     RUN(test_chat_extremes);
     RUN(test_chat_deep);
