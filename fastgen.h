@@ -5273,10 +5273,12 @@ typedef struct fg__j_range {
 
 /* A for loop that runs. */
 typedef struct fg__j_loop {
-    const fg__jval *items;
-    size_t count, next; /* next: index of the item after this one */
-    fg__jval *kept;     /* a loop that is filtered before it runs: the items that stay, */
-    size_t n_kept;      /*    so far */
+    fg__j_list *rest; /* what is still to come: a generator, or `own` */
+    fg__j_list own;
+    fg__jval previous, current, after; /* after: taken from the rest ahead of its turn, or MISSING */
+    size_t index;     /* of the current item, from 1 on */
+    fg__jval *kept;   /* a loop that is filtered before it runs: the items that stay, */
+    size_t n_kept;    /*    so far */
     bool filtering;  /* that comes first */
     bool filtered;   /*    and is done */
     bool completed;  /* the end of the body was reached (else there is reason for `else`, so Jinja) */
@@ -6182,11 +6184,13 @@ static void fg__j_put_range(fg__jinja *j, const fg__j_range *r) {
     fg__j_puts(j, text);
 }
 
+static size_t fg__j_loop_length(fg__j_loop *loop);
+
 /* Objects whose repr in Python is not worth printing: an address, mostly. */
 static void fg__j_put_object(fg__jinja *j, fg__jval v) {
     char text[64];
     if (v.type == FG__J_LOOP) {
-        snprintf(text, sizeof(text), "<LoopContext %zu/%zu>", v.u.loop->next, v.u.loop->count);
+        snprintf(text, sizeof(text), "<LoopContext %zu/%zu>", v.u.loop->index, fg__j_loop_length(v.u.loop));
         fg__j_puts(j, text);
         return;
     }
@@ -6326,6 +6330,16 @@ static void fg__j_put_json(fg__jinja *j, const fg__j_json *how, fg__jval v, int 
    Truth, length, items
    ------------------------------------------------------------------------------------------------ */
 
+/* How many items a loop has, those before and behind this one, too. To say so it takes all from a generator. */
+static size_t fg__j_loop_length(fg__j_loop *loop) {
+    if (loop->rest != &loop->own) {
+        loop->own = *loop->rest;
+        loop->rest->next = loop->rest->count;
+        loop->rest = &loop->own;
+    }
+    return loop->index + (loop->after.type != FG__J_MISSING ? 1 : 0) + loop->own.count - loop->own.next;
+}
+
 /* len(v), or -1 for what has none. */
 static int64_t fg__j_length(fg__jval v) {
     switch (v.type) {
@@ -6336,7 +6350,7 @@ static int64_t fg__j_length(fg__jval v) {
     case FG__J_DICT:
     case FG__J_VIEW: return v.u.d->count;
     case FG__J_RANGE: return v.u.r->count;
-    case FG__J_LOOP: return (int64_t)v.u.loop->count;
+    case FG__J_LOOP: return (int64_t)fg__j_loop_length(v.u.loop);
     default: return -1;
     }
 }
@@ -7333,23 +7347,29 @@ static bool fg__j_compare(fg__jinja *j, int op, fg__jval a, fg__jval b) {
 
 static const fg__j_function *fg__j_method_named(fg__jval object, const fg__j_string *name, bool *unsafe);
 
+/* Takes the item after the current one; false when there is none. */
+static bool fg__j_look_ahead(fg__j_loop *loop) {
+    if (loop->after.type == FG__J_MISSING) loop->after = fg__j_next(loop->rest);
+    return loop->after.type != FG__J_MISSING;
+}
+
 /* An attribute of a loop; MISSING if it has none of that name. */
 static fg__jval fg__j_loop_attribute(fg__jinja *j, fg__jval v, fg__jval name) {
-    const fg__j_loop *loop = v.u.loop;
-    int64_t index = (int64_t)loop->next, count = (int64_t)loop->count;
+    fg__j_loop *loop = v.u.loop;
+    int64_t index = (int64_t)loop->index;
     if (fg__j_is(name, "index")) return fg__j_int(index);
     if (fg__j_is(name, "index0")) return fg__j_int(index - 1);
     if (fg__j_is(name, "first")) return fg__j_bool(index == 1);
-    if (fg__j_is(name, "last")) return fg__j_bool(index >= count);
-    if (fg__j_is(name, "length")) return fg__j_int(count);
-    if (fg__j_is(name, "revindex")) return fg__j_int(count - index + 1);
-    if (fg__j_is(name, "revindex0")) return fg__j_int(count - index);
+    if (fg__j_is(name, "last")) return fg__j_bool(!fg__j_look_ahead(loop));
+    if (fg__j_is(name, "length")) return fg__j_int(fg__j_length(v));
+    if (fg__j_is(name, "revindex")) return fg__j_int(fg__j_length(v) - index + 1);
+    if (fg__j_is(name, "revindex0")) return fg__j_int(fg__j_length(v) - index);
     if (fg__j_is(name, "depth")) return fg__j_int(1);
     if (fg__j_is(name, "depth0")) return fg__j_int(0);
     if (fg__j_is(name, "previtem"))
-        return index > 1 ? loop->items[index - 2] : fg__j_undefined(j, "there is no previous item");
+        return index > 1 ? loop->previous : fg__j_undefined(j, "there is no previous item");
     if (fg__j_is(name, "nextitem"))
-        return index < count ? loop->items[index] : fg__j_undefined(j, "there is no next item");
+        return fg__j_look_ahead(loop) ? loop->after : fg__j_undefined(j, "there is no next item");
     return fg__j_value(FG__J_MISSING);
 }
 
@@ -7389,7 +7409,7 @@ static fg__jval fg__j_own_attribute(fg__jinja *j, fg__jval object, fg__jval name
 
 /* What object[key] finds; MISSING for nothing. */
 static fg__jval fg__j_own_item(fg__jinja *j, fg__jval object, fg__jval key) {
-    int64_t count = fg__j_length(object), index;
+    int64_t count = object.type == FG__J_LOOP ? -1 : fg__j_length(object), index;
     size_t at;
     if (object.type == FG__J_UNDEFINED) return fg__j_fail_undefined(j, object);
     if (object.type == FG__J_DICT && key.type != FG__J_LIST && key.type != FG__J_DICT) {
@@ -7829,7 +7849,7 @@ static const fg__j_function fg__j_list_methods[] = {
 
 static fg__jval fg__j_loop_cycle(fg__jinja *j, const fg__j_in *in) {
     if (!in->args->n || in->args->n_named) return fg__j_fail(j, "no items for cycling given");
-    return in->args->items[(in->self.u.loop->next + in->args->n - 1) % in->args->n];
+    return in->args->items[(in->self.u.loop->index + in->args->n - 1) % in->args->n];
 }
 
 static fg__jval fg__j_loop_changed(fg__jinja *j, const fg__j_in *in) {
@@ -10469,30 +10489,43 @@ static void fg__j_apply(fg__jinja *j, const fg__j_function *f, int32_t number) {
 
 static void fg__j_begin_loop(fg__jinja *j, const fg__j_code *code) {
     fg__j_loop *loop = (fg__j_loop *)fg__j_alloc(j, 1, sizeof(*loop));
+    fg__jval v = fg__j_pop(j);
     memset(loop, 0, sizeof(*loop));
-    loop->items = fg__j_items(j, fg__j_pop(j), &loop->count);
+    loop->rest = v.type == FG__J_ITERATOR ? v.u.l : &loop->own;
+    if (v.type != FG__J_ITERATOR) loop->own.items = fg__j_items(j, v, &loop->own.count);
     loop->slot = code->a;
     loop->filtering = code->flag != 0;
-    if (loop->filtering) loop->kept = fg__j_array(j, loop->count);
+    if (loop->filtering) loop->kept = fg__j_array(j, loop->rest->count - loop->rest->next);
     j->loops = (fg__j_loop **)fg__j_room(j, j->loops, &j->loops_capacity, j->n_loops, sizeof(*j->loops));
     j->loops[j->n_loops++] = loop;
+}
+
+/* Makes the item looked at the current one. */
+static void fg__j_advance_loop(fg__jinja *j, fg__j_loop *loop) {
+    loop->previous = loop->current;
+    loop->current = loop->after;
+    loop->after = fg__j_value(FG__J_MISSING);
+    loop->index++;
+    fg__j_push(j, loop->current);
 }
 
 /* Pushes the next item of the innermost loop. Returns how far to jump. */
 static int32_t fg__j_next_item(fg__jinja *j, const fg__j_code *code) {
     fg__j_loop *loop = j->loops[j->n_loops - 1];
     fg__jval v = fg__j_value(FG__J_LOOP);
-    if (loop->next == loop->count && loop->filtering) {
-        loop->items = loop->kept;
-        loop->count = loop->n_kept;
-        loop->next = 0;
+    if (loop->filtering && !fg__j_look_ahead(loop)) {
+        loop->own.items = loop->kept;
+        loop->own.count = loop->n_kept;
+        loop->own.next = 0;
+        loop->rest = &loop->own;
         loop->filtering = false;
         loop->filtered = true;
     }
-    if (loop->next == loop->count) return code->a;
+    if (!fg__j_look_ahead(loop)) return code->a;
     v.u.loop = loop;
     j->frame->slots[loop->slot] = v;
-    fg__j_push(j, loop->items[loop->next++]);
+    if (code->b == 1 || loop->filtered) fg__j_advance_loop(j, loop);
+    else fg__j_push(j, loop->after); /* to be tested */
     return loop->filtered ? code->b : 1;
 }
 
@@ -10500,15 +10533,17 @@ static int32_t fg__j_next_item(fg__jinja *j, const fg__j_code *code) {
 static int32_t fg__j_keep_item(fg__jinja *j, const fg__j_code *code) {
     fg__j_loop *loop = j->loops[j->n_loops - 1];
     bool keep = fg__j_true(fg__j_pop(j));
-    fg__jval item = loop->items[loop->next - 1];
+    fg__jval item = loop->after;
     size_t n;
+    loop->after = fg__j_value(FG__J_MISSING);
     if (keep && code->flag) { /* Jinja goes on with the tuple of the targets */
         const fg__jval *items = fg__j_items(j, item, &n);
         item = fg__j_list_of(j, FG__J_TUPLE, items, n);
     }
     if (keep && loop->filtering) loop->kept[loop->n_kept++] = item;
     if (!keep || loop->filtering) return code->b;
-    fg__j_push(j, item);
+    loop->after = item;
+    fg__j_advance_loop(j, loop);
     return 1;
 }
 

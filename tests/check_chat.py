@@ -304,8 +304,11 @@ class Random:
                                             "{{ m(*[1], y=s) }}", "{{ m(y=i, *[s], z=2) }}", "{{ m(1, *[2, 3], z=i, **d) }}",
                                             "{% call m(1) %}" + self.body(depth - 1) + "{% endcall %}"])
         if r < 0.88:  # what is left of a generator
+            loop = tag("for x in g") + self.body(depth - 1, True) + self.one(
+                ["", "{{ loop.last }}", "{{ loop.length }}", "{{ loop.nextitem }}", "{{ loop.previtem }}"]) + \
+                tag("if " + e(2)) + tag("break") + tag("endif") + tag("endfor")
             return tag("set g = " + self.one(["list|select", "words|map('upper')", "people|map(attribute='age')", "s|reverse", "d|items"])) + \
-                "{{ %s }}" % self.one(["x in g", "2 in g", "'FIG' not in g", "g|first"]) + "{{ g|list }}"
+                self.one(["{{ x in g }}", "{{ 2 in g }}", "{{ 'FIG' not in g }}", "{{ g|first }}", loop, loop]) + "{{ g|list }}"
         if r < 0.90:
             return tag("set ns = namespace(x=%s)" % e(1)) + "{% for q in list %}{% set ns.x = " + e(1) + " %}{% endfor %}{{ ns.x }}"
         if r < 0.93:

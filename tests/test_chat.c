@@ -130,6 +130,20 @@ static void test_chat_generators(void) {
         {"{% set r = list|reverse %}{{ r|first }} {{ 1 in r }} {{ r|list }}", "3 True []"},
         {"{% set r = list|select %}{{ 1 is in r }} {{ [2, 3]|select('in', r)|list }} {{ r|list }}", "True [2, 3] []"},
         {"{% set r = {'a': 1, 'b': 2}|items %}{{ ('a', 1) in r }} {{ r|list }}", "True [('b', 2)]"},
+        {"{% set r = list|select %}{% for x in r %}{% break %}{% endfor %}{{ r|list }}", "[2, 3]"},
+        {"{% set r = list|select %}{% for x in r if x == 2 %}{% break %}{% endfor %}{{ r|list }}", "[3]"},
+        {"{% set r = list|select %}{% for x in r %}{{ x }}{{ r|first }} {% endfor %}{{ r|list }}", "12 3 []"},
+        {"{% set r = 'abcdef'|map('upper') %}{% for x in r %}{{ loop.index }}{{ x }}{{ r|first }}{{ loop.previtem }}{{ loop.first }} {% endfor %}",
+         "1ABTrue 2CDAFalse 3EFCFalse "},
+        {"{% set r = list|select %}{% for x in r %}{{ loop.last }}{% break %}{% endfor %}{{ r|list }}", "False[3]"},
+        {"{% set r = list|select %}{% for x in r %}{{ loop.nextitem }}{{ x }} {% if loop.first %}{{ r|first }}{% endif %}{% endfor %}", "21 32 "},
+        {"{% set r = list|select %}{% for x in r %}{{ loop.length }}{{ loop.revindex }}{{ r|list }}{% if x == 2 %}{% break %}{% endif %}{% endfor %}",
+         "33[]32[]"},
+        {"{% for x in list|select %}{{ loop.last }}{{ loop.length }}{{ loop.revindex0 }}{{ loop.nextitem }}{{ loop.previtem }} {% endfor %}",
+         "False322 False3131 True302 "},
+        {"{% set r = list|select %}{% for x in r %}{{ loop[0] is defined }}{{ 'y' if loop }}{{ r|list }}{% break %}{% endfor %}", "Falsey[]"},
+        {"{% for x in list %}{{ loop }} {{ loop|length }} {% endfor %}", "<LoopContext 1/3> 3 <LoopContext 2/3> 3 <LoopContext 3/3> 3 "},
+        {"{% for x in list %}{{ loop.length }}{{ loop.last }}{{ loop.length }}{{ loop.nextitem }} {% endfor %}", "3False32 3False33 3True3 "},
     };
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
