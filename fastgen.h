@@ -8701,70 +8701,180 @@ static fg__jval fg__j_global_raise(fg__jinja *j, const fg__j_in *in) {
     return fg__j_fail(j, "%.*s", fg__j_cut(message, 300), message->data);
 }
 
-static struct tm fg__j_local_time(void) {
-    struct tm t;
-    time_t now = time(NULL);
-    memset(&t, 0, sizeof(t));
+/* A local time. */
+typedef struct fg__j_clock {
+    struct tm date;
+    int micros; /* of its second */
+} fg__j_clock;
+
+static fg__j_clock fg__j_local_time(void) {
+    fg__j_clock now;
+    time_t seconds;
 #if FG__WINDOWS
-    localtime_s(&t, &now);
+    FILETIME file; /* tenths of microseconds since 1601 */
+    uint64_t tenths;
+    memset(&now, 0, sizeof(now));
+    GetSystemTimeAsFileTime(&file);
+    tenths = (uint64_t)file.dwHighDateTime << 32 | file.dwLowDateTime;
+    seconds = (time_t)(tenths / 10000000 - 11644473600u);
+    now.micros = (int)(tenths / 10 % 1000000);
+    localtime_s(&now.date, &seconds);
 #else
-    localtime_r(&now, &t);
+    struct timespec t;
+    memset(&now, 0, sizeof(now));
+    clock_gettime(CLOCK_REALTIME, &t);
+    seconds = t.tv_sec;
+    now.micros = (int)(t.tv_nsec / 1000);
+    localtime_r(&seconds, &now.date);
 #endif
-    return t;
+    return now;
 }
 
-static const char *const fg__j_days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
-static const char *const fg__j_months[] = {"January", "February", "March",     "April",   "May",      "June",
-                                           "July",    "August",   "September", "October", "November", "December"};
+static int fg__j_days_of(int year) { return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) ? 366 : 365; }
 
-/* One directive of strftime, in English whatever the locale; what is not known stays as it is. */
-static void fg__j_put_time(fg__jinja *j, const struct tm *t, char directive) {
-    int hour = t->tm_hour % 12 ? t->tm_hour % 12 : 12;
-    char text[64] = "";
+/* The number of a week in ISO 8601, and the year it belongs to: that of its Thursday. */
+static int fg__j_iso_week(const struct tm *t, int *year) {
+    int thursday = t->tm_yday - (t->tm_wday + 6) % 7 + 3;
+    *year = t->tm_year + 1900;
+    if (thursday < 0) thursday += fg__j_days_of(--*year);
+    else if (thursday >= fg__j_days_of(*year)) thursday -= fg__j_days_of((*year)++);
+    return thursday / 7 + 1;
+}
+
+/* The number a directive of strftime stands for, and its digits at least; -1: it stands for none. */
+static int64_t fg__j_time_number(const struct tm *t, char directive, int *digits) {
+    struct tm copy = *t;
+    int year, week = fg__j_iso_week(t, &year);
+    *digits = strchr("CGYsuw", directive) ? 1 : directive == 'j' ? 3 : 2;
     switch (directive) {
-    case 'a': snprintf(text, sizeof(text), "%.3s", fg__j_days[t->tm_wday]); break;
-    case 'A': snprintf(text, sizeof(text), "%s", fg__j_days[t->tm_wday]); break;
-    case 'b':
-    case 'h': snprintf(text, sizeof(text), "%.3s", fg__j_months[t->tm_mon]); break;
-    case 'B': snprintf(text, sizeof(text), "%s", fg__j_months[t->tm_mon]); break;
-    case 'd': snprintf(text, sizeof(text), "%02d", t->tm_mday); break;
-    case 'e': snprintf(text, sizeof(text), "%2d", t->tm_mday); break;
-    case 'H': snprintf(text, sizeof(text), "%02d", t->tm_hour); break;
-    case 'I': snprintf(text, sizeof(text), "%02d", hour); break;
-    case 'j': snprintf(text, sizeof(text), "%03d", t->tm_yday + 1); break;
-    case 'm': snprintf(text, sizeof(text), "%02d", t->tm_mon + 1); break;
-    case 'M': snprintf(text, sizeof(text), "%02d", t->tm_min); break;
-    case 'p': snprintf(text, sizeof(text), "%s", t->tm_hour < 12 ? "AM" : "PM"); break;
-    case 'S': snprintf(text, sizeof(text), "%02d", t->tm_sec); break;
-    case 'w': snprintf(text, sizeof(text), "%d", t->tm_wday); break;
-    case 'u': snprintf(text, sizeof(text), "%d", t->tm_wday ? t->tm_wday : 7); break;
-    case 'y': snprintf(text, sizeof(text), "%02d", t->tm_year % 100); break;
-    case 'Y': snprintf(text, sizeof(text), "%d", t->tm_year + 1900); break;
-    case 'F': snprintf(text, sizeof(text), "%d-%02d-%02d", t->tm_year + 1900, t->tm_mon + 1, t->tm_mday); break;
-    case 'D':
-    case 'x': snprintf(text, sizeof(text), "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100); break;
-    case 'T':
-    case 'X': snprintf(text, sizeof(text), "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec); break;
-    case 'R': snprintf(text, sizeof(text), "%02d:%02d", t->tm_hour, t->tm_min); break;
-    case 'n': snprintf(text, sizeof(text), "\n"); break;
-    case 't': snprintf(text, sizeof(text), "\t"); break;
-    case 'z':
-    case 'Z': break; /* a time without a zone */
-    case '%': snprintf(text, sizeof(text), "%%"); break;
-    default: snprintf(text, sizeof(text), "%%%c", directive);
+    case 'C': return (t->tm_year + 1900) / 100;
+    case 'd':
+    case 'e': return t->tm_mday;
+    case 'g': return year % 100;
+    case 'G': return year;
+    case 'H':
+    case 'k': return t->tm_hour;
+    case 'I':
+    case 'l': return t->tm_hour % 12 ? t->tm_hour % 12 : 12;
+    case 'j': return t->tm_yday + 1;
+    case 'm': return t->tm_mon + 1;
+    case 'M': return t->tm_min;
+    case 's': return (int64_t)mktime(&copy);
+    case 'S': return t->tm_sec;
+    case 'u': return t->tm_wday ? t->tm_wday : 7;
+    case 'U': return (t->tm_yday - t->tm_wday + 7) / 7;
+    case 'V': return week;
+    case 'w': return t->tm_wday;
+    case 'W': return (t->tm_yday - (t->tm_wday + 6) % 7 + 7) / 7;
+    case 'y': return t->tm_year % 100;
+    case 'Y': return t->tm_year + 1900;
+    default: return -1;
     }
-    fg__j_puts(j, text);
+}
+
+/* The text it stands for, in English whatever the locale, or NULL. */
+static const char *fg__j_time_text(const struct tm *t, char directive) {
+    static const char *const days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
+    static const char *const months[] = {"January", "February", "March",     "April",   "May",      "June",
+                                         "July",    "August",   "September", "October", "November", "December"};
+    switch (directive) {
+    case 'a':
+    case 'A': return days[t->tm_wday];
+    case 'b':
+    case 'B':
+    case 'h': return months[t->tm_mon];
+    case 'n': return "\n";
+    case 'p':
+    case 'P': return t->tm_hour < 12 ? "AM" : "PM";
+    case 't': return "\t";
+    case 'z':
+    case 'Z': return ""; /* a time without a zone */
+    case '%': return "%";
+    default: return NULL;
+    }
+}
+
+/* The directives it is short for, or NULL. */
+static const char *fg__j_time_parts(char directive) {
+    switch (directive) {
+    case 'c': return "%a %b %e %H:%M:%S %Y";
+    case 'D':
+    case 'x': return "%m/%d/%y";
+    case 'F': return "%Y-%m-%d";
+    case 'r': return "%I:%M:%S %p";
+    case 'R': return "%H:%M";
+    case 'T':
+    case 'X': return "%H:%M:%S";
+    default: return NULL;
+    }
+}
+
+static void fg__j_put_time(fg__jinja *j, const fg__j_clock *now, const char *format, size_t length);
+
+/* Puts what a directive stands for, padded as the flag `pad` says. Returns what fills it up to a width; 0: it is not known. */
+static char fg__j_put_time_part(fg__jinja *j, const fg__j_clock *now, char directive, char pad) {
+    const char *parts = fg__j_time_parts(directive), *text = fg__j_time_text(&now->date, directive);
+    char line[32];
+    int digits;
+    int64_t number = fg__j_time_number(&now->date, directive, &digits);
+    if (!pad && number >= 0) pad = strchr("ekls", directive) ? '_' : '0';
+    if (pad == '-') digits = 1;
+    if (parts) fg__j_put_time(j, now, parts, strlen(parts));
+    else if (text) fg__j_put(j, text, strchr("abh", directive) ? 3 : strlen(text));
+    else if (number >= 0)
+        fg__j_put(j, line, (size_t)snprintf(line, sizeof(line), pad == '_' ? "%*lld" : "%0*lld", digits, (long long)number));
+    else return 0;
+    return pad == '0' ? '0' : ' ';
+}
+
+/* One directive of strftime as glibc has them: flags (_ - 0 of padding, ^ # of case), a width, a letter. What is not known
+   stays as it is. Returns its length. */
+static size_t fg__j_put_time_directive(fg__jinja *j, const fg__j_clock *now, const char *format, size_t length) {
+    const char *p = format + 1, *end = format + length;
+    size_t mark = fg__j_mark(j);
+    fg__j_spec spec = fg__j_spec_none();
+    bool upper = false, swap = false;
+    char pad = 0, fill = 0, modifier, c;
+    for (; p < end && *p && strchr("_-0^#", *p); p++) {
+        if (*p == '^') upper = true;
+        else if (*p == '#') swap = true;
+        else pad = *p;
+    }
+    p = fg__j_spec_number(p, end, &spec.width);
+    modifier = p < end && (*p == 'E' || *p == 'O') ? *p++ : 0; /* a locale's own calendar or digits, which English has not */
+    c = p < end ? *p++ : 0;
+    if (!modifier || strchr(modifier == 'E' ? "cCxXyY" : "bBCdegGhHIjklmMSuUVwWy", c)) fill = fg__j_put_time_part(j, now, c, pad);
+    if (!fill) {
+        fg__j_put(j, format, (size_t)(p - format));
+        return (size_t)(p - format);
+    }
+    if (swap && strchr("aAbBh", c)) upper = true;
+    if (c == 'P' || (swap && c == 'p')) fg__j_put_string(j, fg__j_cased(j, fg__j_take(j, mark).u.s, FG__J_LOWER).u.s);
+    else if (upper) fg__j_put_string(j, fg__j_cased(j, fg__j_take(j, mark).u.s, FG__J_UPPER).u.s);
+    spec.fill = (uint32_t)fill;
+    fg__j_pad(j, &spec, mark, 0, '>');
+    return (size_t)(p - format);
+}
+
+static void fg__j_put_time(fg__jinja *j, const fg__j_clock *now, const char *format, size_t length) {
+    char micros[16];
+    size_t i = 0;
+    while (i < length) {
+        if (format[i] != '%') fg__j_put(j, format + i++, 1);
+        else if (i + 1 < length && format[i + 1] == 'f') { /* Python's own */
+            fg__j_put(j, micros, (size_t)snprintf(micros, sizeof(micros), "%06d", now->micros));
+            i += 2;
+        } else {
+            i += fg__j_put_time_directive(j, now, format + i, length - i);
+        }
+    }
 }
 
 static fg__jval fg__j_global_now(fg__jinja *j, const fg__j_in *in) {
     const fg__j_string *format = fg__j_need_string(j, in->a[0]);
-    struct tm t = fg__j_local_time();
-    size_t i, mark = fg__j_mark(j);
-    for (i = 0; i < format->length; i++) {
-        if (format->data[i] == '%' && i + 1 < format->length && (unsigned char)format->data[i + 1] < 0x80)
-            fg__j_put_time(j, &t, format->data[++i]);
-        else fg__j_put(j, format->data + i, 1);
-    }
+    fg__j_clock now = fg__j_local_time();
+    size_t mark = fg__j_mark(j);
+    fg__j_put_time(j, &now, format->data, format->length);
     return fg__j_take(j, mark);
 }
 

@@ -156,7 +156,8 @@ GRAMMAR = {
           "'{0:>8}|{1:<5}|{0:^9}'.format(S, S)", "'{x:.2f} {y:+d} {z!r}'.format(x=F, y=I, z=A)", "'{:,} {:08.2f} {:%}'.format(I, F, F)",
           "'{0[name]} {0.age}'.format(people[0])", "'{:{}}|'.format(S, I)", "'{:x} {:#b} {:e} {:g}'.format(I, I, F, F)", "A|string|upper",
           "L|first|string", "S|default(S)", "missing|default(S)", "S|d(S, true)", "S.expandtabs(I)", "S.partition(S)[2]",
-          "S.rpartition(S)[0]", "D.get('role', S)", "A ~ A", "L|map('string')|join(S)", "S|string", "S|first", "S|last"],
+          "S.rpartition(S)[0]", "strftime_now('%-d %^b %_m|%j %U %W %V %G')", "strftime_now('%x %5d %e %^h %#a %C %u')",
+          "D.get('role', S)", "A ~ A", "L|map('string')|join(S)", "S|string", "S|first", "S|last"],
     "I": ["i", "z", "neg", "0", "1", "2", "3", "-1", "12", "0x1F", "1_000", "I + I", "I - I", "I * I", "I // I", "I % I", "I ** 2", "-I", "+I",
           "S|length", "L|length", "L|count", "D|length", "S.find(S)", "S.rfind(S)", "S.count(S)", "S.find(S, I)", "S.count(S, I, I)", "S|int",
           "S|int(I)", "F|int", "I|abs", "F|round|int", "I|round", "I|round(-1)", "L|map('length')|sum", "[I, I, I]|sum", "[I, I]|max",
@@ -304,11 +305,11 @@ class Random:
                                             "{{ m(*[1], y=s) }}", "{{ m(y=i, *[s], z=2) }}", "{{ m(1, *[2, 3], z=i, **d) }}",
                                             "{% call m(1) %}" + self.body(depth - 1) + "{% endcall %}"])
         if r < 0.88:  # what is left of a generator
-            loop = tag("for x in g") + self.body(depth - 1, True) + self.one(
+            over = tag("for x in g") + self.body(depth - 1, True) + self.one(
                 ["", "{{ loop.last }}", "{{ loop.length }}", "{{ loop.nextitem }}", "{{ loop.previtem }}"]) + \
                 tag("if " + e(2)) + tag("break") + tag("endif") + tag("endfor")
             return tag("set g = " + self.one(["list|select", "words|map('upper')", "people|map(attribute='age')", "s|reverse", "d|items"])) + \
-                self.one(["{{ x in g }}", "{{ 2 in g }}", "{{ 'FIG' not in g }}", "{{ g|first }}", loop, loop]) + "{{ g|list }}"
+                self.one(["{{ x in g }}", "{{ 2 in g }}", "{{ 'FIG' not in g }}", "{{ g|first }}", over, over]) + "{{ g|list }}"
         if r < 0.90:
             return tag("set ns = namespace(x=%s)" % e(1)) + "{% for q in list %}{% set ns.x = " + e(1) + " %}{% endfor %}{{ ns.x }}"
         if r < 0.93:

@@ -148,6 +148,71 @@ static void test_chat_generators(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+static void chat_check_times(const fg__j_clock *now, const chat_pair *pairs, int n) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__jinja *j = (fg__jinja *)fg__calloc(&env, 1, sizeof(*j));
+    int i;
+    j->env = j->arena.env = j->scratch.env = &env;
+    j->steps = FG__J_MAX_STEPS;
+    for (i = 0; i < n; i++) {
+        j->scratch.length = 0;
+        fg__j_put_time(j, now, pairs[i].text, strlen(pairs[i].text));
+        CHECKF(strcmp(j->scratch.data, pairs[i].expected) == 0, "%s: %s", pairs[i].text, j->scratch.data);
+    }
+    fg__j_free(j);
+}
+
+/* strftime_now, against datetime's strftime over glibc. */
+static void test_chat_time(void) {
+    static const chat_pair january[] = { /* Sunday, the third of 2027, which is in a week of 2026 */
+        {"%-d/%-m/%-I/%-H %_d|%_m|%-e|%0e|%-j|%_j|%j", "3/1/3/15  3| 1|3|03|3|  3|003"},
+        {"%d %b %Y, %A %B %H:%M:%S %y %h %I %p", "03 Jan 2027, Sunday January 15:04:09 27 Jan 03 PM"},
+        {"%^a %^B %#b %#A %#p %^p %P %#P %^P %^F %^c", "SUN JANUARY JAN SUNDAY pm PM pm pm pm 2027-01-03 SUN JAN  3 15:04:09 2027"},
+        {"%c|%x|%X|%D|%T|%R|%r|%F", "Sun Jan  3 15:04:09 2027|01/03/27|15:04:09|01/03/27|15:04:09|15:04|03:04:09 PM|2027-01-03"},
+        {"%U %W %V %G %g %C %u %w", "01 00 53 2026 26 20 7 0"},
+        {"%k|%l|%-k|%-l|%0l|%_I|%e", "15| 3|15|3|03| 3| 3"},
+        {"%f|%%f|%-f|%-%|%n%t|%z%Z%-z|", "000007|%f|%-f|%|\n\t||"},
+        {"%10d|%010d|%-10d|%_10d|%3Y|%10a|%^10a|%010a|%12F",
+         "0000000003|0000000003|         3|         3|2027|       Sun|       SUN|0000000Sun|  2027-01-03"},
+        {"%5e|%05e|%-5k|%_5l|%5j|%012F|%5p|%5%", "    3|00003|   15|    3|00003|002027-01-03|   PM|    %"},
+        {"%Ey %Od %EY %Oe %Ed %OF", "27 03 2027  3 %Ed %OF"},
+        {"%Q %& %\303\251 %-Q %- %E", "%Q %& %\303\251 %-Q %- %E"},
+        {"%", "%"},
+    };
+    static const chat_pair december[] = { /* Monday, the thirtieth of 2024, which is in a week of 2025 */
+        {"%U %W %V %G %g %j %u", "52 53 01 2025 25 365 1"},
+        {"%I %-I %l %k %p %P", "12 12 12  0 AM am"},
+    };
+    fg__j_clock now;
+    memset(&now, 0, sizeof(now));
+    now.micros = 7;
+    now.date.tm_year = 127;
+    now.date.tm_mday = 3;
+    now.date.tm_hour = 15;
+    now.date.tm_min = 4;
+    now.date.tm_sec = 9;
+    now.date.tm_yday = 2;
+    chat_check_times(&now, january, FG__COUNT(january));
+    now.date.tm_year = 124;
+    now.date.tm_mon = 11;
+    now.date.tm_mday = 30;
+    now.date.tm_hour = 0;
+    now.date.tm_wday = 1;
+    now.date.tm_yday = 364;
+    chat_check_times(&now, december, FG__COUNT(december));
+}
+
+static void test_chat_now(void) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    fg__text out;
+    long long before = (long long)time(NULL) - 1, now;
+    CHECKF(chat_render(&env, "{{ strftime_now('%s') }} {{ strftime_now('%f')|length }}", &out) == FG_OK, "%s", fg_last_error());
+    now = atoll(out.data ? out.data : "");
+    CHECKF(now >= before && now <= (long long)time(NULL) + 1, "%s", out.data ? out.data : "");
+    CHECK(out.data && strstr(out.data, " 6"));
+    fg__text_free(&out);
+}
+
 /* Templates that would run for ever, recurse or fill the memory end with an error that says so. */
 static void test_chat_hostile(void) {
     static const char *const bad[] = {
@@ -226,6 +291,8 @@ static void run_chat_tests(void) {
     RUN(test_chat_goldens);
     RUN(test_chat_star);
     RUN(test_chat_generators);
+    RUN(test_chat_time);
+    RUN(test_chat_now);
     RUN(test_chat_hostile);
     RUN(test_chat_extremes);
     RUN(test_chat_deep);
