@@ -5168,7 +5168,8 @@ static bool fg__vocab_is_end(const fg__vocab *v, int32_t id) {
      numbers;
    - integers have 64 bits: larger results are errors, larger numbers in JSON are floats;
    - what `safe` and `escape` have marked escapes what is added to it, but not what goes into it by %, format and join;
-   - map, select and their like compute their items at once, where Jinja waits until they are asked for;
+   - map, select and their like compute their items at once, where Jinja waits until they are asked for; so does the test of
+     a loop whose body uses `loop` for more than what is known of the items so far (last, length and their like);
    - an unknown filter or test is an error only when it is reached;
    - case beyond ASCII is mapped for Latin, Greek, Cyrillic, Armenian and full-width letters, one character to one (but for
      the German sharp s); letters and digits beyond ASCII are what >>unicode says.
@@ -9907,8 +9908,23 @@ static bool fg__j_uses(const fg__jinja *j, int32_t begin, int32_t name) {
     return false;
 }
 
+/* Whether the code of a loop's body, from `begin` on, may ask `loop` for what is behind the current item. The bodies of loops
+   inside it have a `loop` of their own. */
+static bool fg__j_looks_ahead(const fg__jinja *j, int32_t begin) {
+    static const char *const known[] = {"index", "index0", "first", "previtem", "cycle", "changed", "depth", "depth0"};
+    size_t i;
+    for (i = (size_t)begin; i < j->n_code; i++) {
+        const fg__j_code *code = &j->code[i];
+        bool attribute = i + 1 < j->n_code && code[1].op == FG__J_OP_ATTR;
+        if (code->op == FG__J_OP_ENTER && j->scopes[code->a].next >= 0) i = (size_t)j->scopes[code->a].end;
+        if (code->op != FG__J_OP_LOAD || code->a != FG__J_W_LOOP) continue;
+        if (!attribute || !fg__j_one_of(j->constants[code[1].a].u.s, known, FG__COUNT(known))) return true;
+    }
+    return false;
+}
+
 /* for: NEXT yields the items one by one; with a test, KEEP decides about each. Jinja tests lazily, but loop.length and its
-   like would then have to look ahead: where the body uses `loop`, all items are tested before. */
+   like would then have to run tests in the middle of the body: where it may ask for them, all items are tested before. */
 static void fg__j_for_loop(fg__jinja *j) {
     const fg__j_token *targets, *t;
     int32_t word, begin, next, keep = -1, test, body, other;
@@ -9943,7 +9959,7 @@ static void fg__j_for_loop(fg__jinja *j) {
     j->loop = &loop;
     word = fg__j_body(j, FG__J_W_ENDFOR, FG__J_W_ELSE, -1);
     j->loop = loop.outer;
-    j->code[begin].flag = keep >= 0 && fg__j_uses(j, j->scopes[body].begin, FG__J_W_LOOP);
+    j->code[begin].flag = keep >= 0 && fg__j_looks_ahead(j, j->scopes[body].begin + 1);
     fg__j_jump_back(j, FG__J_OP_AGAIN, next);
     fg__j_land(j, next);
     fg__j_land(j, loop.breaks);

@@ -310,6 +310,10 @@ class Random:
                 tag("if " + e(2)) + tag("break") + tag("endif") + tag("endfor")
             return tag("set g = " + self.one(["list|select", "words|map('upper')", "people|map(attribute='age')", "s|reverse", "d|items"])) + \
                 self.one(["{{ x in g }}", "{{ 2 in g }}", "{{ 'FIG' not in g }}", "{{ g|first }}", over, over]) + "{{ g|list }}"
+        if r < 0.885:  # a test that depends on what the body did
+            return tag("set ns = namespace(x=0)") + tag("for x in %s if ns.x < 2" % self.one(["list", "words", "s", "list|select"])) + \
+                tag("set ns.x = ns.x + 1") + self.one(
+                    ["{{ loop.index }}", "{{ loop.first }}{{ loop.previtem }}", "{{ loop.cycle('a', 'b') }}{{ loop.changed(x) }}"]) + tag("endfor")
         if r < 0.90:
             return tag("set ns = namespace(x=%s)" % e(1)) + "{% for q in list %}{% set ns.x = " + e(1) + " %}{% endfor %}{{ ns.x }}"
         if r < 0.93:

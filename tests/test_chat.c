@@ -148,6 +148,27 @@ static void test_chat_generators(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+/* Loops with a test, which is made when its item comes. */
+static void test_chat_filtered_loops(void) {
+#define WHILE "{% set ns = namespace(n=0) %}{% for x in [1, 2, 3, 4] if ns.n < 2 %}{% set ns.n = ns.n + 1 %}"
+    static const chat_pair pairs[] = {
+        {WHILE "{{ loop.index }}{{ loop.index0 }} {% endfor %}", "10 21 "},
+        {WHILE "{{ loop.first }}{{ loop.previtem }}{{ loop.cycle('a', 'b') }}{{ loop.changed(x) }}{{ loop.depth }}{{ loop.depth0 }} {% endfor %}",
+         "TrueaTrue10 False1bTrue10 "},
+        {WHILE "{% for y in list %}{{ loop.last }}{% else %}{{ loop.first }}{% endfor %}"
+         "{% with a = x %}{{ loop.index ~ a }}{% endwith %} {% endfor %}",
+         "FalseFalseTrue11 FalseFalseTrue22 "},
+        {WHILE "{% macro m() %}{{ loop.index }}{% endmacro %}{{ m() if loop.first else 'x' }} {% endfor %}", "1 x "},
+        {"{% for x in list if x != 2 %}{{ loop.index }}{{ loop.length }}{{ loop.last }}{{ loop.nextitem }} {% endfor %}", "12False3 22True "},
+        {"{% for x in list if x != 2 %}{{ loop.index }}{{ loop['length'] }}{{ loop|length }} {% endfor %}", "122 222 "},
+        {"{% for a, b in [(1, 2), (3, 4), (5, 6)] if a > 1 %}{{ loop.index }}{{ loop.previtem }}{{ b }} {% endfor %}", "14 2(3, 4)6 "},
+        {"{% for x in list %}{% for y in list if loop.index == y %}{{ loop.index }}{{ y }} {% endfor %}{% endfor %}", "11 12 13 "},
+        {"{% set r = list|select %}{% for x in r if x > 1 %}{{ loop.index }}{% break %}{% endfor %}{{ r|list }}", "1[3]"},
+    };
+#undef WHILE
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 static void chat_check_times(const fg__j_clock *now, const chat_pair *pairs, int n) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__jinja *j = (fg__jinja *)fg__calloc(&env, 1, sizeof(*j));
@@ -291,6 +312,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_goldens);
     RUN(test_chat_star);
     RUN(test_chat_generators);
+    RUN(test_chat_filtered_loops);
     RUN(test_chat_time);
     RUN(test_chat_now);
     RUN(test_chat_hostile);
