@@ -4839,11 +4839,12 @@ static void fg__bpe_join_pair(fg__encoder *e, const fg__bpe_pair *pair) {
     fg__bpe_consider(e, made, s->next);
 }
 
-/* Makes room for a word of n symbols: with those to be joined at most 2n, and each adds at most two pairs. */
+/* Makes room for a word of n symbols: with those to be joined at most 2n; as many pairs at a time, for each that is joined
+   leaves the heap and adds at most two. */
 static bool fg__bpe_join_room(fg__encoder *e, size_t n) {
     e->n_symbols = e->n_pairs = 0;
     e->symbols = (fg__bpe_symbol *)fg__encoder_room(e, e->symbols, &e->symbols_capacity, 2 * n, sizeof(*e->symbols));
-    e->pairs = (fg__bpe_pair *)fg__encoder_room(e, e->pairs, &e->pairs_capacity, 3 * n, sizeof(*e->pairs));
+    e->pairs = (fg__bpe_pair *)fg__encoder_room(e, e->pairs, &e->pairs_capacity, 2 * n, sizeof(*e->pairs));
     return !e->failed;
 }
 
@@ -5030,14 +5031,20 @@ static void fg__spm_write(fg__encoder *e, int32_t first) {
     }
 }
 
+/* Bytes of the word's character at `at`; each byte that is no UTF-8 counts as one. */
+static size_t fg__spm_char(const fg__encoder *e, size_t at) {
+    int n = fg__utf8_measure(e->word + at, e->word_length - at);
+    return n > 0 ? (size_t)n : 1;
+}
+
 static void fg__spm_text(fg__encoder *e, const char *text, size_t length) {
-    size_t at = 0;
-    if (!fg__spm_prepare(e, text, length) || !fg__bpe_join_room(e, e->word_length)) return;
-    while (at < e->word_length) {
-        int n = fg__utf8_measure(e->word + at, e->word_length - at);
-        size_t bytes = n > 0 ? (size_t)n : 1; /* each byte that is no UTF-8 on its own */
+    size_t at, bytes, chars = 0;
+    if (!fg__spm_prepare(e, text, length)) return;
+    for (at = 0; at < e->word_length; at += fg__spm_char(e, at)) chars++;
+    if (!fg__bpe_join_room(e, chars)) return;
+    for (at = 0; at < e->word_length; at += bytes) {
+        bytes = fg__spm_char(e, at);
         fg__bpe_symbol_add(e, at, bytes, fg__word_find(e->v, e->word + at, bytes));
-        at += bytes;
     }
     fg__spm_write(e, fg__bpe_join(e));
 }

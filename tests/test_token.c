@@ -641,6 +641,42 @@ static void test_token_long(void) {
     free(text);
 }
 
+static size_t test_token_largest; /* allocation of test_token_room */
+
+static void *test_token_realloc(void *pointer, size_t size, void *user) {
+    test_token_largest = FG__MAX(test_token_largest, size);
+    return test_alloc_realloc(pointer, size, user);
+}
+
+/* SentencePiece takes memory by characters: a space alone becomes three bytes. */
+static void test_token_room(void) {
+    static const char *const units[] = {" ", "\343\201\251", "\360\237\230\200"};
+    enum { CHARS = 20000 };
+    char *text = (char *)malloc(4 * CHARS);
+    fg_allocator allocator = test_allocator(0);
+    gguf_writer w;
+    test_vocab t;
+    size_t size, count;
+    int i, k;
+    token_sample_spm(&w, false);
+    gguf_finish(&w, &t.file, &size);
+    allocator.realloc = test_token_realloc;
+    test_vocab_load(&t, &allocator, NULL, size);
+    for (i = 0; i < FG__COUNT(units) && t.vocab; i++) {
+        int32_t *ids = NULL;
+        size_t unit = strlen(units[i]);
+        for (k = 0; k < CHARS; k++) memcpy(text + (size_t)k * unit, units[i], unit);
+        test_token_largest = 0;
+        CHECK(fg__vocab_encode(t.vocab, text, CHARS * unit, FG_NO_BOS, &ids, &count) == FG_OK);
+        /* two symbols a character; an array has up to twice the room it was asked for */
+        CHECKF(test_token_largest <= 4 * CHARS * sizeof(fg__bpe_symbol), "%zu bytes", test_token_largest);
+        fg__free(&t.env, ids);
+    }
+    test_vocab_close(&t);
+    CHECK(test_alloc_live() == 0);
+    free(text);
+}
+
 static void test_token_too_long(void) {
     gguf_writer w;
     test_vocab t;
@@ -799,6 +835,7 @@ static void run_token_tests(void) {
     RUN(test_token_huge_tokens);
     RUN(test_token_no_memory);
     RUN(test_token_long);
+    RUN(test_token_room);
     RUN(test_token_too_long);
     RUN(test_token_threads);
     RUN(test_token_llama_spm);
