@@ -6260,11 +6260,27 @@ typedef struct fg__j_json {
 
 static void fg__j_put_json(fg__jinja *j, const fg__j_json *how, fg__jval v, int depth);
 
-static void fg__j_put_json_string(fg__jinja *j, const fg__j_json *how, const fg__j_string *s) {
-    fg__j_work(j, s->length / 16 + 1);
-    fg__json_write_string(&j->scratch, s->data, s->length, how->ascii);
+/* Adds bytes of a string with quotes around them; `more`: over the closing quote of the bytes before. */
+static void fg__j_put_json_piece(fg__jinja *j, bool ascii, const char *data, size_t n, bool more) {
+    size_t begin = j->scratch.length - (more ? 2 : 0);
+    char before = more ? j->scratch.data[begin] : 0;
+    j->scratch.length = begin;
+    fg__j_work(j, n / 16 + 1);
+    fg__json_write_string(&j->scratch, data, n, ascii);
     if (j->scratch.failed) fg__j_leave(j, FG_ERROR_OUT_OF_MEMORY);
     if (j->scratch.length > FG__J_MAX_TEXT) fg__j_fail(j, "a string is too long");
+    if (more) j->scratch.data[begin] = before; /* not the opening quote */
+}
+
+/* In pieces: escapes take up to six times the room, and no more than one piece is to go over the limit. */
+static void fg__j_put_json_string(fg__jinja *j, const fg__j_json *how, const fg__j_string *s) {
+    fg__j_string rest = *s;
+    do {
+        size_t n = (size_t)fg__j_cut(&rest, 1 << 16);
+        fg__j_put_json_piece(j, how->ascii, rest.data, n, rest.data > s->data);
+        rest.data += n;
+        rest.length -= n;
+    } while (rest.length);
 }
 
 static void fg__j_put_json_number(fg__jinja *j, fg__jval v) {

@@ -258,6 +258,39 @@ static void test_chat_hostile(void) {
     }
 }
 
+static size_t chat_largest; /* allocation of chat_realloc */
+
+static void *chat_realloc(void *pointer, size_t size, void *user) {
+    chat_largest = FG__MAX(chat_largest, size);
+    return test_alloc_realloc(pointer, size, user);
+}
+
+/* JSON twice as long as its string ends at the limit, in whose buffer there is room for up to twice as much. */
+static void test_chat_large_json(void) {
+    fg_allocator allocator = test_allocator(0);
+    fg__env env;
+    fg__text out;
+    allocator.realloc = chat_realloc;
+    env = fg__env_make(&allocator, NULL, NULL);
+    chat_largest = 0;
+    CHECK(chat_render(&env, "{{ ('\"' * 1024 * 65536)|tojson }}", &out) == FG_ERROR_TEMPLATE);
+    CHECKF(chat_largest <= 2 * FG__J_MAX_TEXT, "%zu bytes", chat_largest);
+    fg__text_free(&out);
+    CHECK(test_alloc_live() == 0);
+}
+
+/* What goes into JSON in pieces is that of one piece. */
+static void test_chat_long_json(void) {
+    static const chat_pair pairs[] = {
+        {"{% set s = 'ab\"\xC3\xA9\xF0\x9F\x98\x80' * 10000 %}{% set t = s|tojson %}"
+         "{{ t|length }} {{ t[:8] }} {{ t[-8:] }} {{ t[1:-1] == 'ab\\\\\"\xC3\xA9\xF0\x9F\x98\x80' * 10000 }}",
+         "60002 \"ab\\\"\xC3\xA9\xF0\x9F\x98\x80" "a \xF0\x9F\x98\x80" "ab\\\"\xC3\xA9\xF0\x9F\x98\x80\" True"},
+        {"{{ ['x' * 65536]|tojson|length }} {{ ['x' * 65537, 'y']|tojson == '[\"' ~ 'x' * 65537 ~ '\", \"y\"]' }} {{ ''|tojson }}", "65540 True \"\""},
+        {"{{ ('\xC3\xA9' * 70000)|tojson(ensure_ascii=true) == '\"' ~ '\\\\u00e9' * 70000 ~ '\"' }}", "True"},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 /* Numbers at the ends of their ranges. */
 static void test_chat_extremes(void) {
     static const char *const pairs[][2] = {
@@ -316,6 +349,8 @@ static void run_chat_tests(void) {
     RUN(test_chat_time);
     RUN(test_chat_now);
     RUN(test_chat_hostile);
+    RUN(test_chat_large_json);
+    RUN(test_chat_long_json);
     RUN(test_chat_extremes);
     RUN(test_chat_deep);
     RUN(test_chat_out_of_memory);
