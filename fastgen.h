@@ -7837,7 +7837,19 @@ static fg__jval fg__j_method_copy(fg__jinja *j, const fg__j_in *in) {
     return in->self;
 }
 
+static fg__jval fg__j_dict_fromkeys(fg__jinja *j, const fg__j_in *in) {
+    size_t n, i;
+    const fg__jval *keys = fg__j_items(j, in->a[0], &n);
+    fg__jval *items = fg__j_array(j, 2 * n);
+    for (i = 0; i < n; i++) {
+        items[2 * i] = keys[i];
+        items[2 * i + 1] = in->a[1].type == FG__J_MISSING ? fg__j_value(FG__J_NONE) : in->a[1];
+    }
+    return fg__j_dict_of(j, FG__J_DICT, items, n);
+}
+
 static const fg__j_function fg__j_dict_methods[] = {
+    {"fromkeys", "/iterable value", 1, fg__j_dict_fromkeys, 0}, /* the function dict has it, too */
     {"get", "/key default", 1, fg__j_dict_method_get, 0},
     {"items", "/", 0, fg__j_dict_method_view, FG__J_ITEMS},
     {"keys", "/", 0, fg__j_dict_method_view, FG__J_KEYS},
@@ -7916,6 +7928,7 @@ static const fg__j_function *fg__j_method_named(fg__jval object, const fg__j_str
     case FG__J_TUPLE:
     case FG__J_RANGE: return fg__j_function_named(fg__j_list_methods, FG__COUNT(fg__j_list_methods) - 1, name->data, n);
     case FG__J_LOOP: return fg__j_function_named(fg__j_loop_methods, FG__COUNT(fg__j_loop_methods), name->data, n);
+    case FG__J_FUNCTION: return object.u.function->how == FG__J_DICT ? fg__j_function_named(fg__j_dict_methods, 1, name->data, n) : NULL;
     default: return NULL;
     }
 }

@@ -169,6 +169,20 @@ static void test_chat_filtered_loops(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+static void test_chat_fromkeys(void) {
+    static const chat_pair pairs[] = {
+        {"{{ dict.fromkeys(['a', 'b'], 1) }} {{ dict.fromkeys('aba') }}", "{'a': 1, 'b': 1} {'a': None, 'b': None}"},
+        {"{{ dict['fromkeys']([1, true, 2.0, 'x'], []) }} {{ {'a': 1}.fromkeys(list|select) }}",
+         "{1: [], 2.0: [], 'x': []} {1: None, 2: None, 3: None}"},
+        {"{{ dict.fromkeys(missing) }} {{ dict.other is defined }} {{ range.fromkeys is defined }} {{ namespace.fromkeys is defined }}",
+         "{} False False False"},
+        {"{{ dict.fromkeys([[]]) }}", NULL},
+        {"{{ dict.fromkeys(iterable=[]) }}", NULL},
+        {"{{ dict.fromkeys(5) }}", NULL},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 static void chat_check_times(const fg__j_clock *now, const chat_pair *pairs, int n) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__jinja *j = (fg__jinja *)fg__calloc(&env, 1, sizeof(*j));
@@ -346,6 +360,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_star);
     RUN(test_chat_generators);
     RUN(test_chat_filtered_loops);
+    RUN(test_chat_fromkeys);
     RUN(test_chat_time);
     RUN(test_chat_now);
     RUN(test_chat_hostile);
