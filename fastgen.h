@@ -5818,6 +5818,18 @@ static bool fg__j_is_alpha(uint32_t c) {
     return (fg__char_classes(c) & FG__CHAR_LETTER) != 0;
 }
 
+/* Letters of alphabets with case, also those whose other case is not known here. */
+static bool fg__j_has_case(uint32_t c) {
+    static const uint32_t alphabets[][2] = {{0, 0x2AF},       {0x370, 0x587},     {0x10A0, 0x10FF},   {0x13A0, 0x13FF},
+                                            {0x1C80, 0x1CBF}, {0x1D00, 0x1FFF},   {0x2100, 0x214F},   {0x2C00, 0x2D2F},
+                                            {0xA640, 0xA69F}, {0xA720, 0xA7FF},   {0xAB30, 0xABBF},   {0xFB00, 0xFB17},
+                                            {0xFF21, 0xFF5A}, {0x10400, 0x1044F}, {0x104B0, 0x104FB}, {0x1D400, 0x1D7CB}};
+    int i;
+    for (i = 0; i < FG__COUNT(alphabets); i++)
+        if (c >= alphabets[i][0] && c <= alphabets[i][1]) return fg__j_is_alpha(c);
+    return false;
+}
+
 static bool fg__j_is_digit(uint32_t c) {
     if (c < 0x80) return c >= '0' && c <= '9';
     return (fg__char_classes(c) & FG__CHAR_NUMBER) != 0;
@@ -6636,10 +6648,10 @@ static fg__jval fg__j_replaced(fg__jinja *j, const fg__j_string *s, const fg__j_
 
 enum fg__j_case { FG__J_LOWER, FG__J_UPPER, FG__J_CAPITALIZE, FG__J_TITLE, FG__J_SWAP, FG__J_WORDS };
 
-/* Whether the character behind `before` begins a word: for str.title any letter behind none, for Jinja's title filter what
-   follows white space or - ( { [ < */
+/* Whether the character behind `before` begins a word: for str.title what follows no letter with case, for Jinja's title
+   filter what follows white space or - ( { [ < */
 static bool fg__j_begins_word(enum fg__j_case how, uint32_t before) {
-    if (how == FG__J_TITLE) return !fg__j_is_alpha(before);
+    if (how == FG__J_TITLE) return !fg__j_has_case(before);
     return fg__j_is_space(before) || (before < 0x80 && strchr("-({[<", (int)before) != NULL);
 }
 

@@ -183,6 +183,16 @@ static void test_chat_fromkeys(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+/* Words of str.title begin behind what has no case. */
+static void test_chat_title(void) {
+    static const chat_pair pairs[] = {
+        {"{{ '\347\254\254a\347\253\240b \346\227\245\346\234\254go\350\252\236LANG'.title() }}", "\347\254\254A\347\253\240B \346\227\245\346\234\254Go\350\252\236Lang"},
+        {"{{ \"they're 3rd \303\251a \303\237b a\306\200c \302\252b \341\203\230e\".title() }}", "They'Re 3Rd \303\211a Ssb A\306\200c \302\252b \341\203\230e"},
+        {"{{ 'x\347\254\254a'|title }} {{ '\347\254\254a b'|title }}", "X\347\254\254a \347\254\254a B"},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 static void chat_check_times(const fg__j_clock *now, const chat_pair *pairs, int n) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__jinja *j = (fg__jinja *)fg__calloc(&env, 1, sizeof(*j));
@@ -361,6 +371,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_generators);
     RUN(test_chat_filtered_loops);
     RUN(test_chat_fromkeys);
+    RUN(test_chat_title);
     RUN(test_chat_time);
     RUN(test_chat_now);
     RUN(test_chat_hostile);
