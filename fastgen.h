@@ -5171,8 +5171,8 @@ static bool fg__vocab_is_end(const fg__vocab *v, int32_t id) {
    {% generation %}), with its own tojson, raise_exception, strftime_now, dict and namespace; and Python where Jinja hands
    values to Python. Differences, all of them on purpose:
    - no template inheritance (block, extends, include, import), no autoescape, no recursive loops, no cycler, joiner, lipsum;
-   - not there: the filters filesizeformat, pprint, random, striptags, urlencode, urlize, wordwrap, xmlattr, and methods of
-     numbers;
+   - not there: the filters filesizeformat, pprint, random, striptags, urlencode, urlize, wordwrap, xmlattr, methods of
+     numbers, and of strings encode, maketrans and translate;
    - integers have 64 bits: larger results are errors, larger numbers in JSON are floats;
    - what `safe` and `escape` have marked escapes what is added to it, but not what goes into it by %, format and join;
    - map, select and their like compute their items at once, where Jinja waits until they are asked for; so does the test of
@@ -7112,6 +7112,7 @@ static void fg__j_put_formatted(fg__jinja *j, fg__jval v, const fg__j_string *te
 
 typedef struct fg__j_braces {
     const fg__j_args *args;
+    const fg__j_dict *names; /* of format_map, or NULL */
     size_t next; /* argument that an empty name takes */
     bool manual, automatic;
 } fg__j_braces;
@@ -7129,6 +7130,7 @@ static bool fg__j_parse_index(const char *data, size_t length, int64_t *index) {
 
 /* The argument that the part of a field's name before . and [ means. */
 static fg__jval fg__j_braces_arg(fg__jinja *j, fg__j_braces *b, const char *name, size_t length) {
+    const fg__jval *found;
     int64_t index = 0;
     size_t i;
     if (length == 0) {
@@ -7141,6 +7143,8 @@ static fg__jval fg__j_braces_arg(fg__jinja *j, fg__j_braces *b, const char *name
             const fg__j_string *other = b->args->names[i].u.s;
             if (other->length == length && memcmp(other->data, name, length) == 0) return b->args->values[i];
         }
+        found = b->names ? fg__j_dict_find(j, b->names, fg__j_span(j, name, length)) : NULL;
+        if (found) return *found;
         return fg__j_fail(j, "the format names an argument that is not there");
     }
     if (b->manual && b->automatic) fg__j_fail(j, "cannot mix manual and automatic field numbers");
@@ -7702,6 +7706,16 @@ static fg__jval fg__j_str_format(fg__jinja *j, const fg__j_in *in) {
     return fg__j_like(in->self, fg__j_braces_format(j, &braces, in->self.u.s, 0));
 }
 
+static fg__jval fg__j_str_format_map(fg__jinja *j, const fg__j_in *in) {
+    fg__j_braces braces;
+    fg__j_args none;
+    memset(&none, 0, sizeof(none));
+    memset(&braces, 0, sizeof(braces));
+    braces.args = &none;
+    if (in->a[0].type == FG__J_DICT) braces.names = in->a[0].u.d;
+    return fg__j_like(in->self, fg__j_braces_format(j, &braces, in->self.u.s, 0));
+}
+
 /* ljust, center, rjust: how is where the text goes. Of an odd number of spaces, center puts the one left over to the
    left if the width is odd, too. */
 static fg__jval fg__j_str_justify(fg__jinja *j, const fg__j_in *in) {
@@ -7767,6 +7781,34 @@ static fg__jval fg__j_str_is_cased(fg__jinja *j, const fg__j_in *in) {
     return fg__j_bool(any);
 }
 
+/* Whether there are letters with case and capitals are those that begin words. */
+static fg__jval fg__j_str_is_title(fg__jinja *j, const fg__j_in *in) {
+    const fg__j_string *s = in->self.u.s;
+    bool any = false, inside = false;
+    size_t i, length;
+    fg__j_work(j, s->length / 4);
+    for (i = 0; i < s->length; i += length) {
+        uint32_t c = fg__j_decode(s->data + i, s->length - i, &length);
+        bool is_upper = fg__j_lower(c) != c, is_lower = fg__j_upper(c) != c || c == 0xDF;
+        if (inside ? is_upper : is_lower) return fg__j_bool(false);
+        inside = fg__j_has_case(c);
+        any = any || is_upper || is_lower;
+    }
+    return fg__j_bool(any);
+}
+
+static fg__jval fg__j_str_is_identifier(fg__jinja *j, const fg__j_in *in) {
+    const fg__j_string *s = in->self.u.s;
+    size_t i, length;
+    fg__j_work(j, s->length / 4);
+    for (i = 0; i < s->length; i += length) {
+        uint32_t c = fg__j_decode(s->data + i, s->length - i, &length);
+        bool inside = i > 0 && (fg__j_is_digit(c) || fg__combining_class(c));
+        if (c != '_' && !fg__j_is_alpha(c) && !inside) return fg__j_bool(false);
+    }
+    return fg__j_bool(s->length > 0);
+}
+
 static fg__jval fg__j_str_expandtabs(fg__jinja *j, const fg__j_in *in) {
     int64_t size = fg__j_int_or(j, in->a[0], 8), column = 0;
     size_t i, mark = fg__j_mark(j);
@@ -7800,6 +7842,7 @@ static const fg__j_function fg__j_string_methods[] = {
     {"casefold", "/", 0, fg__j_str_case, FG__J_LOWER},
     {"swapcase", "/", 0, fg__j_str_case, FG__J_SWAP},
     {"format", "*", 0, fg__j_str_format, 0},
+    {"format_map", "/mapping", 1, fg__j_str_format_map, 0},
     {"join", "/iterable", 1, fg__j_str_join, 0},
     {"rsplit", "sep maxsplit", 0, fg__j_str_split, FG__J_RIGHT},
     {"splitlines", "keepends", 0, fg__j_str_splitlines, 0},
@@ -7826,6 +7869,8 @@ static const fg__j_function fg__j_string_methods[] = {
     {"isprintable", "/", 0, fg__j_str_is, FG__J_IS_PRINTABLE},
     {"islower", "/", 0, fg__j_str_is_cased, FG__J_LOWER},
     {"isupper", "/", 0, fg__j_str_is_cased, FG__J_UPPER},
+    {"istitle", "/", 0, fg__j_str_is_title, 0},
+    {"isidentifier", "/", 0, fg__j_str_is_identifier, 0},
     {"expandtabs", "tabsize", 0, fg__j_str_expandtabs, 0},
 };
 

@@ -193,6 +193,24 @@ static void test_chat_title(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+static void test_chat_string_methods(void) {
+    static const chat_pair pairs[] = {
+        {"{{ '{a} {b[1]} {c.d!r:>5} {a:{w}}|'.format_map({'a': 1, 'b': [2, 3], 'c': {'d': 'x'}, 'w': 3}) }}", "1 3   'x'   1|"},
+        {"{{ 'x{{}}'.format_map(5) }} {{ '{}'.format_map is callable }}", "x{} True"},
+        {"{{ '{x}'.format_map({'a': 1}) }}", NULL},
+        {"{{ '{}'.format_map({'a': 1}) }}", NULL},
+        {"{{ '{0}'.format_map({'0': 1}) }}", NULL},
+        {"{{ '{a}'.format_map([1]) }}", NULL},
+        {"{{ '{a}'.format_map(a=1) }}", NULL},
+        {"{{ '{a}'.format_map({'a': 1}, 2) }}", NULL},
+        {"{% for s in ['Hello World', 'Hello world', 'HELLO', \"They'Re\", '', '1', '3Rd A', 'A1b', '\347\254\254A\347\253\240', '\303\211\303\251 SSa'] %}"
+         "{{ s.istitle() }} {% endfor %}", "True False False True False False True False True False "},
+        {"{% for s in ['a', '_1', '1a', '', 'a b', 'a-b', 'class', '\346\227\245\346\234\2541', 'e\314\201'] %}{{ s.isidentifier() }} {% endfor %}",
+         "True True False False False False True True True "},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 static void chat_check_times(const fg__j_clock *now, const chat_pair *pairs, int n) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__jinja *j = (fg__jinja *)fg__calloc(&env, 1, sizeof(*j));
@@ -372,6 +390,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_filtered_loops);
     RUN(test_chat_fromkeys);
     RUN(test_chat_title);
+    RUN(test_chat_string_methods);
     RUN(test_chat_time);
     RUN(test_chat_now);
     RUN(test_chat_hostile);
