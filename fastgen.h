@@ -5422,6 +5422,7 @@ typedef struct fg__j_variable {
 typedef struct fg__j_scope {
     int32_t function, begin, end;        /* instructions, from ENTER to LEAVE or RETURN */
     int32_t next;                        /* of the body of a for loop: its NEXT; otherwise -1 */
+    int32_t filter_end;                  /* of a filter block: where its filters end, behind ENTER and a JUMP; else 0 */
     int32_t first_variable, n_variables; /* set by fg__j_resolve */
 } fg__j_scope;
 
@@ -9945,8 +9946,8 @@ static void fg__j_emit_targets(fg__jinja *j, const fg__j_token *begin, bool para
 }
 
 /* The body of set and filter blocks: leaves what it puts out, filtered, on the stack. The filters come before the body in
-   the text, and so in the code, but run after it. */
-static void fg__j_captured_body(fg__jinja *j, bool filters, int32_t end_word) {
+   the text, and so in the code, but run after it. Returns the scope. */
+static int32_t fg__j_captured_body(fg__jinja *j, bool filters, int32_t end_word) {
     int32_t scope, filter, end = -1, body = -1;
     int ifs;
     fg__j_emit(j, FG__J_OP_CAPTURE, 0, 0);
@@ -9963,6 +9964,7 @@ static void fg__j_captured_body(fg__jinja *j, bool filters, int32_t end_word) {
     fg__j_jump_back(j, FG__J_OP_JUMP, filter);
     fg__j_land(j, end);
     fg__j_close_scope(j, scope, ifs);
+    return scope;
 }
 
 static void fg__j_set(fg__jinja *j) {
@@ -9973,7 +9975,8 @@ static void fg__j_set(fg__jinja *j) {
 }
 
 static void fg__j_filter_block(fg__jinja *j) {
-    fg__j_captured_body(j, true, FG__J_W_ENDFILTER);
+    int32_t scope = fg__j_captured_body(j, true, FG__J_W_ENDFILTER), jump = j->scopes[scope].begin + 1;
+    j->scopes[scope].filter_end = jump + j->code[jump].a;
     fg__j_emit(j, FG__J_OP_OUTPUT, 0, 0);
 }
 
@@ -10303,7 +10306,7 @@ static void fg__j_compile(fg__jinja *j) {
    Jinja decides at compile time what a name means. A scope looks through its own code, not into the scopes inside it, in
    order: a name first read means a variable outside, or one of those given to the template; a name first assigned to is a
    variable of this scope, which begins as a copy of the one outside, or undefined (or, if only some branches of an `if`
-   assign to it, as what is given to the template).
+   assign to it, as what is given to the template). The arguments of a filter block's filters belong to both scopes.
    ------------------------------------------------------------------------------------------------ */
 
 static void fg__j_declare(fg__jinja *j, int32_t scope, int32_t name, fg__j_load load) {
@@ -10359,8 +10362,12 @@ static void fg__j_resolve(fg__jinja *j, int32_t scope) {
     j->scopes[scope].first_variable = (int32_t)j->n_variables;
     fg__j_declare_params(j, scope);
     for (at = begin + 1; at < end; at++) {
-        if (j->code[at].op == FG__J_OP_ENTER) at = j->scopes[j->code[at].a].end;
-        else fg__j_declare_for(j, scope, &j->code[at]);
+        const fg__j_scope *inner = j->code[at].op == FG__J_OP_ENTER ? &j->scopes[j->code[at].a] : NULL;
+        if (!inner) fg__j_declare_for(j, scope, &j->code[at]);
+        else {
+            for (i = at + 2; i < inner->filter_end; i++) fg__j_declare_for(j, scope, &j->code[i]);
+            at = inner->end;
+        }
     }
     for (at = begin + 1; at < end; at++) {
         fg__j_code *code = &j->code[at];

@@ -324,7 +324,7 @@ class Random:
         if r < 0.93:
             return tag("with x = %s, zz = %s" % (e(1), e(1))) + self.body(depth - 1, loop) + tag("endwith")
         if r < 0.95:
-            return tag("filter " + self.one(["upper", "trim", "replace('a', x)"])) + self.body(depth - 1, loop) + tag("endfilter")
+            return tag("filter " + self.one(["upper", "trim", "replace('a', x)", "replace('a', s)|replace(s, i)"])) + self.body(depth - 1, loop) + tag("endfilter")
         if r < 0.97:
             return self.one(["{# a comment #}", "{#- {{ x }} -#}", "{% raw %}{{ x }}{% endraw %}", " {%- raw -%} {% x %} {%- endraw +%}\n",
                              "{% generation %}" + self.body(depth - 1) + "{% endgeneration %}"])

@@ -211,6 +211,21 @@ static void test_chat_string_methods(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+/* Which variable a name in odd places is. */
+static void test_chat_scopes(void) {
+    static const chat_pair pairs[] = {
+        {"{% filter replace('a', name) %}a{% endfilter %}{% set name = 'z' %}{{ name }}", "xz"},
+        {"{% filter replace('a', name)|replace('x', n|default('y')) %}a{% endfilter %}{% set name, n = 1, 2 %}{{ n }}", "y2"},
+        {"{% filter replace('a', name) %}a{% set name = 'q' %}{% endfilter %}{{ name }}", "qx"},
+        {"{% filter replace('a', name) %}{% filter replace('b', name) %}ab{% endfilter %}{% set name = 'q' %}{% endfilter %}"
+         "{% set name = 'z' %}", "qx"},
+        {"{% for i in list %}{% filter replace('a', name) %}a{% endfilter %}{% set name = i %}{% endfor %}{{ name }}", "xxxx"},
+        {"{% macro m() %}{% filter replace('a', name) %}a{% endfilter %}{% set name = 'z' %}{% endmacro %}{{ m() }}"
+         "{% set name = 'w' %}{{ m() }}", "w"},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 static void chat_check_times(const fg__j_clock *now, const chat_pair *pairs, int n) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__jinja *j = (fg__jinja *)fg__calloc(&env, 1, sizeof(*j));
@@ -391,6 +406,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_fromkeys);
     RUN(test_chat_title);
     RUN(test_chat_string_methods);
+    RUN(test_chat_scopes);
     RUN(test_chat_time);
     RUN(test_chat_now);
     RUN(test_chat_hostile);
