@@ -5498,6 +5498,7 @@ struct fg__jinja {
     int nesting, ifs; /* ifs: open in this scope */
     int fors;         /* open anywhere: `loop` must not be assigned there */
     fg__j_for *loop;  /* innermost, in this function */
+    int specials_used, specials_set; /* of this function: bits of caller, kwargs, varargs by what came first */
     int32_t last_call; /* CALL that ends the expression just compiled, or -1 */
     int32_t *name_variables; /* while names are bound: the variable each stands for, or -1 */
     /* machine */
@@ -9667,12 +9668,20 @@ static void fg__j_dict_literal(fg__jinja *j) {
     fg__j_emit(j, FG__J_OP_DICT, n, 0);
 }
 
+/* Notes that a name is used or assigned to: caller, kwargs and varargs are parameters where they are used first. */
+static void fg__j_note_special(fg__jinja *j, int32_t name, bool set) {
+    int bit = name >= FG__J_W_CALLER && name <= FG__J_W_VARARGS ? 1 << (name - FG__J_W_CALLER) : 0;
+    if (set) j->specials_set |= bit & ~j->specials_used;
+    else j->specials_used |= bit & ~j->specials_set;
+}
+
 static void fg__j_name_or_word(fg__jinja *j) {
     int32_t id = (j->token++)->id;
     if (id == FG__J_W_TRUE || id == FG__J_W_TRUE2) fg__j_emit_constant(j, fg__j_bool(true));
     else if (id == FG__J_W_FALSE || id == FG__J_W_FALSE2) fg__j_emit_constant(j, fg__j_bool(false));
     else if (id == FG__J_W_NONE || id == FG__J_W_NONE2) fg__j_emit_constant(j, fg__j_value(FG__J_NONE));
     else fg__j_emit(j, FG__J_OP_LOAD, id, 0);
+    fg__j_note_special(j, id, false);
 }
 
 static void fg__j_primary(fg__jinja *j) {
@@ -9904,6 +9913,7 @@ static void fg__j_target(fg__jinja *j, bool param, bool attributes) {
             fg__j_emit(j, FG__J_OP_LOAD, name, 0);
             fg__j_emit(j, FG__J_OP_SET_ATTR, fg__j_constant(j, j->names[fg__j_expect_name(j)]), 0);
         } else {
+            fg__j_note_special(j, name, true);
             fg__j_emit_store(j, name, param);
         }
     }
@@ -9994,14 +10004,6 @@ static void fg__j_if(fg__jinja *j) {
         j->ifs--;
     }
     fg__j_land(j, end);
-}
-
-/* Whether the code from `begin` on uses a name. */
-static bool fg__j_uses(const fg__jinja *j, int32_t begin, int32_t name) {
-    size_t i;
-    for (i = (size_t)begin; i < j->n_code; i++)
-        if (j->code[i].op == FG__J_OP_LOAD && j->code[i].a == name) return true;
-    return false;
 }
 
 /* Whether the code of a loop's body, from `begin` on, may ask `loop` for what is behind the current item. The bodies of loops
@@ -10123,6 +10125,7 @@ static void fg__j_signature(fg__jinja *j) {
         fg__j_work(j, (size_t)n);
         for (i = 0; i < n; i++)
             if (j->params[first + i] == name) fg__j_fail(j, "two parameters have the same name");
+        fg__j_note_special(j, name, true);
         j->params = (int32_t *)fg__j_room(j, j->params, &j->params_capacity, j->n_params, sizeof(*j->params));
         j->params[j->n_params++] = name;
         if (fg__j_accept(j, '=')) {
@@ -10149,13 +10152,25 @@ static bool fg__j_has_param(const fg__jinja *j, const fg__j_code_function *f, in
     return false;
 }
 
-/* The code of a function: parameters (from the token `signature` on, if not NULL) and a body. caller, kwargs and varargs
-   are further parameters where the body uses them. */
+/* Gives a function whose body ends here what it uses of caller, kwargs and varargs as further parameters. What it notes holds
+   for the function around it, too, which had noted `used` and `set`. */
+static void fg__j_add_specials(fg__jinja *j, fg__j_code_function *f, int used, int set) {
+    int32_t *slots[3], next = f->n_params, k;
+    int wanted = j->specials_used;
+    slots[0] = &f->caller;
+    slots[1] = &f->kwargs;
+    slots[2] = &f->varargs;
+    for (k = 0; k < 3; k++)
+        if ((wanted >> k & 1) && !fg__j_has_param(j, f, FG__J_W_CALLER + k)) *slots[k] = next++;
+    j->specials_used = used | (wanted & ~set);
+    j->specials_set = set | (j->specials_set & ~used);
+}
+
+/* The code of a function: parameters (from the token `signature` on, if not NULL) and a body. */
 static void fg__j_function_code(fg__jinja *j, int32_t function, const fg__j_token *signature, int32_t end_word) {
     int32_t over = -1, outer = j->function, scope;
     fg__j_for *loop = j->loop;
-    fg__j_code_function *f;
-    int ifs, slot;
+    int ifs, used, set;
     fg__j_jump(j, FG__J_OP_JUMP, &over);
     j->function = function;
     j->loop = NULL;
@@ -10167,15 +10182,14 @@ static void fg__j_function_code(fg__jinja *j, int32_t function, const fg__j_toke
         fg__j_signature(j);
         if (now > j->token) j->token = now; /* of a call block: the call lies between */
     }
+    used = j->specials_used;
+    set = j->specials_set;
+    j->specials_used = j->specials_set = 0;
     fg__j_body(j, end_word, -1, -1);
+    fg__j_add_specials(j, &j->functions[function], used, set);
     fg__j_close_scope(j, scope, ifs);
     j->code[j->n_code - 1].op = FG__J_OP_RETURN;
-    f = &j->functions[function];
-    f->scope = scope;
-    slot = f->n_params;
-    if (!fg__j_has_param(j, f, FG__J_W_CALLER) && fg__j_uses(j, f->entry, FG__J_W_CALLER)) f->caller = slot++;
-    if (!fg__j_has_param(j, f, FG__J_W_KWARGS) && fg__j_uses(j, f->entry, FG__J_W_KWARGS)) f->kwargs = slot++;
-    if (!fg__j_has_param(j, f, FG__J_W_VARARGS) && fg__j_uses(j, f->entry, FG__J_W_VARARGS)) f->varargs = slot++;
+    j->functions[function].scope = scope;
     j->function = outer;
     j->loop = loop;
     fg__j_land(j, over);
@@ -10193,6 +10207,7 @@ static void fg__j_call_block(fg__jinja *j) {
     const fg__j_token *signature = j->token;
     int32_t function = fg__j_add_function(j), outer = j->function, caller;
     size_t n_code = j->n_code, n_params = j->n_params;
+    int used = j->specials_used, set = j->specials_set;
     bool has_signature = fg__j_is_operator(j, '(');
     fg__j_code call;
     if (has_signature) { /* to be read again where the function's code is */
@@ -10201,6 +10216,8 @@ static void fg__j_call_block(fg__jinja *j) {
         j->function = outer;
         j->n_code = n_code;
         j->n_params = n_params;
+        j->specials_used = used;
+        j->specials_set = set;
     }
     j->last_call = -1;
     fg__j_conditional(j);

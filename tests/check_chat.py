@@ -275,7 +275,7 @@ class Random:
         return "{{%s %s %s}}" % (self.one(["", "", "-"]), self.expression(3), self.one(["", "", "-"]))
 
     def name(self):
-        return self.one(["x", "y", "s", "i", "list", "zz"])
+        return self.one(["x", "y", "s", "i", "list", "zz", "kwargs"])
 
     def body(self, depth, loop=False):
         return "".join(self.text() + self.statement(depth, loop) for _ in range(self.r.randint(1, 3))) + self.text()

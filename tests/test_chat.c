@@ -211,6 +211,32 @@ static void test_chat_string_methods(void) {
     chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
+/* caller, kwargs and varargs are given to macros that use them before they assign to them. */
+static void test_chat_specials(void) {
+    static const chat_pair pairs[] = {
+        {"{% macro m() %}{% set kwargs = {} %}{{ kwargs }}{% endmacro %}{{ m() }}", "{}"},
+        {"{% macro m() %}{% set kwargs = {} %}{{ kwargs }}{% endmacro %}{{ m(x=1) }}", NULL},
+        {"{% macro m() %}{{ kwargs }}{% set kwargs = 1 %}{{ kwargs }}{% endmacro %}{{ m(x=2) }}", "{'x': 2}1"},
+        {"{% macro m() %}{% set varargs = varargs|list %}{{ varargs }}{% endmacro %}{{ m() }}", "[]"},
+        {"{% macro m() %}{% set varargs = varargs|list %}{{ varargs }}{% endmacro %}{{ m(1) }}", NULL},
+        {"{% macro m() %}{% set v = varargs|list %}{% set varargs = 0 %}{{ v }}{% endmacro %}{{ m(1) }}", "[1]"},
+        {"{% macro m() %}{% for varargs in list %}{{ varargs }}{% endfor %}{% endmacro %}{{ m() }}", "123"},
+        {"{% macro m() %}{% for varargs in list %}{{ varargs }}{% endfor %}{% endmacro %}{{ m(1) }}", NULL},
+        {"{% macro m() %}{% set caller = 1 %}{{ caller }}{% endmacro %}{% call m() %}x{% endcall %}", NULL},
+        {"{% macro m() %}{{ caller() }}{% set caller = 1 %}{{ caller }}{% endmacro %}{% call m() %}x{% endcall %}", "x1"},
+        {"{% macro m() %}{% macro n() %}{{ kwargs }}{% endmacro %}{{ n(y=1) }}{% endmacro %}{{ m(x=2) }}", "{'y': 1}"},
+        {"{% macro m() %}{% macro n(kwargs) %}{{ kwargs }}{% endmacro %}{{ n(1) }}{% endmacro %}{{ m() }}", "1"},
+        {"{% macro m() %}{% macro n(kwargs) %}{{ kwargs }}{% endmacro %}{{ n(1) }}{% endmacro %}{{ m(x=2) }}", NULL},
+        {"{% macro m(a=kwargs) %}{{ a }}{% endmacro %}{{ m() }}", ""},
+        {"{% macro m(a=kwargs) %}{{ a }}{% endmacro %}{{ m(x=1) }}", NULL},
+        {"{% macro n() %}{{ caller(5) }}{% endmacro %}{% macro m() %}{% call(kwargs) n() %}{{ kwargs }}{% endcall %}"
+         "{% endmacro %}{{ m() }}", "5"},
+        {"{% macro n() %}{{ caller(5) }}{% endmacro %}{% macro m() %}{% call(kwargs) n() %}{{ kwargs }}{% endcall %}"
+         "{% endmacro %}{{ m(x=1) }}", NULL},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
+}
+
 /* Which variable a name in odd places is. */
 static void test_chat_scopes(void) {
     static const chat_pair pairs[] = {
@@ -406,6 +432,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_fromkeys);
     RUN(test_chat_title);
     RUN(test_chat_string_methods);
+    RUN(test_chat_specials);
     RUN(test_chat_scopes);
     RUN(test_chat_time);
     RUN(test_chat_now);
