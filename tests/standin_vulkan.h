@@ -54,7 +54,7 @@ typedef struct svk_object {
     uint8_t *data;
     spv_word *words;
     uint64_t bytes, offset;
-    uint32_t wrote;
+    uint32_t wrote, type;
     struct svk_object *memory; /* of a buffer */
     /* shaders and pipelines */
     uint32_t *code;
@@ -102,7 +102,9 @@ static struct {
     uint64_t most_steps;
     void (*patch)(int shader, uint32_t *code, size_t n_words); /* of shaders (FG__VK_SHADER_...) as they come in */
     bool (*drop)(const svk_command *command);                  /* whether a command is left out as it is recorded */
-    uint32_t vendor;                                           /* of all devices */
+    uint32_t vendor, driver, mixed;                            /* of all devices; mixed: they multiply bytes of which one has a sign */
+    bool full[8];                                              /* heaps with no room */
+    long submissions, shapes;                                  /* so far; shapes: times that those of matrices were asked for */
     long waits, skip, ahead; /* waits of submissions for semaphores; one more than that which is left out; fences that came before work behind them */
 } svk;
 
@@ -309,6 +311,9 @@ static void FG__VK_CALL svk_properties(void *physical, fg__vk_properties *proper
             ((fg__vk_maintenance_3_properties *)next)->max_allocation = (uint64_t)1 << 30;
         } else if (head->type == FG__VK_DOT_PROPERTIES) {
             ((fg__vk_dot_properties *)next)->packed_signed = 1;
+            ((fg__vk_dot_properties *)next)->packed_mixed = svk.mixed;
+        } else if (head->type == FG__VK_DRIVER_PROPERTIES) {
+            ((fg__vk_driver_properties *)next)->driver = (int32_t)svk.driver;
         } else if (head->type == FG__VK_SIZE_PROPERTIES) {
             fg__vk_size_properties *size = (fg__vk_size_properties *)next;
             size->min = (uint32_t)p->fewest;
@@ -340,6 +345,7 @@ static void FG__VK_CALL svk_features(void *physical, fg__vk_features *features) 
 static int32_t FG__VK_CALL svk_shapes(void *physical, uint32_t *n, fg__vk_matrix_shape *shapes) {
     const svk_physical *p = (const svk_physical *)physical;
     fg__vk_matrix_shape *s = shapes;
+    svk.shapes++;
     if (!shapes || *n < 1) return *n = 1, 0;
     *n = 1;
     s->m = (uint32_t)p->m;
@@ -378,7 +384,7 @@ static void FG__VK_CALL svk_memory_properties(void *physical, fg__vk_memory_prop
     for (i = 0; i < SVK_HEAPS; i++) {
         memory->heaps[i].bytes = svk_heaps[i];
         memory->heaps[i].flags = i < 2;
-        if (budget && budget->type == FG__VK_BUDGET_PROPERTIES) budget->budget[i] = svk_heaps[i];
+        if (budget && budget->type == FG__VK_BUDGET_PROPERTIES) budget->budget[i] = svk.full[i] ? 0 : svk_heaps[i];
     }
 }
 
@@ -497,6 +503,7 @@ static int32_t FG__VK_CALL svk_allocate(void *device, const fg__vk_allocate_info
     (void)allocator;
     if (info->memory_type >= SVK_TYPES || !(SVK_TYPES_OF_BUFFERS >> info->memory_type & 1)) svk_violation("memory of a type that is not for buffers");
     o->bytes = info->bytes;
+    o->type = info->memory_type;
     o->data = (uint8_t *)calloc((size_t)info->bytes / 4 + 1, 4);
     if (local) o->words = (spv_word *)calloc((size_t)info->bytes / 4 + 1, sizeof(spv_word));
     if (!o->data || (local && !o->words)) {
@@ -1018,6 +1025,7 @@ static int32_t FG__VK_CALL svk_submit(void *queue, uint32_t n, const fg__vk_subm
     svk_submission *s = (svk_submission *)calloc(1, sizeof(*s)), **at = &q->first;
     uint32_t i;
     if (!s) abort();
+    svk.submissions++;
     if (n != 1 || info->n_commands > 8) svk_violation("a submission of %u", (unsigned)n);
     for (i = 0; i < info->n_commands && i < 8; i++) {
         s->commands[s->n] = svk_object_of(svk_handle((svk_object *)info->commands[i]), SVK_COMMANDS, "vkQueueSubmit");

@@ -196,6 +196,7 @@ static const fg_vulkan_options *cpu_vulkan_options(int which) {
     options->force = cpu_vulkans[which].force;
     options->off = ~cpu_vulkans[which].force;
     options->invariant = strstr(cpu_vulkans[which].path, "invariant") != NULL;
+    options->submit_work = strstr(cpu_vulkans[which].path, "-kv") ? 1 : 0;
     if (cpu_vulkans[which].standin) options->get_instance_proc_addr = svk_get;
     return options;
 }
@@ -227,7 +228,7 @@ static void cpu_vulkan_close(void) {
     }
 }
 
-/* A path is one of the CPU, or "vulkan" (the floor), "vulkan-split" and "vulkan-kv" (kernels that see little of a buffer at once),
+/* A path is one of the CPU, or "vulkan" (the floor), "vulkan-split" and "vulkan-kv" (kernels that see little of a buffer at once; -kv: passes in pieces),
    "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the same
    with "-invariant" behind, or with 8, 32 or 64 behind "vulkan" for subgroups of so many over standin_vulkan.h, or "cuda", "hip", "hip64"
    (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of standin_gpu.c. */

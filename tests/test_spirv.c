@@ -173,6 +173,7 @@ static int spirv_small_gemm(const char *path) {
     if (!svk.drop) spirv_fresh(path);
     if (cpu_rig_open(rig, path, 1) == FG_OK) {
         spirv_runs = true;
+        svk.submissions = 0;
         (void)cpu_rig_run(rig, 0, spirv_rows);
         spirv_runs = false;
     }
@@ -356,13 +357,14 @@ static void test_spirv_engine(void) {
 }
 
 /* The rungs that a device would try. */
-static uint32_t spirv_rungs(const char *name, uint32_t vendor, uint32_t force) {
+static uint32_t spirv_rungs(const char *name, uint32_t vendor, uint32_t force, uint32_t off) {
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__vk_device *d = (fg__vk_device *)fg__calloc(&env, 1, sizeof(fg__vk_device));
     uint32_t rungs;
     d->env = env;
     d->options.get_instance_proc_addr = svk_get;
     d->options.force = force;
+    d->options.off = off;
     svk.vendor = vendor;
     CHECK(fg__vk_loader_open(&d->loader, &d->options) == FG_OK && fg__vk_choose(d, name) == FG_OK && fg__vk_find_rungs(d) == FG_OK);
     rungs = d->rungs;
@@ -371,14 +373,24 @@ static uint32_t spirv_rungs(const char *name, uint32_t vendor, uint32_t force) {
     return rungs;
 }
 
-/* Matrices of Intel's are for GPUs whose smallest subgroup has 16 lanes or more, or by force. */
-static void test_spirv_intel_matrices(void) {
-    const uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH;
+/* Matrices of Intel's are for GPUs whose smallest subgroup has 16 lanes or more, by AMD's own drivers for those that multiply bytes of which one
+   has a sign; or by force. A driver is not asked about what is off. */
+static void test_spirv_matrices(void) {
+    const uint32_t all = FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX | FG_VULKAN_PUSH, others = all & ~(uint32_t)FG_VULKAN_MATRIX;
+    long shapes;
     SPIRV_HERE;
-    CHECK(spirv_rungs("of 8", 0x10de, 0) == all && spirv_rungs("of 32", 0x1002, 0) == all);
-    CHECK(spirv_rungs("of 8", 0x8086, 0) == (all & ~(uint32_t)FG_VULKAN_MATRIX));
-    CHECK(spirv_rungs("of 32", 0x8086, 0) == (all & ~(uint32_t)FG_VULKAN_MATRIX)); /* 8 to 32 lanes */
-    CHECK(spirv_rungs("of 8", 0x8086, FG_VULKAN_MATRIX) == all && spirv_rungs("of 64", 0x8086, 0) == all);
+    CHECK(spirv_rungs("of 8", 0x10de, 0, 0) == all && spirv_rungs("of 32", 0x1002, 0, 0) == all);
+    CHECK(spirv_rungs("of 8", 0x8086, 0, 0) == others && spirv_rungs("of 32", 0x8086, 0, 0) == others); /* 8 to 32 lanes */
+    CHECK(spirv_rungs("of 8", 0x8086, FG_VULKAN_MATRIX, 0) == all && spirv_rungs("of 64", 0x8086, 0, 0) == all);
+    for (svk.driver = FG__VK_AMD_PROPRIETARY; svk.driver <= FG__VK_AMD_OPEN; svk.driver++) {
+        CHECK(spirv_rungs("of 64", 0x1002, 0, 0) == others && spirv_rungs("of 64", 0x1002, FG_VULKAN_MATRIX, 0) == all);
+        svk.mixed = 1;
+        CHECK(spirv_rungs("of 64", 0x1002, 0, 0) == all);
+        svk.mixed = 0;
+    }
+    svk.driver = 0;
+    shapes = svk.shapes;
+    CHECK(shapes > 0 && spirv_rungs("of 64", 0x1002, 0, FG_VULKAN_MATRIX) == others && svk.shapes == shapes);
 }
 
 /* The rows of a tile of many tokens on that path. */
@@ -435,6 +447,44 @@ static void test_spirv_memory(void) {
     spirv_none("memory");
 }
 
+/* Takes memory of the device while some heaps have no room: its type; -1: none. */
+static int spirv_take(fg__vk_device *d, int device_type) {
+    fg__vk_range range;
+    int type = -1;
+    d->properties.device_type = device_type;
+    if (fg__vk_take(d, FG__VK_ON_DEVICE, FG__VK_CHUNK, &range) == FG_OK) {
+        type = (int)((svk_object *)(size_t)range.chunk->memory)->type;
+        fg__vk_give(d, &range);
+    }
+    d->properties.device_type = 2;
+    return type;
+}
+
+/* When its heap is full a card has no more memory; a GPU of a processor goes on with the next, at last with that of the host. */
+static void test_spirv_full(void) {
+    fg__vk_device *d;
+    SPIRV_HERE;
+    d = (fg__vk_device *)(void *)cpu_vulkan_device(cpu_vulkan_number("vulkan32"));
+    CHECK(spirv_take(d, 2) == 3 && spirv_take(d, 1) == 3);
+    svk.full[1] = true;
+    CHECK(spirv_take(d, 2) == -1 && strstr(fg_last_error(), "no room"));
+    CHECK(spirv_take(d, 1) == 1);
+    svk.full[0] = true;
+    CHECK(spirv_take(d, 1) == 4);
+    svk.full[2] = true;
+    CHECK(spirv_take(d, 1) == -1 && strstr(fg_last_error(), "no room"));
+    memset(svk.full, 0, sizeof(svk.full));
+    spirv_none("memory elsewhere");
+}
+
+/* A long pass is submitted in pieces. */
+static void test_spirv_pieces(void) {
+    SPIRV_HERE;
+    CHECK(spirv_small_gemm("vulkan64") == 0 && svk.submissions == 1);
+    CHECK(spirv_small_gemm("vulkan64-kv") == 0);
+    CHECKF(svk.submissions == 4, "%ld submissions of 5 ops", svk.submissions);
+}
+
 static void test_spirv_driver_faults(void) {
     SPIRV_HERE;
     vulkan_check_faults(true);
@@ -457,8 +507,10 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_finds_hazards);
     RUN(test_spirv_finds_faults);
     RUN(test_spirv_engine);
-    RUN(test_spirv_intel_matrices);
+    RUN(test_spirv_matrices);
     RUN(test_spirv_intel_rows);
     RUN(test_spirv_memory);
+    RUN(test_spirv_full);
+    RUN(test_spirv_pieces);
     RUN(test_spirv_driver_faults);
 }

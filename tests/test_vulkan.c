@@ -519,7 +519,7 @@ static void test_vulkan_device(void) {
 /* ---- A driver that fails on demand, around the real one. ---- */
 
 /* A fault in some kernels of a shader: those that have `spec` for their constant number spec_at (-1: all of them). */
-enum { PLANT_ADD, PLANT_MULTIPLY, PLANT_DIVIDE, PLANT_FOLD, PLANT_DOT, PLANT_MATRIX, PLANT_NEAR, PLANT_PIECES, PLANT_WINDOW, PLANT_CAP };
+enum { PLANT_ADD, PLANT_MULTIPLY, PLANT_DIVIDE, PLANT_FOLD, PLANT_DOT, PLANT_MATRIX, PLANT_NEAR, PLANT_PIECES, PLANT_WINDOW, PLANT_CAP, PLANT_REFUSE };
 typedef struct vulkan_plant {
     int shader, spec_at, spec, what;
     uint32_t rung; /* that is lost; 0: the floor, and the device does not open */
@@ -613,8 +613,10 @@ static int32_t FG__VK_CALL vulkan_pipelines(void *device, uint64_t cache, uint32
     int32_t spec[4], result, i;
     if (vulkan_fails("vkCreateComputePipelines")) return vulkan_faults.result;
     memcpy(spec, info->stage.spec->data, sizeof(spec));
-    if (plant && info->stage.module == vulkan_faults.modules[plant->shader] && (plant->spec_at < 0 || spec[plant->spec_at] == plant->spec))
+    if (plant && info->stage.module == vulkan_faults.modules[plant->shader] && (plant->spec_at < 0 || spec[plant->spec_at] == plant->spec)) {
+        if (plant->what == PLANT_REFUSE) return fg__atomic_add(&vulkan_faults.n_planted, 1), -13; /* VK_ERROR_UNKNOWN */
         return vulkan_planted_pipeline(device, cache, info, pipelines);
+    }
     result = vulkan_real.CreateComputePipelines(device, cache, n, info, allocator, pipelines);
     for (i = 0; i < 64 && result >= 0; i++) /* one that is gone had the same handle */
         if (vulkan_faults.planted[i] == *pipelines) vulkan_faults.planted[i] = 0;
@@ -925,7 +927,18 @@ static const vulkan_plant vulkan_plants[] = {
     {FG__VK_SHADER_GEMV, 3, 2, PLANT_MULTIPLY, 0, true, true, ""}, /* products of few rows are then those of many */
     {FG__VK_SHADER_GEMV_HALF, 3, 2, PLANT_MULTIPLY, FG_VULKAN_HALF, true, true, "a product"},
     {FG__VK_SHADER_ATTENTION_HALF, 3, 1, PLANT_NEAR, FG_VULKAN_HALF, true, true, "bits depend"},
+    {FG__VK_SHADER_GEMM_MATRIX, -1, 0, PLANT_REFUSE, FG_VULKAN_MATRIX, false, true, "Vulkan error -13"},
+    {FG__VK_SHADER_GEMV_DOT, -1, 0, PLANT_REFUSE, FG_VULKAN_DOT, false, true, "Vulkan error -13"},
+    {FG__VK_SHADER_GEMV, 3, 2, PLANT_REFUSE, 0, true, true, ""},
+    {FG__VK_SHADER_GEMM, -1, 0, PLANT_REFUSE, 0, false, false, "Vulkan error -13"},
 };
+
+/* Whether the device still does a product; nothing that it refused is in the way. */
+static bool vulkan_still_works(fg_device *device) {
+    bool differs = false;
+    double error = 0;
+    return fg__vk_try((fg__vk_device *)(void *)device, FG_TYPE_F16, FG__VK_TRIAL_K, &error, &differs) == FG_OK && error < 1e-5;
+}
 
 static void vulkan_check_plants(bool standin, size_t first, size_t step) {
     fg_vulkan_options options;
@@ -962,6 +975,7 @@ static void vulkan_check_plants(bool standin, size_t first, size_t step) {
         if (!device) continue;
         CHECKF(((fg__vk_device *)(void *)device)->rungs == 0, "plant %d: the rung is used", (int)i);
         if (plant->invariant && !plant->rung) CHECK(!((fg__vk_device *)(void *)device)->narrow);
+        if (plant->what == PLANT_REFUSE) CHECKF(vulkan_still_works(device), "plant %d: %s", (int)i, fg_last_error());
         fg_backend_vulkan()->close(device);
     }
     vulkan_faults.plant = NULL;

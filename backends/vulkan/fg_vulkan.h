@@ -67,6 +67,8 @@ typedef struct fg_vulkan_options {
     bool invariant;          /* a request's bits do not depend on what runs beside it; somewhat slower with few rows */
     uint32_t off;            /* FG_VULKAN_...: not used */
     uint32_t force;          /* FG_VULKAN_...: used where the device has them, though it emulates them; their test decides still */
+    double submit_work;      /* a pass of more multiplications and additions is submitted in pieces, as systems take what lasts some seconds
+                                for a hang and reset the device; 0: 5e10, half a second of the smallest GPUs */
 } fg_vulkan_options;
 
 #ifdef __cplusplus
@@ -135,6 +137,7 @@ enum {
     FG__VK_STORAGE_FEATURES = 1000083000,
     FG__VK_DOT_FEATURES = 1000280000,
     FG__VK_DOT_PROPERTIES = 1000280001,
+    FG__VK_DRIVER_PROPERTIES = 1000196000,
     FG__VK_TIMELINE_FEATURES = 1000207000,
     FG__VK_TIMELINE_TYPE_INFO = 1000207002,
     FG__VK_TIMELINE_INFO = 1000207003,
@@ -147,6 +150,7 @@ enum {
 };
 
 enum { FG__VK_INTEL = 0x8086 }; /* a vendor's number in PCI */
+enum { FG__VK_AMD_PROPRIETARY = 1, FG__VK_AMD_OPEN = 2 }; /* drivers: AMD's own two; Mesa's is another */
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_SUBGROUP_ARITHMETIC = 4 };
 enum { FG__VK_COMPUTE_QUEUE = 2, FG__VK_TRANSFER_QUEUE = 4, FG__VK_SPARSE_QUEUE = 8, FG__VK_PROTECTED_QUEUE = 16 };
 enum { FG__VK_SHARED_BY_FAMILIES = 1, FG__VK_TIMELINE = 1, FG__VK_ENUMERATE_PORTABILITY = 1 };
@@ -242,8 +246,16 @@ typedef struct fg__vk_dot_features {
 typedef struct fg__vk_dot_properties {
     int32_t type;
     void *next;
-    uint32_t before[4], packed_signed, after[25];
+    uint32_t before[4], packed_signed, packed_mixed, after[24];
 } fg__vk_dot_properties;
+
+typedef struct fg__vk_driver_properties {
+    int32_t type;
+    void *next;
+    int32_t driver;
+    char name[256], info[256];
+    uint8_t conformance[4];
+} fg__vk_driver_properties;
 
 typedef struct fg__vk_timeline_features {
     int32_t type;
@@ -643,6 +655,7 @@ typedef struct fg__vk_chunk {
 } fg__vk_chunk;
 
 enum { FG__VK_TURNS = 2 }; /* passes that may be in flight */
+enum { FG__VK_MAX_PIECES = 256 }; /* of a pass */
 enum { FG__VK_ON_DEVICE, FG__VK_TO_DEVICE, FG__VK_FROM_DEVICE, FG__VK_KINDS };
 enum { FG__VK_PASSES, FG__VK_DOWN, FG__VK_UP, FG__VK_QUEUES }; /* queues: of passes, of what goes to the host and comes from there beside them */
 
@@ -983,16 +996,26 @@ static void *fg__vk_link_extras(fg__vk_extras *extras, uint32_t rungs) {
     return &extras->half;
 }
 
+/* Asks the device for properties of a further kind. */
+static void fg__vk_ask(const fg__vk_device *d, void *kind) {
+    fg__vk_properties properties;
+    memset(&properties, 0, sizeof(properties));
+    properties.type = FG__VK_PROPERTIES_2;
+    properties.next = kind;
+    d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
+}
+
+/* Which products of bytes the device has itself. */
+static void fg__vk_ask_dot(const fg__vk_device *d, fg__vk_dot_properties *dot) {
+    memset(dot, 0, sizeof(*dot));
+    dot->type = FG__VK_DOT_PROPERTIES;
+    fg__vk_ask(d, dot);
+}
+
 /* Whether the device multiplies bytes itself. */
 static bool fg__vk_fast_dot(const fg__vk_device *d) {
-    fg__vk_properties properties;
     fg__vk_dot_properties dot;
-    memset(&properties, 0, sizeof(properties));
-    memset(&dot, 0, sizeof(dot));
-    properties.type = FG__VK_PROPERTIES_2;
-    properties.next = &dot;
-    dot.type = FG__VK_DOT_PROPERTIES;
-    d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
+    fg__vk_ask_dot(d, &dot);
     return dot.packed_signed != 0;
 }
 
@@ -1022,15 +1045,11 @@ static bool fg__vk_find_shape(fg__vk_device *d) {
 /* Finds how many lanes the subgroups of kernels with matrices have, which must be full: the fewest that the device lets them have, which
    are as many as its matrix units take at once. Intel's usual 32 lanes are four times that (from Xe2 on twice), and run out of registers. */
 static bool fg__vk_find_lanes(fg__vk_device *d) {
-    fg__vk_properties properties;
     fg__vk_size_properties size;
     uint32_t lanes;
-    memset(&properties, 0, sizeof(properties));
     memset(&size, 0, sizeof(size));
-    properties.type = FG__VK_PROPERTIES_2;
-    properties.next = &size;
     size.type = FG__VK_SIZE_PROPERTIES;
-    d->loader.api.GetPhysicalDeviceProperties2(d->physical, &properties);
+    fg__vk_ask(d, &size);
     d->asks_lanes = size.min != size.max; /* where there is one size alone drivers need not let it be asked for */
     if (d->asks_lanes && !(size.stages & FG__VK_COMPUTE_STAGE)) return false;
     for (lanes = FG__MAX(size.min, 8); lanes <= size.max && lanes <= 128 && 128 % lanes == 0; lanes *= 2)
@@ -1057,8 +1076,19 @@ static void fg__vk_find_queues(fg__vk_device *d) {
 }
 
 /* Of Intel's GPUs those of Xe2 and later, whose smallest subgroups have 16 lanes, gain by matrices. On Arc A770 others lost by them
-   (llama.cpp's pull requests 14001 and 24404), and for GPUs without matrix units Mesa makes them of ordinary products. */
-static bool fg__vk_fast_matrix(const fg__vk_device *d) { return d->properties.vendor != FG__VK_INTEL || d->matrix_lanes >= 16; }
+   (llama.cpp's pull requests 14001 and 24404), and for GPUs without matrix units Mesa makes them of ordinary products. AMD's own drivers
+   make them so for theirs: the first with such units, RDNA3, are the first that multiply bytes of which one alone has a sign. */
+static bool fg__vk_fast_matrix(const fg__vk_device *d) {
+    fg__vk_driver_properties own;
+    fg__vk_dot_properties dot;
+    if (d->properties.vendor == FG__VK_INTEL) return d->matrix_lanes >= 16;
+    memset(&own, 0, sizeof(own));
+    own.type = FG__VK_DRIVER_PROPERTIES;
+    fg__vk_ask(d, &own);
+    if (own.driver != FG__VK_AMD_PROPRIETARY && own.driver != FG__VK_AMD_OPEN) return true;
+    fg__vk_ask_dot(d, &dot);
+    return dot.packed_mixed != 0;
+}
 
 /* Which rungs to try: those that the device has, and not as an emulation unless forced. */
 static fg_result fg__vk_find_rungs(fg__vk_device *d) {
@@ -1074,6 +1104,7 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
         }
         if (found) has |= fg__vk_rungs[i].bit;
     }
+    has &= ~d->options.off; /* not even asked about: a driver may crash over it (AMDVLK's issue 422) */
     memset(&features, 0, sizeof(features));
     features.type = FG__VK_FEATURES_2;
     features.next = fg__vk_link_extras(&extras, has);
@@ -1087,7 +1118,7 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     fast = d->properties.device_type == 4 ? 0 : has;
     if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
     if ((has & FG_VULKAN_MATRIX) && !fg__vk_fast_matrix(d)) fast &= ~(uint32_t)FG_VULKAN_MATRIX;
-    d->rungs = (fast | d->options.force) & has & ~d->options.off;
+    d->rungs = (fast | d->options.force) & has;
     if (extras.timeline.timeline) fg__vk_find_queues(d);
     return FG_OK;
 }
@@ -1208,11 +1239,11 @@ static fg_result fg__vk_find_memory(fg__vk_device *d) {
     return FG_OK;
 }
 
-/* Bytes of the device's memory that we may still take; SIZE_MAX: unknown. */
-static uint64_t fg__vk_room(fg__vk_device *d, int kind) {
+/* Bytes that we may still take of the heap of a type of memory; UINT64_MAX: unknown. */
+static uint64_t fg__vk_room(fg__vk_device *d, int type) {
     fg__vk_budget_properties budget;
     fg__vk_memory_properties memory;
-    uint32_t heap = d->memory.types[d->memory_types[kind]].heap & 15;
+    uint32_t heap = d->memory.types[type].heap & 15;
     if (!d->has_budget) return UINT64_MAX;
     memset(&budget, 0, sizeof(budget));
     memset(&memory, 0, sizeof(memory));
@@ -1232,22 +1263,42 @@ static void fg__vk_chunk_free(fg__vk_device *d, fg__vk_chunk *chunk) {
     fg__free(&d->env, chunk);
 }
 
+static fg_result fg__vk_allocate(fg__vk_device *d, int type, uint64_t bytes, uint64_t *memory) {
+    fg__vk_allocate_info allocate;
+    if (bytes > fg__vk_room(d, type))
+        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->properties.name, (double)bytes / 1048576.0);
+    memset(&allocate, 0, sizeof(allocate));
+    allocate.type = FG__VK_ALLOCATE_INFO;
+    allocate.bytes = bytes;
+    allocate.memory_type = (uint32_t)type;
+    return fg__vk_check(d, d->api.AllocateMemory(d->handle, &allocate, NULL, memory), "device memory");
+}
+
+/* A GPU of a processor has the same memory behind all heaps, of which the one that is called its own may be small: when that
+   is full the next one serves. */
+static fg_result fg__vk_chunk_memory(fg__vk_device *d, fg__vk_chunk *chunk, const fg__vk_requirements *needs) {
+    bool others = chunk->kind == FG__VK_ON_DEVICE && d->properties.device_type == 1;
+    int type = d->memory_types[chunk->kind], i;
+    uint32_t allowed = needs->types;
+    fg_result r;
+    for (;;) {
+        uint32_t heap = d->memory.types[type].heap;
+        r = fg__vk_allocate(d, type, needs->bytes, &chunk->memory);
+        if (r != FG_ERROR_OUT_OF_MEMORY || !others) return r;
+        for (i = 0; i < (int)d->memory.n_types && i < 32; i++)
+            if (d->memory.types[i].heap == heap) allowed &= ~(1u << i);
+        type = fg__vk_memory_type(d, allowed, 0, FG__VK_DEVICE_LOCAL);
+        if (type < 0) return r;
+    }
+}
+
 static fg_result fg__vk_chunk_fill(fg__vk_device *d, fg__vk_chunk *chunk) {
     fg__vk_requirements needs;
-    fg__vk_allocate_info allocate;
     void *mapped = NULL;
     fg_result r;
     if ((r = fg__vk_buffer(d, chunk->bytes, &chunk->buffer)) != FG_OK) return r;
     d->api.GetBufferMemoryRequirements(d->handle, chunk->buffer, &needs);
-    if (needs.bytes > fg__vk_room(d, chunk->kind))
-        return fg__fail(FG_ERROR_OUT_OF_MEMORY, "%s has no room for another %.1f MiB", d->properties.name,
-                        (double)needs.bytes / 1048576.0);
-    memset(&allocate, 0, sizeof(allocate));
-    allocate.type = FG__VK_ALLOCATE_INFO;
-    allocate.bytes = needs.bytes;
-    allocate.memory_type = (uint32_t)d->memory_types[chunk->kind];
-    r = fg__vk_check(d, d->api.AllocateMemory(d->handle, &allocate, NULL, &chunk->memory), "device memory");
-    if (r != FG_OK) return r;
+    if ((r = fg__vk_chunk_memory(d, chunk, &needs)) != FG_OK) return r;
     r = fg__vk_check(d, d->api.BindBufferMemory(d->handle, chunk->buffer, chunk->memory, 0), "a buffer's memory");
     if (r != FG_OK || chunk->kind == FG__VK_ON_DEVICE) return r;
     r = fg__vk_check(d, d->api.MapMemory(d->handle, chunk->memory, 0, UINT64_MAX, 0, &mapped), "mapping memory");
@@ -1359,8 +1410,9 @@ static fg_result fg__vk_work_begin(fg__vk_device *d, fg__vk_work *work) {
     return r == FG_OK ? fg__vk_begin(d, work->commands, 1 /* once */) : r;
 }
 
-/* Submits command buffers in their order, behind a value of the line of another queue (0: none); the fence of `work` tells their end. */
-static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *const *commands, uint32_t n, int other, uint64_t after) {
+/* Submits command buffers in their order, behind a value of the line of another queue (0: none). When they are the last of `work`, its fence
+   tells their end. */
+static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *const *commands, uint32_t n, int other, uint64_t after, bool last) {
     uint32_t stages = work->pool == d->copy_pool ? FG__VK_AT_TRANSFER : FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg__vk_line *line = &d->lines[work->queue];
     uint64_t next = line->value + 1;
@@ -1375,7 +1427,7 @@ static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *co
     if (line->semaphore) {
         times.type = FG__VK_TIMELINE_INFO;
         info.next = &times;
-        info.n_signals = times.n_signals = 1;
+        info.n_signals = times.n_signals = last ? 1 : 0;
         info.signals = &line->semaphore;
         times.signals = &next;
         info.n_waits = times.n_waits = after && d->queues[other] != d->queues[work->queue] ? 1 : 0;
@@ -1384,16 +1436,16 @@ static fg_result fg__vk_work_start(fg__vk_device *d, fg__vk_work *work, void *co
         times.waits = &after;
     }
     if (d->lost) return fg__vk_check(d, FG__VK_DEVICE_LOST, d->properties.name);
-    r = fg__vk_check(d, d->api.QueueSubmit(d->queues[work->queue], 1, &info, work->fence), "starting work on the device");
-    work->busy = r == FG_OK;
-    if (r == FG_OK) line->value = next;
+    r = fg__vk_check(d, d->api.QueueSubmit(d->queues[work->queue], 1, &info, last ? work->fence : 0), "starting work on the device");
+    work->busy = last && r == FG_OK;
+    if (work->busy) line->value = next;
     return r;
 }
 
 /* Ends recording and submits. */
 static fg_result fg__vk_work_end(fg__vk_device *d, fg__vk_work *work) {
     fg_result r = fg__vk_check(d, d->api.EndCommandBuffer(work->commands), "recording commands");
-    return r == FG_OK ? fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, 0) : r;
+    return r == FG_OK ? fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, 0, true) : r;
 }
 
 /* Copies behind all that was submitted, which are recorded in between. */
@@ -1528,11 +1580,10 @@ static void fg__vk_drop_layouts(fg__vk_device *d) {
     d->pipeline_layout = d->set_layout = 0;
 }
 
-static void fg__vk_drop_pipelines(fg__vk_device *d) {
-    size_t i;
-    for (i = 0; i < d->n_pipelines; i++)
-        if (d->pipelines[i].handle) d->api.DestroyPipeline(d->handle, d->pipelines[i].handle, NULL);
-    d->n_pipelines = 0;
+/* Destroys all but the first n. */
+static void fg__vk_keep_pipelines(fg__vk_device *d, size_t n) {
+    for (; d->n_pipelines > n; d->n_pipelines--)
+        if (d->pipelines[d->n_pipelines - 1].handle) d->api.DestroyPipeline(d->handle, d->pipelines[d->n_pipelines - 1].handle, NULL);
 }
 
 /* The cache of compiled kernels, filled from the file where there is one. Drivers check that the data are their own; we
@@ -1641,7 +1692,7 @@ static void fg__vk_close(fg_device *handle) {
         if (d->cache) fg__vk_save_cache(d);
         fg__vk_give(d, &d->staging);
         while (d->chunks) fg__vk_chunk_free(d, d->chunks);
-        fg__vk_drop_pipelines(d);
+        fg__vk_keep_pipelines(d, 0);
         for (i = 0; i < FG__VK_SHADERS; i++)
             if (d->shaders[i]) api->DestroyShaderModule(d->handle, d->shaders[i], NULL);
         fg__vk_work_drop(d, &d->copies);
@@ -2420,14 +2471,19 @@ static fg_result fg__vk_make_shaders(fg__vk_device *d) {
     return FG_OK;
 }
 
-/* Compiles what the plan needs and the device has not yet, on all cores; progress is told by this thread. */
-static fg_result fg__vk_compile_all(fg__vk_device *d) {
+/* Forgets the pipelines from the first that did not compile on: they are of the plan that then fails, and the next one does not need them. */
+static void fg__vk_drop_failed(fg__vk_device *d) {
+    size_t n = 0;
+    while (n < d->n_pipelines && d->pipelines[n].handle) n++;
+    fg__vk_keep_pipelines(d, n);
+}
+
+/* On all cores; progress is told by this thread. */
+static fg_result fg__vk_compile_new(fg__vk_device *d) {
     fg__thread threads[15];
     fg__vk_compiling job;
-    fg_result r = fg__vk_make_shaders(d);
     int n = FG__MIN(fg__cpu_count() - 1, 15), i, started = 0;
     bool stop = false;
-    if (r != FG_OK) return r;
     memset(&job, 0, sizeof(job));
     job.device = d;
     for (i = 0; i < n && i + 1 < (int)d->n_pipelines; i++)
@@ -2440,6 +2496,14 @@ static fg_result fg__vk_compile_all(fg__vk_device *d) {
     for (i = 0; i < started; i++) fg__thread_join(&threads[i]);
     if (stop) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
     return fg__vk_check(d, job.result, "compiling kernels");
+}
+
+/* Compiles what the plan needs and the device has not yet. */
+static fg_result fg__vk_compile_all(fg__vk_device *d) {
+    fg_result r = fg__vk_make_shaders(d);
+    if (r == FG_OK) r = fg__vk_compile_new(d);
+    if (r != FG_OK) fg__vk_drop_failed(d);
+    return r;
 }
 
 /* ---- Steps. ---- */
@@ -3083,11 +3147,11 @@ static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end, i
     return &plan->commands[plan->n_commands++];
 }
 
-static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, void **out) {
+/* Those of a range of ops of a pass with so many items. */
+static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, int items, int first, int end, void **out) {
     fg__vk_device *d = plan->device;
     int t = fg__vk_bucket(batch->n_tokens), n = fg__vk_bucket(batch->n_rows);
-    int first = batch->first_op, end = batch->n_ops ? first + batch->n_ops : plan->graph->n_ops;
-    fg__vk_commands *range = fg__vk_range_of(plan, first, end, fg__vk_bucket(fg__vk_choose_items(plan, batch)));
+    fg__vk_commands *range = fg__vk_range_of(plan, first, end, fg__vk_bucket(items));
     fg__vk_command_info info;
     fg_result r;
     void *commands = NULL, **place;
@@ -3309,6 +3373,11 @@ static fg_result fg__vk_prepare(fg_device *handle, const fg_graph *graph, fg_pla
    Passes
    ================================================================================================ */
 
+/* One past the last op of a pass. */
+static int fg__vk_end_of(const fg__vk_plan *plan, const fg_batch *batch) {
+    return batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
+}
+
 /* Brings the batch to the device, behind the pass before; and tokens that that one makes, from its results, which are still where it
    left them. */
 static fg_result fg__vk_record_before(fg__vk_plan *plan, fg__vk_turn *turn, const fg_batch *batch) {
@@ -3349,7 +3418,7 @@ static void fg__vk_record_copy(fg__vk_device *d, void *commands, const fg__vk_ra
 static fg_result fg__vk_record_after(fg__vk_plan *plan, fg__vk_turn *turn, const fg_batch *batch) {
     fg__vk_device *d = plan->device;
     void *commands = turn->after.commands;
-    int end = batch->n_ops ? batch->first_op + batch->n_ops : plan->graph->n_ops;
+    int end = fg__vk_end_of(plan, batch);
     size_t rows = (size_t)batch->n_rows;
     fg_result r;
     if ((r = fg__vk_work_begin(d, &turn->after)) != FG_OK) return r;
@@ -3368,24 +3437,55 @@ static fg_result fg__vk_record_after(fg__vk_plan *plan, fg__vk_turn *turn, const
     return fg__vk_check(d, d->api.EndCommandBuffer(commands), "recording commands");
 }
 
+/* Multiplications and additions of a pass, by products and attention. */
+static double fg__vk_work_of(const fg__vk_plan *plan, const fg_batch *batch) {
+    double work = 0, pairs = 0; /* of queries and keys */
+    int i, end = fg__vk_end_of(plan, batch);
+    for (i = 0; i < batch->n_seqs; i++) pairs += (double)(batch->cu_q[i + 1] - batch->cu_q[i]) * batch->kv_len[i];
+    for (i = batch->first_op; i < end; i++) {
+        const fg_op *op = &plan->graph->ops[i];
+        if (op->type == FG_OP_GEMM) work += 2.0 * op->n * op->k * (plan->graph->slots[op->dst].per_row ? batch->n_rows : batch->n_tokens);
+        if (op->type == FG_OP_ATTENTION) work += 4.0 * op->n_head * op->head_dim * pairs;
+    }
+    return work;
+}
+
+/* Starts a pass of so many items between what comes before and after it, in pieces of about as many ops each (submit_work). */
+static fg_result fg__vk_start_pass(fg__vk_plan *plan, fg__vk_turn *turn, const fg_batch *batch, int items) {
+    fg__vk_device *d = plan->device;
+    int first = batch->first_op, n_ops = fg__vk_end_of(plan, batch) - first, n = 1, i;
+    double work = fg__vk_work_of(plan, batch), most = d->options.submit_work > 0 ? d->options.submit_work : 5e10;
+    void *commands[FG__VK_MAX_PIECES + 2];
+    fg_result r = FG_OK;
+    while (2 * n <= FG__MIN(n_ops, FG__VK_MAX_PIECES) && work > n * most) n *= 2;
+    commands[0] = turn->before.commands;
+    commands[n + 1] = turn->after.commands;
+    for (i = 0; i < n && r == FG_OK; i++)
+        r = fg__vk_commands_of(plan, batch, items, first + n_ops * i / n, first + n_ops * (i + 1) / n, &commands[i + 1]);
+    for (i = 0; i < n && r == FG_OK; i++) {
+        int from = i == 0 ? 0 : i + 1, to = i == n - 1 ? n + 2 : i + 2;
+        r = fg__vk_work_start(d, &turn->after, &commands[from], (uint32_t)(to - from), FG__VK_UP, i == 0 ? d->came : 0, i == n - 1);
+        if (r != FG_OK && i > 0) (void)d->api.DeviceWaitIdle(d->handle); /* the pieces before have no fence */
+    }
+    return r;
+}
+
 static fg_result fg__vk_submit(fg_device *handle, fg_plan *plan_handle, const fg_batch *batch) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     fg__vk_turn *turn = &plan->turns[plan->n_submitted % FG__VK_TURNS];
-    void *commands[3];
+    int items;
     fg_result r;
     if (!fg__batch_check(plan->graph, batch))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the batch names tokens, rows or KV blocks that do not exist");
     if (plan->n_submitted - plan->n_waited >= FG__VK_TURNS)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "too many passes are in flight");
-    if ((r = fg__vk_commands_of(plan, batch, &commands[1])) != FG_OK) return r;
+    items = fg__vk_choose_items(plan, batch); /* which the batch tells of, too */
     if ((r = fg__vk_record_before(plan, turn, batch)) != FG_OK) return r;
     if ((r = fg__vk_record_after(plan, turn, batch)) != FG_OK) return r;
-    commands[0] = turn->before.commands;
-    commands[2] = turn->after.commands;
     turn->want_logits = batch->want_logits;
     turn->has_draws = batch->draws != NULL;
-    if ((r = fg__vk_work_start(d, &turn->after, commands, 3, FG__VK_UP, d->came)) != FG_OK) return r;
+    if ((r = fg__vk_start_pass(plan, turn, batch, items)) != FG_OK) return r;
     d->came = 0;
     plan->passed = d->lines[FG__VK_PASSES].value;
     plan->n_submitted++;
@@ -3442,7 +3542,7 @@ static fg_result fg__vk_cross(fg__vk_plan *plan, int slot, int n_rows, bool out)
     fg__vk_record_copy(d, work->commands, out ? &own : &c->host, 0, out ? &c->host : &own, bytes);
     if (out) fg__vk_barrier(d, work->commands, FG__VK_AT_TRANSFER, FG__VK_TRANSFER_WRITE, FG__VK_AT_HOST, FG__VK_HOST_READ);
     if ((r = fg__vk_check(d, d->api.EndCommandBuffer(work->commands), "recording commands")) != FG_OK) return r;
-    r = fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, out || plan->n_submitted != plan->n_waited ? plan->passed : 0);
+    r = fg__vk_work_start(d, work, &work->commands, 1, FG__VK_PASSES, out || plan->n_submitted != plan->n_waited ? plan->passed : 0, true);
     if (r == FG_OK && !out) d->came = d->lines[FG__VK_UP].value;
     return r;
 }
@@ -4029,7 +4129,7 @@ static void fg__vk_not_used(fg__vk_device *d, const char *name, const char *why)
 
 /* Push descriptors are a matter of the layouts, which are made again without. */
 static fg_result fg__vk_without_push(fg__vk_device *d) {
-    fg__vk_drop_pipelines(d);
+    fg__vk_keep_pipelines(d, 0);
     fg__vk_drop_layouts(d);
     d->rungs = 0;
     return fg__vk_make_layouts(d);
