@@ -1185,9 +1185,13 @@ static int fg__cpus_of_container(void) {
 /* The CPUs that are there for this thread: threads that spin for more of them wait for each other. */
 static int fg__cpu_count(void) {
 #if FG__WINDOWS
+    DWORD_PTR allowed = 0, all = 0;
     SYSTEM_INFO info;
+    int count = 0;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &allowed, &all))
+        for (; allowed; allowed &= allowed - 1) count++;
     GetSystemInfo(&info);
-    return (int)info.dwNumberOfProcessors;
+    return count ? count : (int)info.dwNumberOfProcessors; /* none: of a process in several groups of CPUs */
 #elif defined(_SC_NPROCESSORS_ONLN)
     long count = sysconf(_SC_NPROCESSORS_ONLN);
 #if defined(__linux__)
@@ -1208,13 +1212,29 @@ typedef struct fg__file {
 } fg__file;
 
 #if FG__WINDOWS
+/* The system's last error as errno has it. */
+static int fg__windows_errno(void) {
+    switch (GetLastError()) {
+    case ERROR_FILE_NOT_FOUND:
+    case ERROR_PATH_NOT_FOUND:
+    case ERROR_INVALID_NAME: return ENOENT;
+    case ERROR_ACCESS_DENIED:
+    case ERROR_SHARING_VIOLATION: return EACCES;
+    case ERROR_INSUFFICIENT_BUFFER: return ENAMETOOLONG; /* of the conversion */
+    default: return EIO;
+    }
+}
+
 static bool fg__file_map(fg__file *file, const char *path) {
     LARGE_INTEGER size;
-    HANDLE mapping, handle;
+    HANDLE mapping, handle = INVALID_HANDLE_VALUE;
     wchar_t wide[1024];
-    if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, FG__COUNT(wide))) return false;
-    handle = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, 0, NULL);
-    if (handle == INVALID_HANDLE_VALUE) return false;
+    if (MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, FG__COUNT(wide)))
+        handle = CreateFileW(wide, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, 0, NULL);
+    if (handle == INVALID_HANDLE_VALUE) {
+        errno = fg__windows_errno();
+        return false;
+    }
     if (!GetFileSizeEx(handle, &size)) size.QuadPart = 0;
     mapping = size.QuadPart ? CreateFileMappingW(handle, NULL, PAGE_READONLY, 0, 0, NULL) : NULL;
     CloseHandle(handle);
@@ -13991,6 +14011,17 @@ enum { FG__CPU_SCALAR, FG__CPU_AVX2, FG__CPU_AVX512, FG__CPU_AMX, FG__CPU_NEON, 
 
 static const char *const fg__cpu_path_names[FG__CPU_PATHS] = {"scalar", "avx2", "avx512", "amx", "neon"};
 
+/* GCC for Windows aligns the stack to 16 bytes only, and still moves wide registers there as if it were aligned to theirs (GCC bug 54412). These
+   make the assembler write the moves that need no alignment, which are as fast. */
+#if FG__X86 && defined(__MINGW32__) && !defined(__clang__)
+#define FG__UNALIGNED(aligned, unaligned) __asm__(".macro " aligned " operands:vararg\n\t" unaligned " \\operands\n\t.endm");
+FG__UNALIGNED("vmovaps", "vmovups")
+FG__UNALIGNED("vmovapd", "vmovupd")
+FG__UNALIGNED("vmovdqa", "vmovdqu")
+FG__UNALIGNED("vmovdqa32", "vmovdqu32")
+FG__UNALIGNED("vmovdqa64", "vmovdqu64")
+#endif
+
 #if FG__X86 || FG__ARM
 #define FG__ALWAYS_INLINE inline __attribute__((always_inline))
 /* Before loops of constant length over arrays of registers. */
@@ -14236,24 +14267,24 @@ typedef struct fg__cpu_ops {
 
 static size_t fg__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+/* Where the scales of Q8_0 start, from K or from V. */
+static size_t fg__kv_scales(const fg__kv_layout *layout) {
+    return fg__round_up((size_t)layout->head_dim * (size_t)layout->width, 2);
+}
+
 static fg__kv_layout fg__kv_layout_make(fg_type type, int head_dim, int block_tokens) {
     fg__kv_layout layout;
-    size_t one;
+    size_t bytes;
     memset(&layout, 0, sizeof(layout));
     layout.type = type;
     layout.head_dim = head_dim;
     layout.width = FG__MIN(block_tokens, FG__TILE);
     layout.n_scales = type == FG_TYPE_Q8_0 ? (head_dim + 31) / 32 : 0;
-    one = type == FG_TYPE_Q8_0 ? (size_t)head_dim + 1 + 2 * (size_t)layout.n_scales
-                               : (size_t)head_dim * (type == FG_TYPE_F32 ? 4 : 2);
-    layout.v_offset = fg__round_up(one * (size_t)layout.width, 64);
+    bytes = (size_t)head_dim * (size_t)layout.width * (type == FG_TYPE_F32 ? 4 : 2);
+    if (type == FG_TYPE_Q8_0) bytes = fg__kv_scales(&layout) + 2 * (size_t)layout.n_scales * (size_t)layout.width;
+    layout.v_offset = fg__round_up(bytes, 64);
     layout.tile_bytes = 2 * layout.v_offset;
     return layout;
-}
-
-/* Where the scales of Q8_0 start, from K or from V. */
-static size_t fg__kv_scales(const fg__kv_layout *layout) {
-    return fg__round_up((size_t)layout->head_dim * (size_t)layout->width, 2);
 }
 
 /* ---- The scalar reference: the plainest way, for any CPU. ---- */
@@ -16435,7 +16466,7 @@ static bool fg__slab_take(fg__cpu_device *device, fg__cpu_weight *weight, size_t
     weight->data = slab->pages.data + slab->used;
     slab->used += FG__MIN(fg__round_up(bytes, 64), slab->size - slab->used);
     slab->n_weights++;
-    device->slab = slab;
+    if (!device->slab || slab->size - slab->used > device->slab->size - device->slab->used) device->slab = slab; /* the one with more room */
     return true;
 }
 
@@ -16788,7 +16819,7 @@ static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     const fg_graph *graph = plan->graph;
     const fg_group *group = &graph->groups[index];
     fg__cpu_group *own = &plan->groups[index];
-    int n_threads = plan->device->pool.n_threads, heads;
+    int n_threads = plan->device->pool.n_threads, heads, longest = graph->max_blocks_per_seq * group->block_tokens;
     own->layout = fg__kv_layout_make(group->kv_type, group->head_dim, group->block_tokens);
     own->wide = fg__kv_layout_make(group->kv_type, group->head_dim, FG__TILE);
     own->head_bytes = own->layout.tile_bytes * (size_t)(group->block_tokens / own->layout.width);
@@ -16797,7 +16828,7 @@ static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     if (!own->n_head) return;
     heads = own->n_head / group->n_kv_head;
     own->tile_tokens = FG__MAX(1, FG__ROWS / heads);
-    own->n_partials = n_threads > 1 ? FG__MAX(256, 128 * n_threads) : 0;
+    own->n_partials = n_threads > 1 ? FG__MAX(FG__MAX(256, 128 * n_threads), heads * (longest / FG__SPAN + 1)) : 0; /* of a token of the longest */
     own->max_tasks = graph->max_tokens + own->n_partials;
 }
 
@@ -22696,6 +22727,7 @@ typedef struct fg__split_plan {
     int32_t n_ranges;
     int sampler;               /* the device with SAMPLE; -1: none */
     float *crossing;           /* rows of a slot on their way, where device 0 has no memory for them */
+    size_t n_crossing;         /* floats */
     /* the pass */
     fg_batch halves[2];        /* of the model's graph */
     int used;                  /* halves that it has */
@@ -22955,8 +22987,9 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
             widest = FG__MAX(widest,
                              (size_t)graph->slots[i].width * (size_t)graph->max_rows / (size_t)graph->max_tokens + 1);
     plan->n_halves = s->kv_on_cpu && graph->max_seqs > 1 ? 2 : 1;
+    plan->n_crossing = s->backends[0]->stage_slot ? 1 : widest * (size_t)graph->max_tokens;
     if (measure) return FG_OK;
-    plan->crossing = (float *)fg__malloc(&s->env, s->backends[0]->stage_slot ? 1 : widest * (size_t)graph->max_tokens, sizeof(float));
+    plan->crossing = (float *)fg__malloc(&s->env, plan->n_crossing, sizeof(float));
     if (plan->n_halves > 1) {
         size_t rows = (size_t)graph->max_rows;
         plan->cu_q = (int32_t *)fg__malloc(&s->env, (size_t)graph->max_seqs + 1, sizeof(int32_t));
@@ -22968,6 +23001,12 @@ static fg_result fg__split_fill(fg__split *s, fg__split_plan *plan, bool measure
             return FG_ERROR_OUT_OF_MEMORY;
     }
     return plan->crossing ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+}
+
+/* Bytes of a plan's own on the host. */
+static size_t fg__split_plan_bytes(const fg__split_plan *plan) {
+    size_t row = sizeof(int32_t) + sizeof(fg_row_result) + sizeof(fg_row_candidates) + (size_t)plan->graph->n_vocab * sizeof(float);
+    return plan->n_crossing * sizeof(float) + (plan->n_halves > 1 ? (size_t)plan->graph->max_rows * row : 0);
 }
 
 /* The plans of a device, or what they take. Of the CPU, which alone has a KV pool where there are two, the second one borrows it. */
@@ -23051,6 +23090,10 @@ static fg_result fg__split_prepare(fg_device *handle, const fg_graph *graph, fg_
     plan->sampler = plan->waits[0] = plan->waits[1] = -1;
     r = graph->ops == s->ops ? fg__split_fill(s, plan, !out) : fg__split_fill_whole(s, plan, !out);
     for (d = 0; d < (plan->whole ? 1 : 2) && r == FG_OK; d++) r = fg__split_prepare_device(s, plan, d, !out, memory);
+    if (memory) {
+        memory->activations += fg__split_plan_bytes(plan);
+        memory->total += fg__split_plan_bytes(plan);
+    }
     if (r == FG_OK && out) *out = (fg_plan *)(void *)plan;
     else fg__split_release(handle, (fg_plan *)(void *)plan);
     return r;
@@ -26158,6 +26201,12 @@ static size_t fg__engine_flight_bytes(const fg_engine *e) {
     return 2 * (fg__batch_numbers(&e->graph) * sizeof(int32_t) + seqs + (fg__engine_keeps(e) ? rows * row : 0));
 }
 
+/* Bytes of what is sampled with, by as many threads as there may be. */
+static size_t fg__engine_scratch_bytes(const fg_engine *e) {
+    size_t n = e->backend->run ? (size_t)FG__MIN(FG__MAX_DRAWERS, e->caps.n_threads) : 1;
+    return n * (size_t)FG__MAX(e->graph.n_vocab, FG_MAX_CANDIDATES) * (sizeof(float) + sizeof(uint32_t) + sizeof(fg__candidate));
+}
+
 static fg_result fg__engine_make_flights(fg_engine *e) {
     fg_result r;
     int i;
@@ -26216,7 +26265,7 @@ static fg_result fg__engine_memory(const fg_engine *e, size_t weights, fg_memory
     if (r == FG_OK && d) r = e->backend->prepare(e->device, &d->graph, NULL, &own);
     memory->weights = weights;
     memory->kv += own.kv;
-    memory->activations += own.activations + fg__engine_flight_bytes(e) + (d ? fg__batch_numbers(&d->graph) * sizeof(int32_t) : 0);
+    memory->activations += own.activations + fg__engine_flight_bytes(e) + fg__engine_scratch_bytes(e) + (d ? fg__batch_numbers(&d->graph) * sizeof(int32_t) : 0);
     memory->total = memory->weights + memory->kv + memory->activations;
     return r;
 }

@@ -1223,6 +1223,29 @@ static void test_cpu_attention_split(void) {
     free(other);
 }
 
+/* However long a sequence is, its token is split over the threads. */
+static void test_cpu_attention_long(void) {
+    cpu_attn c = {FG_TYPE_F16, 16, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {9000, 0, 0, 0, 0, 0}};
+    static const int lengths[] = {2000, 4400, 9000}, cu_q[] = {0, 1};
+    cpu_rig *rig = cpu_attn_rig(&c, 8);
+    int i;
+    if (cpu_rig_open(rig, "scalar", 2) == FG_OK && ((fg__cpu_device *)(void *)rig->device)->pool.n_threads == 2) {
+        fg__cpu_plan *plan = (fg__cpu_plan *)(void *)rig->plan;
+        fg_batch batch;
+        memset(&batch, 0, sizeof(batch));
+        batch.n_tokens = batch.n_seqs = 1;
+        batch.cu_q = cu_q;
+        plan->batch = &batch;
+        for (i = 0; i < 3; i++) {
+            batch.kv_len = &lengths[i];
+            fg__attn_plan(plan, 0);
+            CHECKF(plan->groups[0].n_merges == 1 && plan->groups[0].n_tasks > 2, "%d tokens: %d tasks", lengths[i], plan->groups[0].n_tasks);
+        }
+        plan->batch = NULL;
+    }
+    cpu_rig_free(rig);
+}
+
 static void cpu_check_copy_blocks(const char *path) {
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
     int i;
@@ -1544,6 +1567,25 @@ static void test_cpu_ahead(void) {
     cpu_rig_free(rig);
 }
 
+/* What is left of a slab is not lost when a weight comes that it has no room for. */
+static void test_cpu_slabs(void) {
+    static const size_t bytes[] = {4096, 4096, 2048, 20480, 5120, 1024}; /* the third slab has room for the last two */
+    fg__cpu_device device;
+    fg__cpu_weight weights[6];
+    size_t i, all = 0;
+    memset(&device, 0, sizeof(device));
+    device.env = fg__env_make(NULL, NULL, NULL);
+    for (i = 0; i < 6; i++) {
+        CHECK(fg__slab_take(&device, &weights[i], bytes[i]));
+        memset(weights[i].data, 1, bytes[i]);
+        all += bytes[i];
+    }
+    CHECK(weights[4].slab == weights[2].slab && weights[5].slab == weights[2].slab);
+    CHECKF(device.slab_bytes < all * 5 / 4, "%zu bytes of slabs for %zu", device.slab_bytes, all);
+    for (i = 0; i < 6; i++) fg__slab_give(&device, weights[i].slab);
+    CHECK(device.slab_bytes == 0 && !device.slab);
+}
+
 /* Affinity masks and containers' quotas, as Linux writes them; and this machine's count beside that of nproc. */
 static void test_cpu_count(void) {
 #if defined(__linux__)
@@ -1564,6 +1606,7 @@ static void test_cpu_count(void) {
 
 static void run_cpu_tests(void) {
     RUN(test_cpu_count);
+    RUN(test_cpu_slabs);
     RUN(test_cpu_pool);
     RUN(test_cpu_ahead);
     RUN(test_cpu_device);
@@ -1580,6 +1623,7 @@ static void run_cpu_tests(void) {
     RUN(test_cpu_attention);
     RUN(test_cpu_attention_invariance);
     RUN(test_cpu_attention_split);
+    RUN(test_cpu_attention_long);
     RUN(test_cpu_copy_blocks);
     RUN(test_cpu_model_invariance);
     RUN(test_cpu_out_of_memory);

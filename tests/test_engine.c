@@ -1411,7 +1411,7 @@ static void test_engine_bad_engines(void) {
 /* kv_bytes is kept to whatever the mix of groups, and used. */
 static void test_engine_pool_bytes(void) {
     int kind, size;
-    for (kind = 0; kind < 3; kind++)
+    for (kind = 0; kind < 4; kind++)
         for (size = 16; size <= 23; size++) {
             model_spec spec = model_spec_tiny();
             model_sample m;
@@ -1419,10 +1419,12 @@ static void test_engine_pool_bytes(void) {
             fg_memory memory;
             size_t bytes = (size_t)1 << size;
             spec.n_layers = 4;
-            if (kind) spec.window = 24;
+            if (kind == 1 || kind == 2) spec.window = 24;
             if (kind == 2) spec.full_every = 4;
+            if (kind == 3) spec.head_dim = 32;
             model_sample_open(&m, &spec);
             d = engine_desc(m.model, fg_backend_cpu());
+            if (kind == 3) d.kv_type = FG_TYPE_Q8_0;
             d.kv_bytes = bytes;
             d.max_seqs = 2;
             d.token_budget = 16;

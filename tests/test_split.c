@@ -101,6 +101,7 @@ static void test_split_memory(void) {
         CHECK(fg_estimate_memory(&d, &split) == FG_OK);
         CHECKF(split.kv == whole.kv, "%zu bytes of KV, not %zu", split.kv, whole.kv);
         CHECK(split.weights >= whole.weights && split.weights < whole.weights + whole.weights / 2);
+        if (i) CHECK(split.activations >= whole.activations + 64 * sizeof(float) * (size_t)model_n_vocab()); /* both halves' logits */
         e = engine_new(&d);
         fg_engine_get_memory(e, &own);
         CHECK(memcmp(&own, &split, sizeof(own)) == 0);
