@@ -676,6 +676,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *tiles, int
     fgk_wg_acts(a, tiles + FG_WG_TILE, col0, count, 0);
     fgk_gemm_store(type, &unit, tiles + mine * FG_GPU_WG_K, first, mine & 7);
     if (FG_GPU_WG_K < a->k) fgk_unit_load(type, from, &a->layout, units, 2 + me % 2, FG_GPU_WG_K + 32 * (me % 2), 8, &unit);
+    fgk_wg_hold(sums.x, 64); /* not before each fence: there products of the stage before still add to them */
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GPU_WG_K) {
         int then = stage + 1 < FG_GPU_WG_STAGES ? stage + 1 : 0, k1 = k0 + FG_GPU_WG_K, k2 = k1 + FG_GPU_WG_K;
         const uint16_t *w = tiles + stage * 2 * FG_WG_TILE, *x = w + FG_WG_TILE;
@@ -696,6 +697,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *tiles, int
         stage = then;
     }
     fgk_wg_wait(0);
+    fgk_wg_hold(sums.x, 64);
     fgk_barrier();
     FG_UNROLL for (i = 0; i < 64; i++)
         fgk_put(out + (half * FG_GPU_BIG_ROWS + fgk_wg_col(i)) * FG_FINISH_ROW + fgk_wg_row(i), sums.x[i]);
