@@ -70,6 +70,11 @@ async def half_body(rng, reader, writer):
     await asyncio.sleep(rng.random() * 4)
 
 
+async def announce(rng, reader, writer):
+    writer.write(request(b"{", length=8 << 20))
+    await asyncio.sleep(rng.random() * 4)
+
+
 async def bad_json(rng, reader, writer):
     data = bytearray(json.dumps(work(rng, stop=["a", "b"], logit_bias={"5": 1})).encode())
     for _ in range(rng.randint(1, 5)):

@@ -554,6 +554,23 @@ static void test_serve_connections(void) {
     answer_clear(&a);
 }
 
+/* A body where none belongs is not waited for. */
+static void test_serve_unasked_body(void) {
+    static const struct {
+        const char *line;
+        int status;
+    } cases[] = {{"GET /health", 200}, {"GET /v1/models", 200}, {"OPTIONS /v1/completions", 204}, {"POST /health", 405}, {"POST /nothing", 404}};
+    char text[200];
+    size_t i;
+    for (i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        int length = snprintf(text, sizeof(text), "%s HTTP/1.1\r\n%s\r\n\r\n", cases[i / 2].line,
+                              i % 2 ? "Transfer-Encoding: chunked" : "Content-Length: 100");
+        answer a = exchange(text, (size_t)length);
+        CHECKF(a.status == cases[i / 2].status && a.closed, "%s: %d", text, a.status);
+        answer_clear(&a);
+    }
+}
+
 /* A stream to HTTP/1.0, which has no chunks, ends with the connection, whatever the client asked for. */
 static void test_serve_old_stream(void) {
     static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":4,\"stream\":true}";
@@ -632,6 +649,38 @@ static void test_limits_connections(void) {
 static void test_limits_prompts(void) {
     expect("/v1/completions", "{\"prompt\":[\"x\",\"y\"],\"max_tokens\":2}", 200, "\"index\":1");
     expect("/v1/completions", "{\"prompt\":[\"x\",\"y\",\"z\"],\"max_tokens\":2}", 400, "--max-queue");
+}
+
+/* More bytes of bodies than the server keeps (8 MiB): some are told to come again. Bodies that are only announced keep nobody out. */
+static void test_limits_bodies(void) {
+    enum { CLIENTS = 12, BYTES = 1000000 };
+    static const char *const heads[2] = {"Content-Length: 1000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\nF4240\r\n"};
+    static const char *const ends[2] = {"{", "{\r\n0\r\n\r\n"};
+    socket_id sockets[CLIENTS];
+    char *data = (char *)xrealloc(NULL, BYTES);
+    int i, taken = 0, refused = 0;
+    memset(data, '{', BYTES);
+    for (i = 0; i < CLIENTS; i++) {
+        sockets[i] = client_connect();
+        client_send(sockets[i], "POST /tokenize HTTP/1.1\r\n", 25);
+        client_send(sockets[i], heads[i % 2], strlen(heads[i % 2]));
+    }
+    expect("/tokenize", "{\"prompt\":\"x\"}", 200, "tokens");
+    for (i = 0; i < CLIENTS; i++) client_send(sockets[i], data, BYTES - 1);
+    for (i = 0; i < CLIENTS; i++) client_send(sockets[i], ends[i % 2], strlen(ends[i % 2]));
+    for (i = 0; i < CLIENTS; i++) {
+        str in = {NULL, 0, 0};
+        answer a;
+        memset(&a, 0, sizeof(a));
+        CHECK(client_read(sockets[i], &in, &a));
+        taken += a.status == 400 && has(&a, "not JSON");
+        refused += a.status == 503 && header_of(&a, "Retry-After: ") != NULL;
+        answer_clear(&a);
+        str_free(&in);
+        socket_close(sockets[i]);
+    }
+    CHECKF(taken + refused == CLIENTS && taken >= 1 && refused >= 1, "%d taken, %d refused", taken, refused);
+    free(data);
 }
 
 /* More requests than may wait (2): the rest are told to come again, and those that were taken are answered. */
@@ -719,6 +768,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_names);
     RUN(test_serve_schemas);
     RUN(test_serve_too_long);
+    RUN(test_serve_unasked_body);
     RUN(test_serve_connections);
     RUN(test_serve_old_stream);
     RUN(test_serve_disconnect);
@@ -729,6 +779,7 @@ static void run_limit_tests(void) {
     RUN(test_limits_slow);
     RUN(test_limits_connections);
     RUN(test_limits_prompts);
+    RUN(test_limits_bodies);
     RUN(test_limits_queue);
 }
 

@@ -385,6 +385,14 @@ static const struct {
     {"GET", "/", answer_page},
 };
 
+static bool server_takes_body(const http_head *head) {
+    size_t i;
+    for (i = 0; i < sizeof(server_routes) / sizeof(server_routes[0]); i++)
+        if (strcmp(server_routes[i].path, head->path) == 0 && strcmp(server_routes[i].method, head->method) == 0)
+            return strcmp(head->method, "POST") == 0;
+    return false;
+}
+
 static void server_dispatch(server *s, conn *c) {
     size_t i;
     const char *method = NULL;

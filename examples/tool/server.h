@@ -209,6 +209,9 @@ static void conn_end_stream(server *s, conn *c) {
 /* ---- receiving --------------------------------------------------------------------------------- */
 
 static void server_dispatch(server *s, conn *c); /* a whole request has come */
+static bool server_takes_body(const http_head *head);
+
+static const char server_is_full[] = "too many requests are being received; try again";
 
 static void conn_drop_input(conn *c, size_t n) {
     memmove(c->in.data, c->in.data + n, c->in.length - n);
@@ -222,19 +225,27 @@ static bool conn_may(const server *s, const conn *c) {
     return !s->api_key || open || strcmp(c->head.method, "OPTIONS") == 0 || http_bearer_is(c->head.authorization, s->api_key);
 }
 
+/* A body that nobody asked for is not taken, and the connection ends behind the answer. */
+static void conn_skip_body(conn *c) {
+    if (c->head.chunked || c->head.content_length) c->head.keep_alive = false;
+    c->head.chunked = false;
+    c->head.content_length = 0;
+}
+
 /* What can be said from the head alone, before any of the body is taken. False: it was answered. */
 static bool conn_check_head(server *s, conn *c, int status) {
     static const char wrong[] = "the request is not well-formed HTTP/1.1, or too long";
     c->head_only = status == 0 && strcmp(c->head.method, "HEAD") == 0;
     if (c->head_only) memcpy(c->head.method, "GET", 4);
+    if (status == 0 && !server_takes_body(&c->head)) conn_skip_body(c);
     if (status) conn_refuse(s, c, status, wrong);
     else if (!conn_may(s, c)) {
         c->close = c->head.has_length || c->head.chunked;
         conn_fail(s, c, 401, "invalid_api_key", "the API key is missing or wrong: send Authorization: Bearer KEY");
     } else if (c->head.content_length > s->max_body) {
         conn_refuse(s, c, 413, "the body is larger than this server takes (--max-body)");
-    } else if (s->buffered > s->max_buffered && (c->head.chunked || c->head.content_length)) {
-        conn_refuse(s, c, 503, "too many requests are being received; try again");
+    } else if (s->buffered + c->head.content_length > s->max_buffered) {
+        conn_refuse(s, c, 503, server_is_full);
     } else {
         return true;
     }
@@ -260,8 +271,9 @@ static bool conn_read_head(server *s, conn *c) {
     return true;
 }
 
-/* Takes what has come of the body; false: there is more to come, or it was answered with an error. */
-static bool conn_read_body(server *s, conn *c) {
+/* Takes what has come of the body; 0, or the status that refuses it. Only what has come counts as memory: who announces much and
+   sends nothing keeps nobody out. */
+static int conn_take_body(server *s, conn *c) {
     size_t used = 0, before = c->body.length;
     int status = 0;
     if (c->head.chunked) {
@@ -273,7 +285,14 @@ static bool conn_read_body(server *s, conn *c) {
     }
     s->buffered += c->body.length - before;
     if (used) conn_drop_input(c, used);
-    if (status) conn_refuse(s, c, status, "the body's chunks are not well-formed, or too much");
+    return status ? status : s->buffered > s->max_buffered ? 503 : 0;
+}
+
+/* False: there is more of the body to come, or it was answered with an error. */
+static bool conn_read_body(server *s, conn *c) {
+    int status = conn_take_body(s, c);
+    if (status)
+        conn_refuse(s, c, status, status == 503 ? server_is_full : "the body's chunks are not well-formed, or too much");
     if (status) return false;
     return c->head.chunked ? c->chunks.state == CHUNK_DONE : c->body.length == c->head.content_length;
 }
