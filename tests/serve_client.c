@@ -228,6 +228,23 @@ static void test_http_heads(void) {
     CHECK(!http_bearer_is("k", "k") && !http_bearer_is("", "k") && http_bearer_is("bearer k", "k") && !http_bearer_is("Bearer x", ""));
 }
 
+/* An Authorization header that is longer than any key: well-formed, and wrong. */
+static void test_http_authorization(void) {
+    char text[2200], key[2000];
+    http_head head;
+    int length;
+    for (length = 1000; length < 1030; length++) {
+        memset(key, 'k', sizeof(key));
+        key[length] = 0;
+        snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nAuthorization: Bearer %s\r\n\r\n", key);
+        CHECK(head_status(text, &head) == 0 && http_bearer_is(head.authorization, key) == (length < 1017));
+        key[1016] = 0;
+        CHECK(http_bearer_is(head.authorization, key) == (length <= 1016));
+    }
+    snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nAuthorization: %01100d\r\nAuthorization: x\r\n\r\n", 1);
+    CHECK(head_status(text, &head) == 400);
+}
+
 /* The path of a target, in the form of one's own server and that of a proxy. */
 static void test_http_targets(void) {
     static const char *const cases[][2] = {{"/v1/x?y", "/v1/x"}, {"http://host/v1/x?y", "/v1/x"}, {"http://[::1]:8080/a/b", "/a/b"},
@@ -509,6 +526,16 @@ static void test_serve_schemas(void) {
     }
 }
 
+/* A header for another server, however long, does not matter where no key is needed. */
+static void test_serve_authorization(void) {
+    char header[2048];
+    answer a;
+    snprintf(header, sizeof(header), "Authorization: Bearer %02000d\r\n", 1);
+    a = request("GET", "/v1/models", header, NULL);
+    CHECKF(a.status == 200, "%d", a.status);
+    answer_clear(&a);
+}
+
 static void test_serve_too_long(void) {
     str body = {NULL, 0, 0};
     int i;
@@ -711,17 +738,24 @@ static void test_limits_queue(void) {
 /* ---- a key ------------------------------------------------------------------------------------- */
 
 static void test_key(void) {
-    static const char *const headers[4] = {"", "Authorization: Bearer wrong\r\n", "Authorization: Basic secret\r\n", "Authorization: Bearer secret\r\n"};
+    static const char unasked[] = "POST /metrics HTTP/1.1\r\nContent-Length: 100\r\n\r\n"; /* no key, no body */
+    static char large[2048];
+    static const char *const headers[5] = {"", "Authorization: Bearer wrong\r\n", "Authorization: Basic secret\r\n", large, "Authorization: Bearer secret\r\n"};
+    answer a;
     int i;
-    for (i = 0; i < 4; i++) {
-        answer a = request("POST", "/v1/completions", headers[i], "{\"prompt\":\"x\",\"max_tokens\":2}");
-        CHECKF(a.status == (i == 3 ? 200 : 401), "%s: %d", headers[i], a.status);
-        if (i < 3) CHECK(has(&a, "invalid_api_key") && header_of(&a, "WWW-Authenticate: Bearer"));
+    snprintf(large, sizeof(large), "Authorization: Bearer %02000d\r\n", 1);
+    for (i = 0; i < 5; i++) {
+        a = request("POST", "/v1/completions", headers[i], "{\"prompt\":\"x\",\"max_tokens\":2}");
+        CHECKF(a.status == (i == 4 ? 200 : 401), "%s: %d", headers[i], a.status);
+        if (i < 4) CHECK(has(&a, "invalid_api_key") && header_of(&a, "WWW-Authenticate: Bearer"));
         answer_clear(&a);
         a = request("GET", "/v1/models", headers[i], NULL);
-        CHECK(a.status == (i == 3 ? 200 : 401));
+        CHECK(a.status == (i == 4 ? 200 : 401));
         answer_clear(&a);
     }
+    a = exchange(unasked, strlen(unasked));
+    CHECK(a.status == 405 && a.closed);
+    answer_clear(&a);
     expect("/health", NULL, 200, "ok");
     expect("/metrics", NULL, 200, "vllm:");
 }
@@ -751,6 +785,7 @@ static void test_drain(void) {
 
 static void run_unit_tests(void) {
     RUN(test_http_heads);
+    RUN(test_http_authorization);
     RUN(test_http_targets);
     RUN(test_http_chunks);
     RUN(test_json_reader);
@@ -768,6 +803,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_names);
     RUN(test_serve_schemas);
     RUN(test_serve_too_long);
+    RUN(test_serve_authorization);
     RUN(test_serve_unasked_body);
     RUN(test_serve_connections);
     RUN(test_serve_old_stream);

@@ -5,7 +5,7 @@ enum { HTTP_MAX_HEAD = 16384, HTTP_MAX_HEADERS = 100, HTTP_MAX_CHUNK_LINE = 256 
 
 typedef struct http_head {
     char method[16], path[256];   /* the path without its query */
-    char authorization[1024];     /* value of that header, "" when there is none */
+    char authorization[1024];     /* value of that header, "" when there is none, "?" when it is longer */
     int minor;                    /* HTTP/1.minor */
     bool keep_alive, chunked, has_length, expects_continue;
     uint64_t content_length;
@@ -122,8 +122,9 @@ static int http_parse_header(const char *name, size_t name_length, const char *v
         if (!http_same(value, length, "100-continue")) return 417;
         head->expects_continue = head->minor > 0;
     } else if (http_same(name, name_length, "authorization")) {
-        if (head->authorization[0] || length >= sizeof(head->authorization)) return 400;
-        memcpy(head->authorization, value, length);
+        if (head->authorization[0]) return 400;
+        if (length < sizeof(head->authorization)) memcpy(head->authorization, value, length);
+        else head->authorization[0] = '?'; /* not the key, where one is needed */
     }
     return 0;
 }
