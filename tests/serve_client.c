@@ -598,6 +598,25 @@ static void test_serve_unasked_body(void) {
     }
 }
 
+/* The positions of tokens in the text that is returned: special tokens are in it where they were asked for by name or id. */
+static void test_serve_offsets(void) {
+    char ids[100], body[400];
+    expect("/v1/completions", "{\"prompt\":\"Once upon a time\",\"max_tokens\":2,\"temperature\":0,\"echo\":true,\"logprobs\":1}", 200,
+           "\"text_offset\":[0,0,4,9,11,16,");
+    expect("/v1/completions", "{\"prompt\":\"Once<|im_start|> upon\",\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200,
+           "\"text_offset\":[0,0,4,16]");
+    expect("/v1/completions", "{\"prompt\":\"caf\\u00e9 Once\",\"max_tokens\":1,\"echo\":true,\"logprobs\":0}", 200, ",9]}");
+    token_ids("<|im_start|>Once", ids, sizeof(ids));
+    snprintf(body, sizeof(body), "{\"prompt\":[%s],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", ids);
+    expect("/v1/completions", body, 200, "\"text_offset\":[0,12]");
+    token_ids("<|im_start|>", ids, sizeof(ids));
+    snprintf(body, sizeof(body), "{\"prompt\":\"Once\",\"max_tokens\":3,\"logit_bias\":{\"%s\":100},\"ignore_eos\":true,\"logprobs\":0%s}", ids, "");
+    expect("/v1/completions", body, 200, "\"text_offset\":[0,0,0]");
+    snprintf(body, sizeof(body), "{\"prompt\":\"Once\",\"max_tokens\":2,\"logit_bias\":{\"%s\":100},\"ignore_eos\":true,\"logprobs\":0%s}", ids,
+             ",\"echo\":true,\"stream\":true");
+    expect("/v1/completions", body, 200, "\"text_offset\":[4]");
+}
+
 /* A stream to HTTP/1.0, which has no chunks, ends with the connection, whatever the client asked for. */
 static void test_serve_old_stream(void) {
     static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":4,\"stream\":true}";
@@ -783,6 +802,15 @@ static void test_drain(void) {
     str_free(&in);
 }
 
+/* ---- a SentencePiece vocabulary ----------------------------------------------------------------- */
+
+/* The space that it puts before a text is not in the text. */
+static void test_spaces(void) {
+    expect("/v1/completions", "{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"echo\":true,\"logprobs\":0}", 200, "\"text_offset\":[0,0,4,9,11,16]");
+    expect("/v1/completions", "{\"prompt\":[1,403,407],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200, "\"text_offset\":[0,3,8]");
+    expect("/v1/completions", "{\"prompt\":[403,407],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200, "\"text_offset\":[0,4]");
+}
+
 static void run_unit_tests(void) {
     RUN(test_http_heads);
     RUN(test_http_authorization);
@@ -805,6 +833,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_too_long);
     RUN(test_serve_authorization);
     RUN(test_serve_unasked_body);
+    RUN(test_serve_offsets);
     RUN(test_serve_connections);
     RUN(test_serve_old_stream);
     RUN(test_serve_disconnect);
@@ -828,6 +857,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "protocol") == 0) run_protocol_tests();
     if (strcmp(what, "limits") == 0) run_limit_tests();
     if (strcmp(what, "key") == 0) RUN(test_key);
+    if (strcmp(what, "spaces") == 0) RUN(test_spaces);
     if (strcmp(what, "drain") == 0) RUN(test_drain);
     printf("%d passed, %d failed\n", tests_passed, tests_failed);
     return tests_failed ? 1 : 0;

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.." || exit 1
 TOOL=${TOOL:-build/fastgen}
 CLIENT=${CLIENT:-build/serve_client}
 demo=examples/demo-model/demo.gguf
+stories=../shared/models/stories260K.gguf
 dir=$(mktemp -d) || exit 1
 server=
 trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null; rm -rf "$dir"' EXIT
@@ -90,6 +91,14 @@ if start; then
     unset FASTGEN_API_KEY
     ask key "$port"
     stop "stops after keys"
+    if [ -f $stories ]; then
+        start -m $stories
+        ask spaces "$port"
+        stop "stops after stories"
+    else
+        skipped=1
+        echo "skipped a SentencePiece vocabulary: $stories is not here"
+    fi
     start
     : >"$dir/drain"
     $CLIENT drain "$port" >"$dir/drain" 2>&1 &

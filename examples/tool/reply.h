@@ -4,7 +4,8 @@
 typedef struct api_choice {
     str text;        /* all of it, or when streaming what was not sent yet */
     str logprobs[4]; /* chat: [0] has the objects of tokens; completions: tokens, token_logprobs, top_logprobs, text_offset */
-    size_t offset;   /* characters so far, for text_offset */
+    size_t offset;   /* characters before the next token, for text_offset */
+    size_t echoed;   /* with echo: bytes of the prompt's text before it */
     fg_finish finish;
     bool begun, ended;
     double last_token; /* when it came */
@@ -88,18 +89,61 @@ static void add_top_keys(const api_answer *a, const fg_event *event, str *to) {
     str_puts(to, "}");
 }
 
+static size_t count_characters(const char *text, size_t length) {
+    size_t n = 0, i;
+    for (i = 0; i < length; i++) n += (text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* Whether a token stands for nothing in a text, as special ones do, which fg_token_text gives by their names. */
+static bool is_left_out(const fg_model *model, int32_t token) {
+    size_t with = 0, without = 0;
+    fg_detokenize(model, &token, 1, 0, NULL, 0, &with);
+    fg_detokenize(model, &token, 1, FG_NO_SPECIAL, NULL, 0, &without);
+    return with > 0 && without == 0;
+}
+
+/* Bytes of the rest of a prompt's text that its next token stands for: none for a BOS that was added, and without the space that
+   SentencePiece puts before a text. Where the text was changed before it became tokens, as many characters as the token has. */
+static size_t echo_bytes(const fg_model *model, int32_t token, const char *rest, size_t left) {
+    size_t length = 0, n = 0, characters;
+    const char *text = fg_token_text(model, token, &length);
+    if (length == 0) return 0;
+    if (length <= left && memcmp(rest, text, length) == 0) return length;
+    if (text[0] == ' ' && length - 1 <= left && memcmp(rest, text + 1, length - 1) == 0) return length - 1;
+    if (is_left_out(model, token)) return 0;
+    characters = count_characters(text, length);
+    while (n < left && ((rest[n] & 0xC0) == 0x80 || characters-- > 0)) n++;
+    return n;
+}
+
+static void pass_echo(api_choice *c, const str *prompt, size_t n) {
+    if (n) c->offset += count_characters(prompt->data + c->echoed, n);
+    c->echoed += n;
+}
+
+/* Where a token begins in the text that is returned. */
+static void add_offset(const api_answer *a, api_choice *c, const fg_event *event) {
+    const str *prompt = &a->request->prompts[(c - a->choices) / a->request->n].text;
+    bool generated = event->type == FG_EVENT_TOKEN;
+    size_t left = prompt->length - c->echoed, length = 0;
+    const char *text = fg_token_text(a->model, event->token, &length);
+    if (generated) pass_echo(c, prompt, left);
+    str_printf(&c->logprobs[3], "%zu", c->offset);
+    if (!generated && left) pass_echo(c, prompt, echo_bytes(a->model, event->token, prompt->data + c->echoed, left));
+    if (generated && !is_left_out(a->model, event->token)) c->offset += count_characters(text, length);
+}
+
 /* A completion's token; `first` of the prompt has no log-probability. */
 static void add_completion_token(const api_answer *a, api_choice *c, const fg_event *event, bool first) {
-    size_t length = 0, i;
-    const char *text = fg_token_text(a->model, event->token, &length);
+    int i;
     for (i = 0; i < 4; i++) add_comma(&c->logprobs[i]);
     add_token_key(a->model, event->token, &c->logprobs[0]);
     if (first) str_puts(&c->logprobs[1], "null");
     else add_logprob(&c->logprobs[1], event->logprob);
     if (first) str_puts(&c->logprobs[2], "null");
     else add_top_keys(a, event, &c->logprobs[2]);
-    str_printf(&c->logprobs[3], "%zu", c->offset);
-    for (i = 0; i < length; i++) c->offset += (text[i] & 0xC0) != 0x80;
+    add_offset(a, c, event);
 }
 
 /* {"token":...,"logprob":...,"bytes":[...]} without its closing brace. */
