@@ -220,7 +220,7 @@ static void stream_event(call *c, const fg_event *event) {
 static void server_take_event(server *s, const fg_event *event) {
     const call_part *part = (const call_part *)event->user;
     call *c = part->owner;
-    conn *to;
+    conn *to = c->connection;
     if (event->type == FG_EVENT_TOKEN) count_token(s, c, event);
     if (event->type == FG_EVENT_SAMPLE_END) count_end(s, c, event);
     if (!c->failed) answer_take(&c->answer, part->prompt, event);
@@ -231,11 +231,11 @@ static void server_take_event(server *s, const fg_event *event) {
         api_fail(&c->request, 500, NULL, "the request failed: %s", fg_result_text(event->result));
         call_fail(s, c, &c->request.error);
     }
-    if (c->n_open > 0) return;
-    to = c->connection;
-    if (!c->failed) call_finish(s, c);
-    call_free(s, c);
-    if (to) conn_process(s, to);
+    if (c->n_open == 0) {
+        if (!c->failed) call_finish(s, c);
+        call_free(s, c);
+    }
+    if (to) conn_process(s, to); /* unless it still waits for this call */
 }
 
 static void server_take_events(server *s) {
