@@ -120,12 +120,18 @@ async def pipeline(rng, reader, writer):
     await reader.read(rng.randint(1, 100000))
 
 
+async def unread_pages(rng, reader, writer):
+    writer.transport.pause_reading()
+    writer.write(b"GET / HTTP/1.1\r\n\r\n" * 3000)
+    await asyncio.sleep(rng.random() * 4)
+
+
 async def honest(rng, reader, writer):
     await expect(reader, writer, request(work(rng)), b"HTTP/1.1 ")
 
 
-ATTACKS = [nothing, garbage, half_head, drip, half_body, bad_json, deep_json, bad_chunks, smuggle, abort_answer, abort_stream,
-           never_read, pipeline, honest]
+ATTACKS = [nothing, garbage, half_head, drip, half_body, announce, bad_json, deep_json, bad_chunks, smuggle, abort_answer, abort_stream,
+           never_read, pipeline, unread_pages, honest]
 
 
 async def attacker(rng, host, port, until):

@@ -28,6 +28,7 @@
 static int server_port;
 static bool head_only;            /* the request was HEAD: its answer has no body */
 static const char *expected_text; /* what the tool writes behind "Once upon a time" in 24 greedy tokens */
+static const char *server_process; /* its number */
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
@@ -617,6 +618,21 @@ static void test_serve_offsets(void) {
     expect("/v1/completions", body, 200, "\"text_offset\":[4]");
 }
 
+/* An echo with more log-probabilities than a client may leave unread, to one that reads. */
+static void test_serve_long_echo(void) {
+    str body = {NULL, 0, 0};
+    answer a;
+    int i;
+    str_puts(&body, "{\"max_tokens\":1,\"echo\":true,\"logprobs\":20,\"n\":32,\"stream\":true,\"prompt\":[1");
+    for (i = 1; i < 1000; i++) str_printf(&body, ",%d", i);
+    str_puts(&body, "]}");
+    a = post("/v1/completions", body.data);
+    CHECKF(a.status == 200 && a.body.length > 5 << 20 && has(&a, "\"index\":31,") && has(&a, "data: [DONE]\n\n"), "%d, %zu bytes",
+           a.status, a.body.length);
+    answer_clear(&a);
+    str_free(&body);
+}
+
 /* A stream to HTTP/1.0, which has no chunks, ends with the connection, whatever the client asked for. */
 static void test_serve_old_stream(void) {
     static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":4,\"stream\":true}";
@@ -729,6 +745,49 @@ static void test_limits_bodies(void) {
     free(data);
 }
 
+/* MiB of memory of the server; -1: this system does not say. */
+static double server_memory(void) {
+    char path[64], line[128];
+    double value = -1;
+    FILE *f;
+    snprintf(path, sizeof(path), "/proc/%.20s/status", server_process);
+    f = fopen(path, "r");
+    while (f && fgets(line, sizeof(line), f))
+        if (strncmp(line, "VmRSS:", 6) == 0) value = atof(line + 6) / 1024;
+    if (f) fclose(f);
+    return value;
+}
+
+/* Clients that ask for much and read nothing: the server keeps 8 MiB for all. Who begins to read gets all of it. */
+static void test_limits_unread(void) {
+    enum { CLIENTS = 16, PAGES = 2500 };
+    socket_id sockets[CLIENTS];
+    str text = {NULL, 0, 0}, in = {NULL, 0, 0};
+    double before = server_memory(), most = before;
+    int i, good = 0;
+    for (i = 0; i < PAGES; i++) str_puts(&text, "GET / HTTP/1.1\r\n\r\n");
+    for (i = 0; i < CLIENTS; i++) {
+        sockets[i] = client_connect();
+        client_send(sockets[i], text.data, text.length);
+    }
+    for (i = 0; i < 20; i++) {
+        sleep_seconds(0.05);
+        most = server_memory() > most ? server_memory() : most;
+    }
+    CHECKF(most < before + 32, "%.1f MiB, then %.1f MiB", before, most);
+    expect("/health", NULL, 200, "ok");
+    for (i = 0; i < PAGES; i++) {
+        answer a;
+        memset(&a, 0, sizeof(a));
+        good += client_read(sockets[0], &in, &a) && a.status == 200;
+        answer_clear(&a);
+    }
+    CHECKF(good == PAGES, "%d pages", good);
+    for (i = 0; i < CLIENTS; i++) socket_close(sockets[i]);
+    str_free(&text);
+    str_free(&in);
+}
+
 /* More requests than may wait (2): the rest are told to come again, and those that were taken are answered. */
 static void test_limits_queue(void) {
     static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":400,\"ignore_eos\":true}";
@@ -834,6 +893,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_authorization);
     RUN(test_serve_unasked_body);
     RUN(test_serve_offsets);
+    RUN(test_serve_long_echo);
     RUN(test_serve_connections);
     RUN(test_serve_old_stream);
     RUN(test_serve_disconnect);
@@ -845,13 +905,14 @@ static void run_limit_tests(void) {
     RUN(test_limits_connections);
     RUN(test_limits_prompts);
     RUN(test_limits_bodies);
+    RUN(test_limits_unread);
     RUN(test_limits_queue);
 }
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "units";
     server_port = argc > 2 ? atoi(argv[2]) : 0;
-    expected_text = argc > 3 ? argv[3] : "";
+    expected_text = server_process = argc > 3 ? argv[3] : "";
     sockets_start();
     if (strcmp(what, "units") == 0) run_unit_tests();
     if (strcmp(what, "protocol") == 0) run_protocol_tests();

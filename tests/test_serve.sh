@@ -84,7 +84,7 @@ if start; then
     FASTGEN_API_KEY= # no key
     export FASTGEN_API_KEY
     start --max-queue 2 --max-seqs 1 --max-connections 20 --max-body 1 --timeout 2
-    ask limits "$port"
+    ask limits "$port" "$server"
     stop "stops after limits"
     FASTGEN_API_KEY=secret
     start

@@ -207,14 +207,17 @@ static void count_end(server *s, call *c, const fg_event *event) {
         metrics_add(&s->m, METRIC_REQUEST_GAP, (t->inference_end - t->first_token) / (event->n_generated - 1));
 }
 
-/* Sends what a stream has to say after an event. A client that does not read it is not waited for. */
+/* Adds what a stream has to say after an event, which the turn of the connection sends. A prompt's echo comes at once, however
+   well the client reads. */
 static void stream_event(call *c, const fg_event *event) {
+    int choice = ((call_part *)event->user)->prompt * c->request.n + event->sample;
+    bool echo = c->request.echo && !c->answer.choices[choice].begun;
     str data = {NULL, 0, 0};
     if (event->type != FG_EVENT_TOKEN && event->type != FG_EVENT_SAMPLE_END) return;
-    add_pieces(&c->answer, ((call_part *)event->user)->prompt * c->request.n + event->sample, &data);
+    add_pieces(&c->answer, choice, &data);
+    if (echo) c->connection->spared += data.length;
     conn_add_chunk(c->connection, &data);
     str_free(&data);
-    if (c->connection->out.length - c->connection->sent > SERVER_MAX_UNSENT) c->connection->dead = true;
 }
 
 static void server_take_event(server *s, const fg_event *event) {
@@ -425,6 +428,7 @@ static void conn_free(server *s, conn *c) {
         c->call->connection = NULL;
     }
     s->buffered -= c->body.length;
+    s->unsent -= c->held;
     socket_close(c->socket);
     str_free(&c->in);
     str_free(&c->body);
@@ -456,8 +460,8 @@ static void conn_half_close(server *s, conn *c) {
     shutdown(c->socket, 1);
 }
 
-static bool conn_wants_input(const conn *c) {
-    return c->half_closed || (c->in.length < SERVER_PIPELINED && c->out.length < SERVER_MAX_UNSENT);
+static bool conn_wants_input(const server *s, const conn *c) {
+    return c->half_closed || (c->in.length < SERVER_PIPELINED && c->out.length < conn_limit(s));
 }
 
 static bool conn_timed_out(const server *s, const conn *c) {
@@ -468,13 +472,20 @@ static bool conn_timed_out(const server *s, const conn *c) {
     return waited > (c->in_request || c->has_head ? s->args->timeout : SERVER_IDLE_SECONDS);
 }
 
+/* A client that does not read its stream is not waited for. What was added since the last turn it could not have read. */
+static bool conn_reads(const server *s, const conn *c) {
+    return !c->streaming || c->stale <= c->sent + conn_limit(s) + c->spared;
+}
+
 /* What became of a connection since the last turn. */
 static void conn_turn(server *s, conn *c, int events) {
-    bool was_full = c->out.length >= SERVER_MAX_UNSENT;
+    bool had_unsent = c->out.length > 0; /* and so may have had to wait with its next request */
     if (events & (POLLERR | POLLNVAL)) c->dead = true;
     else if (events & (POLLIN | POLLHUP)) conn_receive(s, c);
     if (!c->dead && c->out.length) conn_send(s, c);
-    if (!c->dead && was_full) conn_process(s, c);
+    if (!conn_reads(s, c)) c->dead = true;
+    c->stale = c->out.length;
+    if (!c->dead && had_unsent) conn_process(s, c);
     if (!c->dead && c->close && !c->call && !c->half_closed && c->out.length == 0) conn_half_close(s, c);
     if (!c->dead && conn_timed_out(s, c)) {
         if (c->in_request && !c->call && !c->out.length && !c->half_closed)
@@ -539,7 +550,7 @@ static int server_fill_polls(server *s) {
     for (i = 0; i < s->n_conns; i++) {
         const conn *c = s->conns[i];
         s->polls[1 + i].fd = c->socket;
-        s->polls[1 + i].events = (short)((conn_wants_input(c) ? POLLIN : 0) | (c->out.length > c->sent ? POLLOUT : 0));
+        s->polls[1 + i].events = (short)((conn_wants_input(s, c) ? POLLIN : 0) | (c->out.length > c->sent ? POLLOUT : 0));
     }
     if (s->listener == NO_SOCKET || full || s->now < s->accept_after) return 1 + s->n_conns;
     s->polls[1 + i].fd = s->listener;

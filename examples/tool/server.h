@@ -43,6 +43,9 @@ struct conn {
     http_chunks chunks;
     bool has_head, head_only, close, half_closed, dead;
     bool streaming;        /* an event stream was begun */
+    size_t stale;          /* of out: what was there when the last turn ended */
+    size_t spared;         /* bytes of the stream that do not tell how well it is read */
+    size_t held;           /* its part of server.unsent */
     call *call;            /* that is being answered */
     double since;          /* when it began to wait for what it waits for: a request, the rest of one, room to send */
     bool in_request;       /* some of a request has come */
@@ -51,7 +54,7 @@ struct conn {
 enum {
     SERVER_READ = 65536,         /* bytes taken from a connection in one turn */
     SERVER_PIPELINED = 65536,    /* bytes kept of requests behind the one that is being answered */
-    SERVER_MAX_UNSENT = 4 << 20, /* of a stream nobody reads */
+    SERVER_MAX_UNSENT = 4 << 20, /* bytes that wait for a client to read */
     SERVER_IDLE_SECONDS = 75,
     SERVER_GRACE_SECONDS = 1,    /* that a connection has to send something before it may have to give way */
     SERVER_LINGER_SECONDS = 2
@@ -77,7 +80,8 @@ struct server {
     conn **conns;
     int n_conns, max_conns;
     socket_poll *polls;    /* loop, listener, conns */
-    size_t buffered, max_buffered; /* bytes of requests that wait to be complete or read */
+    size_t buffered, unsent; /* bytes of requests that wait to be complete or read, of answers that clients have not read */
+    size_t max_buffered;     /* the most of either */
     int n_calls;
     uint64_t n_ids;
     bool draining;
@@ -111,17 +115,41 @@ static call *queue_take(call_queue *q) {
 
 /* ---- sending ----------------------------------------------------------------------------------- */
 
+/* Bytes that may wait for a client before it is asked for no more. Once those of all are too many, its share of them. */
+static size_t conn_limit(const server *s) {
+    size_t share = s->max_buffered / (size_t)s->n_conns;
+    return s->unsent > s->max_buffered && share < SERVER_MAX_UNSENT ? share : SERVER_MAX_UNSENT;
+}
+
+/* Forgets what was sent. A large buffer shrinks with its contents: clients could leave the last byte of it unread. */
+static void conn_drop_sent(conn *c) {
+    size_t left = c->out.length - c->sent;
+    if (c->out.capacity > 1 << 20) {
+        str rest = {NULL, 0, 0};
+        if (left) str_add(&rest, c->out.data + c->sent, left);
+        str_free(&c->out);
+        c->out = rest;
+    } else if (left) {
+        memmove(c->out.data, c->out.data + c->sent, left);
+    }
+    c->stale = c->stale > c->sent ? c->stale - c->sent : 0;
+    c->out.length = left;
+    c->sent = 0;
+}
+
 /* Gives the system what it takes of the bytes that wait. */
 static void conn_send(server *s, conn *c) {
     while (!c->dead && c->sent < c->out.length) {
         int n = socket_send(c->socket, c->out.data + c->sent, c->out.length - c->sent);
         if (n == -2) c->dead = true;
-        if (n < 0) return;
+        if (n < 0) break;
         c->sent += (size_t)n;
         c->since = s->now;
     }
-    c->out.length = c->sent = 0;
-    if (c->out.capacity > 1 << 20) str_free(&c->out);
+    if (c->dead) c->sent = c->out.length;
+    if (c->sent >= c->out.length - c->sent) conn_drop_sent(c); /* no more is moved than was sent */
+    s->unsent += c->out.length - c->held;
+    c->held = c->out.length;
 }
 
 /* One chunk of a streamed body, or to HTTP/1.0 the bytes as they are. */
@@ -198,6 +226,7 @@ static void conn_begin_stream(server *s, conn *c) {
     if (c->head.minor) str_puts(&c->out, "Transfer-Encoding: chunked\r\n");
     str_puts(&c->out, "\r\n");
     c->streaming = true;
+    c->spared = 0;
 }
 
 static void conn_end_stream(server *s, conn *c) {
@@ -299,7 +328,7 @@ static bool conn_read_body(server *s, conn *c) {
 
 /* Goes through the requests that have come, until one takes time to answer or has not all come. */
 static void conn_process(server *s, conn *c) {
-    while (!c->call && !c->close && !c->dead && c->out.length < SERVER_MAX_UNSENT) {
+    while (!c->call && !c->close && !c->dead && c->out.length < conn_limit(s)) {
         if (!c->has_head) {
             if (!conn_read_head(s, c)) return;
         } else {
