@@ -1,7 +1,8 @@
 /* A client for fastgen serve, and tests of it; tests/test_serve.sh starts the servers. Also tests of the HTTP and JSON
    readers alone. It needs nothing but sockets.
 
-       serve_client units | protocol PORT TEXT | limits PORT | key PORT | drain PORT */
+       serve_client units | protocol PORT TEXT | limits PORT [PROCESS] | key PORT | drain PORT | calls PORT | spaces PORT
+       serve_client template MODEL COPY: the demo model with the template of the tests of calls */
 #if !defined(_WIN32)
 #define _GNU_SOURCE
 #endif
@@ -861,6 +862,57 @@ static void test_drain(void) {
     str_free(&in);
 }
 
+/* ---- calls in a conversation, with a template that makes JSON of their arguments, or of some text of them ---- */
+
+static const char calls_template[] = "{% for m in messages %}{% for c in m.tool_calls %}{{ '=' + c.function.arguments if m.role == 'plain' else "
+                                     "c.function.arguments | tojson }}{% endfor %}{{ m.content }}|{% endfor %}";
+
+/* Copies the demo model with that template in the place of its own. */
+static bool write_template(const char *from, const char *to) {
+    static const char own[] = "{% for message in messages %}";
+    str file = {NULL, 0, 0};
+    size_t at = 0, length;
+    FILE *f;
+    bool ok = read_file(from, &file);
+    while (ok && at + sizeof(own) < file.length && memcmp(file.data + at, own, sizeof(own) - 1) != 0) at++;
+    length = at > 8 ? (unsigned char)file.data[at - 8] : 0; /* below 256 */
+    ok = ok && length >= sizeof(calls_template) + 3 && at + length < file.length;
+    if (ok) { /* what is left is a comment */
+        memset(file.data + at, ' ', length);
+        memcpy(file.data + at, calls_template, sizeof(calls_template) - 1);
+        memcpy(file.data + at + sizeof(calls_template) - 1, "{#", 2);
+        memcpy(file.data + at + length - 2, "#}", 2);
+    }
+    f = ok ? open_for_writing(to) : NULL;
+    ok = f && fwrite(file.data, 1, file.length, f) == file.length;
+    if (f && fclose(f) != 0) ok = false;
+    str_free(&file);
+    return ok;
+}
+
+#define CALL(arguments) "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}"
+
+static void test_calls(void) {
+    static const struct {
+        const char *message, *text;
+    } cases[] = {
+        {"\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[" CALL("\"{\\\"city\\\":\\\"Oslo\\\"}\"") "]", "{\\\"city\\\": \\\"Oslo\\\"}a|"},
+        {"\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[" CALL("{\"city\":\"Oslo\"}") "]", "{\\\"city\\\": \\\"Oslo\\\"}a|"},
+        {"\"tool_calls\":[" CALL("\" {} \"") "," CALL("{\"n\":2}") "],\"content\":[{\"type\":\"text\",\"text\":\"b\"}],\"role\":\"assistant\"", "{}{\\\"n\\\": 2}b|"},
+        {"\"content\":[{\"type\":\"text\",\"text\":\"b\"}],\"tool_calls\":[" CALL("\"{\\\"n\\\":1}\"") "],\"role\":\"assistant\"", "{\\\"n\\\": 1}b|"},
+        {"\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[" CALL("\"[1]\"") "," CALL("\"{1\"") "," CALL("\"\"") "]", "\\\"[1]\\\"\\\"{1\\\"\\\"\\\"a|"},
+        {"\"role\":\"plain\",\"content\":\"a\",\"tool_calls\":[" CALL("\"{\\\"n\\\":1}\"") "]", "={\\\"n\\\":1}a|"},
+    };
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char body[1000], ids[300], wanted[320];
+        token_ids(cases[i].text, ids, sizeof(ids));
+        snprintf(body, sizeof(body), "{\"messages\":[{%s}]}", cases[i].message);
+        snprintf(wanted, sizeof(wanted), "\"tokens\":[%s]", ids);
+        expect("/tokenize", body, 200, wanted);
+    }
+}
+
 /* ---- a SentencePiece vocabulary ----------------------------------------------------------------- */
 
 /* The space that it puts before a text is not in the text. */
@@ -914,10 +966,12 @@ int main(int argc, char **argv) {
     server_port = argc > 2 ? atoi(argv[2]) : 0;
     expected_text = server_process = argc > 3 ? argv[3] : "";
     sockets_start();
+    if (strcmp(what, "template") == 0) return argc > 3 && write_template(argv[2], argv[3]) ? 0 : 1;
     if (strcmp(what, "units") == 0) run_unit_tests();
     if (strcmp(what, "protocol") == 0) run_protocol_tests();
     if (strcmp(what, "limits") == 0) run_limit_tests();
     if (strcmp(what, "key") == 0) RUN(test_key);
+    if (strcmp(what, "calls") == 0) RUN(test_calls);
     if (strcmp(what, "spaces") == 0) RUN(test_spaces);
     if (strcmp(what, "drain") == 0) RUN(test_drain);
     printf("%d passed, %d failed\n", tests_passed, tests_failed);

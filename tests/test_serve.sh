@@ -91,6 +91,11 @@ if start; then
     unset FASTGEN_API_KEY
     ask key "$port"
     stop "stops after keys"
+    # shellcheck disable=SC2086 # CLIENT: a list of words
+    $CLIENT template $demo "$dir/calls.gguf" && start -m "$dir/calls.gguf"
+    count $? "a model with another template"
+    ask calls "$port"
+    stop "stops after calls"
     if [ -f $stories ]; then
         start -m $stories
         ask spaces "$port"

@@ -325,18 +325,54 @@ static bool api_join_parts(api_request *r, const json *j, const json_node *parts
     return ok ? true : api_fail(r, 400, "messages", "content parts must be of type text: this server has no others");
 }
 
-/* The messages as they came, but for content in parts. */
-static bool api_add_messages(api_request *r, const json *j, const json_node *messages, str *to) {
+/* A call's arguments are JSON in a string; an object is written as one, as templates make JSON of it. Text before *done is written. */
+static void api_add_arguments(const json *j, const json_node *arguments, uint32_t *done, str *to) {
+    str text = {NULL, 0, 0};
+    json inner;
+    json_add_text(j, arguments, &text);
+    if (json_parse(&inner, text.data, text.length) && inner.nodes->type == JSON_OBJECT) {
+        api_add_raw(j, *done, arguments->begin - 1, to);
+        str_add(to, text.data, text.length);
+        *done = arguments->end + 1;
+    }
+    json_free(&inner);
+    str_free(&text);
+}
+
+static void api_add_calls(const json *j, const json_node *calls, uint32_t *done, str *to) {
+    const json_node *call = calls + 1;
+    uint32_t i;
+    for (i = 0; i < calls->count; i++, call = json_next(j, call)) {
+        const json_node *function = json_get(j, call, "function");
+        const json_node *arguments = function ? json_get(j, function, "arguments") : NULL;
+        if (arguments && arguments->type == JSON_STRING) api_add_arguments(j, arguments, done, to);
+    }
+}
+
+static bool api_add_message(api_request *r, const json *j, const json_node *message, bool as_came, uint32_t *done, str *to) {
+    const json_node *key = message + 1, *value;
+    uint32_t i;
+    for (i = 0; i < message->count; i++, key = json_next(j, value)) {
+        value = json_next(j, key);
+        if (value->type != JSON_ARRAY) continue;
+        if (json_is(j, key, "tool_calls") && !as_came) api_add_calls(j, value, done, to);
+        if (!json_is(j, key, "content")) continue;
+        api_add_raw(j, *done, value->begin, to);
+        if (!api_join_parts(r, j, value, to)) return false;
+        *done = value->end;
+    }
+    return true;
+}
+
+/* The messages as they came, but for content in parts and, unless `as_came`, the arguments of calls. */
+static bool api_add_messages(api_request *r, const json *j, const json_node *messages, bool as_came, str *to) {
     const json_node *message = messages + 1;
     uint32_t i, done = messages->begin;
     for (i = 0; i < messages->count; i++, message = json_next(j, message)) {
-        const json_node *role = json_get(j, message, "role"), *content = json_get(j, message, "content");
+        const json_node *role = json_get(j, message, "role");
         if (!role || role->type != JSON_STRING)
             return api_fail(r, 400, "messages", "message %u has no role", (unsigned)i);
-        if (!content || content->type != JSON_ARRAY) continue;
-        api_add_raw(j, done, content->begin, to);
-        if (!api_join_parts(r, j, content, to)) return false;
-        done = content->end;
+        if (!api_add_message(r, j, message, as_came, &done, to)) return false;
     }
     api_add_raw(j, done, messages->end, to);
     return true;
@@ -365,7 +401,7 @@ static bool api_add_variables(api_request *r, const json *j, str *to) {
     return true;
 }
 
-static bool api_render(api_request *r, const api_server *s, const str *messages, const str *variables, str *to) {
+static fg_result api_render(const api_server *s, const str *messages, const str *variables, str *to) {
     size_t length = 0;
     fg_result result;
     str_reserve(to, messages->length * 2 + 1024);
@@ -374,26 +410,40 @@ static bool api_render(api_request *r, const api_server *s, const str *messages,
         str_reserve(to, length);
         result = fg_chat_format(s->model, messages->data, variables->data, to->data, to->capacity - 1, &length);
     }
-    if (result != FG_OK) return api_fail_result(r, result, "messages");
+    if (result != FG_OK) return result;
     to->length = length;
     to->data[length] = 0;
-    return true;
+    return FG_OK;
 }
 
-/* The conversation as the model's template writes it, as the one prompt. */
+/* The conversation as the model's template writes it. One that fails may be one that adds arguments to a text: once more as they
+   came. */
+static bool api_add_conversation(api_request *r, const api_server *s, const json *j, const json_node *messages, str *to) {
+    str text = {NULL, 0, 0}, variables = {NULL, 0, 0};
+    fg_result result = FG_ERROR_TEMPLATE;
+    bool ok = api_add_variables(r, j, &variables);
+    int as_came;
+    for (as_came = 0; as_came < 2 && ok && result == FG_ERROR_TEMPLATE; as_came++) {
+        text.length = 0;
+        ok = api_add_messages(r, j, messages, as_came > 0, &text);
+        if (ok) result = api_render(s, &text, &variables, to);
+    }
+    str_free(&text);
+    str_free(&variables);
+    return ok && result != FG_OK ? api_fail_result(r, result, "messages") : ok;
+}
+
+/* The conversation as the one prompt. */
 static bool api_read_messages(api_request *r, const api_server *s, const json *j) {
     const json_node *messages = json_get(j, j->nodes, "messages");
-    str text = {NULL, 0, 0}, variables = {NULL, 0, 0}, rendered = {NULL, 0, 0};
+    str rendered = {NULL, 0, 0};
     bool ok;
     if (!messages || messages->type != JSON_ARRAY || messages->count == 0)
         return api_fail(r, 400, "messages", "messages must be an array of at least one message");
     r->prompts = (api_prompt *)xrealloc(NULL, sizeof(api_prompt));
     memset(r->prompts, 0, sizeof(api_prompt));
     r->n_prompts = 1;
-    ok = api_add_messages(r, j, messages, &text) && api_add_variables(r, j, &variables) &&
-         api_render(r, s, &text, &variables, &rendered) && api_tokenize(r, s, &rendered, FG_NO_BOS, r->prompts);
-    str_free(&text);
-    str_free(&variables);
+    ok = api_add_conversation(r, s, j, messages, &rendered) && api_tokenize(r, s, &rendered, FG_NO_BOS, r->prompts);
     str_free(&rendered);
     return ok;
 }
