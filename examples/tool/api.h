@@ -461,8 +461,12 @@ static bool api_check_model(api_request *r, const api_server *s, const json *j) 
 
 /* What can be asked of OpenAI and not here is refused, not passed over. */
 static bool api_check_unsupported(api_request *r, const json *j) {
+    static const char *const old[2] = {"functions", "function_call"};
     const json_node *suffix = json_get(j, j->nodes, "suffix");
+    int i;
     if (suffix && suffix->end > suffix->begin) return api_fail(r, 400, "suffix", "suffix is not supported");
+    for (i = 0; i < 2; i++)
+        if (json_get(j, j->nodes, old[i])) return api_fail(r, 400, old[i], "%s is not supported: tools took its place", old[i]);
     if (r->best_of > r->n) return api_fail(r, 400, "best_of", "best_of above n is not supported");
     return true;
 }
