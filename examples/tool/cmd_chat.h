@@ -98,23 +98,25 @@ static int chat_turn(chat *c, const str *line) {
     str answer = {NULL, 0, 0};
     fg_event end;
     fg_result result;
+    bool failed;
     memset(&end, 0, sizeof(end));
     str_puts(&answer, "");
     chat_add(c, true, line->data, line->length);
     catch_interrupts();
     result = chat_answer(c, &answer, &end);
     signal(SIGINT, SIG_DFL);
-    if (result == FG_OK) {
-        fputs("\n", stdout);
-        fflush(stdout);
+    failed = result != FG_OK || end.finish == FG_FINISH_ERROR;
+    if (!failed || answer.length) fputs("\n", stdout);
+    fflush(stdout);
+    if (failed) {
+        str_free(&c->turns[--c->n_turns].text); /* the question that could not be answered */
+        failure("%s", result != FG_OK ? fg_last_error() : fg_result_text(end.result));
+    } else {
         print_chat_numbers(c, &end);
         chat_add(c, false, answer.data, answer.length);
-    } else {
-        str_free(&c->turns[--c->n_turns].text); /* the question that could not be answered */
-        failure("%s", fg_last_error());
     }
     str_free(&answer);
-    return result == FG_OK ? 0 : 1;
+    return failed;
 }
 
 static void print_chat_help(void) {
