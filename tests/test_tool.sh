@@ -293,6 +293,11 @@ info() { tool info -m $demo && out_matches llama; }
 check "info" info
 info_json() { tool info -m $demo --json && tr -d '\n' <"$dir/out" | grep -Eq '^\{.*\}$'; }
 check "info: --json" info_json
+used_backend() {
+    FASTGEN_CUDA_LIBRARY=none tool info -m $demo --backend cuda && out_matches '^device +cpu: ' || return 1
+    FASTGEN_CUDA_LIBRARY=none tool info -m $demo --backend cuda --json && out_matches '"backend": "cpu"'
+}
+check "info: the backend that is used" used_backend
 run_demo() { tool demo -m $demo; }
 check "demo" run_demo
 # demo_in COLUMNS ROWS: in a terminal of that size. It hides the cursor for the view that is drawn in place.

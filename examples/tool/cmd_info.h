@@ -137,7 +137,7 @@ static void print_info_json(const tool_args *args, const fg_model *model, const 
         str_printf(&out, "\"memory\": {\"weights\": %llu, \"kv\": %llu, \"activations\": %llu, \"total\": %llu}, ",
                    (unsigned long long)m.weights, (unsigned long long)m.kv, (unsigned long long)m.activations,
                    (unsigned long long)m.total);
-    add_json_text(&out, "backend", args->backend);
+    add_json_text(&out, "backend", desc->backends[0]->name);
     str_puts(&out, "\"device\": ");
     str_json(&out, caps->name, strlen(caps->name));
     str_puts(&out, "}\n");
@@ -158,7 +158,7 @@ static int print_info(tool_args *args, session *s, fg_engine_desc *desc) {
         return 0;
     }
     print_card(args, s->model, &info);
-    if (!info.vocab_only) printf("device         %s: %s\n", args->backend, caps.name);
+    if (!info.vocab_only) printf("device         %s: %s\n", desc->backends[0]->name, caps.name);
     if (!info.vocab_only) print_memory(desc, info.n_ctx_train);
     if (args->metadata) print_metadata(s->model);
     return 0;
