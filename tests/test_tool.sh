@@ -87,6 +87,12 @@ cp "$dir/out" "$dir/first"
 check "generate: sampling again" sampled
 check "generate: a seed repeats" same
 
+best_alone() {
+    tool generate -m $demo -p "Once upon a time" -n 16 --temp 0 && cp "$dir/out" "$dir/first" || return 1
+    tool generate -m $demo -p "Once upon a time" -n 16 --temp 2 --top-k 0 --min-p 0 --top-p 0 --seed 3 && same
+}
+check "generate: --top-p 0 is the best token alone" best_alone
+
 seeds() { tool generate -m $demo -p Once -n 1 --seed 010 --json && out_matches '"seed": 10,' && tool generate -m $demo -p Once -n 1 --seed 0x10 --json && out_matches '"seed": 16,'; }
 check "generate: a seed is decimal, or hexadecimal" seeds
 

@@ -137,7 +137,7 @@ static const option options[] = {
     {"--temp", "--temperature", "X", OPT_REAL, FIELD(temperature), 0, 1000, CMD_TEXT, "temperature (0.8); 0: greedy"},
     {"--top-k", NULL, "N", OPT_INT, FIELD(top_k), 0, INT_MOST, CMD_TEXT, "the N best tokens (40); 0: off"},
     {"--top-p", NULL, "X", OPT_REAL, FIELD(top_p), 0, 1, CMD_TEXT,
-     "the best tokens of this probability (0.95); 1: off"},
+     "the best tokens of this probability (0.95); 0: the best alone; 1: off"},
     {"--min-p", NULL, "X", OPT_REAL, FIELD(min_p), 0, 1, CMD_TEXT,
      "at least this share of the best token's (0.05); 0: off"},
     {"--typical-p", NULL, "X", OPT_REAL, FIELD(typical_p), 0, 1, CMD_TEXT, "locally typical sampling; 1: off"},

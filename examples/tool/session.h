@@ -216,6 +216,7 @@ static int describe_request(const tool_args *args, int default_tokens, fg_reques
     p->temperature = (float)args->temperature;
     p->top_k = args->top_k;
     p->top_p = (float)args->top_p;
+    if (p->top_p == 0.0f) p->top_p = 1e-6f; /* the best token alone; 0 is off for the engine */
     p->min_p = (float)args->min_p;
     p->typical_p = (float)args->typical_p;
     p->repetition_penalty = (float)args->repetition_penalty;
