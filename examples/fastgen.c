@@ -81,8 +81,8 @@ static const command commands[] = {
      "  fastgen perplexity -m model.gguf -f text.txt -c 512 --kv-type q8_0\n"
      "  fastgen perplexity -m model.gguf -f text.txt --kl\n"
      "It prints \"tokens N nll X ppl Y\": tokens scored, negative log-likelihood of each in natural log, and exp(X).\n"
-     "The text is cut into windows of the context length (-c; by default that of the training, at most 2048),\n"
-     "each of which begins with the BOS token where the model has one. --kl adds \"kl X max Y same_best Z\": the mean and the\n"
+     "The text is cut into windows of the context length (-c; by default that of the training, at most 2048, with --kl at most\n"
+     "512), each of which begins with the BOS token where the model has one. --kl adds \"kl X max Y same_best Z\": the mean and the\n"
      "largest divergence from the logits of 32-bit arithmetic, in nats, and how often both rank the same token first.\n"},
     {"info", CMD_INFO, cmd_info, "what a model is and what it needs", "-m FILE [options]",
      "  fastgen info -m model.gguf\n"
