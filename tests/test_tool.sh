@@ -229,6 +229,19 @@ elsewhere() { # the model that it takes by default is not there
 check "bench sim: without a model" elsewhere
 swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && out_matches '"async": "async-2", "rate": 16' && out_matches '"hashing_ns": [0-9]' && grep -q "</svg>" "$dir/sweep.svg"; }
 check "bench sweep: --json and --plot" swept
+# results REQUESTS/S: as bench serve prints them
+results() {
+    values='"requests": 4, "failed": 0, "seconds": 1, "tokens_s": 9, "latency_s": 1, "first_p50_s": 1, "first_p99_s": 1, "gap_p50_s": 1, "gap_p99_s": 1'
+    echo "{\"servers\": [{\"name\": \"here\", \"model\": \"demo\", \"levels\": [{\"clients\": 1, \"requests_s\": $1, $values, \"passed_s\": {\"2\": 1}}]}]}"
+}
+two_days() {
+    results 1.25 >"$dir/monday.json"
+    results 2.5 >"$dir/tuesday.json"
+    tool bench serve --results "$dir/monday.json" && out_matches '^here \(demo\)' && out_matches '^ +1 +1\.25 ' || return 1
+    tool bench serve --results "$dir/monday.json" --results "$dir/tuesday.json" --plot "$dir/days.svg" && grep -q 'monday.json' "$dir/days.svg" || return 1
+    out_matches '^here \(.*monday\.json\) \(demo\)' && out_matches '^ +1 +1\.25 ' && out_matches '^here \(.*tuesday\.json\) \(demo\)' && out_matches '^ +1 +2\.50 '
+}
+check "bench serve: --results of a server, twice" two_days
 budgets() {
     tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 || return 1
     cp "$dir/out" "$dir/plain_budget"

@@ -19,7 +19,8 @@ typedef struct load_level {
 enum { LOAD_VALUES = sizeof(load_level) / sizeof(double) };
 
 typedef struct load_server {
-    char name[64], host[64], prefix[128], model[128];
+    char name[128], host[64], prefix[128], model[128];
+    const char *file; /* of its results; NULL: measured now */
     int port;
     socket_address address;
     load_level levels[LOAD_MAX_LEVELS];
@@ -541,16 +542,15 @@ static bool load_take_level(load *b, load_server *s, const json *j, const json_n
     return true;
 }
 
-static load_server *load_find_server(load *b, const json *j, const json_node *server) {
+/* A server of the results in a file, without levels; NULL: it is none, or there is no place. */
+static load_server *load_add_server(load *b, const json *j, const json_node *server, const char *path) {
     const json_node *name = json_get(j, server, "name"), *model = json_get(j, server, "model");
-    load_server *s = NULL;
+    load_server *s;
     str text = {NULL, 0, 0};
     int i, k;
-    if (!name || name->type != JSON_STRING || !model || model->type != JSON_STRING) return NULL;
-    for (i = 0; i < b->n_servers && !s; i++)
-        if (json_is(j, name, b->servers[i].name)) s = &b->servers[i];
-    if (s || b->n_servers == LOAD_MAX_SERVERS) return s;
+    if (!name || name->type != JSON_STRING || !model || model->type != JSON_STRING || b->n_servers == LOAD_MAX_SERVERS) return NULL;
     s = &b->servers[b->n_servers++];
+    s->file = path;
     json_add_text(j, name, &text);
     snprintf(s->name, sizeof(s->name), "%s", text.data ? text.data : "");
     text.length = 0;
@@ -562,13 +562,13 @@ static load_server *load_find_server(load *b, const json *j, const json_node *se
     return s;
 }
 
-static bool load_take_results(load *b, const json *j) {
+static bool load_take_results(load *b, const json *j, const char *path) {
     const json_node *servers = json_get(j, j->nodes, "servers"), *server = servers ? servers + 1 : NULL;
     uint32_t i, k;
     if (!servers || servers->type != JSON_ARRAY) return false;
     for (i = 0; i < servers->count; i++, server = json_next(j, server)) {
         const json_node *levels = json_get(j, server, "levels"), *level = levels ? levels + 1 : NULL;
-        load_server *s = load_find_server(b, j, server);
+        load_server *s = load_add_server(b, j, server, path);
         if (!s || !levels || levels->type != JSON_ARRAY) return false;
         for (k = 0; k < levels->count; k++, level = json_next(j, level))
             if (!load_take_level(b, s, j, level)) return false;
@@ -590,10 +590,23 @@ static int load_read_results(load *b, const char *path) {
         text.length += n;
     } while (n && text.length < (size_t)16 << 20);
     fclose(f);
-    ok = json_parse(&j, text.data, text.length) && load_take_results(b, &j);
+    ok = json_parse(&j, text.data, text.length) && load_take_results(b, &j, path);
     json_free(&j);
     str_free(&text);
     return ok ? 0 : failure("'%s' is not what bench serve --json prints, or has too many servers or levels", path);
+}
+
+/* Servers of the same name are told apart by the files of their results. */
+static void load_name_files(load *b) {
+    bool shared[LOAD_MAX_SERVERS] = {false};
+    int i, k;
+    for (i = 0; i < b->n_servers; i++)
+        for (k = 0; k < b->n_servers; k++) shared[i] = shared[i] || (k != i && strcmp(b->servers[k].name, b->servers[i].name) == 0);
+    for (i = 0; i < b->n_servers; i++) {
+        load_server *s = &b->servers[i];
+        size_t length = strlen(s->name);
+        if (shared[i] && s->file) snprintf(s->name + length, sizeof(s->name) - length, " (%s)", s->file);
+    }
 }
 
 /* The words of a file. 0, or 1 after a message. */
@@ -668,6 +681,7 @@ static int cmd_bench_serve(tool_args *args) {
     for (k = 0; k < b.n_levels && result == 0; k++) load_measure(&b, k);
     clear_progress();
     for (i = 0; i < args->results.count && result == 0; i++) result = load_read_results(&b, args->results.items[i]);
+    load_name_files(&b);
     if (result == 0 && interrupted) result = failure("interrupted");
     if (result == 0 && args->json) print_load_json(&b);
     else if (result == 0) print_load_table(&b);
