@@ -44,7 +44,8 @@ template <class Ours, class Theirs> static void check(size_t offset, const char 
 #include <cuda.h>
 static_assert(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK == 8 && CU_DEVICE_ATTRIBUTE_WARP_SIZE == 10 &&
                   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT == 16 && CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR == 75 &&
-                  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76 && CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN == 97,
+                  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR == 76 && CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN == 97 &&
+                  CU_DEVICE_ATTRIBUTE_INTEGRATED == 18,
               "attributes");
 static_assert((int)CUDA_ERROR_OUT_OF_MEMORY == FG__GPU_OUT_OF_MEMORY && (int)CUDA_ERROR_NO_BINARY_FOR_GPU == FG__GPU_NO_BINARY, "errors");
 static void check_all() {

@@ -113,9 +113,9 @@ static void call_finish(server *s, call *c) {
 static bool call_submit_prompts(server *s, call *c) {
     fg_request_desc desc = c->request.desc;
     int i;
-    if (c->request.n_prompts > s->engine.max_queue) /* which trying again would not change */
-        return api_fail(&c->request, 400, "prompt", "%d prompts are more than this server takes at once: %d (--max-queue)",
-                        c->request.n_prompts, s->engine.max_queue);
+    if (c->request.n_prompts > 1 && c->request.n_prompts > s->engine.max_queue / c->request.n) /* which trying again would not change */
+        return api_fail(&c->request, 400, "prompt", "%d prompts, %d answers each, are more than this server takes at once: %d (--max-queue)",
+                        c->request.n_prompts, c->request.n, s->engine.max_queue);
     if (!desc.n_beams) desc.n_draft = draft_tokens(s->args);
     for (i = 0; i < c->request.n_prompts; i++) {
         fg_result result;
