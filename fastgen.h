@@ -12407,7 +12407,9 @@ typedef struct fg__cost {
     int64_t n;
 } fg__cost;
 
-enum { FG__COST_TOKENS = 256, FG__COST_KV = 4096, FG__PATIENCE = 32, FG__PATIENCE_MOST = 4096 };
+#define FG__COST_TOKENS 256.0
+#define FG__COST_KV 4096.0
+enum { FG__PATIENCE = 32, FG__PATIENCE_MOST = 4096 };
 
 typedef struct fg__sched {
     const fg__env *env;

@@ -110,7 +110,7 @@ static fg_result open_planner(fg__vk_device *d, const fg__vk_device *as) {
     desc.options = &options;
     if ((r = fg_backend_vulkan()->open(&desc, &opened)) != FG_OK) return r;
     *d = *(fg__vk_device *)opened;
-    fg__vk_drop_pipelines(d);
+    fg__vk_keep_pipelines(d, 0);
     d->api.CreateComputePipelines = list_pipelines;
     d->proving = true;
     d->subgroup = as->subgroup;

@@ -701,9 +701,17 @@ static void server_init(server *s, const tool_args *args) {
     histogram_init(&s->passes, BUCKETS_PASS, 0);
 }
 
+/* Freed buffers of bodies and answers go back to the system. By itself glibc keeps ever larger ones, in a heap that does not shrink. */
+static void give_back_buffers(void) {
+#if defined(__GLIBC__)
+    mallopt(M_MMAP_THRESHOLD, 256 << 10);
+#endif
+}
+
 static int cmd_serve(tool_args *args) {
     static server s;
     int result;
+    give_back_buffers();
     if (args->max_queue == 0) args->max_queue = 256;
     if (args->target_tbt < 0) args->target_tbt = 100;
     result = session_open(args, &s.s);

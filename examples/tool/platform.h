@@ -1,6 +1,9 @@
 /* What differs between systems: terminals, the clock, arguments and file names in UTF-8, sockets, threads. The rest is plain C. */
 
 #include <signal.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #if defined(_WIN32)
 #include <fcntl.h>
