@@ -25419,7 +25419,7 @@ static void fg__engine_receive(fg_engine *e, fg__flight *f) {
         return;
     }
     fg__flight_wait(e, f);
-    f->was_over = e->desc.async != FG_ASYNC_OFF && f->end - asked < 1e-6 * FG__AT_ONCE;
+    f->was_over = e->desc.async != FG_ASYNC_OFF && f->end - asked < 1e-6 * (double)FG__AT_ONCE;
     f->state = FG__FLIGHT_DONE;
     if (!next || next->state != FG__FLIGHT_MADE) return;
     fg__flight_draw(e, f);

@@ -3863,7 +3863,7 @@ typedef struct fg__vk_heads {
     fg_graph graph;
     fg_plan *plan;
     int32_t tokens[FG__VK_TRIAL_TOKENS], numbers[FG__VK_TRIAL_TOKENS], ends[2]; /* tokens are also their places in the cache */
-    int32_t table[FG__VK_TRIAL_TOKENS / FG__VK_TRIAL_BLOCK + 1];
+    int32_t table[(int)FG__VK_TRIAL_TOKENS / FG__VK_TRIAL_BLOCK + 1];
     int q, kv, width, n_tokens; /* columns of queries, of keys, of all; positions */
     float *rows, *kept;         /* [OTHERS][width]; [q], of the pass before */
     bool differs;               /* a row from the same in another pass */
