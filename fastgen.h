@@ -14014,7 +14014,7 @@ enum { FG__CPU_SCALAR, FG__CPU_AVX2, FG__CPU_AVX512, FG__CPU_AMX, FG__CPU_NEON, 
 static const char *const fg__cpu_path_names[FG__CPU_PATHS] = {"scalar", "avx2", "avx512", "amx", "neon"};
 
 /* GCC for Windows aligns the stack to 16 bytes only, and still moves wide registers there as if it were aligned to theirs (GCC bug 54412). These
-   make the assembler write the moves that need no alignment, which are as fast. */
+   make the assembler write the moves that need no alignment, which are as fast, in all of the file that is compiled. */
 #if FG__X86 && defined(__MINGW32__) && !defined(__clang__)
 #define FG__UNALIGNED(aligned, unaligned) __asm__(".macro " aligned " operands:vararg\n\t" unaligned " \\operands\n\t.endm");
 FG__UNALIGNED("vmovaps", "vmovups")

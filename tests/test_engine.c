@@ -670,13 +670,14 @@ typedef struct api {
 
 static double api_clock(void *user) { return *(double *)user; }
 
-static api *api_open(const fg_backend *backend, int max_context) {
+static api *api_open_async(const fg_backend *backend, int max_context, fg_async async) {
     api *a = (api *)calloc(1, sizeof(api));
     model_spec spec = model_spec_tiny();
     fg_engine_desc d;
     model_sample_open(&a->m, &spec);
     d = engine_desc(a->m.model, backend);
     d.max_context = max_context;
+    d.async = async;
     a->null_options.base = 0.01;
     a->null_options.per_token = 0.001;
     a->null_options.clock = &a->clock;
@@ -686,6 +687,8 @@ static api *api_open(const fg_backend *backend, int max_context) {
     a->e = engine_new(&d);
     return a;
 }
+
+static api *api_open(const fg_backend *backend, int max_context) { return api_open_async(backend, max_context, FG_ASYNC_OFF); }
 
 static void api_close(api *a) {
     if (a->e) engine_check_idle(a->e);
