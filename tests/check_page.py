@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page of fastgen serve in headless Chromium, on a desk and on a phone: a chat, many answers at once, the pictures.
+"""The page of fastgen serve in headless Chromium, on a desk and on a phone: a chat, many answers at once, failures, the pictures.
 
     ./build.sh tool && python tests/check_page.py [--screenshot FILE]       needs: playwright, openai; Debian's chromium
 
@@ -71,6 +71,22 @@ def chat(browser, server, outside, screenshot):
     assert not problems, problems
 
 
+def failures(browser, server, outside):
+    """A question that failed is no part of the conversation; a number of answers that was taken out is one."""
+    page, _ = open_page(browser, server, outside)
+    page.evaluate("() => { document.getElementById('temperature').value = 0; document.getElementById('copies').value = '' }")
+    page.fill("#prompt", "The little dog. " * 1000)
+    page.press("#prompt", "Enter")
+    page.wait_for_selector(".error")
+    assert "context" in page.inner_text(".error"), page.inner_text(".error")
+    say(page, "Hello")
+    wanted = server.chat("Hello", max_tokens=256).choices[0].message.content
+    text = page.locator(".assistant").last.evaluate("e => e.firstChild.textContent")
+    assert text == wanted, (text, wanted)
+    say(page, "Tell me a story.")
+    assert page.evaluate("() => turns.map(t => t.role).join()") == "user,assistant,user,assistant"
+
+
 def stop(browser, outside):
     """On a slow server, so that there is something to stop."""
     with Server("--cpu-path", "scalar", "--threads", "1") as server:
@@ -113,8 +129,8 @@ def main():
     passed, failed, outside = 0, 0, []
     with sync_playwright() as playwright, Server() as server:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        runs = {"chat": lambda: chat(browser, server, outside, args.screenshot), "stop": lambda: stop(browser, outside),
-                "phone": lambda: phone(browser, server, outside), "key": lambda: key(browser, outside)}
+        runs = {"chat": lambda: chat(browser, server, outside, args.screenshot), "failures": lambda: failures(browser, server, outside),
+                "stop": lambda: stop(browser, outside), "phone": lambda: phone(browser, server, outside), "key": lambda: key(browser, outside)}
         for name, run in runs.items():
             try:
                 run()
