@@ -278,6 +278,16 @@ traced() {
     [ "$(head -c 1 "$dir/trace.json")" = "[" ] && [ "$(tail -n 1 "$dir/trace.json" | tr -d '\r')" = "]" ] && grep -q '"name":"pass"' "$dir/trace.json"
 }
 check "--trace" traced
+# A file that is opened then must not get the number of a closed stream, and with it what is said there.
+closed_streams() {
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" >&- 2>"$dir/err"
+    [ $? = 1 ] && err_matches "could not be written" && ! grep -q "Once upon" "$dir/trace.json" && tail -n 1 "$dir/trace.json" | grep -q '^\]$' || return 1
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL generate -m $demo -p "Once upon a time" -n 8 --temp 0 --trace "$dir/trace.json" >"$dir/out" 2>&- || return 1
+    out_matches "Once upon" && ! grep -q "tokens/s" "$dir/trace.json" && tail -n 1 "$dir/trace.json" | grep -q '^\]$'
+}
+case $TOOL in *.exe*) ;; *) check "closed standard streams" closed_streams ;; esac
 bad_trace() { ! tool generate -m $demo -p x --trace "$dir/no/such/dir" && err_matches "cannot write"; }
 check "--trace: cannot write" bad_trace
 

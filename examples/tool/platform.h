@@ -130,7 +130,13 @@ static bool terminal_is_utf8(void) {
     return false;
 }
 
+/* Standard streams that are closed get /dev/null: otherwise a socket or a file would have their number, and what is written to them.
+   The input is opened for writing and the output for reading, so that to use them stays an error. */
 static void platform_start(int *argc, char ***argv) {
+    static const int modes[3] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    int i;
+    for (i = 0; i < 3; i++)
+        if (fcntl(i, F_GETFD) < 0 && open("/dev/null", modes[i]) < 0) return;
     (void)argc;
     (void)argv;
 }
