@@ -448,6 +448,28 @@ static void test_serve_tokens(void) {
     expect("/detokenize", "{\"tokens\":[\"x\"]}", 400, "tokens");
 }
 
+/* A last message that is to be continued: nothing of the template stands behind it. */
+static void test_serve_continued(void) {
+    static const char start[] = "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n";
+    static const char *const contents[][2] = {{"\"He\"", "He"}, {"\"He \"", "He "}, {"\"\"", ""}, {"\" \\u00e9\\n\"", " \\u00e9\\n"},
+        {"[{\"type\":\"text\",\"text\":\"He\"},{\"type\":\"text\",\"text\":\"Hi\"}]", "He\\nHi"}};
+    size_t i;
+    for (i = 0; i < sizeof(contents) / sizeof(contents[0]); i++) {
+        char text[100], ids[200], body[400], wanted[220];
+        int n = 1;
+        const char *comma = ids;
+        snprintf(text, sizeof(text), "%s%s", start, contents[i][1]);
+        token_ids(text, ids, sizeof(ids));
+        while ((comma = strchr(comma, ',')) != NULL) comma++, n++;
+        snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":%s}],"
+                 "\"max_tokens\":1,\"add_generation_prompt\":false,\"continue_final_message\":true}", contents[i][0]);
+        snprintf(wanted, sizeof(wanted), "\"tokens\":[%s]", ids);
+        expect("/tokenize", body, 200, wanted);
+        snprintf(wanted, sizeof(wanted), "\"prompt_tokens\":%d,", n);
+        expect("/v1/chat/completions", body, 200, wanted);
+    }
+}
+
 static void test_serve_errors(void) {
     static const struct {
         const char *path, *body;
@@ -478,6 +500,8 @@ static void test_serve_errors(void) {
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"functions\":[{\"name\":\"f\"}]}", 400, "\"param\":\"functions\""},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"function_call\":\"auto\"}", 400, "\"param\":\"function_call\""},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"functions\":null,\"max_tokens\":1}", 200, "choices"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true}", 400, "add_generation_prompt"},
+        {"/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true}", 400, "\"param\":\"continue_final_message\""},
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) expect(cases[i].path, cases[i].body, cases[i].status, cases[i].part);
@@ -868,7 +892,7 @@ static void test_drain(void) {
 /* ---- calls in a conversation, with a template that makes JSON of their arguments, or of some text of them ---- */
 
 static const char calls_template[] = "{% for m in messages %}{% for c in m.tool_calls %}{{ '=' + c.function.arguments if m.role == 'plain' else "
-                                     "c.function.arguments | tojson }}{% endfor %}{{ m.content }}|{% endfor %}";
+                                     "c.function.arguments | tojson }}{% endfor %}{{ m.content | trim }}|{% endfor %}";
 
 /* Copies the demo model with that template in the place of its own. */
 static bool write_template(const char *from, const char *to) {
@@ -916,6 +940,23 @@ static void test_calls(void) {
     }
 }
 
+/* What is continued in a template that trims messages, or is not there. */
+static void test_calls_continued(void) {
+    static const struct {
+        const char *message, *text;
+    } cases[] = {{"\"role\":\"a\",\"content\":\" b \\u00a0\"", "x|b"}, {"\"content\":[{\"type\":\"text\",\"text\":\"b\\n\"}],\"role\":\"a\"", "x|b"},
+                 {"\"role\":\"a\",\"content\":\" \"", "x|"}, {"\"role\":\"a\",\"content\":null", NULL}, {"\"role\":\"a\"", NULL}};
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char body[300], ids[300], wanted[320];
+        if (cases[i].text) token_ids(cases[i].text, ids, sizeof(ids));
+        snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"a\",\"content\":\"x\"},{%s}],\"add_generation_prompt\":false,"
+                 "\"continue_final_message\":true}", cases[i].message);
+        snprintf(wanted, sizeof(wanted), "\"tokens\":[%s]", cases[i].text ? ids : "");
+        expect("/tokenize", body, cases[i].text ? 200 : 400, cases[i].text ? wanted : "no text");
+    }
+}
+
 /* ---- a SentencePiece vocabulary ----------------------------------------------------------------- */
 
 /* The space that it puts before a text is not in the text. */
@@ -941,6 +982,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_stream);
     RUN(test_serve_chat);
     RUN(test_serve_tokens);
+    RUN(test_serve_continued);
     RUN(test_serve_errors);
     RUN(test_serve_names);
     RUN(test_serve_schemas);
@@ -974,7 +1016,10 @@ int main(int argc, char **argv) {
     if (strcmp(what, "protocol") == 0) run_protocol_tests();
     if (strcmp(what, "limits") == 0) run_limit_tests();
     if (strcmp(what, "key") == 0) RUN(test_key);
-    if (strcmp(what, "calls") == 0) RUN(test_calls);
+    if (strcmp(what, "calls") == 0) {
+        RUN(test_calls);
+        RUN(test_calls_continued);
+    }
     if (strcmp(what, "spaces") == 0) RUN(test_spaces);
     if (strcmp(what, "drain") == 0) RUN(test_drain);
     printf("%d passed, %d failed\n", tests_passed, tests_failed);

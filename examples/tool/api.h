@@ -27,7 +27,7 @@ typedef struct api_request {
     fg_logit_bias *biases;
     int32_t *stop_tokens;
     bool stream, include_usage, echo;
-    bool add_special_tokens, add_generation_prompt, return_token_strs;
+    bool add_special_tokens, add_generation_prompt, continue_final_message, return_token_strs;
     bool logprobs;
     int max_tokens, n, best_of, top_logprobs, priority;
     grammar *grammar; /* of response_format; NULL: none */
@@ -132,11 +132,13 @@ static const api_field api_chat_fields[] = {
     {"logprobs", API_BOOL, API_AT(logprobs), 0, 0},
     {"top_logprobs", API_INT, API_AT(top_logprobs), 0, FG_MAX_TOP_LOGPROBS},
     {"add_generation_prompt", API_BOOL, API_AT(add_generation_prompt), 0, 0},
+    {"continue_final_message", API_BOOL, API_AT(continue_final_message), 0, 0},
 };
 
 static const api_field api_tokenize_fields[] = {
     {"add_special_tokens", API_BOOL, API_AT(add_special_tokens), 0, 0},
     {"add_generation_prompt", API_BOOL, API_AT(add_generation_prompt), 0, 0},
+    {"continue_final_message", API_BOOL, API_AT(continue_final_message), 0, 0},
     {"return_token_strs", API_BOOL, API_AT(return_token_strs), 0, 0},
 };
 
@@ -307,21 +309,18 @@ static bool api_read_prompts(api_request *r, const api_server *s, const json *j)
 
 static void api_add_raw(const json *j, uint32_t begin, uint32_t end, str *to) { str_add(to, j->text + begin, end - begin); }
 
-/* Content in parts, as a JSON string: its texts, one a line. Templates of most models know nothing else. */
+/* Content in parts as one text: its texts, one a line. Templates of most models know nothing else. */
 static bool api_join_parts(api_request *r, const json *j, const json_node *parts, str *to) {
     const json_node *part = parts + 1;
-    str text = {NULL, 0, 0};
     bool ok = true;
     uint32_t i;
-    str_puts(&text, "");
+    str_puts(to, "");
     for (i = 0; i < parts->count && ok; i++, part = json_next(j, part)) {
         const json_node *type = json_get(j, part, "type"), *content = json_get(j, part, "text");
         ok = type && content && content->type == JSON_STRING && (json_is(j, type, "text") || json_is(j, type, "input_text"));
-        if (i) str_puts(&text, "\n");
-        if (ok) json_add_text(j, content, &text);
+        if (i) str_puts(to, "\n");
+        if (ok) json_add_text(j, content, to);
     }
-    if (ok) str_json(to, text.data, text.length);
-    str_free(&text);
     return ok ? true : api_fail(r, 400, "messages", "content parts must be of type text: this server has no others");
 }
 
@@ -349,22 +348,35 @@ static void api_add_calls(const json *j, const json_node *calls, uint32_t *done,
     }
 }
 
-static bool api_add_message(api_request *r, const json *j, const json_node *message, bool as_came, uint32_t *done, str *to) {
+/* The text of a message with a tag behind it. */
+static bool api_add_content(api_request *r, const json *j, const json_node *content, const char *tag, uint32_t *done, str *to) {
+    str text = {NULL, 0, 0};
+    bool parts = content->type == JSON_ARRAY, ok = !parts || api_join_parts(r, j, content, &text);
+    api_add_raw(j, *done, parts ? content->begin : content->end, to);
+    *done = content->end;
+    str_puts(parts ? &text : to, parts || content->type == JSON_STRING ? tag : "");
+    if (parts) str_json(to, text.data, text.length);
+    str_free(&text);
+    return ok;
+}
+
+static bool api_add_message(api_request *r, const json *j, const json_node *message, bool as_came, const char *tag, uint32_t *done,
+                            str *to) {
     const json_node *key = message + 1, *value;
     uint32_t i;
     for (i = 0; i < message->count; i++, key = json_next(j, value)) {
         value = json_next(j, key);
-        if (value->type != JSON_ARRAY) continue;
-        if (json_is(j, key, "tool_calls") && !as_came) api_add_calls(j, value, done, to);
-        if (!json_is(j, key, "content")) continue;
-        api_add_raw(j, *done, value->begin, to);
-        if (!api_join_parts(r, j, value, to)) return false;
-        *done = value->end;
+        if (json_is(j, key, "tool_calls") && value->type == JSON_ARRAY && !as_came) api_add_calls(j, value, done, to);
+        if (json_is(j, key, "content") && !api_add_content(r, j, value, tag, done, to)) return false;
     }
     return true;
 }
 
-/* The messages as they came, but for content in parts and, unless `as_came`, the arguments of calls. */
+/* Stands behind the text of the last message where that is to be continued, so that its end is found in what the template writes;
+   the space is missing there when the template trims messages. All as transformers does it. */
+static const char api_tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/* The messages as they came, but for content in parts, that tag and, unless `as_came`, the arguments of calls. */
 static bool api_add_messages(api_request *r, const json *j, const json_node *messages, bool as_came, str *to) {
     const json_node *message = messages + 1;
     uint32_t i, done = messages->begin;
@@ -372,7 +384,8 @@ static bool api_add_messages(api_request *r, const json *j, const json_node *mes
         const json_node *role = json_get(j, message, "role");
         if (!role || role->type != JSON_STRING)
             return api_fail(r, 400, "messages", "message %u has no role", (unsigned)i);
-        if (!api_add_message(r, j, message, as_came, &done, to)) return false;
+        if (!api_add_message(r, j, message, as_came, r->continue_final_message && i + 1 == messages->count ? api_tag : "", &done, to))
+            return false;
     }
     api_add_raw(j, done, messages->end, to);
     return true;
@@ -433,6 +446,54 @@ static bool api_add_conversation(api_request *r, const api_server *s, const json
     return ok && result != FG_OK ? api_fail_result(r, result, "messages") : ok;
 }
 
+/* What Python takes for white space. */
+static bool api_is_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+/* Where a text begins and ends without the white space around it; at 0 and 0 if there is nothing else. */
+static void api_strip(const char *text, size_t length, size_t *begin, size_t *end) {
+    size_t i = 0, next;
+    for (*begin = *end = 0; i < length; i = next) {
+        uint32_t code = 0;
+        int n = utf8_length(text + i, length - i, &code);
+        next = i + (n ? (size_t)n : 1);
+        if (n && api_is_space(code)) continue;
+        if (*end == 0) *begin = i;
+        *end = next;
+    }
+}
+
+/* Cuts a rendered conversation at the tag, which must stand behind the text. */
+static bool api_cut_behind(const str *text, str *rendered) {
+    size_t tag = sizeof(api_tag) - 2, at = rendered->length, begin, end, trimmed, ignored;
+    while (at > 0 && (rendered->length - at < tag || memcmp(rendered->data + at, api_tag, tag) != 0)) at--;
+    if (rendered->length - at < tag || memcmp(rendered->data + at, api_tag, tag) != 0) return false;
+    api_strip(text->data, text->length, &begin, &end);
+    api_strip(rendered->data, at, &ignored, &trimmed);
+    if (trimmed < end - begin || memcmp(rendered->data + trimmed - (end - begin), text->data + begin, end - begin) != 0) return false;
+    rendered->length = rendered->data[at + tag] == ' ' ? at : trimmed;
+    return true;
+}
+
+/* Cuts off what the template writes behind the text of the last message, so that the model goes on with it. */
+static bool api_continue(api_request *r, const json *j, const json_node *messages, str *rendered) {
+    const json_node *last = messages + 1, *content;
+    str text = {NULL, 0, 0};
+    uint32_t i;
+    bool ok;
+    for (i = 1; i < messages->count; i++) last = json_next(j, last);
+    content = json_get(j, last, "content");
+    if (!content || (content->type != JSON_STRING && content->type != JSON_ARRAY))
+        return api_fail(r, 400, "continue_final_message", "the last message has no text to continue");
+    if (content->type == JSON_STRING) json_add_text(j, content, &text);
+    else api_join_parts(r, j, content, &text);
+    ok = api_cut_behind(&text, rendered);
+    str_free(&text);
+    return ok ? true : api_fail(r, 400, "continue_final_message", "the model's template changes the last message: it cannot be continued");
+}
+
 /* The conversation as the one prompt. */
 static bool api_read_messages(api_request *r, const api_server *s, const json *j) {
     const json_node *messages = json_get(j, j->nodes, "messages");
@@ -440,10 +501,13 @@ static bool api_read_messages(api_request *r, const api_server *s, const json *j
     bool ok;
     if (!messages || messages->type != JSON_ARRAY || messages->count == 0)
         return api_fail(r, 400, "messages", "messages must be an array of at least one message");
+    if (r->continue_final_message && r->add_generation_prompt)
+        return api_fail(r, 400, "continue_final_message", "continue_final_message needs add_generation_prompt to be false");
     r->prompts = (api_prompt *)xrealloc(NULL, sizeof(api_prompt));
     memset(r->prompts, 0, sizeof(api_prompt));
     r->n_prompts = 1;
-    ok = api_add_conversation(r, s, j, messages, &rendered) && api_tokenize(r, s, &rendered, FG_NO_BOS, r->prompts);
+    ok = api_add_conversation(r, s, j, messages, &rendered) && (!r->continue_final_message || api_continue(r, j, messages, &rendered)) &&
+         api_tokenize(r, s, &rendered, FG_NO_BOS, r->prompts);
     str_free(&rendered);
     return ok;
 }
