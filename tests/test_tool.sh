@@ -157,6 +157,11 @@ if [ -f $stories ]; then
     story="Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
     story() { tool generate -m $stories -p "Once upon a time" -n 64 --temp 0 && out_starts "$story"; }
     check "generate: stories" story
+    names() {
+        tool generate -m $stories -p "Once" -n 2 --temp 0 --logprobs 1 --json && out_matches '"text": " upon", "logprob": [-0-9.]+, "top": \[\{"token": [0-9]+, "text": " upon"' || return 1
+        tool generate -m $stories -p "Once" -n 2 --temp 0 --logprobs 1 && err_matches "' upon'   of ' upon'"
+    }
+    check "generate: --logprobs names tokens with their spaces" names
 else
     skip "stories" $stories
 fi

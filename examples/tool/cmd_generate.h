@@ -21,12 +21,11 @@ typedef struct generation {
 } generation;
 
 static void add_token_name(generation *g, int32_t token, str *to, bool json) {
-    str piece = {NULL, 0, 0};
-    str_puts(&piece, "");
-    if (add_detokenized(g->s.model, &token, 1, 0, &piece) != FG_OK) str_puts(&piece, "?");
-    if (json) str_json(to, piece.data, piece.length);
-    else str_printf(to, "'%s'", piece.data);
-    str_free(&piece);
+    size_t length = 0;
+    const char *text = fg_token_text(g->s.model, token, &length);
+    if (!text) text = "?", length = 1;
+    if (json) str_json(to, text, length);
+    else str_printf(to, "'%.*s'", (int)length, text);
 }
 
 static void add_json_details(generation *g, const fg_event *event, str *to) {
