@@ -90,8 +90,8 @@ static void print_chat_numbers(const chat *c, const fg_event *end) {
     if (c->args->quiet || !is_terminal(stderr)) return;
     fprintf(stderr, "\x1b[2m(%d tokens", end->n_generated);
     if (end->n_generated > 1 && seconds > 0.0) fprintf(stderr, ", %.1f tokens/s", (end->n_generated - 1) / seconds);
-    fprintf(stderr, ", first after %.0f ms, %d of %d prompt tokens cached)\x1b[0m\n",
-            (end->times.first_token - end->times.arrival) * 1e3, end->n_cached, end->n_prompt);
+    if (end->n_generated > 0) fprintf(stderr, ", first after %.0f ms", (end->times.first_token - end->times.arrival) * 1e3);
+    fprintf(stderr, ", %d of %d prompt tokens cached)\x1b[0m\n", end->n_cached, end->n_prompt);
 }
 
 static int chat_turn(chat *c, const str *line) {

@@ -137,7 +137,7 @@ static void add_reply_json(const reply *r, int sample, bool logprobs, str *to) {
                finish_name(r->finish), r->n_prompt, r->n_cached, r->n_generated);
     if (r->n_drafted) str_printf(to, ", \"drafted_tokens\": %d, \"accepted_tokens\": %d", r->n_drafted, r->n_accepted);
     str_puts(to, ", \"first_token_s\": ");
-    str_number(to, r->times.first_token - r->times.arrival, 6);
+    str_number(to, r->n_generated > 0 ? r->times.first_token - r->times.arrival : NAN, 6);
     str_puts(to, ", \"total_s\": ");
     str_number(to, r->times.finish - r->times.arrival, 6);
     if (logprobs) str_printf(to, ", \"tokens\": [%s]", r->details.data ? r->details.data : "");
