@@ -140,6 +140,25 @@ check "tokenize: ids on one line, and back" round_trip
 cut_ids() { ! printf '1 2\0 3' | $TOOL tokenize -m $demo --decode >"$dir/out" 2>"$dir/err" && silent && err_matches "NUL"; }
 check "tokenize: --decode refuses what it would read a part of" cut_ids
 
+json_ids() {
+    printf 'Once upon' | $TOOL tokenize -m $demo --json 2>"$dir/err" >"$dir/ids"
+    $TOOL tokenize -m $demo --decode <"$dir/ids" >"$dir/out" 2>"$dir/err" && out_is "Once upon" || return 1
+    echo '{"ids": []}' | $TOOL tokenize -m $demo --decode >"$dir/out" 2>"$dir/err" && silent || return 1
+    ! echo '1 2}' | $TOOL tokenize -m $demo --decode >"$dir/out" 2>"$dir/err" && silent
+}
+check "tokenize: --decode of what --json prints" json_ids
+
+# One end of the input ends it: the rest is for the next program.
+typed() {
+    printf 'Once upon\n\004second\n\004\004\004' | script -qec "$TOOL tokenize -m $demo; read -r line; echo \"next: \$line\"" /dev/null >"$dir/out" 2>"$dir/err"
+    out_matches "next: second"
+}
+case "$TOOL $(script --version 2>/dev/null)" in
+*.exe*) ;;
+*util-linux*) check "tokenize: one Ctrl-D in a terminal" typed ;;
+*) skip "tokenize in a terminal" "script of util-linux" ;;
+esac
+
 tokenize() { # TEXT FILE OPTIONS...
     text=$1
     file=$2
@@ -323,6 +342,25 @@ fi
 
 chat() { printf 'Hello there\nWhat is your name?\n' | $TOOL chat -m $demo -n 16 --temp 0 >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ]; }
 check "chat: two turns from a pipe" chat
+nul_chat() {
+    printf 'he\0llo\nsecond' | $TOOL chat -m $demo -n 4 --temp 0 >"$dir/out" 2>"$dir/err" && out_lines 2
+}
+check "chat: a NUL in a question" nul_chat
+unread() { # COMMAND: the standard input is there, but cannot be read
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL "$1" -m $demo </ >"$dir/out" 2>"$dir/err"
+    [ $? = 1 ] && err_matches "cannot read the standard input" || return 1
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL "$1" -m $demo <&- >"$dir/out" 2>"$dir/err"
+    [ $? = 1 ] && err_matches "cannot read the standard input"
+}
+case $TOOL in
+*.exe*) ;;
+*)
+    check "chat: an input that cannot be read" unread chat
+    check "tokenize: an input that cannot be read" unread tokenize
+    ;;
+esac
 info() { tool info -m $demo && out_matches llama; }
 check "info" info
 info_json() { tool info -m $demo --json && tr -d '\n' <"$dir/out" | grep -Eq '^\{.*\}$'; }

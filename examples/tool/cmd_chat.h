@@ -148,6 +148,7 @@ static int chat_loop(chat *c) {
         result = chat_turn(c, &line);
     }
     str_free(&line);
+    if (ferror(stdin)) return failure("cannot read the standard input");
     return terminal ? 0 : result;
 }
 

@@ -21,11 +21,13 @@ static int encode_input(const tool_args *args, const fg_model *model, const str 
 
 /* Ids separated by spaces, lines or commas, as --json prints them too; -1 after a message. */
 static int parse_ids(const str *input, int32_t **ids) {
-    const char *text = input->data;
+    static const char head[] = "{\"ids\":";
+    bool object = strncmp(input->data, head, sizeof(head) - 1) == 0;
+    const char *text = input->data + (object ? sizeof(head) - 1 : 0), *between = object ? " \t\r\n,[]}" : " \t\r\n,[]";
     size_t capacity = input->length / 2 + 1;
     int count = 0;
     *ids = (int32_t *)xrealloc(NULL, capacity * sizeof(int32_t));
-    while (*(text += strspn(text, " \t\r\n,[]"))) {
+    while (*(text += strspn(text, between))) {
         char *end;
         long id = strtol(text, &end, 10);
         if (end == text || id < -0x7FFFFFFF || id > 0x7FFFFFFF || !strchr(" \t\r\n,]", *end)) {

@@ -97,7 +97,7 @@ static bool read_file(const char *path, str *to) {
         n = fread(to->data + to->length, 1, 65536, file);
         to->length += n;
         to->data[to->length] = 0;
-    } while (n > 0);
+    } while (n > 0 && !feof(file)); /* a terminal could be read on */
     ok = !ferror(file);
     if (file != stdin) fclose(file);
     return ok;
@@ -105,15 +105,14 @@ static bool read_file(const char *path, str *to) {
 
 /* One line without its end; false at the end of the input. */
 static bool read_line(FILE *file, str *line) {
-    char part[512];
+    int c = getc(file);
     line->length = 0;
     str_puts(line, "");
-    while (fgets(part, sizeof(part), file)) {
-        str_puts(line, part);
-        if (line->length && line->data[line->length - 1] == '\n') break;
+    if (c == EOF) return false;
+    for (; c != EOF && c != '\n'; c = getc(file)) {
+        char byte = (char)c;
+        str_add(line, &byte, 1);
     }
-    if (line->length == 0) return false;
-    while (line->length && (line->data[line->length - 1] == '\n' || line->data[line->length - 1] == '\r'))
-        line->data[--line->length] = 0;
+    while (line->length && line->data[line->length - 1] == '\r') line->data[--line->length] = 0;
     return true;
 }
