@@ -266,6 +266,21 @@ two_days() {
     out_matches '^here \(.*monday\.json\) \(demo\)' && out_matches '^ +1 +1\.25 ' && out_matches '^here \(.*tuesday\.json\) \(demo\)' && out_matches '^ +1 +2\.50 '
 }
 check "bench serve: --results of a server, twice" two_days
+long_name() { # the picture has room for it: its end, at seven pixels a character
+    results 1 >"$dir/a_file_of_results_whose_name_is_long_1.json" && results 2 >"$dir/a_file_of_results_whose_name_is_long_2.json"
+    tool bench serve --results "$dir/a_file_of_results_whose_name_is_long_1.json" --results "$dir/a_file_of_results_whose_name_is_long_2.json" --plot "$dir/days.svg" || return 1
+    width=$(sed -n "s/^<svg .* width='\([0-9]*\)'.*/\1/p" "$dir/days.svg")
+    sed -n "s|.*<text x='\([0-9]*\)' y='[0-9]*'>\(here (.*)\)</text>.*|\1 \2|p" "$dir/days.svg" >"$dir/names"
+    [ "$(wc -l <"$dir/names")" -ge 8 ] && awk -v width="$width" '{ if ($1 + 7 * (length($0) - length($1) - 1) > width) exit 1 }' "$dir/names"
+}
+check "bench serve: a long name in the picture" long_name
+numbered() { # BATCHES NUMBERS: those below the axis of batches, which is that of the second picture
+    tool bench -m $demo -p 8 -n 2 -b "$1" -q --plot "$dir/batches.svg" || return 1
+    [ "$(sed -n "/translate(0 400)/,/translate(0 800)/s|.* [0-9]*v5' .*>\([0-9]*\)</text>|\1|p" "$dir/batches.svg" | tr '\n' ' ')" = "$2" ]
+}
+check "bench: --plot, batches between two powers of two" numbered 5,6,7 "4 8 "
+check "bench: --plot, one batch" numbered 3 "2 4 8 "
+check "bench: --plot, one batch that is a power of two" numbered 4 "2 4 8 "
 budgets() {
     tool generate -m $demo -p "Once upon a time" -n 24 --temp 0 || return 1
     cp "$dir/out" "$dir/plain_budget"

@@ -14,7 +14,9 @@ typedef struct {
     bool log_x; /* base 2; points at x <= 0 are left out */
 } plot_chart;
 
-enum { PLOT_WIDTH = 760, PLOT_HEIGHT = 400, PLOT_LEFT = 78, PLOT_RIGHT = 180, PLOT_TOP = 44, PLOT_BOTTOM = 56 };
+/* The width without room for long names; those of the legend begin at PLOT_NAMES. */
+enum { PLOT_WIDTH = 760, PLOT_HEIGHT = 400, PLOT_LEFT = 78, PLOT_RIGHT = 180, PLOT_TOP = 44, PLOT_BOTTOM = 56,
+       PLOT_NAMES = PLOT_WIDTH - PLOT_RIGHT + 42 };
 
 typedef struct {
     double low, high, step;
@@ -63,7 +65,7 @@ static void plot_axes(const plot_chart *c, plot_axis *x, plot_axis *y) {
     if (y1 - y0 < 1e-9) y1 = y0 + 1.0;
     x->log = c->log_x, y->log = false;
     x->step = c->log_x ? 1.0 : plot_step(x1 - x0), y->step = plot_step((y1 - y0) * 1.04);
-    x->low = c->log_x ? x0 : x->step * floor(x0 / x->step + 1e-9), x->high = x1;
+    x->low = x->step * floor(x0 / x->step + 1e-9), x->high = c->log_x ? ceil(x1 - 1e-9) : x1; /* powers of two, which have numbers */
     y->low = y->step * floor(y0 / y->step), y->high = y->step * ceil((y1 * 1.02 - 1e-12) / y->step);
 }
 
@@ -104,7 +106,7 @@ static void plot_draw_line(FILE *f, const plot_chart *c, int k, const plot_axis 
         if (plot_shows(c, line, i) && line->n <= 64)
             fprintf(f, "<circle cx='%.1f' cy='%.1f' r='3'/>", plot_x(x, line->x[i]), plot_y(y, line->y[i]));
     fprintf(f, "</g>\n<path d='M%d %dh22' stroke='%s' stroke-width='3'/><text x='%d' y='%d'>", PLOT_WIDTH - PLOT_RIGHT + 14,
-            PLOT_TOP + 10 + 20 * k, plot_colour(k), PLOT_WIDTH - PLOT_RIGHT + 42, PLOT_TOP + 14 + 20 * k);
+            PLOT_TOP + 10 + 20 * k, plot_colour(k), PLOT_NAMES, PLOT_TOP + 14 + 20 * k);
     plot_text(f, line->name);
     fputs("</text>\n", f);
 }
@@ -125,14 +127,28 @@ static void plot_draw(FILE *f, const plot_chart *c) {
     for (k = 0; k < c->n_lines; k++) plot_draw_line(f, c, k, &x, &y);
 }
 
+/* The width that has room for all names, by the eight pixels that a character of wide fonts has in the mean. */
+static int plot_width(const plot_chart *charts, int n_charts) {
+    int width = PLOT_WIDTH, i, k;
+    for (i = 0; i < n_charts; i++)
+        for (k = 0; k < charts[i].n_lines; k++) {
+            const char *name = charts[i].lines[k].name;
+            size_t at = 0, length = strlen(name);
+            int columns = 0;
+            while (at < length) columns += next_char(name, length, &at, NULL);
+            if (PLOT_NAMES + 8 * columns + 8 > width) width = PLOT_NAMES + 8 * columns + 8;
+        }
+    return width;
+}
+
 /* Writes the charts to a file: 0, or -1 and errno. */
 static int plot_write(const char *path, const plot_chart *charts, int n_charts) {
     FILE *f = open_for_writing(path);
-    int i, bad;
+    int width = plot_width(charts, n_charts), i, bad;
     if (!f) return -1;
     fprintf(f, "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d' font-family='sans-serif' "
                "font-size='12'>\n<rect width='100%%' height='100%%' fill='white'/>\n",
-            PLOT_WIDTH, PLOT_HEIGHT * n_charts, PLOT_WIDTH, PLOT_HEIGHT * n_charts);
+            width, PLOT_HEIGHT * n_charts, width, PLOT_HEIGHT * n_charts);
     for (i = 0; i < n_charts; i++) {
         fprintf(f, "<g transform='translate(0 %d)'>\n", i * PLOT_HEIGHT);
         plot_draw(f, &charts[i]);
