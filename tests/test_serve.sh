@@ -80,6 +80,13 @@ if start; then
     load 0.001 && grep -Eq '"passed_s": \{"0.001": [0-9.]*[1-9]' "$dir/json" &&
         load 1e9 && ! grep -Eq '"passed_s": \{"0.001": [0-9.]*[1-9]' "$dir/json"
     count $? "bench serve"
+    refused() { # OPTION...: with token ids that the model does not have
+        # shellcheck disable=SC2086 # TOOL: a list of words
+        $TOOL bench serve --url "http://127.0.0.1:$port" --clients 2 -p 60 -n 2 -r 2 --vocab 100000 "$@" >"$dir/json" 2>"$dir/err"
+        [ $? = 1 ] && grep -q 'all 4 requests failed, the first: status 400: .*vocabulary' "$dir/err"
+    }
+    refused && refused --json -q && grep -q '"requests": 0, "failed": 4,' "$dir/json"
+    count $? "bench serve: every request fails"
     stop "stops when it is asked to"
     FASTGEN_API_KEY= # no key
     export FASTGEN_API_KEY

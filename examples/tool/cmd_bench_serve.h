@@ -21,7 +21,8 @@ enum { LOAD_VALUES = sizeof(load_level) / sizeof(double) };
 typedef struct load_server {
     char name[128], host[64], prefix[128], model[128];
     const char *file; /* of its results; NULL: measured now */
-    int port;
+    char reason[1300]; /* why the first request failed, of those that did */
+    int port, n_good, n_failed; /* requests of all levels and rounds */
     socket_address address;
     load_level levels[LOAD_MAX_LEVELS];
 } load_server;
@@ -218,9 +219,23 @@ static void load_start(load *b, const load_server *s, load_client *c) {
     c->socket = load_connect(s);
 }
 
-static void load_end(load *b, load_level *level, load_client *c, double now) {
+/* What the server said, of a stream its end, in one line without control characters. */
+static void load_note_failure(load_server *s, const load_client *c) {
+    enum { MOST = 300 };
+    size_t at = c->status == 200 && c->body.length > MOST ? c->body.length - MOST : 0;
+    str text = {NULL, 0, 0};
+    str_puts(&text, "");
+    add_columns(&text, c->body.data, c->body.length, &at, MOST);
+    if (c->status == 0) snprintf(s->reason, sizeof(s->reason), "no answer");
+    else snprintf(s->reason, sizeof(s->reason), "status %d: %s", c->status, text.data);
+    str_free(&text);
+}
+
+static void load_end(load *b, load_server *s, load_level *level, load_client *c, double now) {
     bool good = c->ended && c->status == 200 && c->tokens > 0;
     int i;
+    s->n_good += good;
+    if (!good && s->n_failed++ == 0) load_note_failure(s, c);
     if (c->socket != NO_SOCKET) socket_close(c->socket);
     c->socket = NO_SOCKET;
     level->done += good;
@@ -233,7 +248,7 @@ static void load_end(load *b, load_level *level, load_client *c, double now) {
         b->passed[i] += c->first <= c->prompt / b->args->prompt_rate && c->worst <= 1.0 / b->rates[i];
 }
 
-static void load_turn(load *b, const load_server *s, load_level *level, int n) {
+static void load_turn(load *b, load_server *s, load_level *level, int n) {
     double now;
     int i, wait = 100;
     for (i = 0; i < n; i++) {
@@ -252,10 +267,10 @@ static void load_turn(load *b, const load_server *s, load_level *level, int n) {
             int sent = socket_send(c->socket, c->out.data + c->sent, c->out.length - c->sent);
             if (sent > 0) c->sent += (size_t)sent;
         }
-        if (open && (b->polls[i].revents & ~POLLOUT) && !load_receive(b, c, now)) load_end(b, level, c, now);
+        if (open && (b->polls[i].revents & ~POLLOUT) && !load_receive(b, c, now)) load_end(b, s, level, c, now);
         if (c->socket == NO_SOCKET && now >= c->resume && b->started < b->total) {
             load_start(b, s, c);
-            if (c->socket == NO_SOCKET) load_end(b, level, c, now);
+            if (c->socket == NO_SOCKET) load_end(b, s, level, c, now);
         }
     }
 }
@@ -280,7 +295,7 @@ static void load_run(load *b, load_server *s, int n, load_level *level) {
     for (i = 0; i < n; i++) {
         load_client *c = &b->all[i];
         load_start(b, s, c);
-        if (c->socket == NO_SOCKET) load_end(b, level, c, start);
+        if (c->socket == NO_SOCKET) load_end(b, s, level, c, start);
     }
     while (level->done + level->failed < b->total && !interrupted) {
         char what[80];
@@ -337,6 +352,15 @@ static void print_load_table(const load *b) {
             printf("  %6.0f\n", l->failed);
         }
     }
+}
+
+/* Says why requests to a server failed. 1 where none succeeded, else 0. */
+static int load_report(const load *b, const load_server *s) {
+    bool none = s->n_failed > 0 && s->n_good == 0;
+    if (none) return failure("%s: all %d requests failed, the first: %s", s->name, s->n_failed, s->reason);
+    if (s->n_failed > 0 && !b->args->quiet)
+        fprintf(stderr, "%s: %d of %d requests failed, the first: %s\n", s->name, s->n_failed, s->n_failed + s->n_good, s->reason);
+    return 0;
 }
 
 static void add_level_json(const load *b, const load_level *l, int clients, str *to) {
@@ -686,6 +710,7 @@ static int cmd_bench_serve(tool_args *args) {
     if (result == 0 && args->json) print_load_json(&b);
     else if (result == 0) print_load_table(&b);
     if (result == 0 && args->plot) result = load_plot(&b);
+    for (i = 0; i < b.n_servers; i++) result |= load_report(&b, &b.servers[i]);
     load_free(&b);
     return result;
 }
