@@ -31,7 +31,8 @@
    - Runs on the CPU, with kernels for AVX-512, AMX, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
-   the model you name. It loads no model it does not know: the error says what is missing.
+   the model you name (and, for the number of CPUs, the system's own in /proc and /sys). It loads no model it does not know: the
+   error says what is missing.
 
    -------------------------------------------------------------------------------------------------
    2. HOW TO USE IT
@@ -51,8 +52,10 @@
    Many:
 
        fg_submit(engine, &r, &request);                 // any thread, any number
-       while (fg_step(engine, 0, &busy) == FG_OK && busy)  // one pass of the model for all of them
+       do {
+           fg_step(engine, 0, &busy);                   // one pass of the model for all of them
            while (fg_next_event(engine, &event)) ...    // tokens, text, ends
+       } while (busy);
 
    A program with frames gives each frame's spare time: fg_step(engine, 0.004, &busy). A server has one thread that steps
    (fg_wait(engine, FG_WAIT_WORK, -1) while idle), one that takes events, and submits from wherever it likes.
@@ -368,7 +371,8 @@ typedef struct fg_engine_desc {
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* sequences (a request's samples or beams) that may wait, but for those of a request that finds
                                 nobody waiting; 0: no limit */
-    int token_budget;        /* most tokens per pass; 0: 256, and 512 with target_tbt_ms, which keeps passes short by itself */
+    int token_budget;        /* most tokens per pass; 0: the backend's choice (256; CUDA and HIP 512), twice that with target_tbt_ms,
+                                which keeps passes short by itself */
     bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
     float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
                                 of the pass's time that is fitted while running. splitfuse only. 0: no target */
@@ -380,8 +384,8 @@ typedef struct fg_engine_desc {
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
-    int kv_level;            /* requests begin so that the KV tokens of all that run stay under this, were each to take its max_tokens:
-                                the load of attention keeps level (FastDecode). 0: no limit */
+    int kv_level;            /* requests begin so that the KV tokens of all that run stay under this, were each of their samples or
+                                beams to take its max_tokens: the load of attention keeps level (FastDecode). 0: no limit */
     fg_preemption preemption; /* what becomes of a request that is set back when memory is short */
     size_t swap_bytes;       /* most host memory for KV blocks of such requests; 0: as much as the pool has */
     int priority_head_start; /* passes of waiting that one step of priority is worth (ageing); 0: 256 */
@@ -410,7 +414,8 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory);
 fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine);
 /* Ends all requests and frees everything. No other call on the engine may be in progress. NULL is fine. */
 void fg_engine_free(fg_engine *engine);
-/* The descriptor with every default resolved; cpu_path and kv_device stay NULL where they were. */
+/* The descriptor with every default resolved; cpu_path and kv_device stay NULL where they were. The models are in model and
+   draft_model, the paths NULL. What the engine points to by itself lives as long as it does. */
 void fg_engine_get_desc(const fg_engine *engine, fg_engine_desc *desc);
 const fg_model *fg_engine_get_model(const fg_engine *engine);
 const char *fg_engine_get_backend(const fg_engine *engine); /* "cpu" */
@@ -470,8 +475,8 @@ typedef struct fg_request_desc {
     int best_of;              /* samples drawn, of which the n with the highest mean log-probability are given out, when all have
                                  ended; 0: n */
     int n_beams;              /* beam search of this width, at most 10, on blocks that the beams share: the n (at most n_beams) best
-                                 texts are given out at the end, the best as sample 0. Without sampling, stop strings,
-                                 top_logprobs, prompt_logprobs and n_draft. 0: none */
+                                 texts are given out at the end, the best as sample 0. Filters and temperature are left out;
+                                 logit_bias, penalties, stop strings, top_logprobs, prompt_logprobs and n_draft refused. 0: none */
     float length_penalty;     /* beams compare by log-probability / length^length_penalty; 0: 1 */
     fg_sampling sampling;
     const char *const *stop;  /* stop strings, not part of the output */
@@ -534,7 +539,8 @@ typedef struct fg_event {
     float logprob;
     const fg_token_logprob *top;
     int n_top;
-    fg_finish finish;     /* FG_EVENT_END of several samples: that of the one that ended last; each has its own FG_EVENT_SAMPLE_END */
+    fg_finish finish;     /* FG_EVENT_END of several samples: that of the one that ended last, with best_of or n_beams that of the
+                             best; an error or a cancellation stays. Each has its own FG_EVENT_SAMPLE_END */
     fg_result result;
     int n_prompt, n_cached, n_generated; /* tokens: prompt, of these from the prefix cache, output */
     int n_preemptions;
@@ -12502,8 +12508,10 @@ static bool fg__seq_before(const fg__seq *x, const fg__seq *y) {
 
 static int32_t fg__seq_to_go(const fg__seq *seq) { return FG__MAX(seq->n_expected - seq->n_tokens, 0); }
 
-/* KV tokens times passes that a sequence takes until it is as long as it may become. */
-static double fg__seq_share(const fg__seq *seq) { return (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq)); }
+/* KV tokens times passes that a sequence, and those that will be forked from it, take until they are as long as they may become. */
+static double fg__seq_share(const fg__seq *seq) {
+    return (1.0 + seq->n_coming) * fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq));
+}
 
 /* Room for one more was reserved when the sequence was accepted. */
 static void fg__seq_list_insert(fg__seq_list *list, fg__seq *seq) {
@@ -12812,13 +12820,24 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     seq->n_swapped = 0;
 }
 
+/* KV tokens of a sequence and of those that will be forked from it, `passes` passes from now. */
+static int64_t fg__seq_load(const fg__seq *seq, int32_t passes) { return (int64_t)(1 + seq->n_coming) * (seq->n_tokens + passes); }
+
 /* KV tokens of the running ones and `seq`, were each to get as long as it may, `passes` passes from now. */
 static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t passes) {
-    int64_t sum = seq->n_tokens + passes;
+    int64_t sum = fg__seq_load(seq, passes);
     size_t i;
     for (i = 0; i < s->running.count; i++)
-        if (fg__seq_to_go(s->running.items[i]) >= passes) sum += s->running.items[i]->n_tokens + passes;
+        if (fg__seq_to_go(s->running.items[i]) >= passes) sum += fg__seq_load(s->running.items[i], passes);
     return sum;
+}
+
+/* Whether one of the running that are held waits for `seq`, the last of the same beams: these were let in together. */
+static bool fg__sched_is_awaited(const fg__sched *s, const fg__seq *seq) {
+    size_t i;
+    for (i = 0; i < s->running.count; i++)
+        if (s->running.items[i]->held && s->running.items[i]->rank == seq->rank) return true;
+    return false;
 }
 
 /* Whether `seq` may begin now (after the load control of FastDecode, arXiv 2403.11421, but for sequences that come one by one):
@@ -12830,7 +12849,7 @@ static bool fg__sched_keeps_level(const fg__sched *s, const fg__seq *seq) {
     size_t i = 0;
     if (!s->level) return true;
     while (i < s->running.count && s->running.items[i]->held) i++;
-    if (i == s->running.count) return true;
+    if (i == s->running.count || fg__sched_is_awaited(s, seq)) return true;
     if (s->owed >= (double)s->level) return false;
     if (fg__sched_load(s, seq, mine) > s->level) return false;
     for (i = 0; i < s->running.count; i++) {
@@ -23904,6 +23923,7 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
                         FG__MAX_BEAMS, (double)d->length_penalty);
     if (d->n_beams && (d->n > d->n_beams || d->best_of || d->n_stop || d->top_logprobs || d->prompt_logprobs || d->n_draft || d->max_tokens < 0))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, top_logprobs, prompt_logprobs, n_draft, and gives at most n_beams texts");
+    if (d->n_beams && (d->sampling.n_logit_bias || fg__has_penalties(&d->sampling))) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without logit_bias and penalties");
     if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
     if (d->top_logprobs < 0 || d->top_logprobs > FG_MAX_TOP_LOGPROBS)
@@ -23950,14 +23970,14 @@ static fg_result fg__request_prompt(const fg_engine *e, const fg_request_desc *d
         from = (const char *)d->saved + sizeof(head);
     }
     if (n > (size_t)INT32_MAX) return fg__fail(FG_ERROR_TOO_LONG, "%zu prompt tokens are absurd", n);
-    *ids = (int32_t *)fg__malloc(&e->env, n, sizeof(int32_t));
+    *ids = (int32_t *)fg__malloc(&e->model->env, n, sizeof(int32_t));
     if (!*ids) return FG_ERROR_OUT_OF_MEMORY;
     if (n) memcpy(*ids, from, n * sizeof(int32_t));
     *count = n;
     for (i = 0; i < n; i++)
         if ((*ids)[i] < 0 || (*ids)[i] >= e->model->hp.n_vocab) {
             fg_result r = fg__fail(FG_ERROR_INVALID_ARGUMENT, "prompt token %zu is %d, not in the vocabulary of %d", i, (int)(*ids)[i], e->model->hp.n_vocab);
-            fg__free(&e->env, *ids);
+            fg__free(&e->model->env, *ids);
             return r;
         }
     return FG_OK;
@@ -24414,7 +24434,7 @@ fg_result fg_submit(fg_engine *e, const fg_request_desc *desc, fg_request *reque
     else if (n_prompt > (size_t)e->desc.max_context || (n_max < 1 && desc->max_tokens >= 0))
         result = fg__fail(FG_ERROR_TOO_LONG, "a prompt of %zu tokens leaves no room in a context of %d", n_prompt, e->desc.max_context);
     else if (!(r = fg__request_new(e, desc, prompt, (int)n_prompt, n_max))) result = FG_ERROR_OUT_OF_MEMORY;
-    fg__free(&e->env, prompt);
+    fg__free(&e->model->env, prompt);
     if (r && desc->saved && (result = fg__request_restore(e, r, &head, desc)) != FG_OK) {
         fg__request_free(&e->env, r);
         return result;
@@ -25325,23 +25345,40 @@ static void fg__flight_feed(fg__flight *f, const fg__flight *before) {
     f->batch.feed = NULL;
 }
 
-/* Runs calls of the backend; what fails is kept with its text, which is the thread's own. */
-static bool fg__flight_check(fg__flight *f, fg_result r) {
-    if (r == FG_OK) return true;
+/* A failure's text is the thread's own. A backend in another translation unit sets none: that of an earlier failure is hidden
+   while a call of the backend runs, and comes back unless it fails. Returns what to give to fg__flight_check. */
+static char fg__error_hide(void) {
+    char first = fg__error_text[0];
+    fg__error_text[0] = 0;
+    return first;
+}
+
+/* Takes what a call of the backend returned; what fails is kept with its text. */
+static bool fg__flight_check(fg__flight *f, char hidden, fg_result r) {
+    if (r == FG_OK) {
+        fg__error_text[0] = hidden;
+        return true;
+    }
     f->result = r;
+    if (!*fg_last_error()) fg__fail(r, "%s", fg_result_text(r));
     snprintf(f->error, sizeof(f->error), "%.255s", fg_last_error());
     return false;
 }
 
 static void fg__flight_submit(fg_engine *e, fg__flight *f) {
-    if (f->n_copies && !fg__flight_check(f, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies)))
+    char hidden = fg__error_hide();
+    if (f->n_copies && !fg__flight_check(f, hidden, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies)))
         return;
-    (void)fg__flight_check(f, e->backend->submit(e->device, e->plan, &f->batch));
+    hidden = fg__error_hide();
+    (void)fg__flight_check(f, hidden, e->backend->submit(e->device, e->plan, &f->batch));
 }
 
 static void fg__flight_wait(fg_engine *e, fg__flight *f) {
     memset(&f->output, 0, sizeof(f->output));
-    if (f->result == FG_OK) (void)fg__flight_check(f, e->backend->wait(e->device, e->plan, &f->output));
+    if (f->result == FG_OK) {
+        char hidden = fg__error_hide();
+        (void)fg__flight_check(f, hidden, e->backend->wait(e->device, e->plan, &f->output));
+    }
     f->end = fg__engine_now(e);
 }
 
@@ -25518,11 +25555,15 @@ static int fg__draft_pass(fg_engine *e, int count) {
     fg__draft *d = e->draft;
     fg__flight *f = &d->flight;
     int i, n = 0, row = 0;
+    char hidden;
     fg__draft_fill(e, count);
     if (!f->n_entries) return 0;
     f->result = FG_OK;
-    (void)fg__flight_check(f, e->backend->submit(e->device, d->plan, &f->batch));
-    if (f->result == FG_OK) (void)fg__flight_check(f, e->backend->wait(e->device, d->plan, &f->output));
+    hidden = fg__error_hide();
+    if (fg__flight_check(f, hidden, e->backend->submit(e->device, d->plan, &f->batch))) {
+        hidden = fg__error_hide();
+        (void)fg__flight_check(f, hidden, e->backend->wait(e->device, d->plan, &f->output));
+    }
     d->failed = f->result != FG_OK;
     if (d->failed) fg__log(&e->env, FG_LOG_ERROR, "the draft model failed, and guesses no more: %s", f->error);
     for (i = 0; i < f->n_entries && !d->failed; i++) {
@@ -25910,7 +25951,6 @@ static fg_result fg__engine_split(fg_engine *e) {
     if (e->desc.gpu_layers && e->desc.gpu_layers < n_layers)
         while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = e->desc.kv_device != NULL;
-    if (s->kv_on_cpu) e->desc.kv_device = "cpu"; /* which lives as long as the engine */
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;
     e->backend->caps(e->device, &e->caps);
@@ -26381,6 +26421,18 @@ static void fg__engine_make_swap(fg_engine *e) {
     e->sched.swap_user = e;
 }
 
+/* What the caller's descriptor points to may go now; fg_engine_get_desc hands out what lives as long as the engine. */
+static void fg__engine_own_desc(fg_engine *e) {
+    fg_engine_desc *d = &e->desc;
+    int i;
+    d->model_path = d->draft_path = NULL;
+    if (d->kv_device) d->kv_device = "cpu";
+    for (i = 0; d->cpu_path && i < FG__CPU_PATHS; i++)
+        if (strcmp(d->cpu_path, fg__cpu_path_names[i]) == 0) break;
+    if (d->cpu_path) d->cpu_path = i < FG__CPU_PATHS ? fg__cpu_path_names[i] : NULL;
+    if (d->allocator) d->allocator = &e->env.allocator;
+}
+
 static fg_result fg__engine_make(fg_engine *e) {
     fg_result r;
     if ((r = fg__engine_plan(e)) != FG_OK) return r;
@@ -26400,6 +26452,7 @@ static fg_result fg__engine_make(fg_engine *e) {
     if (!e->hook_logits) return FG_ERROR_OUT_OF_MEMORY;
     fg__engine_count(e);
     if ((r = fg__engine_find_ends(e)) != FG_OK) return r;
+    fg__engine_own_desc(e);
     if (e->desc.trace) fg__trace_begin(e);
     fg__engine_start_driver(e);
     return FG_OK;
@@ -26676,11 +26729,14 @@ fg_result fg_generate(fg_engine *e, const fg_request_desc *desc, fg_text_fn on_t
     fg_result r;
     bool busy = true;
     if ((r = fg_submit(e, desc, &request)) != FG_OK) return r;
+    fg__error_text[0] = 0; /* a pass that fails in another thread leaves none here */
     for (;;) {
         while (fg_next_event(e, &event)) {
             if (event.request.id != request.id) continue;
             if (on_text && event.text_length) on_text(event.text, event.text_length, user);
-            if (event.type == FG_EVENT_END) return event.result;
+            if (event.type != FG_EVENT_END) continue;
+            if (event.result != FG_OK && !*fg_last_error()) return fg__fail(event.result, "%s", fg_result_text(event.result));
+            return event.result;
         }
         if (!busy) return fg__fail(FG_ERROR_NOT_FOUND, "another thread took the events of fg_generate");
         fg_step(e, 0, &busy); /* its arguments are right: it cannot fail */

@@ -225,7 +225,7 @@ static void job_random(job *j, uint64_t *random, int most_prompt, int most_token
     } else if (job_below(random, 8) == 0) {
         j->desc.n_beams = (j->desc.n ? j->desc.n : 1) + job_below(random, 3);
         j->desc.length_penalty = 0.5f * (float)job_below(random, 4);
-        j->desc.n_stop = j->desc.n_draft = j->desc.top_logprobs = 0;
+        j->desc.n_stop = j->desc.n_draft = j->desc.top_logprobs = j->desc.sampling.n_logit_bias = 0;
         j->desc.prompt_logprobs = false;
         if (j->desc.max_tokens < 0) j->desc.max_tokens = 1;
     }
@@ -1308,6 +1308,9 @@ static void test_engine_bad_requests(void) {
     d->n_beams = 2, d->top_logprobs = 1, api_bad(a, "beams with top_logprobs");
     d->n_beams = 2, d->prompt_logprobs = true, api_bad(a, "beams with prompt_logprobs");
     d->n_beams = 2, d->n_draft = 1, api_bad(a, "beams with n_draft");
+    d->n_beams = 2, d->sampling.frequency_penalty = 1, api_bad(a, "beams with a penalty");
+    bias.bias = 1;
+    d->n_beams = 2, d->sampling.logit_bias = &bias, d->sampling.n_logit_bias = 1, api_bad(a, "beams with logit_bias");
     d->tokenize_flags = 64, api_bad(a, "tokenize_flags");
     free(long_stop);
     CHECK(fg_cancel(NULL, a->j.handle) == FG_ERROR_INVALID_ARGUMENT);
@@ -1361,6 +1364,32 @@ static void test_engine_meta(void) {
         }
     }
     CHECK(i > 5 && fg_model_meta(m.model, i, &key, NULL, 0, &length) == FG_ERROR_NOT_FOUND);
+    model_sample_close(&m);
+}
+
+/* What the descriptor points to need not outlive fg_engine_create, and what is read back makes another such engine. */
+static void test_engine_desc_back(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_allocator allocator = test_allocator(0);
+    fg_engine *e = NULL, *other = NULL;
+    char words[2][8] = {"scalar", "cpu"};
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_cpu());
+    d.cpu_path = words[0];
+    d.kv_device = words[1];
+    d.allocator = &allocator;
+    CHECK(fg_engine_create(&d, &e) == FG_OK);
+    memset(words, 'x', sizeof(words));
+    allocator.realloc = NULL;
+    fg_engine_get_desc(e, &d);
+    CHECK(strcmp(d.cpu_path, "scalar") == 0 && strcmp(d.kv_device, "cpu") == 0 && d.allocator != &allocator);
+    d.device = NULL; /* of another backend's */
+    CHECK(fg_engine_create(&d, &other) == FG_OK);
+    fg_engine_free(other);
+    fg_engine_free(e);
+    CHECK(test_alloc_live() == 0 && test_alloc_foreign() == 0);
     model_sample_close(&m);
 }
 
@@ -1525,6 +1554,16 @@ static bool memory_result(fg_result r) { return r == FG_OK || r == FG_ERROR_OUT_
 static void memory_jobs(fg_engine *e, job *jobs, const job *alone, int n, int *ended_badly) {
     int i;
     bool busy = true;
+    fg_request_desc text;
+    fg_request request;
+    fg_event event;
+    memset(&text, 0, sizeof(text));
+    text.prompt = "ab";
+    CHECK(memory_result(fg_submit(e, &text, &request)));
+    fg_cancel(e, request);
+    fg_step(e, 0, &busy);
+    while (fg_next_event(e, &event)) {}
+    busy = true;
     for (i = 0; i < n; i++) {
         job_clear(&jobs[i]);
         CHECK(memory_result(job_submit(e, &jobs[i])));
@@ -1556,7 +1595,7 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
     for (i = 0; i < n_jobs; i++) alone[i].desc.n_beams = 0;
     if (n_jobs > 2) {
         alone[2].desc.n_beams = 3;
-        alone[2].desc.n_stop = alone[2].desc.n_draft = 0;
+        alone[2].desc.n_stop = alone[2].desc.n_draft = alone[2].desc.sampling.n_logit_bias = 0;
         alone[2].desc.prompt_logprobs = false;
         alone[2].desc.max_tokens = 6;
     }
@@ -1570,7 +1609,7 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         fg_engine_free(e);
     }
     for (fail = 1;; fail++) {
-        fg_allocator allocator = test_allocator(fail);
+        fg_allocator allocator = test_allocator(fail), engines = allocator; /* a model has its own, whoever shares it */
         fg_model_desc md;
         fg_model *model = NULL;
         fg_engine *e = NULL;
@@ -1584,7 +1623,8 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         CHECK(memory_result(r) && (r == FG_OK) == (model != NULL));
         loaded += model != NULL;
         d = engine_desc(model, backend);
-        d.allocator = &allocator;
+        engines.user = &engines;
+        d.allocator = &engines;
         d.token_budget = 32;
         d.kv_tokens = backend != fg_backend_cpu() ? 96 : 512; /* little, so that requests are set back */
         d.block_tokens = 16;
@@ -1600,6 +1640,7 @@ static void memory_run(const model_spec *spec, const fg_backend *backend, int n_
         fg_engine_free(e);
         fg_model_free(model);
         CHECKF(test_alloc_live() == 0, "%d leaks when allocation %d fails", test_alloc_live(), fail);
+        CHECKF(test_alloc_foreign() == 0, "%d blocks went to another's allocator when allocation %d fails", test_alloc_foreign(), fail);
         if (!test_alloc_failed() || test_failures > 5) break;
     }
     CHECK(loaded > 10 && created > 10 && ended_badly > 10);
@@ -1764,6 +1805,7 @@ static void run_engine_tests(void) {
 #endif
     RUN(test_engine_bad_requests);
     RUN(test_engine_bad_engines);
+    RUN(test_engine_desc_back);
     RUN(test_engine_memory);
     RUN(test_engine_meta);
     RUN(test_engine_pool_bytes);

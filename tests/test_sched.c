@@ -561,6 +561,31 @@ static void test_sched_level(void) {
     sched_free(t);
 }
 
+/* Samples that will be forked count as well; and who is awaited by held ones of its own rank, with another's prompt beside them,
+   is let in whatever the load, or none of them would ever go on. */
+static void test_sched_level_beams(void) {
+    sched_world *t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16);
+    sched_user *held = sched_add(t, 4, 10, 0), *other = sched_add(t, 4, 10, 0), *last;
+    held->seq.n_expected = other->seq.n_expected = 10; /* 6 x (4 + 3) KV tokens times passes */
+    t->s.level = 100;
+    sched_pass(t, 16);
+    CHECK(held->seq.running && other->seq.running);
+    last = sched_add(t, 4, 10, 0);
+    last->seq.n_expected = 10;
+    CHECK(fg__sched_keeps_level(&t->s, &last->seq));
+    last->seq.n_coming = 8;
+    CHECK(!fg__sched_keeps_level(&t->s, &last->seq));
+    last->seq.rank = held->seq.rank - 1;
+    held->seq.held = true;
+    CHECK(!fg__sched_keeps_level(&t->s, &last->seq));
+    last->seq.rank = held->seq.rank;
+    CHECK(fg__sched_keeps_level(&t->s, &last->seq));
+    held->seq.held = false;
+    last->seq.n_coming = 0;
+    while (sched_first(t)) sched_pass(t, 16);
+    sched_free(t);
+}
+
 static void run_sched_tests(void) {
     RUN(test_sched_even_split);
     RUN(test_sched_splitfuse);
@@ -575,6 +600,7 @@ static void run_sched_tests(void) {
     RUN(test_sched_short_waits_for_blocks);
     RUN(test_sched_patience);
     RUN(test_sched_level);
+    RUN(test_sched_level_beams);
     RUN(test_sched_random_splitfuse);
     RUN(test_sched_random_prefill_first);
     RUN(test_sched_random_orca);

@@ -648,7 +648,7 @@ static int bench_open(bench *b) {
     desc.max_context = b->n_prompt + b->n_decode + bench_slack(b, largest, desc.token_budget ? desc.token_budget : 256);
     if (b->args->plot) {
         longest = plot_longest_context(b) + b->n_decode + 128;
-        pass = desc.token_budget ? desc.token_budget : 512; /* which is the engine's own at most */
+        pass = desc.token_budget ? desc.token_budget : 512; /* which is the backends' own at most */
         if (pass > 1 << (PLOT_POINTS - 1)) pass = 1 << (PLOT_POINTS - 1);
         if (longest <= pass) longest = pass + 1;
         if (desc.max_context < longest) desc.max_context = longest;
