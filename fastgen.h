@@ -307,14 +307,14 @@ fg_result fg_tokenize(const fg_model *model, const char *text, size_t text_lengt
 /* Ids to text; not zero-terminated. *length as above. FG_ERROR_INVALID_ARGUMENT for ids outside the vocabulary. */
 fg_result fg_detokenize(const fg_model *model, const int32_t *ids, size_t count, unsigned flags, char *text,
                         size_t capacity, size_t *length);
-/* True when `token` ends a generation: EOS, end of turn, end of message. */
+/* True when `token` ends a generation: EOS, end of turn, end of message, and, of models of code, what stands behind a file. */
 bool fg_token_is_end(const fg_model *model, int32_t token);
 /* The bytes one token stands for, which may be part of a character; special tokens by their names. Not zero-terminated; they
    live as long as the model. NULL: the vocabulary has no such token. */
 const char *fg_token_text(const fg_model *model, int32_t token, size_t *length);
 /* Renders a conversation with the model's own chat template (Jinja, as transformers runs it). `messages_json` is the
    OpenAI form: [{"role": "user", "content": "Hi"}, ...]; options_json may be NULL or an object whose members become template
-   variables (tools, add_generation_prompt, ...). Errors: TEMPLATE, INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
+   variables (tools, add_generation_prompt, ...). With tools, the model's template for those where it has one. Errors: TEMPLATE, INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
 fg_result fg_chat_format(const fg_model *model, const char *messages_json, const char *options_json, char *text,
                          size_t capacity, size_t *length);
 
@@ -4377,7 +4377,7 @@ static fg_result fg__vocab_load_types(fg__vocab *v, const fg__gguf *gguf) {
             return fg__fail(FG_ERROR_BAD_FILE, "tokenizer.ggml.token_type of token %d is not a type", (int)id);
         if (type == 0) type = FG__TOKEN_NORMAL;
         if (fg__token_is_filler(&v->texts[id], id)) type = FG__TOKEN_UNUSED;
-        if (v->spm && !types && fg__token_byte(&v->texts[id]) >= 0) type = FG__TOKEN_BYTE;
+        if (v->spm && type == FG__TOKEN_NORMAL && fg__token_byte(&v->texts[id]) >= 0) type = FG__TOKEN_BYTE;
         v->attributes[id] = (unsigned char)type;
     }
     return result;
@@ -4435,6 +4435,7 @@ static size_t fg__vocab_write_piece(const fg__vocab *v, int32_t id, char *to) {
     const fg__gguf_string *text = &v->texts[id];
     int type = fg__token_type(v, id);
     size_t length;
+    if (fg__token_is_filler(text, id)) return 0;
     if (type == FG__TOKEN_BYTE && fg__token_byte(text) >= 0) {
         *to = (char)fg__token_byte(text);
         return 1;
@@ -4498,13 +4499,13 @@ static fg_result fg__vocab_load_bytes(fg__vocab *v) {
     return FG_OK;
 }
 
-/* Adds the merge "left right". One whose parts or outcome are no tokens never applies and is left out. */
+/* Adds the merge "left right". One that is not two words, or whose parts or outcome are no tokens, never applies and is left out. */
 static fg_result fg__vocab_add_merge(fg__vocab *v, const fg__gguf_string *text, uint32_t rank, fg__text *joined) {
     const char *space = text->length > 2 ? (const char *)memchr(text->data + 1, ' ', text->length - 2) : NULL;
     size_t first = space ? (size_t)(space - text->data) : 0;
     int32_t left, right, id;
     fg__merge *entry;
-    if (!space) return fg__fail(FG_ERROR_BAD_FILE, "merge %lu is not two tokens", (unsigned long)rank);
+    if (!space) return FG_OK;
     joined->length = 0;
     fg__text_add(joined, text->data, first);
     fg__text_add(joined, space + 1, text->length - first - 1);
@@ -4542,11 +4543,20 @@ static fg_result fg__vocab_load_merges(fg__vocab *v, const fg__gguf *gguf) {
     return result;
 }
 
-/* A token id of the file's metadata; `missing` when there is none or it is not in the vocabulary. */
+/* A token id of the file's metadata, below 0 for none; `missing`, as far as there are so many tokens, when the file has no id or
+   one that is not in the vocabulary. */
 static int fg__vocab_id(const fg__vocab *v, const fg__gguf *gguf, const char *key, int missing) {
     int64_t id = missing;
-    if (fg__gguf_get_i64(gguf, key, &id) && (id < 0 || id >= v->n_tokens)) id = -1;
-    return id < v->n_tokens ? (int)id : -1;
+    if (fg__gguf_get_i64(gguf, key, &id) && id >= v->n_tokens) id = missing;
+    return id >= 0 && id < v->n_tokens ? (int)id : -1;
+}
+
+static bool fg__text_is_one_of(const fg__gguf_string *text, const char *const *names, int n) {
+    int i;
+    if (!text->length || (text->data[0] != '<' && text->data[0] != '_')) return false; /* as all of them begin */
+    for (i = 0; i < n; i++)
+        if (fg__text_is(text, names[i])) return true;
+    return false;
 }
 
 /* Whether families of models give this name to the token that ends a turn. */
@@ -4554,25 +4564,37 @@ static bool fg__text_is_turn_end(const fg__gguf_string *text) {
     static const char *const names[] = {
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
         "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>"};
-    int i;
-    if (!text->length || (text->data[0] != '<' && text->data[0] != '_')) return false;
-    for (i = 0; i < FG__COUNT(names); i++)
-        if (fg__text_is(text, names[i])) return true;
-    return false;
+    return fg__text_is_one_of(text, names, FG__COUNT(names));
+}
+
+/* Whether models of code give this name to what stands between the files of a repository: behind a completion, and what
+   follows is another file. */
+static bool fg__text_is_file_end(const fg__gguf_string *text) {
+    static const char *const names[] = {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "<|fim_repo|>", "<|repo_name|>",
+                                        "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"};
+    return fg__text_is_one_of(text, names, FG__COUNT(names));
+}
+
+static void fg__vocab_mark_end(fg__vocab *v, int id) {
+    if (id >= 0) v->attributes[id] |= FG__TOKEN_END;
 }
 
 /* Marks the tokens that end a generation: those the file names, and those with names of such tokens. */
-static void fg__vocab_find_ends(fg__vocab *v) {
+static void fg__vocab_find_ends(fg__vocab *v, const fg__gguf *gguf) {
     int32_t id;
     for (id = 0; id < v->n_tokens; id++) {
-        bool turn = fg__text_is_turn_end(&v->texts[id]), message = fg__text_is(&v->texts[id], "<|eom_id|>");
+        const fg__gguf_string *text = &v->texts[id];
+        bool turn = fg__text_is_turn_end(text), message = fg__text_is(text, "<|eom_id|>");
         if (turn && v->eot < 0) v->eot = (int)id;
         if (message && v->eom < 0) v->eom = (int)id;
-        if (turn || message) v->attributes[id] = FG__TOKEN_CONTROL | FG__TOKEN_END; /* some files call them normal */
+        if (turn || message || fg__text_is_file_end(text)) v->attributes[id] = FG__TOKEN_CONTROL | FG__TOKEN_END; /* some files call them normal */
     }
-    if (v->eos >= 0) v->attributes[v->eos] |= FG__TOKEN_END;
-    if (v->eot >= 0) v->attributes[v->eot] |= FG__TOKEN_END;
-    if (v->eom >= 0) v->attributes[v->eom] |= FG__TOKEN_END;
+    fg__vocab_mark_end(v, v->eos);
+    fg__vocab_mark_end(v, v->eot);
+    fg__vocab_mark_end(v, v->eom);
+    fg__vocab_mark_end(v, fg__vocab_id(v, gguf, "tokenizer.ggml.fim_pad_token_id", -1));
+    fg__vocab_mark_end(v, fg__vocab_id(v, gguf, "tokenizer.ggml.fim_rep_token_id", -1));
+    fg__vocab_mark_end(v, fg__vocab_id(v, gguf, "tokenizer.ggml.fim_sep_token_id", -1));
 }
 
 /* Whether general.name has `word` in it, in any case. */
@@ -4623,7 +4645,7 @@ static void fg__vocab_load_settings(fg__vocab *v, const fg__gguf *gguf) {
         if (v->eos >= 0) fg__token_set_type(v, v->eos, FG__TOKEN_CONTROL);
         if (v->unk >= 0) fg__token_set_type(v, v->unk, FG__TOKEN_UNKNOWN);
     }
-    fg__vocab_find_ends(v);
+    fg__vocab_find_ends(v, gguf);
     fg__vocab_find_rstrip(v, gguf);
 }
 
@@ -13208,6 +13230,7 @@ struct fg_model {
     const fg__arch *arch;
     bool vocab_only;
     char *architecture, *name, *chat_template; /* the last may be NULL */
+    char *tools_template;                      /* in place of chat_template where tools are given; may be NULL */
     fg__hparams hp;
     int64_t n_parameters, weight_bytes;
     const fg_tensor *embedding, *output_norm, *output; /* output is the embedding where tied */
@@ -13265,6 +13288,7 @@ static fg_result fg__model_load_names(fg_model *m) {
     if ((r = fg__model_string(m, "general.architecture", &m->architecture)) != FG_OK) return r;
     if ((r = fg__model_string(m, "general.name", &m->name)) != FG_OK) return r;
     if ((r = fg__model_string(m, "tokenizer.chat_template", &m->chat_template)) != FG_OK) return r;
+    if ((r = fg__model_string(m, "tokenizer.chat_template.tool_use", &m->tools_template)) != FG_OK) return r;
     if (!m->architecture) return fg__fail(FG_ERROR_BAD_FILE, "'general.architecture' is missing");
     for (i = 0; m->architecture[i]; i++)
         if (m->architecture[i] < ' ' || m->architecture[i] > '~' || i > 64)
@@ -13279,7 +13303,9 @@ static fg_result fg__model_load_names(fg_model *m) {
 static fg_result fg__model_load_sizes(fg_model *m) {
     fg__hparams *hp = &m->hp;
     fg_result r;
-    int value_dim;
+    int value_dim, n_experts;
+    if ((r = fg__model_int(m, "expert_count", 0, 65536, 0, &n_experts)) != FG_OK) return r;
+    if (n_experts) return fg__fail(FG_ERROR_UNSUPPORTED, "a mixture of %d experts: such models are not supported", n_experts);
     if ((r = fg__model_int(m, "block_count", 1, 4096, -1, &hp->n_layers)) != FG_OK) return r;
     if ((r = fg__model_int(m, "embedding_length", 1, FG__MAX_DIM, -1, &hp->n_embd)) != FG_OK) return r;
     if ((r = fg__model_int(m, "feed_forward_length", 1, FG__MAX_DIM, -1, &hp->n_ff)) != FG_OK) return r;
@@ -13346,7 +13372,7 @@ static void fg__rope_yarn(fg_model *m, double factor) {
         slow = slow < 0 ? 0 : slow > 1 ? 1 : slow;
         m->rope_frequencies[i] *= (float)(slow / factor + 1 - slow);
     }
-    m->hp.rope_magnitude = fg__model_f64(m, "rope.scaling.attn_factor", 1) * (factor > 1 ? 0.1 * log(factor) + 1 : 1);
+    if (factor > 1) m->hp.rope_magnitude *= 0.1 * log(factor) + 1;
 }
 
 /* Frequencies of a Llama 3 rope are divided by factors that the file lists. */
@@ -13386,7 +13412,7 @@ static fg_result fg__model_load_rope(fg_model *m) {
     fg_result r;
     int i;
     hp->rope_base = fg__model_f64(m, "rope.freq_base", 10000);
-    hp->rope_magnitude = 1;
+    hp->rope_magnitude = fg__model_f64(m, "rope.scaling.attn_factor", 1);
     if (!(hp->rope_base > 1) || !(factor >= 0) || factor > 1e6 || hp->rope_base > 1e12)
         return fg__fail(FG_ERROR_BAD_FILE, "rope with base %g and factor %g", hp->rope_base, factor);
     if (named && !yarn && !none && !(type.length == 6 && memcmp(type.data, "linear", 6) == 0))
@@ -13449,6 +13475,21 @@ static fg_result fg__model_load_layer(fg_model *m, int layer) {
     return FG_OK;
 }
 
+/* A tensor that the graph does not use makes the model another one than the architecture's name says. */
+static fg_result fg__model_check_unused(const fg_model *m) {
+    const fg_tensor *first = fg__gguf_tensor_at(m->gguf, 0), *freqs = fg__gguf_find_tensor(m->gguf, "rope_freqs.weight");
+    int n = fg__gguf_tensor_count(m->gguf), i;
+    bool *used = (bool *)fg__calloc(&m->env, (size_t)n, sizeof(bool));
+    if (!used) return FG_ERROR_OUT_OF_MEMORY;
+    used[m->embedding - first] = used[m->output_norm - first] = used[m->output - first] = true;
+    if (freqs) used[freqs - first] = true;
+    for (i = 0; i < m->hp.n_layers * FG__LAYER_TENSORS; i++)
+        if (m->layers[i]) used[m->layers[i] - first] = true;
+    for (i = 0; i < n && used[i]; i++) {}
+    fg__free(&m->env, used);
+    return i == n ? FG_OK : fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is none of a model of architecture '%s'", first[i].name, m->architecture);
+}
+
 static fg_result fg__model_load_tensors(fg_model *m) {
     fg_result r;
     int i;
@@ -13461,7 +13502,7 @@ static fg_result fg__model_load_tensors(fg_model *m) {
     if (!m->output) m->output = m->embedding;
     for (i = 0; i < m->hp.n_layers; i++)
         if ((r = fg__model_load_layer(m, i)) != FG_OK) return r;
-    return FG_OK;
+    return fg__model_check_unused(m);
 }
 
 /* ---- load and free ---------------------------------------------------------------------------- */
@@ -13535,6 +13576,7 @@ void fg_model_free(fg_model *model) {
     fg__free(&env, model->architecture);
     fg__free(&env, model->name);
     fg__free(&env, model->chat_template);
+    fg__free(&env, model->tools_template);
     fg__free(&env, (void *)model->layers);
     fg__free(&env, model->windowed);
     fg__free(&env, model->rope_frequencies);
@@ -13547,7 +13589,7 @@ void fg_model_get_info(const fg_model *m, fg_model_info *info) {
     memset(info, 0, sizeof(*info));
     info->architecture = m->architecture;
     info->name = m->name ? m->name : "";
-    info->chat_template = m->chat_template;
+    info->chat_template = m->chat_template ? m->chat_template : m->tools_template;
     info->n_parameters = m->n_parameters;
     info->weight_bytes = m->weight_bytes;
     info->n_vocab = m->vocab->n_tokens;
@@ -26641,21 +26683,35 @@ static bool fg__chat_token(const fg_model *m, const char *name, int id, fg__chat
     return true;
 }
 
+/* Of a model with two templates the one that is for tools where the options have some, as transformers chooses. */
+static const char *fg__chat_template(const fg_model *m, const char *options_json) {
+    fg__json *options = NULL;
+    const fg__json *tools = NULL;
+    if (!m->chat_template || !m->tools_template) return m->chat_template ? m->chat_template : m->tools_template;
+    if (options_json && fg__json_parse(&m->env, options_json, strlen(options_json), &options) == FG_OK && options->type == FG__JSON_OBJECT)
+        tools = fg__json_get(options, "tools");
+    if (tools && tools->type == FG__JSON_NULL) tools = NULL;
+    fg__free(&m->env, options);
+    return tools ? m->tools_template : m->chat_template;
+}
+
 fg_result fg_chat_format(const fg_model *m, const char *messages_json, const char *options_json, char *text,
                          size_t capacity, size_t *length) {
     fg__chat_text texts[4];
+    const char *jinja;
     size_t n = 0;
     fg__text out;
     fg_result r;
     if (!m || !messages_json) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_chat_format needs a model and messages");
-    if (!m->chat_template) return fg__fail(FG_ERROR_NOT_FOUND, "the model has no chat template");
+    jinja = fg__chat_template(m, options_json);
+    if (!jinja) return fg__fail(FG_ERROR_NOT_FOUND, "the model has no chat template");
     n += fg__chat_token(m, "bos_token", m->vocab->bos, &texts[n]);
     n += fg__chat_token(m, "eos_token", m->vocab->eos, &texts[n]);
     n += fg__chat_token(m, "unk_token", m->vocab->unk, &texts[n]);
     n += fg__chat_token(m, "pad_token", m->vocab->pad, &texts[n]);
     memset(&out, 0, sizeof(out));
     out.env = &m->env;
-    r = fg__chat_format(&m->env, m->chat_template, strlen(m->chat_template), messages_json, options_json, texts, n, &out);
+    r = fg__chat_format(&m->env, jinja, strlen(jinja), messages_json, options_json, texts, n, &out);
     if (r == FG_OK && out.failed) r = FG_ERROR_OUT_OF_MEMORY;
     if (r == FG_OK) r = fg__text_out(out.data, out.length, text, capacity, length);
     fg__text_free(&out);

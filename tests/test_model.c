@@ -45,7 +45,8 @@ static void model_lie_numbers(gguf_writer *w, const model_lie *lie) {
         {"attention.value_length", 16}, {"attention.layer_norm_rms_epsilon", 1e-5}, {"rope.dimension_count", 16},
         {"rope.freq_base", 10000.5}, {"attention.sliding_window", -1}, {"attention.sliding_window_pattern", -1},
         {"rope.scaling.factor", -1}, {"rope.scale_linear", -1}, {"rope.scaling.original_context_length", -1},
-        {"rope.scaling.yarn_beta_fast", -1}, {"rope.scaling.yarn_beta_slow", -1}, {"rope.scaling.attn_factor", -1}};
+        {"rope.scaling.yarn_beta_fast", -1}, {"rope.scaling.yarn_beta_slow", -1}, {"rope.scaling.attn_factor", -1},
+        {"expert_count", -1}};
     size_t i;
     for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) model_lie_number(w, numbers[i].name, numbers[i].value, lie);
 }
@@ -98,6 +99,7 @@ static void model_lie_build(const model_lie *lie, const char *rope_scaling, unsi
     model_lie_tensor(&w, lie, "output_norm.weight", 64, 0);
     model_lie_tensor(&w, lie, "output.weight", 64, n_vocab);
     if (strcmp(lie->name, "rope_freqs.weight") == 0) model_lie_tensor(&w, lie, lie->name, 8, 0);
+    if (strcmp(lie->name, "output.bias") == 0) model_lie_tensor(&w, lie, lie->name, n_vocab, 0);
     gguf_finish(&w, file, size);
 }
 
@@ -119,6 +121,78 @@ static void test_model_truth(void) {
     int i;
     for (i = 0; i < 4; i++) CHECKF(model_try_lie(&none, scalings[i]) == FG_OK, "%s", fg_last_error());
     CHECK(model_try_lie(&none, "imaginary") == FG_ERROR_UNSUPPORTED);
+}
+
+/* What makes a model another one than its architecture's name says is named. */
+static void test_model_other_kinds(void) {
+    model_lie lie;
+    lie.name = "output.bias";
+    lie.how = MODEL_FILL;
+    lie.number = 0;
+    CHECK(model_try_lie(&lie, NULL) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "'output.bias'"));
+    lie.name = "expert_count";
+    lie.how = MODEL_INT;
+    lie.number = 8;
+    CHECK(model_try_lie(&lie, NULL) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "8 experts"));
+    lie.number = 0;
+    CHECK(model_try_lie(&lie, NULL) == FG_OK);
+}
+
+/* Whatever the scaling is, cos and sin are multiplied by what the file says. */
+static void test_model_rope_magnitude(void) {
+    static const char *const scalings[] = {NULL, "none", "linear", "yarn"};
+    int i;
+    for (i = 0; i < 4; i++) {
+        model_lie lie;
+        fg_model_desc d;
+        fg_model *model = NULL;
+        unsigned char *file;
+        lie.name = "rope.scaling.attn_factor";
+        lie.how = MODEL_FLOAT;
+        lie.number = 1.5;
+        memset(&d, 0, sizeof(d));
+        model_lie_build(&lie, scalings[i], &file, &d.size);
+        d.data = file;
+        CHECKF(fg_model_load(&d, &model) == FG_OK && model->hp.rope_magnitude == 1.5, "%s", fg_last_error());
+        fg_model_free(model);
+        free(file);
+    }
+}
+
+/* A model with two chat templates: the one for tools where there are some. */
+static void test_model_templates(void) {
+    static const char *const options[] = {NULL, "{}", "{\"tools\": null}", "{\"tools\": []}", "{\"tools\": [1]}", "[]", "{"};
+    static const char *const texts[4][5] = {
+        {"", "", "", "", ""}, {"one", "one", "one", "one", "one"}, {"two", "two", "two", "two", "two"}, {"one", "one", "one", "two", "two"}};
+    int which, i;
+    for (which = 0; which < 4; which++) {
+        fg_model_desc d;
+        fg_model_info info;
+        fg_model *model = NULL;
+        gguf_writer w;
+        unsigned char *file;
+        char text[16] = "";
+        size_t length = 0;
+        memset(&d, 0, sizeof(d));
+        token_sample_bpe(&w, "gpt-2");
+        gguf_add_string(&w, "general.architecture", "llama");
+        if (which & 1) gguf_add_string(&w, "tokenizer.chat_template", "one");
+        if (which & 2) gguf_add_string(&w, "tokenizer.chat_template.tool_use", "two");
+        gguf_finish(&w, &file, &d.size);
+        d.data = file;
+        d.vocab_only = true;
+        CHECKF(fg_model_load(&d, &model) == FG_OK, "%s", fg_last_error());
+        if (!model) continue;
+        fg_model_get_info(model, &info);
+        CHECK(!info.chat_template == !which && (!which || strcmp(info.chat_template, which & 1 ? "one" : "two") == 0));
+        for (i = 0; i < 7; i++) {
+            fg_result r = fg_chat_format(model, "[]", options[i], text, sizeof(text), &length);
+            CHECKF(r == (!which ? FG_ERROR_NOT_FOUND : i < 5 ? FG_OK : FG_ERROR_INVALID_ARGUMENT), "%s: %s", options[i], fg_result_name(r));
+            if (which && i < 5) CHECKF(strcmp(text, texts[which][i]) == 0, "%d, %s: %s", which, options[i], text);
+        }
+        fg_model_free(model);
+        free(file);
+    }
 }
 
 /* Every number in turn, at every odd value. These must be refused; of others both outcomes are fine. */
@@ -323,6 +397,9 @@ static void test_model_graph(void) {
 
 static void run_model_tests(void) {
     RUN(test_model_truth);
+    RUN(test_model_other_kinds);
+    RUN(test_model_rope_magnitude);
+    RUN(test_model_templates);
     RUN(test_model_numbers);
     RUN(test_model_reals);
     RUN(test_model_tensors);

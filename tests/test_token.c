@@ -460,7 +460,6 @@ static void test_token_bad(gguf_writer *w, fg_result expected, const char *words
 
 static void test_token_bad_files(void) {
     static const char *const words[3] = {"a", "b", "ab"};
-    static const char *const merges[2] = {"a b", "ab"};
     static const int32_t types[3] = {1, 1, 9};
     const float scores[3] = {0, 1, (float)NAN};
     gguf_writer w;
@@ -502,22 +501,18 @@ static void test_token_bad_files(void) {
     gguf_add_string(&w, "tokenizer.ggml.model", "gpt2");
     gguf_add_strings(&w, "tokenizer.ggml.tokens", words, 3);
     test_token_bad(&w, FG_ERROR_BAD_FILE, "tokenizer.ggml.merges");
-    gguf_add_string(&w, "tokenizer.ggml.model", "gpt2");
-    gguf_add_strings(&w, "tokenizer.ggml.tokens", words, 3);
-    gguf_add_strings(&w, "tokenizer.ggml.merges", merges, 2);
-    test_token_bad(&w, FG_ERROR_BAD_FILE, "merge 1");
 }
 
 /* Files that are odd but can be used. */
 static void test_token_odd_files(void) {
     static const char *const words[] = {"a", "b", "ab", "ab", "", "\377\376", "bc", "<s>", "c"};
-    static const char *const merges[] = {"b zz", "a b", "b c", "a b", "bc bc"};
+    static const char *const merges[] = {"b zz", "a b", "b c", "a b", "bc bc", "ab", ""};
     gguf_writer w;
     test_vocab t;
     gguf_begin(&w);
     gguf_add_string(&w, "tokenizer.ggml.model", "gpt2");
     gguf_add_strings(&w, "tokenizer.ggml.tokens", words, 9);
-    gguf_add_strings(&w, "tokenizer.ggml.merges", merges, 5);
+    gguf_add_strings(&w, "tokenizer.ggml.merges", merges, 7);
     gguf_add_u32(&w, "tokenizer.ggml.bos_token_id", 7);
     gguf_add_u32(&w, "tokenizer.ggml.eos_token_id", 4294967295u);
     gguf_add_i32(&w, "tokenizer.ggml.padding_token_id", -7);
@@ -537,6 +532,39 @@ static void test_token_odd_files(void) {
     if (t.vocab) {
         CHECK(t.vocab->bos == -1 && t.vocab->eos == -1 && !t.vocab->add_bos);
         test_token_expect(t.vocab, "", 0, "");
+    }
+    test_vocab_close(&t);
+    gguf_add_string(&w, "tokenizer.ggml.model", "llama");
+    gguf_add_strings(&w, "tokenizer.ggml.tokens", words, 9);
+    gguf_add_u32(&w, "tokenizer.ggml.bos_token_id", 9);
+    gguf_add_u32(&w, "tokenizer.ggml.eos_token_id", 4294967295u);
+    t = test_vocab_of(&w);
+    CHECKF(t.vocab != NULL, "%s", fg_last_error());
+    if (t.vocab) CHECK(t.vocab->bos == 1 && t.vocab->eos == 2 && t.vocab->add_bos && fg__vocab_is_end(t.vocab, 2));
+    test_vocab_close(&t);
+}
+
+/* Ends by what the file says and by the names that families of models give them, whatever their type; bytes by their names. */
+static void test_token_names(void) {
+    static const char *const names[] = {"<unk>", "<s>", "</s>", "<|eot_id|>", "<|file_sep|>", "<fim_pad>", "<|repo_name|>",
+                                        "file_sep", "<|fim_middle|>", "end", "[PAD10]", "<0x0A>"};
+    static const int32_t types[] = {2, 3, 3, 3, 3, 1, 4, 1, 3, 1, 1, 1};
+    static const bool ends[] = {false, false, true, true, true, true, true, false, false, true, false, false};
+    gguf_writer w;
+    test_vocab t;
+    size_t length;
+    int i;
+    gguf_begin(&w);
+    gguf_add_string(&w, "tokenizer.ggml.model", "llama");
+    gguf_add_strings(&w, "tokenizer.ggml.tokens", names, 12);
+    gguf_add_i32s(&w, "tokenizer.ggml.token_type", types, 12);
+    gguf_add_u32(&w, "tokenizer.ggml.fim_sep_token_id", 9);
+    t = test_vocab_of(&w);
+    CHECKF(t.vocab != NULL, "%s", fg_last_error());
+    if (t.vocab) {
+        for (i = 0; i < 12; i++) CHECKF(fg__vocab_is_end(t.vocab, i) == ends[i], "%s", names[i]);
+        CHECK(t.vocab->eot == 3 && t.vocab->byte_ids['\n'] == 11);
+        CHECK(fg__vocab_piece(t.vocab, 10, true, &length) && length == 0); /* fills a hole: it stands for nothing */
     }
     test_vocab_close(&t);
 }
@@ -832,6 +860,7 @@ static void run_token_tests(void) {
     RUN(test_token_specials);
     RUN(test_token_bad_files);
     RUN(test_token_odd_files);
+    RUN(test_token_names);
     RUN(test_token_huge_tokens);
     RUN(test_token_no_memory);
     RUN(test_token_long);
