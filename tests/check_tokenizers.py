@@ -178,6 +178,12 @@ def llama3_pattern(digits):
             r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
+def cased_pattern(behind, digits):
+    upper, lower, lead = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[^\r\n\p{L}\p{N}]?"
+    return (lead + upper + "*" + lower + "+" + behind + "|" + lead + upper + "+" + lower + "*" + behind + r"|\p{N}" + digits +
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
 def families():
     """name in tokenizer.ggml.pre: (pre-tokenizer, whether text is normalised to NFC, ignore_merges)"""
     digits = pre_tokenizers.Digits(individual_digits=True)
@@ -191,6 +197,8 @@ def families():
         "llama-bpe": (sequence(split(llama3_pattern("{1,3}")), byte_level(False)), False, True),
         "dbrx": (sequence(split(llama3_pattern("{1,3}")), byte_level(False)), False, False),
         "qwen2": (sequence(split(llama3_pattern("")), byte_level(False)), True, False),
+        "tekken": (sequence(split(cased_pattern("", "")), byte_level(False)), False, True),
+        "gpt-4o": (sequence(split(cased_pattern("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "{1,3}")), byte_level(False)), False, False),
         "starcoder": (starcoder, False, False),
         "refact": (starcoder, False, False),
         "smollm": (starcoder, False, False),

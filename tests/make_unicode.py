@@ -65,6 +65,8 @@ def classes():
         ("DIGIT", "what Digits splits: \\p{N} of a newer Unicode", isolated(digits)),
         ("OLD_PUNCT", "what Punctuation splits: \\p{P} of an older Unicode, and all of ASCII's", isolated(punctuation)),
         ("CASED", "the letters listed by DeepSeek LLM", cased),
+        ("UPPER", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", matched(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]")),
+        ("LOWER", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", matched(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]")),
     ]
 
 
@@ -129,12 +131,12 @@ def section():
         comma = "," if bit + 1 < len(table) else ""
         out += "    FG__CHAR_%s = %d%s %s/* %s */\n" % (name, 1 << bit, comma, "" if comma else " ", comment)
     out += "};\n\n"
-    out += "/* first code point << 8 | classes, up to the next entry */\n"
+    out += "/* first code point << 9 | classes, up to the next entry */\n"
     out += array("static const uint32_t fg__unicode_classes[]",
-                 ["0x%X" % (c << 8 | v) for c, v in runs(bits.get)])
-    out += "\n/* first code point << 8 | canonical combining class, up to the next entry (NFC as of Unicode 9) */\n"
+                 ["0x%X" % (c << 9 | v) for c, v in runs(bits.get)])
+    out += "\n/* first code point << 9 | canonical combining class, up to the next entry (NFC as of Unicode 9) */\n"
     marks = runs(combining_class)
-    out += array("static const uint32_t fg__unicode_marks[]", ["0x%X" % (c << 8 | v) for c, v in marks])
+    out += array("static const uint32_t fg__unicode_marks[]", ["0x%X" % (c << 9 | v) for c, v in marks])
     out += "\n/* A character and the one or two (else 0) it stands for, by character. "
     out += "Hangul syllables are computed. */\n"
     out += array("static const uint32_t fg__unicode_pairs[][3]", ["{0x%X,0x%X,0x%X}" % pair for pair in pairs])

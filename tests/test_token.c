@@ -90,12 +90,12 @@ static void test_token_round_trip(const fg__vocab *v, const char *text, size_t l
 
 static void test_token_classes(void) {
     static const struct { uint32_t code; unsigned classes; } expected[] = {
-        {'a', FG__CHAR_LETTER | FG__CHAR_CASED}, {'7', FG__CHAR_NUMBER | FG__CHAR_DIGIT},
+        {'a', FG__CHAR_LETTER | FG__CHAR_CASED | FG__CHAR_LOWER}, {'A', FG__CHAR_LETTER | FG__CHAR_CASED | FG__CHAR_UPPER}, {'7', FG__CHAR_NUMBER | FG__CHAR_DIGIT},
         {'!', FG__CHAR_PUNCT | FG__CHAR_OLD_PUNCT}, {'$', FG__CHAR_OLD_PUNCT}, {0, 0}, {0x1F, 0},
         {'\n', FG__CHAR_SPACE}, {0x85, FG__CHAR_SPACE}, {0xA0, FG__CHAR_SPACE}, {0x200B, 0}, {0x3000, FG__CHAR_SPACE},
-        {0xB2, FG__CHAR_NUMBER | FG__CHAR_DIGIT}, {0xAA, FG__CHAR_LETTER}, {0x2163, FG__CHAR_NUMBER | FG__CHAR_DIGIT},
-        {0x300, 0}, {0x4E00, FG__CHAR_LETTER}, {0x1F600, 0}, {0x1D7CE, FG__CHAR_NUMBER | FG__CHAR_DIGIT},
-        {0x10FFFF, 0}, {0x323AF, FG__CHAR_LETTER}, {0xFFFD, 0}};
+        {0xB2, FG__CHAR_NUMBER | FG__CHAR_DIGIT}, {0xAA, FG__CHAR_LETTER | FG__CHAR_UPPER | FG__CHAR_LOWER}, {0x2163, FG__CHAR_NUMBER | FG__CHAR_DIGIT},
+        {0x300, FG__CHAR_UPPER | FG__CHAR_LOWER}, {0x4E00, FG__CHAR_LETTER | FG__CHAR_UPPER | FG__CHAR_LOWER}, {0x1F600, 0}, {0x1D7CE, FG__CHAR_NUMBER | FG__CHAR_DIGIT},
+        {0x10FFFF, 0}, {0x323AF, FG__CHAR_LETTER | FG__CHAR_UPPER | FG__CHAR_LOWER}, {0xFFFD, 0}};
     int i;
     for (i = 0; i < FG__COUNT(expected); i++)
         CHECKF(fg__char_classes(expected[i].code) == expected[i].classes, "U+%04X: %u", (unsigned)expected[i].code,
@@ -237,6 +237,8 @@ static void test_token_words(void) {
     test_words("llama-bpe", "We|'VE|'\305\277|(been|  |\ta|'l|123|45| $$\n\n| \n\n|  |\xC2\xA0x|1|  ");
     test_words("llama3", "\r\n  \n| x|'l|',.\r\n|1|\303\251t\303\251");
     test_words("qwen2", "a|1|2|3| b|?!\r\n|c");
+    test_words("tekken", "We|'VE| HELLOWorld|Foo| \302\252|B|!|1|2| ?!/\r\n|c|\n|\t|\t|-\314\201|Z");
+    test_words("gpt-4o", "We'VE| HELLOWorld's| i|OS|123|4|/");
     test_words("starcoder", "a| |1|2| x|'s|  | y");
     test_words("command-r", "a| |1|2| x");
     test_words("falcon", "a|,$+|b|123|456|7| |12| |(|x|)|\xD0|\xBC|x|\xC2|\xB2");
@@ -639,7 +641,7 @@ static void test_token_no_memory(void) {
 
 static void test_token_long(void) {
     static const char *const pres[] = {"gpt-2", "llama-bpe", "qwen2", "starcoder", "falcon", "default", "deepseek-llm",
-                                       "deepseek-coder", NULL};
+                                       "deepseek-coder", "tekken", "gpt-4o", NULL};
     static const char *const units[] = {"a", " ", "1", "\n", "a ", " \n", "\314\201\314\243", "'s", ".", "\377",
                                         "<|im_end|>", "\343\201\251"};
     enum { LENGTH = 1 << 20 };
