@@ -23897,7 +23897,6 @@ struct fg_engine {
     double swap_byte_seconds; /* what moving a byte takes */
     float *hook_logits;       /* [n_vocab] the row that fg_logits_fn may change, or one that was fetched */
     bool candidates;          /* rows stay on the device, where these do */
-    bool shared_row;          /* the row in hand is that of another sample */
     int32_t *end_tokens;
     int n_end_tokens;
     /* under lock */
@@ -25099,30 +25098,34 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     return !finish;
 }
 
-/* A row of the last pass that stayed on the device. */
+/* A row of the last pass, which may have stayed on the device. */
 typedef struct fg__row_fetch {
     fg_engine *engine;
     int row;
+    const float *logits; /* NULL: they are on the device */
 } fg__row_fetch;
 
 static fg_result fg__row_fetch_now(void *user, const float **logits) {
     fg__row_fetch *f = (fg__row_fetch *)user;
     fg_engine *e = f->engine;
-    *logits = e->hook_logits;
-    return e->backend->read_logits(e->device, e->plan, f->row, e->hook_logits);
+    *logits = f->logits ? f->logits : e->hook_logits;
+    return f->logits ? FG_OK : e->backend->read_logits(e->device, e->plan, f->row, e->hook_logits);
 }
 
-/* Hands a row of a pass to the sampler. */
-static void fg__row_input(fg_engine *e, const fg_output *output, int row, fg__row_fetch *fetch, fg__sample_input *in) {
+/* Hands a row of a pass to the sampler: what the device found in it, if it was asked to look, and the logits only if not. These are
+   there as soon as one request of the pass wants its own, and what others draw must not depend on that. */
+static void fg__row_input(fg_engine *e, const fg__request *r, const fg_output *output, int row, fg__row_fetch *fetch, fg__sample_input *in) {
+    const fg_row_candidates *found = output->candidates && fg__request_wants_logits(r) ? &output->candidates[row] : NULL;
     in->n_vocab = e->model->hp.n_vocab;
-    in->logits = output->logits ? output->logits + (size_t)row * (size_t)in->n_vocab : NULL;
-    in->row = &output->rows[row];
-    in->candidates = output->candidates && !output->logits ? &output->candidates[row] : NULL;
-    in->use_drawn = !e->shared_row;
-    in->fetch = fg__row_fetch_now;
-    in->fetch_user = fetch;
     fetch->engine = e;
     fetch->row = row;
+    fetch->logits = output->logits ? output->logits + (size_t)row * (size_t)in->n_vocab : NULL;
+    if (found && fetch->logits && !found->n && found->drawn < 0) found = NULL; /* it was not asked, or saw no number */
+    in->logits = found ? NULL : fetch->logits;
+    in->row = &output->rows[row];
+    in->candidates = found;
+    in->fetch = fg__row_fetch_now;
+    in->fetch_user = fetch;
 }
 
 /* Draws the token after the known ones of `s` from a row of a pass. */
@@ -25130,16 +25133,15 @@ static fg_result fg__sequence_draw(fg_engine *e, const fg__sequence *s, const fg
                                    fg__sample_scratch *scratch, fg__sample_output *out) {
     const fg__request *r = s->request;
     int n_vocab = e->model->hp.n_vocab;
-    float *logits = output->logits ? output->logits + (size_t)row * (size_t)n_vocab : NULL;
     fg__row_fetch fetch;
     fg__sample_input in;
     memset(&in, 0, sizeof(in));
-    fg__row_input(e, output, row, &fetch, &in);
+    fg__row_input(e, r, output, row, &fetch, &in);
     if (r->desc.on_logits) { /* in a copy: the samples of a request share their first row */
-        logits = (float *)memcpy(e->hook_logits, logits, (size_t)n_vocab * sizeof(float));
-        r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);
+        in.logits = (float *)memcpy(e->hook_logits, fetch.logits, (size_t)n_vocab * sizeof(float));
+        r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, e->hook_logits, n_vocab);
     }
-    in.logits = logits;
+    in.use_drawn = s->index == 0 || s->seq.n_tokens > r->n_prompt; /* the first token mostly comes from the first sample's row */
     in.history = s->tokens;
     in.n_history = s->seq.n_tokens;
     in.n_prompt = r->n_known_prompt;
@@ -25286,9 +25288,7 @@ static void fg__request_fork(fg_engine *e, fg__request *r, const fg_output *outp
         fg_result result;
         s->seq.no_match = s->seq.every_row = false;
         if (fg__sched_fork(&e->sched, &r->samples[0].seq, &s->seq)) {
-            e->shared_row = true;
             fg__sequence_sample(e, s, output, row);
-            e->shared_row = false;
             continue;
         }
         result = fg__sched_add(&e->sched, &s->seq, (int64_t)e->sched.n_passes - r->samples[0].seq.rank); /* of the same rank */
@@ -25456,7 +25456,7 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
     fg_result result;
     memset(&in, 0, sizeof(in));
     memset(&greedy, 0, sizeof(greedy));
-    fg__row_input(e, output, row, &fetch, &in);
+    fg__row_input(e, r, output, row, &fetch, &in);
     if (r->desc.on_logits) {
         float *logits = output->logits + (size_t)row * (size_t)n_vocab;
         r->desc.on_logits(r->desc.on_logits_user, s->index, s->seq.n_tokens, s->tokens, logits, n_vocab);

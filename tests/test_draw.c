@@ -1,5 +1,6 @@
 /* Sampling from what a device picks out of a row: the same tokens, bit for bit, as from the row itself; the devices' candidates
-   and draws beside sorting and adding up in doubles; the distribution of draws by Pearson's chi-squared test. */
+   and draws beside sorting and adding up in doubles; the distribution of draws by Pearson's chi-squared test; what a request draws
+   must not depend on what those beside it need. */
 
 /* ---- The host's side ---- */
 
@@ -416,10 +417,147 @@ static void test_draw_engine(void) {
     if (!n) SKIP("there is no GPU driver, and no stand-in");
 }
 
+/* ---- Beside others ---- */
+
+enum { DRAW_TOKEN = 5 }; /* what the device below draws, whatever the logits */
+
+static struct {
+    fg_backend backend;
+    fg_batch batch; /* as the engine gave it */
+    float *logits;
+    int n_vocab, fetched;
+    fg_row_candidates found[64];
+} draw_device;
+
+static void draw_device_caps(fg_device *device, fg_device_caps *caps) {
+    fg_backend_cpu()->caps(device, caps);
+    caps->candidates = FG_MAX_CANDIDATES;
+}
+
+static fg_result draw_device_submit(fg_device *device, fg_plan *plan, const fg_batch *batch) {
+    fg_batch own = *batch;
+    CHECK(batch->n_rows <= 64);
+    draw_device.batch = *batch;
+    own.want_logits = true;
+    own.draws = NULL;
+    return fg_backend_cpu()->submit(device, plan, &own);
+}
+
+static fg_result draw_device_wait(fg_device *device, fg_plan *plan, fg_output *output) {
+    fg_result r = fg_backend_cpu()->wait(device, plan, output);
+    int i;
+    if (r != FG_OK) return r;
+    draw_device.logits = output->logits;
+    for (i = 0; draw_device.batch.draws && i < draw_device.batch.n_rows; i++) {
+        const fg_row_draw *ask = &draw_device.batch.draws[i];
+        fg_row_candidates *found = &draw_device.found[i];
+        draw_candidates(output->logits + (size_t)i * (size_t)draw_device.n_vocab, draw_device.n_vocab, FG_MAX_CANDIDATES, found);
+        if (!ask->candidates) found->n = 0, found->floor = INFINITY;
+        if (ask->temperature > 0) found->drawn = DRAW_TOKEN;
+    }
+    if (draw_device.batch.draws) output->candidates = draw_device.found;
+    if (!draw_device.batch.want_logits) output->logits = NULL;
+    return r;
+}
+
+static fg_result draw_device_read(fg_device *device, fg_plan *plan, int row, float *logits) {
+    size_t n = (size_t)draw_device.n_vocab;
+    (void)device, (void)plan;
+    draw_device.fetched++;
+    memcpy(logits, draw_device.logits + (size_t)row * n, n * sizeof(float));
+    return FG_OK;
+}
+
+/* The CPU, but as a device that keeps its logits and draws. */
+static fg_engine *draw_device_engine(fg_model *model, int max_seqs) {
+    fg_engine_desc d = engine_desc(model, &draw_device.backend);
+    draw_device.backend = *fg_backend_cpu();
+    draw_device.backend.caps = draw_device_caps;
+    draw_device.backend.submit = draw_device_submit;
+    draw_device.backend.wait = draw_device_wait;
+    draw_device.backend.read_logits = draw_device_read;
+    draw_device.n_vocab = model_n_vocab();
+    draw_device.fetched = 0;
+    d.max_seqs = max_seqs;
+    return engine_new(&d);
+}
+
+static void draw_job(job *j, int first, float temperature) {
+    memset(j, 0, sizeof(*j));
+    for (; j->desc.n_tokens < 6; j->desc.n_tokens++) j->prompt[j->desc.n_tokens] = first + (int)j->desc.n_tokens;
+    j->desc.max_tokens = 8;
+    j->desc.ignore_eos = true;
+    j->desc.sampling.temperature = temperature;
+}
+
+/* Of the tokens of a sample from the i-th on, those that the device drew. */
+static int draw_count(const job_sample *s, int i) {
+    int n = 0;
+    for (; i < s->n_tokens; i++) n += s->tokens[i] == DRAW_TOKEN;
+    return n;
+}
+
+/* Greedy requests need no row, whoever is beside them, and a request's tokens are drawn by the device also where the rows came whole
+   for another. */
+static void draw_check_beside(fg_model *model, job *jobs, int whole) {
+    fg_engine *e = draw_device_engine(model, 4);
+    int i;
+    for (i = 0; i < 4; i++) {
+        draw_job(&jobs[i], 10 + 10 * i, i == 0 ? 1.0f : 0.0f);
+        if (i == 3 && whole == 1) jobs[i].desc.sampling.temperature = 1, jobs[i].desc.sampling.typical_p = 0.5f;
+        if (i == 3 && whole == 2) jobs[i].desc.prompt_logprobs = true;
+        if (i == 3 && whole == 3) jobs[i].desc.on_logits = draw_hook;
+        CHECKF(job_submit(e, &jobs[i]) == FG_OK, "%s", fg_last_error());
+    }
+    jobs_run(e);
+    CHECKF(draw_device.fetched == 0, "case %d: %d rows were fetched", whole, draw_device.fetched);
+    CHECKF(draw_count(&jobs[0].samples[0], 0) == 8, "case %d: %d of 8 tokens are the device's", whole, draw_count(&jobs[0].samples[0], 0));
+    fg_engine_free(e);
+}
+
+/* The first tokens of a request's samples come from one row, in which the device drew for the first of them: the others are drawn
+   here, also where they had to wait for a row of their own. */
+static void draw_check_samples(fg_model *model, job *j, int max_seqs) {
+    fg_engine *e = draw_device_engine(model, max_seqs);
+    int i;
+    draw_job(j, 10, 1.5f);
+    j->desc.n = 3;
+    CHECKF(job_submit(e, j) == FG_OK, "%s", fg_last_error());
+    jobs_run(e);
+    for (i = 0; i < 3; i++) {
+        const job_sample *s = &j->samples[i];
+        CHECK(s->n_tokens == 8 && draw_count(s, 1) == 7 && draw_count(s, 0) == (i ? 7 : 8));
+    }
+    CHECKF(draw_device.fetched == 2, "%d rows were fetched", draw_device.fetched);
+    fg_engine_free(e);
+}
+
+static void test_draw_beside(void) {
+    static job jobs[4], others[4];
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    int i, whole;
+    model_sample_open(&m, &spec);
+    for (whole = 0; m.model && whole < 4; whole++) {
+        draw_check_beside(m.model, jobs, whole);
+        for (i = 1; i < 3; i++) {
+            if (whole == 0) others[i] = jobs[i];
+            CHECK(memcmp(jobs[i].samples[0].tokens, others[i].samples[0].tokens, sizeof(jobs[i].samples[0].tokens)) == 0);
+        }
+    }
+    if (m.model) {
+        draw_check_samples(m.model, &jobs[0], 4);
+        draw_check_samples(m.model, &jobs[1], 1);
+        for (i = 0; i < 3; i++) CHECK(jobs[0].samples[i].tokens[0] == jobs[1].samples[i].tokens[0]);
+    }
+    model_sample_close(&m);
+}
+
 static void run_draw_tests(void) {
     RUN(test_draw_candidates);
     RUN(test_draw_device);
     RUN(test_draw_behind);
     RUN(test_draw_distribution);
     RUN(test_draw_engine);
+    RUN(test_draw_beside);
 }
