@@ -380,7 +380,8 @@ typedef struct fg_engine_desc {
     bool no_even_split;      /* fill passes greedily instead of spreading prompts evenly over them */
     bool no_prefix_cache;
     fg_type kv_type;         /* F32 (0, default), F16, BF16 or Q8_0, as the backend offers. F16 is half as large, sooner
-                                read, and on GPUs, as BF16, what matrix instructions take; the fastgen tool's default */
+                                read, and on GPUs, as BF16, what matrix instructions take; the fastgen tool's default. Values past
+                                the largest of the type (F16: 65504) become that one, and what is no number 0 */
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
     int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
@@ -14586,6 +14587,16 @@ static int8_t fg__round_to_byte(float x) {
     return (int8_t)(int)((x + 12582912.0f) - 12582912.0f);
 }
 
+/* The largest that the cache holds. */
+static float fg__kv_most(fg_type type) { return type == FG_TYPE_F16 ? 65504.0f : type == FG_TYPE_BF16 ? 3.38953139e38f : FLT_MAX; }
+
+/* What the cache gets of a value, always a number: in a tile of attention, queries before a token have its values times 0, and blocks
+   of the prefix cache were made beside tokens that are not in them. */
+static float fg__kv_bound(fg_type type, float x) {
+    float most = fg__kv_most(type);
+    return x > most ? most : x < -most ? -most : x == x ? x : 0.0f;
+}
+
 /* Quantises up to 32 values; values and bytes are `x_step` and `q_step` apart. Returns the scale as a half float. */
 static uint16_t fg__q8_store(const float *x, int n, int8_t *q, int q_step) {
     float largest = 0.0f, scale, inverse;
@@ -14595,7 +14606,7 @@ static uint16_t fg__q8_store(const float *x, int n, int8_t *q, int q_step) {
     half = fg__f32_to_f16(FG__MIN(largest / 127.0f, 65504.0f));
     scale = fg__f16_to_f32(half);
     inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    for (i = 0; i < n; i++) q[i * q_step] = fg__round_to_byte(x[i] * inverse);
+    for (i = 0; i < n; i++) q[i * q_step] = fg__round_to_byte(fg__kv_bound(FG_TYPE_Q8_0, x[i]) * inverse);
     return half;
 }
 
@@ -14617,14 +14628,14 @@ static void fg__kv_store_scalar(const fg__kv_layout *layout, const float *k, con
     if (layout->type == FG_TYPE_Q8_0) {
         fg__kv_store_q8(layout, k, v, t, (char *)tile);
     } else if (layout->type == FG_TYPE_F32) {
-        for (i = 0; i < n; i++) ((float *)tile)[i * w + t] = k[i];
-        for (i = 0; i < n; i++) ((float *)(void *)values)[t * n + i] = v[i];
+        for (i = 0; i < n; i++) ((float *)tile)[i * w + t] = fg__kv_bound(FG_TYPE_F32, k[i]);
+        for (i = 0; i < n; i++) ((float *)(void *)values)[t * n + i] = fg__kv_bound(FG_TYPE_F32, v[i]);
     } else if (layout->type == FG_TYPE_F16) {
-        for (i = 0; i < n; i++) ((uint16_t *)tile)[i * w + t] = fg__f32_to_f16(k[i]);
-        for (i = 0; i < n; i++) ((uint16_t *)(void *)values)[t * n + i] = fg__f32_to_f16(v[i]);
+        for (i = 0; i < n; i++) ((uint16_t *)tile)[i * w + t] = fg__f32_to_f16(fg__kv_bound(FG_TYPE_F16, k[i]));
+        for (i = 0; i < n; i++) ((uint16_t *)(void *)values)[t * n + i] = fg__f32_to_f16(fg__kv_bound(FG_TYPE_F16, v[i]));
     } else {
-        for (i = 0; i < n; i++) ((uint16_t *)tile)[i * w + t] = fg__f32_to_bf16(k[i]);
-        for (i = 0; i < n; i++) ((uint16_t *)(void *)values)[t * n + i] = fg__f32_to_bf16(v[i]);
+        for (i = 0; i < n; i++) ((uint16_t *)tile)[i * w + t] = fg__f32_to_bf16(fg__kv_bound(FG_TYPE_BF16, k[i]));
+        for (i = 0; i < n; i++) ((uint16_t *)(void *)values)[t * n + i] = fg__f32_to_bf16(fg__kv_bound(FG_TYPE_BF16, v[i]));
     }
 }
 
@@ -14929,6 +14940,13 @@ FG__TARGET_AVX512 static void fg__rope_avx512(float *x, const float *cos_sin, in
     }
 }
 
+/* Up to 16 values as fg__kv_bound has them. */
+FG__TARGET_AVX512 static FG__ALWAYS_INLINE __m512 fg__kv_bound_avx512(fg_type type, __mmask16 lanes, const float *from) {
+    __m512 x = _mm512_maskz_loadu_ps(lanes, from);
+    x = _mm512_maskz_min_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x, _mm512_set1_ps(fg__kv_most(type)));
+    return _mm512_max_ps(x, _mm512_set1_ps(-fg__kv_most(type)));
+}
+
 /* Up to 16 floats as halves or bfloat16, rounded to nearest even. */
 FG__TARGET_AVX512 static FG__ALWAYS_INLINE __m256i fg__to_16_bits_avx512(fg_type type, __m512 x) {
     __m512i bits = _mm512_castps_si512(x), odd, rounded;
@@ -14962,8 +14980,8 @@ FG__TARGET_AVX512 static void fg__kv_store_q8_avx512(const fg__kv_layout *layout
             int count = FG__MIN(32, n - 32 * b);
             int8_t q[32], *to = (int8_t *)tile + (part ? layout->v_offset : 0);
             uint16_t *scales = (uint16_t *)(void *)(to + fg__kv_scales(layout));
-            uint16_t scale = fg__q8_avx512(_mm512_maskz_loadu_ps(FG__LANES(count), x),
-                                           _mm512_maskz_loadu_ps(FG__LANES(count > 16 ? count - 16 : 0), x + 16), q);
+            uint16_t scale = fg__q8_avx512(fg__kv_bound_avx512(FG_TYPE_Q8_0, FG__LANES(count), x),
+                                           fg__kv_bound_avx512(FG_TYPE_Q8_0, FG__LANES(count > 16 ? count - 16 : 0), x + 16), q);
             scales[part ? t * layout->n_scales + b : b * w + t] = scale;
             if (part) memcpy(to + t * n + 32 * b, q, (size_t)count);
             else
@@ -14978,15 +14996,16 @@ FG__TARGET_AVX512 static void fg__kv_store_avx512(const fg__kv_layout *layout, c
     if (layout->type == FG_TYPE_Q8_0) {
         fg__kv_store_q8_avx512(layout, k, v, t, (char *)tile);
     } else if (layout->type == FG_TYPE_F32) {
-        for (i = 0; i < n; i++) ((float *)tile)[i * w + t] = k[i];
-        memcpy((float *)(void *)values + t * n, v, (size_t)n * sizeof(float));
+        for (i = 0; i < n; i++) ((float *)tile)[i * w + t] = fg__kv_bound(FG_TYPE_F32, k[i]);
+        for (i = 0; i < n; i += 16)
+            _mm512_mask_storeu_ps((float *)(void *)values + t * n + i, FG__LANES(n - i), fg__kv_bound_avx512(FG_TYPE_F32, FG__LANES(n - i), v + i));
     } else {
         for (i = 0; i < n; i += 16) {
             __mmask16 lanes = FG__LANES(n - i);
             _mm256_mask_storeu_epi16(values + t * n + i, lanes,
-                                     fg__to_16_bits_avx512(layout->type, _mm512_maskz_loadu_ps(lanes, v + i)));
+                                     fg__to_16_bits_avx512(layout->type, fg__kv_bound_avx512(layout->type, lanes, v + i)));
             _mm256_storeu_si256((__m256i *)(void *)room,
-                                fg__to_16_bits_avx512(layout->type, _mm512_maskz_loadu_ps(lanes, k + i)));
+                                fg__to_16_bits_avx512(layout->type, fg__kv_bound_avx512(layout->type, lanes, k + i)));
             for (j = 0; j < 16 && i + j < n; j++) keys[(i + j) * w + t] = room[j];
         }
     }

@@ -52,6 +52,16 @@ void normalise(int me, bool of_k) {
     barrier();
 }
 
+/* What the cache gets, as fg__kv_bound: always numbers. By their bits, as compilers need not heed what is none. */
+void bound(int me) {
+    uint most = TYPE == F16 ? 0x477FE000u : TYPE == BF16 ? 0x7F7F0000u : 0x7F7FFFFFu;
+    for (int i = me; i < HEAD_DIM; i += GROUP) {
+        uint bits = floatBitsToUint(x[i]), m = bits & 0x7FFFFFFFu;
+        x[i] = m > 0x7F800000u ? 0.0 : uintBitsToFloat(bits & 0x80000000u | min(m, most));
+    }
+    barrier();
+}
+
 uint packed_word(int word) {
     uint bits = 0u;
     int d = word * PER_WORD;
@@ -94,6 +104,7 @@ void main() {
         for (int i = me; i < HEAD_DIM; i += GROUP) src[from + i] = x[i];
         return;
     }
+    bound(me);
     row = kv_row(slot / block_tokens - row0, slot % block_tokens, head);
     if (TYPE == Q8_0) {
         find_scales(me);

@@ -1145,6 +1145,48 @@ static void cpu_check_attention(const char *path, int i) {
     cpu_rig_free(rig);
 }
 
+/* A value past what the cache holds, or none at all, and in `held` what is to be kept of it. */
+static float cpu_kv_extreme(fg_type type, int i, float *held) {
+    static const float values[] = {INFINITY, -INFINITY, 3.4e38f, -3.4e38f, 1e6f, 65519.0f};
+    float x = i < 6 ? values[i] : NAN, most = type == FG_TYPE_F16 ? 65504.0f : type == FG_TYPE_BF16 ? fg__bf16_to_f32(0x7F7F) : FLT_MAX;
+    *held = x > most ? most : x < -most ? -most : x == x ? x : 0;
+    return x;
+}
+
+/* A token whose values the cache does not hold, amid others that a tile of attention has with it: those before it have the same bits as
+   beside any other token, those after it as if it had been what is kept of it. */
+static void cpu_check_kv_bound(const char *path, fg_type type) {
+    enum { TOKEN = 18, TOKENS = 40, HEAD = 32, WIDTH = 3 * HEAD };
+    cpu_attn c = {FG_TYPE_F32, 1, 1, HEAD, 0, 0, 0, 16, false, 0.0f, 1.0f, {TOKENS, 0, 0, 0, 0, 0}};
+    float rows[3][TOKENS * HEAD];
+    int i, run, bad = 0;
+    c.kv_type = type;
+    for (run = 0; run < 3; run++) { /* as it was made; with what is kept; with what is not */
+        cpu_rig *rig = cpu_attn_rig(&c, TOKENS);
+        float *k = (float *)(void *)rig->data[0] + TOKEN * WIDTH + HEAD, *v = k + HEAD, held;
+        for (i = 0; i < 7 && run; i++) {
+            float x = cpu_kv_extreme(type, i, &held);
+            v[i] = run == 1 ? held : x;
+            k[i] = i < 6 ? k[i] : run == 1 ? 0.0f : x;
+        }
+        memset(rows[run], 0, sizeof(rows[run]));
+        if (cpu_rig_open(rig, path, 1) == FG_OK) cpu_attn_all(&c, rig, 0, TOKENS, rows[run]);
+        cpu_rig_free(rig);
+    }
+    CHECKF(memcmp(rows[0], rows[2], TOKEN * HEAD * sizeof(float)) == 0, "%s %s: tokens before one with too large values", path, fg_type_name(type));
+    CHECKF(memcmp(rows[1], rows[2], sizeof(rows[1])) == 0, "%s %s: tokens beside one with too large values", path, fg_type_name(type));
+    for (i = 0; i < TOKENS * HEAD; i++) bad += !(fabsf(rows[2][i]) <= FLT_MAX);
+    CHECKF(bad == 0, "%s %s: %d are no numbers", path, fg_type_name(type), bad);
+}
+
+static void test_cpu_kv_bound(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
+    const char *paths[CPU_TARGETS];
+    int i, p, n_paths = cpu_targets(paths);
+    for (i = 0; i < 4; i++)
+        for (p = 0; p < n_paths; p++) cpu_check_kv_bound(paths[p], types[i]);
+}
+
 static void test_cpu_attention(void) {
     const char *paths[CPU_TARGETS];
     int i, p, n_paths = cpu_targets(paths);
@@ -1621,6 +1663,7 @@ static void run_cpu_tests(void) {
     RUN(test_cpu_gemm_odd);
     RUN(test_cpu_gated);
     RUN(test_cpu_attention);
+    RUN(test_cpu_kv_bound);
     RUN(test_cpu_attention_invariance);
     RUN(test_cpu_attention_split);
     RUN(test_cpu_attention_long);

@@ -596,6 +596,57 @@ static void test_engine_bits_q4k(void) {
     bits_model(&spec);
 }
 
+/* Makes values of the first layer that halves do not hold of whatever has token 255 in it, and of nothing else. */
+static void bound_model(model_sample *m) {
+    fg_tensor t;
+    int i, row;
+    for (i = 0; fg_model_tensor(m->model, i, &t) == FG_OK; i++) {
+        float *x = (float *)t.data; /* in the file */
+        if (strcmp(t.name, "blk.0.attn_norm.weight") == 0) x[5] *= 1e7f;
+        for (row = 0; row < t.dims[1] && strcmp(t.name, "token_embd.weight") == 0; row++) x[row * t.dims[0] + 5] = row == 255;
+    }
+}
+
+/* A request whose values the cache does not hold leaves the blocks before them, which others find by their tokens, as they are. */
+static void bound_path(fg_model *model, const char *path, fg_type type) {
+    static job jobs[3];
+    fg_engine_desc d = engine_desc(model, NULL);
+    fg_engine *e;
+    int i, k;
+    d.cpu_path = path;
+    d.kv_type = type;
+    d.block_tokens = 16;
+    for (i = 0; i < 3; i++) { /* the last in the second one's engine */
+        job *j = &jobs[i];
+        memset(j, 0, sizeof(*j));
+        for (k = 0; k < 32; k++) j->prompt[k] = i == 1 && k == 16 ? 255 : 10 + k * 7 % 40;
+        j->desc.n_tokens = 32;
+        j->desc.max_tokens = 8;
+        j->desc.ignore_eos = j->desc.logprobs = true;
+        if (i < 2) e = engine_new(&d);
+        CHECK(job_submit(e, j) == FG_OK);
+        jobs_run(e);
+        if (i != 1) fg_engine_free(e);
+    }
+    CHECK(jobs[2].n_cached == 16);
+    CHECKF(memcmp(jobs[0].samples, jobs[2].samples, sizeof(jobs[0].samples)) == 0, "%s, %s", path, fg_type_name(type));
+}
+
+static void test_engine_kv_bound(void) {
+    model_spec spec = model_spec_tiny();
+    const char *paths[FG__CPU_PATHS];
+    int p, n_paths = cpu_paths(paths);
+    model_sample m;
+    spec.head_dim = 32;
+    model_sample_open(&m, &spec);
+    if (m.model) bound_model(&m);
+    for (p = 0; m.model && p < n_paths; p++) {
+        bound_path(m.model, paths[p], FG_TYPE_F16);
+        bound_path(m.model, paths[p], FG_TYPE_Q8_0);
+    }
+    model_sample_close(&m);
+}
+
 /* Sample i of a request is what a request of its own with seed + i gives, to the bit. */
 static void test_engine_bits_samples(void) {
     model_spec spec = model_spec_tiny();
@@ -1786,6 +1837,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_bits_bf16);
     RUN(test_engine_bits_q4k);
     RUN(test_engine_bits_samples);
+    RUN(test_engine_kv_bound);
     RUN(test_engine_stop_strings);
     RUN(test_engine_utf8);
     RUN(test_engine_end_tokens);

@@ -88,6 +88,7 @@ static void test_spirv_gemm(void) {
 
 static void test_spirv_attention(void) {
     static const char *const halves[] = {"vulkan32-half", "vulkan64-half", "vulkan32-matrix", "vulkan64-matrix", "vulkan8-matrix"};
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
     static const cpu_attn cases[] = {
         {FG_TYPE_F16, 8, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {70, 33, 1, 0, 0, 0}},
         {FG_TYPE_F16, 2, 2, 80, 32, 0, 20, 8, true, 30.0f, 1.0f, {50, 9, 0, 0, 0, 0}},
@@ -100,8 +101,11 @@ static void test_spirv_attention(void) {
     spirv_none("attention");
     for (p = 0; p < 5; p++) {
         for (i = p % 3; i < 3; i += 1 + p / 3) vulkan_check_attention(halves[p], &cases[i], cases[i].kv_type == FG_TYPE_Q8_0 ? 2e-2 : 8e-3);
+        cpu_check_kv_bound(halves[p], p % 2 ? FG_TYPE_Q8_0 : FG_TYPE_F16);
         spirv_none(halves[p]);
     }
+    for (i = 0; i < 4; i++) cpu_check_kv_bound(i % 2 ? "vulkan32" : "vulkan64", types[i]);
+    spirv_none("values that the cache does not hold");
 }
 
 /* Contexts over a cut, items and their merging; one order of sums for every number of rows. */

@@ -760,13 +760,19 @@ FG_DEV void fgk_rope_turn(float *x, const fg_gpu_rope_kv_args *a, int position) 
     fgk_group_sync();
 }
 
+/* What the cache gets of a value, as fg__kv_bound: always a number. */
+FG_DEV float fgk_kv_bound(float x, int type) {
+    float most = type == FG_GPU_F16 ? 65504.0f : type == FG_GPU_BF16 ? 3.38953139e38f : 3.40282347e38f;
+    return x > most ? most : x < -most ? -most : x == x ? x : 0.0f;
+}
+
 FG_DEV void fgk_kv_store(const float *x, const fg_gpu_kv *kv, uint64_t base, int type, int slot, int head) {
     int block = slot / kv->block_tokens, offset = slot % kv->block_tokens, n = kv->head_dim, i, j;
     char *row = fgk_kv_row(kv, base, type, block, offset, head);
     if (type == FG_GPU_Q8_0) {
         uint16_t *scales = (uint16_t *)fgk_kv_scales(kv, base, type, block, offset, head);
         for (i = 0; i < n; i += 32) { /* a scale for 32 values, one of each lane */
-            float value = i + fgk_lane() < n ? fgk_get(x + i + fgk_lane()) : 0.0f, most = fgk_group_max(fgk_abs(value)) / 127.0f, s;
+            float value = i + fgk_lane() < n ? fgk_kv_bound(fgk_get(x + i + fgk_lane()), type) : 0.0f, most = fgk_group_max(fgk_abs(value)) / 127.0f, s;
             uint32_t half = fgk_float_to_half(most < 65504.0f ? most : 65504.0f);
             int q;
             s = fgk_half_to_float(half);
@@ -778,7 +784,7 @@ FG_DEV void fgk_kv_store(const float *x, const fg_gpu_kv *kv, uint64_t base, int
         return;
     }
     for (i = fgk_lane(); i < n; i += 32) {
-        float value = fgk_get(x + i);
+        float value = fgk_kv_bound(fgk_get(x + i), type);
         if (type == FG_GPU_F32) fgk_store((float *)row + i, value);
         else fgk_store_u16((uint16_t *)row + i, type == FG_GPU_F16 ? fgk_float_to_half(value) : fgk_float_to_bfloat(value));
     }
