@@ -25450,7 +25450,7 @@ static void fg__beam_select(fg_engine *e, fg__request *r) {
     for (k = 0; k < n_best && n < r->n; k++) {
         length = r->samples[best[k].parent].seq.n_tokens - r->n_prompt + 1;
         if (fg__request_stops_at(e, r, best[k].token.token)) {
-            if (k < r->n && length >= r->desc.min_tokens) fg__beam_enter(r, &best[k], FG_FINISH_STOP);
+            if (k < r->n && length > r->desc.min_tokens) fg__beam_enter(r, &best[k], FG_FINISH_STOP);
         } else if (length >= r->n_max) fg__beam_enter(r, &best[k], FG_FINISH_LENGTH), n++;
         else next[n++] = best[k];
     }
@@ -25485,7 +25485,7 @@ static void fg__beam_row(fg_engine *e, fg__sequence *s, const fg_output *output,
     in.n_history = in.n_prompt = s->seq.n_tokens;
     in.n_top = 2 * r->n;
     in.banned = r->banned;
-    in.n_banned = s->seq.n_tokens - r->n_prompt + 1 < r->desc.min_tokens ? r->n_banned : 0;
+    in.n_banned = s->seq.n_tokens - r->n_prompt < r->desc.min_tokens ? r->n_banned : 0;
     in.top_allowed = true;
     if (!r->sampled) {
         r->times.first_token = e->pass_end;

@@ -72,7 +72,7 @@ static int beam_reference(fg_engine *e, const job *j, int width, double penalty,
         n_live = 0;
         for (i = 0; i < n && i < 2 * width && n_live < width; i++) {
             bool last = all[i].ended || length == j->desc.max_tokens;
-            if (all[i].ended && (i >= width || length < j->desc.min_tokens)) continue;
+            if (all[i].ended && (i >= width || length <= j->desc.min_tokens)) continue;
             if (!all[i].ended) next[n_live++] = all[i];
             if (!last) continue;
             all[i].score = all[i].logprob / pow(length, penalty);
@@ -165,20 +165,24 @@ static void beam_ends(void *user, int sample, int position, const int32_t *token
     logits[4 + 'a'] = 5;
 }
 
+/* One beam is what greedy sampling gives: min_tokens counts the tokens before the end. */
 static void test_beam_min_tokens(void) {
     api *a = api_open(fg_backend_null(), 64);
-    job *j = api_job(a);
     double sum = (model_n_vocab() - 3) + exp(10) + exp(9) + exp(5);
-    int i;
-    j->desc.on_logits = beam_ends;
-    j->desc.n_beams = 1;
-    j->desc.logprobs = true;
-    j->desc.min_tokens = 5;
-    j->desc.n_stop_tokens = 1;
-    j->stop_token = 4 + 'b';
-    api_run(a);
-    CHECKF(j->samples[0].n_tokens == 5 && j->finish == FG_FINISH_STOP && strcmp(j->samples[0].text, "aaaa") == 0, "%d tokens, \"%s\"", j->samples[0].n_tokens, j->samples[0].text);
-    for (i = 0; i < 5; i++) CHECK(fabs(j->samples[0].logprobs[i] - ((i < 4 ? 5 : 10) - log(sum))) < 1e-5);
+    int i, beams;
+    for (beams = 0; beams < 2; beams++) {
+        job *j = api_job(a);
+        j->desc.on_logits = beam_ends;
+        j->desc.n_beams = beams;
+        j->desc.logprobs = true;
+        j->desc.min_tokens = 5;
+        j->desc.n_stop_tokens = 1;
+        j->stop_token = 4 + 'b';
+        api_run(a);
+        CHECKF(j->samples[0].n_tokens == 6 && j->finish == FG_FINISH_STOP && strcmp(j->samples[0].text, "aaaaa") == 0, "%d beams: %d tokens, \"%s\"",
+               beams, j->samples[0].n_tokens, j->samples[0].text);
+        for (i = 0; i < 6; i++) CHECK(fabs(j->samples[0].logprobs[i] - ((i < 5 ? 5 : 10) - log(sum))) < 1e-5);
+    }
     api_close(a);
 }
 
