@@ -23747,6 +23747,7 @@ typedef struct fg__sequence {
     int n_reported;         /* prompt tokens whose log-probability was reported */
     fg__utf8 stream;
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
+    size_t n_passed;        /* bytes of it in which no stop string ends, or one that came before min_tokens */
     fg__event_node *end;
     fg__lookup lookup;
     fg__drafted drafted;
@@ -24646,6 +24647,7 @@ static bool fg__request_restore_text(const fg_engine *e, fg__request *r) {
         if (i) r->samples[i].stream = s->stream;
         if (i) fg__text_add(&r->samples[i].pending, s->pending.data, s->pending.length);
         if (r->samples[i].pending.failed) return false;
+        r->samples[i].n_passed = s->pending.length;
     }
     return true;
 }
@@ -25027,13 +25029,16 @@ static size_t fg__text_find(const char *text, size_t size, const char *wanted) {
     return size;
 }
 
-/* Looks for a stop string in the text held back; true: found, and the text cut before it. */
+/* Looks for a stop string that ends in what is new of the text held back; true: found, and the text cut before it. */
 static bool fg__sequence_stop_string(fg__sequence *s) {
     const fg_request_desc *d = &s->request->desc;
     size_t best = s->pending.length;
     int i;
     if (!s->pending.length) return false;
-    for (i = 0; i < d->n_stop; i++) best = FG__MIN(best, fg__text_find(s->pending.data, s->pending.length, d->stop[i]));
+    for (i = 0; i < d->n_stop; i++) {
+        size_t length = strlen(d->stop[i]), from = s->n_passed < length ? 0 : s->n_passed - length + 1;
+        best = FG__MIN(best, from + fg__text_find(s->pending.data + from, s->pending.length - from, d->stop[i]));
+    }
     if (best == s->pending.length) return false;
     s->pending.length = best;
     s->pending.data[best] = 0;
@@ -25113,6 +25118,7 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     s->logprob += out->logprob;
     fg__sequence_post(e, s, node);
     fg__sequence_drop_text(s, given);
+    s->n_passed = s->pending.length;
     if (finish) fg__sequence_end(e, s, finish, FG_OK);
     return !finish;
 }

@@ -803,6 +803,12 @@ static void test_engine_stop_strings(void) {
     api_job(a)->desc.min_tokens = 5; /* an l before that does not stop */
     a->j.desc.max_tokens = 11;
     api_text(a, "hello world", 11, "l", NULL, "hello wor", 9, 10, FG_FINISH_STOP);
+    api_job(a)->desc.min_tokens = 4; /* nor does one that a longer stop string holds back */
+    a->j.desc.max_tokens = 7;
+    api_text(a, "abcdxyz", 7, "abcdef", "bc", "abcdxyz", 7, 7, FG_FINISH_LENGTH);
+    api_job(a)->desc.min_tokens = 4; /* but for one that began before */
+    a->j.desc.max_tokens = 9;
+    api_text(a, "abcdbcxyz", 9, "abcdef", "cdb", "ab", 2, 5, FG_FINISH_STOP);
     api_job(a);
     api_text(a, "a\0bSTOP!", 8, "STOP", NULL, "a\0b", 3, 7, FG_FINISH_STOP); /* behind a zero byte */
     api_close(a);

@@ -199,6 +199,40 @@ static void test_swap_text(void) {
     api_close(a);
 }
 
+/* A stop string that came before min_tokens, and before the request was saved, ends nothing later. */
+static void test_swap_stop(void) {
+    api *a = api_open(fg_backend_null(), 64);
+    job *second = (job *)calloc(1, sizeof(job));
+    trace_text file = {NULL, 0, 0};
+    job *j = api_job(a);
+    j->desc.max_tokens = 7;
+    j->desc.min_tokens = 4;
+    j->desc.n_stop = 2;
+    snprintf(j->stop_text[0], sizeof(j->stop_text[0]), "abcdef");
+    snprintf(j->stop_text[1], sizeof(j->stop_text[1]), "bc");
+    a->script.text = "abcdxyz";
+    a->script.length = 7;
+    a->script.n_prompt = 3;
+    j->desc.on_logits = api_write;
+    j->desc.on_logits_user = &a->script;
+    *second = *j;
+    swap_save(a->e, j, 3, &file);
+    job_point(second);
+    second->desc.tokens = NULL;
+    second->desc.saved = file.data;
+    second->desc.n_saved = file.length;
+    second->desc.n_tokens = 6;
+    second->desc.max_tokens = 4;
+    second->desc.min_tokens = 1;
+    CHECKF(fg_submit(a->e, &second->desc, &second->handle) == FG_OK, "%s", fg_last_error());
+    jobs_run(a->e);
+    job_check_ends(second);
+    CHECKF(j->samples[0].text_length == 0 && strcmp(second->samples[0].text, "abcdxyz") == 0, "\"%s\"", second->samples[0].text);
+    free(file.data);
+    free(second);
+    api_close(a);
+}
+
 /* A saved request that says to have more blocks of a window than a sequence ever has: where these find no room they are computed
    anew, and swapped out later. */
 static void test_swap_forged(void) {
@@ -389,6 +423,7 @@ static void run_swap_tests(void) {
     RUN(test_swap_chooses);
     RUN(test_swap_continue);
     RUN(test_swap_text);
+    RUN(test_swap_stop);
     RUN(test_swap_forged);
     RUN(test_swap_foreign);
     RUN(test_swap_damaged);
