@@ -1,5 +1,5 @@
 /* A client for fastgen serve, and tests of it; tests/test_serve.sh starts the servers. Also tests of the HTTP and JSON
-   readers alone. It needs nothing but sockets.
+   readers and of grammars alone. It needs nothing but sockets.
 
        serve_client units | protocol PORT TEXT | limits PORT [PROCESS] | key PORT | drain PORT | calls PORT | spaces PORT
        serve_client template MODEL COPY: the demo model with the template of the tests of calls */
@@ -8,6 +8,7 @@
 #endif
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -21,10 +22,33 @@
 #pragma GCC diagnostic ignored "-Wunused-function" /* of the tool's parts only some are used here */
 #endif
 #include "test.h"
+#include "../fastgen.h" /* what it declares: there is no engine in here */
 #include "../examples/tool/platform.h"
 #include "../examples/tool/text.h"
 #include "../examples/tool/json.h"
 #include "../examples/tool/http.h"
+
+/* What grammars take of a model, which there is none of here: token 0 ends, the others are one byte each. */
+bool fg_token_is_end(const fg_model *model, int32_t token) {
+    (void)model;
+    return token == 0;
+}
+
+const char *fg_token_text(const fg_model *model, int32_t token, size_t *length) {
+    static char bytes[256];
+    (void)model;
+    bytes[token] = (char)token;
+    *length = 1;
+    return bytes + token;
+}
+
+fg_result fg_detokenize(const fg_model *model, const int32_t *ids, size_t count, unsigned flags, char *text, size_t capacity, size_t *length) {
+    (void)model, (void)ids, (void)flags, (void)text, (void)capacity;
+    *length = count;
+    return FG_OK;
+}
+
+#include "../examples/tool/grammar.h"
 
 static int server_port;
 static bool head_only;            /* the request was HEAD: its answer has no body */
@@ -334,6 +358,94 @@ static void test_json_depth(void) {
     CHECK(json_parse(&j, text, 2 * JSON_MAX_DEPTH));
     json_free(&j);
     free(text);
+}
+
+/* ---- grammars ---------------------------------------------------------------------------------- */
+
+static grammar *grammar_of(const char *schema) {
+    json j;
+    grammar *g;
+    CHECKF(json_parse(&j, schema, strlen(schema)), "%s", schema);
+    g = grammar_make(&j, j.nodes);
+    json_free(&j);
+    return g;
+}
+
+/* How many bytes of an answer may be written; -1: all, and it may end there. */
+static int grammar_takes(const grammar *g, const char *answer) {
+    grammar_state s;
+    int n = 0;
+    grammar_begin(g, &s);
+    while (answer[n] && grammar_byte(g, &s, (unsigned char)answer[n])) n++;
+    return !answer[n] && grammar_complete(g, &s) ? -1 : n;
+}
+
+/* Which answers a schema has. */
+static void test_grammar_answers(void) {
+    static const struct {
+        const char *schema, *answer;
+        int takes;
+    } cases[] = {
+        {"{\"enum\":[\"ab\",\"abc\",\"abd\",\"b\",1,12,null]}", "\"ab\"", -1},
+        {"{\"enum\":[\"ab\",\"abc\",\"abd\",\"b\",1,12,null]}", "\"abd\"", -1},
+        {"{\"enum\":[\"ab\",\"abc\",\"abd\",\"b\",1,12,null]}", "\"bd\"", 2},
+        {"{\"enum\":[\"ab\",\"abc\",\"abd\",\"b\",1,12,null]}", "12", -1},
+        {"{\"enum\":[\"ab\",\"abc\",\"abd\",\"b\",1,12,null]}", "1", -1},
+        {"{\"enum\":[\"ab\",\"abc\",\"abd\",\"b\",1,12,null]}", "11", 1},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[12,1,123]}}", "[1,123, 12]", -1},
+        {"{\"properties\":{\"b\":{},\"a\\\"b\":{},\"ab\":{},\"a\":{}}}", "{\"b\":1,\"a\\\"b\":2,\"ab\":3,\"a\":4}", -1},
+        {"{\"properties\":{\"b\":{},\"a\\\"b\":{},\"ab\":{},\"a\":{}}}", "{\"a\":4}", -1},
+        {"{\"properties\":{\"b\":{},\"a\\\"b\":{},\"ab\":{},\"a\":{}}}", "{\"ab\":3,\"b\":4}", 9},
+        {"{\"properties\":{\"b\":{},\"a\":{},\"ab\":{}},\"required\":[\"a\"]}", "{\"ab\":3}", 3},
+        {"{\"properties\":{\"b\":{},\"a\":{},\"ab\":{}},\"required\":[\"a\"]}", "{\"a\":4,\"ab\":3}", -1},
+        {"{\"properties\":{\"b\":{},\"a\":{},\"ab\":{}},\"required\":[\"a\"]}", "{\"b\":4}", 6},
+    };
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        grammar *g = grammar_of(cases[i].schema);
+        CHECKF(!g->error[0] && grammar_takes(g, cases[i].answer) == cases[i].takes, "%s: %s: %s %d", cases[i].schema, cases[i].answer, g->error,
+               g->error[0] ? 0 : grammar_takes(g, cases[i].answer));
+        grammar_free(g);
+    }
+}
+
+/* Follows what all texts of a schema begin with, and at every 20th byte of it tries what may come, as for a mask. */
+static void grammar_try(const char *schema, const char *prefix) {
+    grammar *g = grammar_of(schema);
+    grammar_state s;
+    size_t i;
+    int c;
+    CHECKF(!g->error[0], "%s", g->error);
+    grammar_begin(g, &s);
+    for (i = 0; prefix[i]; i++) {
+        for (c = 0; c < 256 && i % 20 == 19; c++) {
+            grammar_state next = s;
+            CHECK(grammar_byte(g, &next, (unsigned char)c) == (c == prefix[i]));
+        }
+        CHECK(grammar_byte(g, &s, (unsigned char)prefix[i]));
+    }
+    grammar_free(g);
+}
+
+/* Long values and keys that differ at their ends: no byte takes the time to compare them all. */
+static void test_grammar_time(void) {
+    str values = {NULL, 0, 0}, keys = {NULL, 0, 0};
+    clock_t start = clock();
+    char prefix[8002];
+    int i;
+    memset(prefix, 'a', 8001);
+    prefix[0] = '{', prefix[1] = '"', prefix[8001] = 0;
+    str_puts(&values, "{\"enum\":[");
+    str_puts(&keys, "{\"properties\":{");
+    for (i = 0; i < 1000; i++) str_printf(&values, "%s%s%03d\"", i ? "," : "", prefix + 1, i);
+    for (i = 0; i < 256; i++) str_printf(&keys, "%s%s%d\":{}", i ? "," : "", prefix + 1, i);
+    str_puts(&values, "]}");
+    str_puts(&keys, "}}");
+    grammar_try(values.data, prefix + 1);
+    grammar_try(keys.data, prefix);
+    CHECKF(clock() - start < 2 * CLOCKS_PER_SEC, "%.1f s", (double)(clock() - start) / CLOCKS_PER_SEC);
+    str_free(&values);
+    str_free(&keys);
 }
 
 /* ---- the protocol ------------------------------------------------------------------------------ */
@@ -974,6 +1086,8 @@ static void run_unit_tests(void) {
     RUN(test_json_reader);
     RUN(test_json_escapes);
     RUN(test_json_depth);
+    RUN(test_grammar_answers);
+    RUN(test_grammar_time);
 }
 
 static void run_protocol_tests(void) {

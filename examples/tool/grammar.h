@@ -9,6 +9,7 @@ enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 
 
 typedef struct grammar_text {
     size_t at, length; /* in pool */
+    int property;      /* of a key: which of its object's */
 } grammar_text;
 
 typedef struct grammar_node {
@@ -16,13 +17,14 @@ typedef struct grammar_node {
     unsigned literal_types;       /* the same, of the values in literals */
     int literals, n_literals;     /* texts, in order */
     int properties, n_properties; /* none: any keys, each with a value of `extra` */
+    int keys;                     /* texts of the properties' keys, in order, without quotes */
     int extra, items;             /* nodes; -1: none */
     int64_t least, most;          /* items */
     bool integer, open;           /* open: still being read */
 } grammar_node;
 
 typedef struct grammar_property {
-    int key, node; /* key: of texts, without quotes */
+    int node;
     bool required;
 } grammar_property;
 
@@ -43,7 +45,8 @@ typedef struct grammar_state {
     bool key;            /* the string is a key */
     int left, spaces;    /* bytes of a character or an escape that are to come, or digits so far; spaces in a row */
     int node;            /* of the value that is read or to come */
-    int low, high, at;   /* texts or properties that it may be, and how many of their bytes were read */
+    int low, high, at;   /* texts that it may be, and how many of their bytes, which they share, were read */
+    int last;            /* property that a key may be at most */
     int depth;
     grammar_frame frames[GRAMMAR_MAX_DEPTH];
 } grammar_state;
@@ -106,6 +109,7 @@ static int grammar_add_text(grammar *g, size_t begin) {
     g->texts = (grammar_text *)xrealloc(g->texts, (size_t)(g->n_texts + 1) * sizeof(grammar_text));
     g->texts[g->n_texts].at = begin;
     g->texts[g->n_texts].length = g->pool.length - begin;
+    g->texts[g->n_texts].property = 0;
     return g->n_texts++;
 }
 
@@ -141,18 +145,23 @@ static void grammar_add_value(const json *j, const json_node *value, str *to) {
     str_free(&text);
 }
 
-/* A value of an enum as text, sorted in among those of the node. */
-static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
-    size_t begin = g->pool.length;
-    int i;
-    grammar_add_value(g->j, value, &g->pool);
-    node->literal_types |= 1u << value->type;
-    i = grammar_add_text(g, begin);
-    for (; i > node->literals && grammar_compare(g, i - 1, i) > 0; i--) {
+/* Sorts the last text in among those from `first` on. */
+static void grammar_sort_in(grammar *g, int first) {
+    int i = g->n_texts - 1;
+    for (; i > first && grammar_compare(g, i - 1, i) > 0; i--) {
         grammar_text swap = g->texts[i];
         g->texts[i] = g->texts[i - 1];
         g->texts[i - 1] = swap;
     }
+}
+
+/* A value of an enum as text, sorted in among those of the node. */
+static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
+    size_t begin = g->pool.length;
+    grammar_add_value(g->j, value, &g->pool);
+    node->literal_types |= 1u << value->type;
+    grammar_add_text(g, begin);
+    grammar_sort_in(g, node->literals);
     node->n_literals++;
 }
 
@@ -270,7 +279,7 @@ static bool grammar_merge(grammar *g, int to_index, int from_index) {
     if (from->types >> JSON_NUMBER & 1) to->integer = from->integer;
     if (from->types >> JSON_ARRAY & 1) to->items = from->items, to->least = from->least, to->most = from->most;
     if (from->types >> JSON_OBJECT & 1)
-        to->properties = from->properties, to->n_properties = from->n_properties, to->extra = from->extra;
+        to->properties = from->properties, to->n_properties = from->n_properties, to->keys = from->keys, to->extra = from->extra;
     return true;
 }
 
@@ -306,54 +315,61 @@ static bool grammar_check_one_of(grammar *g, int index) {
     return true;
 }
 
-/* Marks the properties that `required` names, which must be among the n from `first` on. */
-static bool grammar_read_required(grammar *g, const json_node *required, int first, int n) {
+/* Marks the properties that `required` names, which must be among those of the node. */
+static bool grammar_read_required(grammar *g, const json_node *required, const grammar_node *node) {
     const json_node *item = required + 1;
     uint32_t i;
     for (i = 0; i < required->count; i++, item = json_next(g->j, item)) {
         str key = {NULL, 0, 0};
         int k;
         grammar_add_value(g->j, item, &key);
-        for (k = first; k < first + n; k++) {
-            const grammar_text *text = &g->texts[g->properties[k].key];
-            if (text->length + 2 == key.length && memcmp(g->pool.data + text->at, key.data + 1, text->length) == 0) break;
-        }
+        for (k = node->keys; k < node->keys + node->n_properties; k++)
+            if (g->texts[k].length + 2 == key.length && memcmp(grammar_text_of(g, k), key.data + 1, g->texts[k].length) == 0) break;
         str_free(&key);
-        if (k == first + n || item->type != JSON_STRING)
+        if (k == node->keys + node->n_properties || item->type != JSON_STRING)
             return grammar_fail(g, "required names '%.*s', which is not in properties", grammar_shown(item), g->j->text + item->begin) == 0;
-        g->properties[k].required = true;
+        g->properties[node->properties + g->texts[k].property].required = true;
     }
     return true;
 }
 
-static bool grammar_read_properties(grammar *g, const json_node *schema, int index, int depth) {
-    const json_node *list = json_get(g->j, schema, "properties"), *more = json_get(g->j, schema, "additionalProperties");
-    const json_node *required = json_get(g->j, schema, "required"), *item;
-    int first = g->n_properties, i, n = list && list->type == JSON_OBJECT ? (int)list->count : 0;
-    if (list && list->type != JSON_OBJECT) return grammar_fail(g, "properties must be an object") == 0;
-    if (required && required->type != JSON_ARRAY) return grammar_fail(g, "required must be an array") == 0;
-    if (n > GRAMMAR_MAX_PROPERTIES || (required && required->count > GRAMMAR_MAX_PROPERTIES))
-        return grammar_fail(g, "an object of more than %d properties", GRAMMAR_MAX_PROPERTIES) == 0;
-    if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
-    g->nodes[index].properties = first;
-    g->nodes[index].n_properties = n;
-    g->properties = (grammar_property *)xrealloc(g->properties, (size_t)(first + n + 1) * sizeof(grammar_property));
-    g->n_properties += n;
-    for (i = 0, item = n ? list + 1 : NULL; i < n; i++, item = json_next(g->j, json_next(g->j, item))) {
+/* Adds n properties, whose values are yet to be read, to a node. */
+static void grammar_add_properties(grammar *g, const json_node *list, int n, grammar_node *node) {
+    const json_node *item = n ? list + 1 : NULL;
+    int i;
+    node->keys = g->n_texts;
+    node->properties = g->n_properties;
+    node->n_properties = n;
+    g->properties = (grammar_property *)xrealloc(g->properties, (size_t)(g->n_properties + n + 1) * sizeof(grammar_property));
+    for (i = 0; i < n; i++, item = json_next(g->j, json_next(g->j, item))) {
         size_t begin = g->pool.length;
         str key = {NULL, 0, 0};
         json_add_text(g->j, item, &key);
         str_json(&g->pool, key.data ? key.data : "", key.length);
         str_free(&key);
-        g->properties[first + i].key = grammar_add_text(g, begin + 1);
+        grammar_add_text(g, begin + 1);
         g->texts[g->n_texts - 1].length--; /* without quotes */
-        g->properties[first + i].required = false;
+        g->texts[g->n_texts - 1].property = i;
+        grammar_sort_in(g, node->keys);
+        g->properties[g->n_properties++].required = false;
     }
-    if (required && !grammar_read_required(g, required, first, n)) return false;
+}
+
+static bool grammar_read_properties(grammar *g, const json_node *schema, int index, int depth) {
+    const json_node *list = json_get(g->j, schema, "properties"), *more = json_get(g->j, schema, "additionalProperties");
+    const json_node *required = json_get(g->j, schema, "required"), *item;
+    int i, n = list && list->type == JSON_OBJECT ? (int)list->count : 0;
+    if (list && list->type != JSON_OBJECT) return grammar_fail(g, "properties must be an object") == 0;
+    if (required && required->type != JSON_ARRAY) return grammar_fail(g, "required must be an array") == 0;
+    if (n > GRAMMAR_MAX_PROPERTIES || (required && required->count > GRAMMAR_MAX_PROPERTIES))
+        return grammar_fail(g, "an object of more than %d properties", GRAMMAR_MAX_PROPERTIES) == 0;
+    if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
+    grammar_add_properties(g, list, n, &g->nodes[index]);
+    if (required && !grammar_read_required(g, required, &g->nodes[index])) return false;
     for (i = 0, item = n ? list + 1 : NULL; i < n; i++, item = json_next(g->j, json_next(g->j, item))) {
         int made = grammar_read(g, json_next(g->j, item), depth + 1);
         if (made < 0) return false;
-        g->properties[first + i].node = made;
+        g->properties[g->nodes[index].properties + i].node = made;
     }
     if (n == 0 && !(more && more->type == JSON_BOOL && g->j->text[more->begin] == 'f')) {
         i = more && more->type == JSON_OBJECT ? grammar_read(g, more, depth + 1) : 0;
@@ -528,20 +544,26 @@ static bool grammar_expect(grammar_state *s, int node, grammar_mode mode) {
     return true;
 }
 
-/* Texts low..high that begin as text `low` does up to `at`, and then with c: `low` becomes the first of them. */
-static bool grammar_narrow(const grammar *g, grammar_state *s, unsigned char c) {
-    const char *prefix = grammar_text_of(g, s->low);
-    int i;
-    for (i = s->low; i <= s->high; i++) {
-        const unsigned char *text = (const unsigned char *)grammar_text_of(g, i);
-        if (g->texts[i].length <= (size_t)s->at) continue;
-        if (memcmp(text, prefix, (size_t)s->at) != 0 || text[s->at] > c) return false; /* texts are in order */
-        if (text[s->at] < c) continue;
-        s->low = i;
-        s->at++;
-        return true;
+/* The first of the texts low..high whose next byte is c or above; high + 1: none. Those that end here come before all others. */
+static int grammar_first(const grammar *g, const grammar_state *s, unsigned c) {
+    int low = s->low, end = s->high + 1;
+    while (low < end) {
+        int i = low + (end - low) / 2;
+        bool before = g->texts[i].length <= (size_t)s->at || (unsigned char)grammar_text_of(g, i)[s->at] < c;
+        if (before) low = i + 1;
+        else end = i;
     }
-    return false;
+    return low;
+}
+
+/* Of the texts low..high those that go on with c. */
+static bool grammar_narrow(const grammar *g, grammar_state *s, unsigned char c) {
+    int first = grammar_first(g, s, c), end = grammar_first(g, s, c + 1u);
+    if (first == end) return false;
+    s->low = first;
+    s->high = end - 1;
+    s->at++;
+    return true;
 }
 
 static bool grammar_literal(const grammar *g, grammar_state *s, unsigned char c) {
@@ -604,31 +626,26 @@ static bool grammar_begin_key(const grammar *g, grammar_state *s) {
     s->left = s->at = 0;
     s->key = true;
     s->mode = node->n_properties ? GRAMMAR_KEY : GRAMMAR_STRING;
-    s->low = f->next;
-    s->high = last < node->n_properties ? last : node->n_properties - 1;
-    return node->n_properties ? s->low <= s->high : node->extra >= 0;
+    s->low = node->keys;
+    s->high = node->keys + node->n_properties - 1;
+    s->last = last < node->n_properties ? last : node->n_properties - 1;
+    return node->n_properties ? f->next <= s->last : node->extra >= 0;
 }
 
-/* A byte of a key that is one of the properties low..high. */
+/* The first of the keys low..high whose property may come; high + 1: none. */
+static int grammar_may_be(const grammar *g, const grammar_state *s) {
+    int i = s->low, next = s->frames[s->depth - 1].next;
+    while (i <= s->high && (g->texts[i].property < next || g->texts[i].property > s->last)) i++;
+    return i;
+}
+
+/* A byte of a key that is one of the texts low..high. */
 static bool grammar_key(const grammar *g, grammar_state *s, unsigned char c) {
     grammar_frame *f = &s->frames[s->depth - 1];
-    const grammar_property *all = g->properties + g->nodes[f->node].properties;
-    const char *prefix = grammar_text_of(g, all[s->low].key);
-    int i;
-    for (i = s->low; i <= s->high; i++) {
-        const grammar_text *key = &g->texts[all[i].key];
-        if (memcmp(g->pool.data + key->at, prefix, key->length < (size_t)s->at ? key->length : (size_t)s->at) != 0)
-            continue;
-        if (c == '"' && key->length == (size_t)s->at) {
-            f->next = i + 1;
-            return grammar_expect(s, all[i].node, GRAMMAR_COLON);
-        }
-        if (key->length <= (size_t)s->at || (unsigned char)g->pool.data[key->at + (size_t)s->at] != c) continue;
-        s->low = i;
-        s->at++;
-        return true;
-    }
-    return false;
+    int i = grammar_may_be(g, s);
+    if (c != '"' || g->texts[i].length != (size_t)s->at) return grammar_narrow(g, s, c) && grammar_may_be(g, s) <= s->high;
+    f->next = g->texts[i].property + 1;
+    return grammar_expect(s, g->properties[g->nodes[f->node].properties + g->texts[i].property].node, GRAMMAR_COLON);
 }
 
 static bool grammar_string(const grammar *g, grammar_state *s, unsigned char c) {
