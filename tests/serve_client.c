@@ -409,6 +409,44 @@ static void test_grammar_answers(void) {
     }
 }
 
+/* Writes at random, of `liked` what may come, where any may: there is always a way on, and what ends is JSON. */
+static void grammar_write(const grammar *g, const char *liked, uint64_t *random) {
+    grammar_state s;
+    str text = {NULL, 0, 0};
+    json j;
+    grammar_begin(g, &s);
+    while (text.length < 2000 && !(grammar_complete(g, &s) && test_random(random) % 50 == 0)) {
+        int tries = 0, c = 0;
+        grammar_state next = s;
+        for (; tries < 2000; tries++, next = s) {
+            c = tries < 20 ? liked[test_random(random) % strlen(liked)] : (int)(test_random(random) % 256);
+            if (grammar_byte(g, &next, (unsigned char)c)) break;
+        }
+        if (tries == 2000) break;
+        s = next;
+        str_printf(&text, "%c", c);
+    }
+    CHECKF(text.length == 2000 || grammar_complete(g, &s), "no way on: %s", text.data);
+    CHECKF(json_parse(&j, text.data, text.length) == grammar_complete(g, &s), "%s", text.data);
+    json_free(&j);
+    str_free(&text);
+}
+
+static void test_grammar_ways_on(void) {
+    static const char *const schemas[] = {"{\"type\":\"number\"}", "{\"type\":\"integer\"}", "{}"};
+    static const char *const liked[] = {"7", "7.", "7e-", "{[", "{\"[:,"};
+    uint64_t random = 1;
+    size_t i, k;
+    int n;
+    for (i = 0; i < sizeof(schemas) / sizeof(schemas[0]); i++) {
+        grammar *g = grammar_of(schemas[i]);
+        CHECKF(!g->error[0], "%s: %s", schemas[i], g->error);
+        for (k = 0; k < sizeof(liked) / sizeof(liked[0]); k++)
+            for (n = 0; n < 20 && !g->error[0]; n++) grammar_write(g, liked[k], &random);
+        grammar_free(g);
+    }
+}
+
 /* Follows what all texts of a schema begin with, and at every 20th byte of it tries what may come, as for a mask. */
 static void grammar_try(const char *schema, const char *prefix) {
     grammar *g = grammar_of(schema);
@@ -1087,6 +1125,7 @@ static void run_unit_tests(void) {
     RUN(test_json_escapes);
     RUN(test_json_depth);
     RUN(test_grammar_answers);
+    RUN(test_grammar_ways_on);
     RUN(test_grammar_time);
 }
 

@@ -686,7 +686,7 @@ static bool grammar_number(const grammar *g, grammar_state *s, unsigned char c) 
         return ++s->left <= GRAMMAR_MAX_DIGITS;
     }
     if (s->mode == GRAMMAR_E && (c == '+' || c == '-')) s->mode = GRAMMAR_SIGN;
-    else if (real && c == '.' && (s->mode == GRAMMAR_ZERO || s->mode == GRAMMAR_DIGITS)) s->mode = GRAMMAR_POINT;
+    else if (real && c == '.' && s->left < GRAMMAR_MAX_DIGITS && (s->mode == GRAMMAR_ZERO || s->mode == GRAMMAR_DIGITS)) s->mode = GRAMMAR_POINT;
     else if (real && (c == 'e' || c == 'E') && ends && s->mode != GRAMMAR_EXPONENT) s->mode = GRAMMAR_E;
     else return ends && grammar_end_value(s) && grammar_byte(g, s, c);
     return true;
