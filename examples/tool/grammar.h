@@ -19,6 +19,7 @@ typedef struct grammar_node {
     int properties, n_properties; /* none: any keys, each with a value of `extra` */
     int keys;                     /* texts of the properties' keys, in order, without quotes */
     int extra, items;             /* nodes; -1: none */
+    int height;                   /* levels of objects and arrays that the least value has; above GRAMMAR_MAX_DEPTH: too many */
     int64_t least, most;          /* items */
     bool integer, open;           /* open: still being read */
 } grammar_node;
@@ -122,6 +123,7 @@ static int grammar_add_node(grammar *g, unsigned types) {
     node->types = types;
     node->extra = node->items = -1;
     node->most = INT64_MAX;
+    node->height = GRAMMAR_MAX_DEPTH + 1;
     return g->n_nodes++;
 }
 
@@ -498,6 +500,39 @@ static int grammar_read(grammar *g, const json_node *schema, int depth) {
     return index;
 }
 
+static int grammar_object_height(const grammar *g, const grammar_node *node) {
+    const grammar_property *property = g->properties + node->properties;
+    int most = 0, i;
+    for (i = 0; i < node->n_properties; i++)
+        if (property[i].required && g->nodes[property[i].node].height > most) most = g->nodes[property[i].node].height;
+    return 1 + most;
+}
+
+static int grammar_array_height(const grammar *g, const grammar_node *node) { return 1 + (node->least ? g->nodes[node->items].height : 0); }
+
+/* The height of a node by what is known of others so far. */
+static int grammar_height(const grammar *g, const grammar_node *node) {
+    bool object = node->types >> JSON_OBJECT & 1, array = node->types >> JSON_ARRAY & 1;
+    int least = GRAMMAR_MAX_DEPTH + 1, height;
+    if (node->n_literals || (node->types & ~(1u << JSON_OBJECT | 1u << JSON_ARRAY))) return 0;
+    if (object && (height = grammar_object_height(g, node)) < least) least = height;
+    if (array && (height = grammar_array_height(g, node)) < least) least = height;
+    return least;
+}
+
+/* Finds the heights of all nodes: each round gets those of one level more right. */
+static void grammar_measure(grammar *g) {
+    bool more = true;
+    while (more) {
+        int i;
+        for (more = false, i = g->n_nodes - 1; i >= 0; i--) {
+            int height = grammar_height(g, &g->nodes[i]);
+            more = more || height != g->nodes[i].height;
+            g->nodes[i].height = height;
+        }
+    }
+}
+
 /* Any object (schema NULL), or what the schema says. An error is in g->error. */
 static grammar *grammar_make(const json *j, const json_node *schema) {
     static const char *const words[3] = {"false", "null", "true"};
@@ -511,6 +546,7 @@ static grammar *grammar_make(const json *j, const json_node *schema) {
     grammar_add_node(g, 63);
     g->root = grammar_add_node(g, 1u << JSON_OBJECT);
     for (i = 0; i < 2; i++) g->nodes[i].extra = g->nodes[i].items = 0;
+    grammar_measure(g);
     if (!schema) return g;
     g->j = j;
     g->schema = schema;
@@ -519,6 +555,10 @@ static grammar *grammar_make(const json *j, const json_node *schema) {
     g->root = grammar_read(g, schema, 0);
     free(g->made);
     g->made = NULL;
+    if (g->root < 0) return g;
+    grammar_measure(g);
+    if (g->nodes[g->root].height > GRAMMAR_MAX_DEPTH)
+        g->root = grammar_fail(g, "every value of the schema is nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH);
     return g;
 }
 
@@ -571,8 +611,12 @@ static bool grammar_literal(const grammar *g, grammar_state *s, unsigned char c)
     return g->texts[s->low].length == (size_t)s->at && grammar_end_value(s) && grammar_byte(g, s, c);
 }
 
-static bool grammar_open(grammar_state *s, grammar_mode mode) {
-    if (s->depth == GRAMMAR_MAX_DEPTH) return false;
+/* Whether there are levels enough for a value. */
+static bool grammar_fits(const grammar_state *s, int height) { return s->depth + height <= GRAMMAR_MAX_DEPTH; }
+
+static bool grammar_open(const grammar *g, grammar_state *s, grammar_mode mode) {
+    const grammar_node *node = &g->nodes[s->node];
+    if (!grammar_fits(s, mode == GRAMMAR_ARRAY ? grammar_array_height(g, node) : grammar_object_height(g, node))) return false;
     s->frames[s->depth].node = s->node;
     s->frames[s->depth].array = mode == GRAMMAR_ARRAY;
     s->frames[s->depth++].next = 0;
@@ -596,8 +640,8 @@ static bool grammar_begin_value(const grammar *g, grammar_state *s, unsigned cha
     s->left = 0;
     s->key = false;
     switch (type) {
-    case JSON_OBJECT: return grammar_open(s, GRAMMAR_OBJECT);
-    case JSON_ARRAY: return grammar_open(s, GRAMMAR_ARRAY);
+    case JSON_OBJECT: return grammar_open(g, s, GRAMMAR_OBJECT);
+    case JSON_ARRAY: return grammar_open(g, s, GRAMMAR_ARRAY);
     case JSON_STRING: s->mode = GRAMMAR_STRING; return true;
     case JSON_NUMBER: s->mode = c == '-' ? GRAMMAR_MINUS : c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS; return true;
     case JSON_NULL: return grammar_begin_literal(g, s, c, 1, 1);
@@ -619,24 +663,29 @@ static bool grammar_close_object(const grammar *g, grammar_state *s) {
     return grammar_end_value(s);
 }
 
+/* The first of the keys low..high whose property may come and has room for its value; high + 1: none. */
+static int grammar_may_be(const grammar *g, const grammar_state *s) {
+    const grammar_frame *f = &s->frames[s->depth - 1];
+    const grammar_property *all = g->properties + g->nodes[f->node].properties;
+    int i = s->low;
+    for (; i <= s->high; i++) {
+        int property = g->texts[i].property;
+        if (property >= f->next && property <= s->last && grammar_fits(s, g->nodes[all[property].node].height)) break;
+    }
+    return i;
+}
+
 static bool grammar_begin_key(const grammar *g, grammar_state *s) {
     const grammar_frame *f = &s->frames[s->depth - 1];
     const grammar_node *node = &g->nodes[f->node];
-    int last = grammar_required(g, node, f->next);
     s->left = s->at = 0;
     s->key = true;
     s->mode = node->n_properties ? GRAMMAR_KEY : GRAMMAR_STRING;
     s->low = node->keys;
     s->high = node->keys + node->n_properties - 1;
-    s->last = last < node->n_properties ? last : node->n_properties - 1;
-    return node->n_properties ? f->next <= s->last : node->extra >= 0;
-}
-
-/* The first of the keys low..high whose property may come; high + 1: none. */
-static int grammar_may_be(const grammar *g, const grammar_state *s) {
-    int i = s->low, next = s->frames[s->depth - 1].next;
-    while (i <= s->high && (g->texts[i].property < next || g->texts[i].property > s->last)) i++;
-    return i;
+    s->last = grammar_required(g, node, f->next);
+    if (node->n_properties) return grammar_may_be(g, s) <= s->high;
+    return node->extra >= 0 && grammar_fits(s, g->nodes[node->extra].height);
 }
 
 /* A byte of a key that is one of the texts low..high. */
@@ -695,7 +744,7 @@ static bool grammar_number(const grammar *g, grammar_state *s, unsigned char c) 
 static bool grammar_item(const grammar *g, grammar_state *s, unsigned char c) {
     grammar_frame *f = &s->frames[s->depth - 1];
     const grammar_node *node = &g->nodes[f->node];
-    if (f->next >= node->most) return false;
+    if (f->next >= node->most || !grammar_fits(s, g->nodes[node->items].height)) return false;
     if (f->next < INT_MAX) f->next++;
     grammar_expect(s, node->items, GRAMMAR_VALUE);
     return c == ',' || grammar_begin_value(g, s, c);
@@ -709,12 +758,10 @@ static bool grammar_close_array(const grammar *g, grammar_state *s) {
 
 /* Behind a value in an object or array. */
 static bool grammar_next(const grammar *g, grammar_state *s, unsigned char c) {
-    const grammar_frame *f = &s->frames[s->depth - 1];
-    const grammar_node *node = &g->nodes[f->node];
-    if (f->array) return c == ']' ? grammar_close_array(g, s) : c == ',' && grammar_item(g, s, c);
+    grammar_state key = *s;
+    if (s->frames[s->depth - 1].array) return c == ']' ? grammar_close_array(g, s) : c == ',' && grammar_item(g, s, c);
     if (c == '}') return grammar_close_object(g, s);
-    if (c != ',' || (node->n_properties && f->next == node->n_properties)) return false;
-    return grammar_expect(s, s->node, GRAMMAR_KEY_QUOTE);
+    return c == ',' && grammar_begin_key(g, &key) && grammar_expect(s, s->node, GRAMMAR_KEY_QUOTE);
 }
 
 static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c) {
@@ -803,8 +850,8 @@ static void grammar_follow(const grammar *g, grammar_sample *x, const int32_t *t
     }
 }
 
-/* fg_logits_fn: bans the tokens that the answer cannot go on with. Where there is no way on, it ends: a schema can ask for an
-   object in an object without end. */
+/* fg_logits_fn: bans the tokens that the answer cannot go on with. Where no token has a way on, it ends: a vocabulary can be without
+   one for every byte. */
 static void grammar_mask(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab) {
     grammar *g = (grammar *)user;
     grammar_sample *x = &g->samples[sample];
