@@ -380,6 +380,22 @@ static int grammar_takes(const grammar *g, const char *answer) {
     return !answer[n] && grammar_complete(g, &s) ? -1 : n;
 }
 
+/* What cannot be kept, whichever way round it is written. */
+static void test_grammar_refused(void) {
+    static const char *const cases[][2] = {
+        {"{\"anyOf\":[{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}}},{\"type\":\"string\"}]}", "contains itself"},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}}}]}", "contains itself"},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "nested without end"},
+        {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}", "nested without end"},
+    };
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        grammar *g = grammar_of(cases[i][0]);
+        CHECKF(strstr(g->error, cases[i][1]), "%s: \"%s\"", cases[i][0], g->error);
+        grammar_free(g);
+    }
+}
+
 /* Which answers a schema has. */
 static void test_grammar_answers(void) {
     static const struct {
@@ -401,6 +417,8 @@ static void test_grammar_answers(void) {
         {"{\"properties\":{\"b\":{},\"a\":{},\"ab\":{}},\"required\":[\"a\"]}", "{\"b\":4}", 6},
         {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", -1},
         {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 32},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}]}", "{\"a\":{\"a\":\"\"}}", -1},
+        {"{\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}}}", "{\"a\":{\"a\":null}}", -1},
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -703,8 +721,8 @@ static void test_serve_schemas(void) {
         {"{\"title\":\"T\",\"default\":1,\"type\":\"object\",\"allOf\":[{\"$ref\":\"#/definitions/D\"}],\"definitions\":{\"D\":{\"type\":\"object\"}}}", 200, "choices"},
         {"{\"oneOf\":[{\"const\":\"a\",\"enum\":[\"a\"],\"type\":\"string\"},{\"const\":\"b\",\"type\":\"string\"}]}", 200, "choices"},
         {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", 400, "nested without end"},
-        {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}", 400, "nested without end"},
         {"{\"properties\":{\"a\":{\"$ref\":\"#\"}}}", 200, "choices"},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}]}", 200, "choices"},
         {"{\"type\":\"object\",\"properties\":{\"a\\/b\":{}},\"required\":[\"a/\\u0062\"]}", 200, "choices"},
     };
     size_t i;
@@ -1136,6 +1154,7 @@ static void run_unit_tests(void) {
     RUN(test_json_escapes);
     RUN(test_json_depth);
     RUN(test_grammar_answers);
+    RUN(test_grammar_refused);
     RUN(test_grammar_ways_on);
     RUN(test_grammar_time);
 }

@@ -21,7 +21,7 @@ typedef struct grammar_node {
     int extra, items;             /* nodes; -1: none */
     int height;                   /* levels of objects and arrays that the least value has; above GRAMMAR_MAX_DEPTH: too many */
     int64_t least, most;          /* items */
-    bool integer, open;           /* open: still being read */
+    bool integer, open, merged;   /* open: still being read; merged: of alternatives */
 } grammar_node;
 
 typedef struct grammar_property {
@@ -252,9 +252,10 @@ static int grammar_read_ref(grammar *g, const json_node *ref, int depth) {
     return at ? grammar_read(g, at, depth + 1) : grammar_fail(g, "a $ref leads nowhere");
 }
 
-/* Of a schema that is still being read, whether what it refers to is where it will stay: an object with properties is. */
+/* Of a schema that is still being read, whether what it refers to is where it will stay: an object with properties is, and
+   alternatives, of which there may be more, are not. */
 static bool grammar_is_known(const grammar_node *node) {
-    return node->types && !(node->types >> JSON_ARRAY & 1) && (!(node->types >> JSON_OBJECT & 1) || node->n_properties);
+    return node->types && !node->merged && !(node->types >> JSON_ARRAY & 1) && (!(node->types >> JSON_OBJECT & 1) || node->n_properties);
 }
 
 /* What `from` allows is allowed by `to`, too; types must differ, so that the first byte of a value tells which it is. */
@@ -457,6 +458,7 @@ static bool grammar_read_alternatives(grammar *g, const json_node *schema, const
     kept[0] = name;
     kept[1] = "type";
     kept[2] = NULL;
+    g->nodes[index].merged = true;
     if (strcmp(name, "allOf") == 0 && list->count != 1) return grammar_fail(g, "allOf of several schemas is not supported") == 0;
     return grammar_keeps(g, schema, kept, name) && grammar_read_any_of(g, list, index, depth) &&
            (strcmp(name, "oneOf") != 0 || grammar_check_one_of(g, index)) && grammar_check_type(g, schema, index);
