@@ -473,6 +473,26 @@ static void test_grammar_ways_on(void) {
     }
 }
 
+/* As many values as there may be, each an alternative of its own, with others in between. */
+static void test_grammar_many(void) {
+    str schema = {NULL, 0, 0};
+    grammar *g;
+    int i;
+    str_puts(&schema, "{\"oneOf\":[{\"type\":\"null\"}");
+    for (i = 999; i >= 0; i--) str_printf(&schema, i % 2 ? ",{\"const\":%d}" : ",{\"anyOf\":[{\"const\":%d}]}", i);
+    str_puts(&schema, "]}");
+    g = grammar_of(schema.data);
+    CHECKF(!g->error[0], "%s", g->error);
+    for (i = 0; i < 1000 && !g->error[0]; i += 37) {
+        char answer[8];
+        snprintf(answer, sizeof(answer), "%d", i);
+        CHECKF(grammar_takes(g, answer) == -1, "%d", i);
+    }
+    CHECK(g->error[0] || (grammar_takes(g, "1001") == 3 && grammar_takes(g, "null") == -1));
+    grammar_free(g);
+    str_free(&schema);
+}
+
 /* Follows what all texts of a schema begin with, and at every 20th byte of it tries what may come, as for a mask. */
 static void grammar_try(const char *schema, const char *prefix) {
     grammar *g = grammar_of(schema);
@@ -1156,6 +1176,7 @@ static void run_unit_tests(void) {
     RUN(test_grammar_answers);
     RUN(test_grammar_refused);
     RUN(test_grammar_ways_on);
+    RUN(test_grammar_many);
     RUN(test_grammar_time);
 }
 

@@ -157,6 +157,11 @@ static void grammar_sort_in(grammar *g, int first) {
     }
 }
 
+static void grammar_copy_text(grammar *g, int i) {
+    g->texts = (grammar_text *)xrealloc(g->texts, (size_t)(g->n_texts + 1) * sizeof(grammar_text));
+    g->texts[g->n_texts++] = g->texts[i];
+}
+
 /* A value of an enum as text, sorted in among those of the node. */
 static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
     size_t begin = g->pool.length;
@@ -258,25 +263,24 @@ static bool grammar_is_known(const grammar_node *node) {
     return node->types && !node->merged && !(node->types >> JSON_ARRAY & 1) && (!(node->types >> JSON_OBJECT & 1) || node->n_properties);
 }
 
-/* What `from` allows is allowed by `to`, too; types must differ, so that the first byte of a value tells which it is. */
+/* What `from` allows is allowed by `to`, too; types must differ, so that the first byte of a value tells which it is. The values of
+   `to` are the last texts there are, where it has any: they grow in place. */
 static bool grammar_merge(grammar *g, int to_index, int from_index) {
     grammar_node *to = &g->nodes[to_index];
     const grammar_node *from = &g->nodes[from_index];
     unsigned had = to->types | to->literal_types;
-    int first = g->n_texts, n = to->n_literals + from->n_literals, i, k, made;
+    int i;
     if (from->open && !grammar_is_known(from))
         return grammar_fail(g, "anyOf: a schema that contains itself must be an object") == 0;
     if ((had & from->types) || (from->literal_types & to->types))
         return grammar_fail(g, "anyOf: alternatives of the same type are not supported") == 0;
-    if (n > GRAMMAR_MAX_LITERALS || first > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "anyOf: too many values") == 0;
-    g->texts = (grammar_text *)xrealloc(g->texts, (size_t)(first + n + 1) * sizeof(grammar_text));
-    for (i = k = made = 0; made < n; made++) {
-        bool mine = k == from->n_literals || (i < to->n_literals && grammar_compare(g, to->literals + i, from->literals + k) <= 0);
-        g->texts[first + made] = g->texts[mine ? to->literals + i++ : from->literals + k++];
+    if (to->n_literals + from->n_literals > GRAMMAR_MAX_LITERALS || g->n_texts > GRAMMAR_MAX_TEXTS)
+        return grammar_fail(g, "anyOf: too many values") == 0;
+    if (!to->n_literals) to->literals = g->n_texts;
+    for (i = 0; i < from->n_literals; i++, to->n_literals++) {
+        grammar_copy_text(g, from->literals + i);
+        grammar_sort_in(g, to->literals);
     }
-    g->n_texts += n;
-    to->literals = first;
-    to->n_literals += from->n_literals;
     to->types |= from->types;
     to->literal_types |= from->literal_types;
     if (from->types >> JSON_NUMBER & 1) to->integer = from->integer;
@@ -286,14 +290,15 @@ static bool grammar_merge(grammar *g, int to_index, int from_index) {
     return true;
 }
 
+/* All alternatives are read before the first of them is merged, so that no text comes between those of the merged ones. */
 static bool grammar_read_any_of(grammar *g, const json_node *list, int index, int depth) {
     const json_node *item = list + 1;
     uint32_t i;
     if (list->type != JSON_ARRAY || list->count == 0) return grammar_fail(g, "anyOf must be an array of schemas") == 0;
-    for (i = 0; i < list->count; i++, item = json_next(g->j, item)) {
-        int made = grammar_read(g, item, depth + 1);
-        if (made < 0 || !grammar_merge(g, index, made)) return false;
-    }
+    for (i = 0; i < list->count; i++, item = json_next(g->j, item))
+        if (grammar_read(g, item, depth + 1) < 0) return false;
+    for (i = 0, item = list + 1; i < list->count; i++, item = json_next(g->j, item)) /* known by now */
+        if (!grammar_merge(g, index, grammar_read(g, item, depth + 1))) return false;
     return true;
 }
 
