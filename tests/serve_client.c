@@ -387,6 +387,11 @@ static void test_grammar_refused(void) {
         {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}}}]}", "contains itself"},
         {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "nested without end"},
         {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}", "nested without end"},
+        {"{\"oneOf\":[{\"const\":\"a\"},{\"enum\":[\"b\",\"a\"]}]}", "two alternatives"},
+        {"{\"oneOf\":[{\"const\":1},{\"const\":1.0}]}", "two alternatives"},
+        {"{\"oneOf\":[{\"enum\":[10,\"x\"]},{\"const\":2},{\"anyOf\":[{\"const\":\"y\"},{\"const\":1e1}]}]}", "two alternatives"},
+        {"{\"oneOf\":[{\"type\":\"boolean\"},{\"properties\":{\"a\":{}}}]}", "needs a type"},
+        {"{\"oneOf\":[{\"$ref\":\"#/$defs/A\"},{\"type\":\"null\"}],\"$defs\":{\"A\":{\"items\":{\"type\":\"null\"}}}}", "needs a type"},
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -419,6 +424,10 @@ static void test_grammar_answers(void) {
         {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", 32},
         {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}]}", "{\"a\":{\"a\":\"\"}}", -1},
         {"{\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}}}", "{\"a\":{\"a\":null}}", -1},
+        {"{\"anyOf\":[{\"const\":1},{\"const\":1.0}]}", "1.0", -1},
+        {"{\"oneOf\":[{\"const\":1},{\"const\":\"1\"},{\"const\":-1},{\"const\":1.5}]}", "-1", -1},
+        {"{\"oneOf\":[{\"properties\":{\"a\":{}}}]}", "{\"a\":1}", -1},
+        {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}}},{\"type\":\"null\"}]}", "null", -1},
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

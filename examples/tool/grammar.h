@@ -10,6 +10,7 @@ enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 
 typedef struct grammar_text {
     size_t at, length; /* in pool */
     int property;      /* of a key: which of its object's */
+    double number;     /* of a value that is a number; NAN: of others */
 } grammar_text;
 
 typedef struct grammar_node {
@@ -22,6 +23,7 @@ typedef struct grammar_node {
     int height;                   /* levels of objects and arrays that the least value has; above GRAMMAR_MAX_DEPTH: too many */
     int64_t least, most;          /* items */
     bool integer, open, merged;   /* open: still being read; merged: of alternatives */
+    bool guessed;                 /* types are taken from other keywords, which let other types pass */
 } grammar_node;
 
 typedef struct grammar_property {
@@ -111,6 +113,7 @@ static int grammar_add_text(grammar *g, size_t begin) {
     g->texts[g->n_texts].at = begin;
     g->texts[g->n_texts].length = g->pool.length - begin;
     g->texts[g->n_texts].property = 0;
+    g->texts[g->n_texts].number = NAN;
     return g->n_texts++;
 }
 
@@ -165,9 +168,12 @@ static void grammar_copy_text(grammar *g, int i) {
 /* A value of an enum as text, sorted in among those of the node. */
 static void grammar_add_literal(grammar *g, const json_node *value, grammar_node *node) {
     size_t begin = g->pool.length;
+    double number;
+    int i;
     grammar_add_value(g->j, value, &g->pool);
     node->literal_types |= 1u << value->type;
-    grammar_add_text(g, begin);
+    i = grammar_add_text(g, begin);
+    if (json_real(g->j, value, &number)) g->texts[i].number = number;
     grammar_sort_in(g, node->literals);
     node->n_literals++;
 }
@@ -283,6 +289,7 @@ static bool grammar_merge(grammar *g, int to_index, int from_index) {
     }
     to->types |= from->types;
     to->literal_types |= from->literal_types;
+    to->guessed = to->guessed || from->guessed;
     if (from->types >> JSON_NUMBER & 1) to->integer = from->integer;
     if (from->types >> JSON_ARRAY & 1) to->items = from->items, to->least = from->least, to->most = from->most;
     if (from->types >> JSON_OBJECT & 1)
@@ -314,12 +321,18 @@ static bool grammar_check_type(grammar *g, const json_node *schema, int index) {
 }
 
 /* Values that two alternatives of a oneOf allow satisfy neither. */
-static bool grammar_check_one_of(grammar *g, int index) {
+static bool grammar_check_one_of(grammar *g, const json_node *list, int index) {
     const grammar_node *node = &g->nodes[index];
-    int i;
-    for (i = 1; i < node->n_literals; i++)
-        if (grammar_compare(g, node->literals + i - 1, node->literals + i) == 0)
+    const grammar_text *texts = g->texts + node->literals;
+    int i, k;
+    if (list->count == 1) return true;
+    if (node->guessed) return grammar_fail(g, "oneOf: an alternative with properties, required or items needs a type") == 0;
+    for (i = 0; i < node->n_literals; i++) {
+        if (i && grammar_compare(g, node->literals + i - 1, node->literals + i) == 0)
             return grammar_fail(g, "oneOf: a value is in two alternatives") == 0;
+        for (k = 0; k < i; k++) /* 1 and 1.0 */
+            if (texts[k].number == texts[i].number) return grammar_fail(g, "oneOf: a number is in two alternatives") == 0;
+    }
     return true;
 }
 
@@ -453,6 +466,7 @@ static bool grammar_read_types(grammar *g, const json_node *schema, int index) {
     if (types && (list || constant)) return grammar_read_literals(g, schema, list, constant, types, index);
     if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required"))) types = 1u << JSON_OBJECT;
     else if (!type && json_get(j, schema, "items")) types = 1u << JSON_ARRAY;
+    node->guessed = !type && types != 63;
     node->types = types;
     return types != 0;
 }
@@ -466,7 +480,7 @@ static bool grammar_read_alternatives(grammar *g, const json_node *schema, const
     g->nodes[index].merged = true;
     if (strcmp(name, "allOf") == 0 && list->count != 1) return grammar_fail(g, "allOf of several schemas is not supported") == 0;
     return grammar_keeps(g, schema, kept, name) && grammar_read_any_of(g, list, index, depth) &&
-           (strcmp(name, "oneOf") != 0 || grammar_check_one_of(g, index)) && grammar_check_type(g, schema, index);
+           (strcmp(name, "oneOf") != 0 || grammar_check_one_of(g, list, index)) && grammar_check_type(g, schema, index);
 }
 
 static bool grammar_fill(grammar *g, const json_node *schema, int index, int depth) {
