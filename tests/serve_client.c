@@ -763,6 +763,44 @@ static void test_serve_schemas(void) {
     }
 }
 
+/* What limits an answer with other servers: schemas are kept, what is not is refused by name. The model begins with blank lines. */
+static void test_serve_limits(void) {
+    static const struct {
+        const char *field;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"\"response_format\":{\"type\":\"json_object\",\"schema\":{\"const\":7}}", 200, "7\",\"refusal\""},
+        {"\"response_format\":{\"type\":\"json_object\",\"schema\":null}", 200, "\\n{"},
+        {"\"guided_json\":{\"const\":7}", 200, "7\",\"refusal\""},
+        {"\"guided_json\":\"{\\\"const\\\":7}\"", 200, "7\",\"refusal\""},
+        {"\"guided_json\":\"{\"", 400, "not JSON"},
+        {"\"guided_json\":{\"pattern\":\"a\"}", 400, "\"param\":\"guided_json\""},
+        {"\"guided_json\":{\"const\":7},\"response_format\":{\"type\":\"text\"}", 200, "7\",\"refusal\""},
+        {"\"guided_json\":{\"const\":7},\"response_format\":{\"type\":\"json_object\"}", 400, "another schema"},
+        {"\"json_schema\":{\"const\":7}", 200, "7\",\"refusal\""},
+        {"\"structured_outputs\":{\"json\":{\"const\":7},\"regex\":null}", 200, "7\",\"refusal\""},
+        {"\"structured_outputs\":{\"json\":\"{\\\"const\\\":7}\"}", 200, "7\",\"refusal\""},
+        {"\"structured_outputs\":{\"json_object\":true}", 200, "\\n{"},
+        {"\"structured_outputs\":{\"choice\":[\"a\"]}", 400, "structured_outputs.choice is not supported"},
+        {"\"structured_outputs\":{\"regex\":\"a\"}", 400, "structured_outputs.regex is not supported"},
+        {"\"structured_outputs\":7", 400, "must be an object"},
+        {"\"structured_outputs\":null,\"guided_json\":null,\"grammar\":\"\",\"bad_words\":[]", 200, "choices"},
+        {"\"guided_choice\":[\"a\",\"b\"]", 400, "\"param\":\"guided_choice\""},
+        {"\"guided_regex\":\"a\"", 400, "\"param\":\"guided_regex\""},
+        {"\"guided_grammar\":\"root ::= a\"", 400, "\"param\":\"guided_grammar\""},
+        {"\"grammar\":\"root ::= a\"", 400, "\"param\":\"grammar\""},
+        {"\"allowed_token_ids\":[5]", 400, "\"param\":\"allowed_token_ids\""},
+        {"\"bad_words\":[\"a\"]", 400, "\"param\":\"bad_words\""},
+    };
+    size_t i;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char body[400];
+        snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":26,\"temperature\":0,%s}", cases[i].field);
+        expect("/v1/chat/completions", body, cases[i].status, cases[i].part);
+    }
+}
+
 /* A header for another server, however long, does not matter where no key is needed. */
 static void test_serve_authorization(void) {
     char header[2048];
@@ -1199,6 +1237,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_errors);
     RUN(test_serve_names);
     RUN(test_serve_schemas);
+    RUN(test_serve_limits);
     RUN(test_serve_too_long);
     RUN(test_serve_authorization);
     RUN(test_serve_unasked_body);

@@ -1,5 +1,7 @@
-/* The OpenAI API as JSON: request bodies to fg_request_desc. Fields beyond OpenAI's are named and mean the same as with vLLM.
-   Missing and null fields take their defaults, unknown ones are ignored. No sockets and no engine in here. */
+/* The OpenAI API as JSON: request bodies to fg_request_desc. Fields beyond OpenAI's are named and mean the same as with vLLM,
+   but for the order of top_p and min_p: here they cut the distribution at temperature 1, and what is left is drawn from at the
+   request's (see fg_sampling), as with llama.cpp; vLLM applies the temperature first. Missing and null fields take their defaults,
+   unknown ones are ignored. No sockets and no engine in here. */
 
 typedef enum api_kind { API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE } api_kind;
 
@@ -30,7 +32,7 @@ typedef struct api_request {
     bool add_special_tokens, add_generation_prompt, continue_final_message, return_token_strs;
     bool logprobs;
     int max_tokens, n, best_of, top_logprobs, priority;
-    grammar *grammar; /* of response_format; NULL: none */
+    grammar *grammar; /* of response_format and its like; NULL: none */
     str reply; /* of API_TOKENIZE and API_DETOKENIZE: the JSON to send */
     api_error error;
 } api_request;
@@ -523,19 +525,56 @@ static bool api_check_model(api_request *r, const api_server *s, const json *j) 
                     (int)(model->end - model->begin < 100 ? model->end - model->begin : 100), j->text + model->begin, s->model_name);
 }
 
-/* What can be asked of OpenAI and not here is refused, not passed over. */
+/* Whether a field of another server that limits what is written is there; "" and [] limit nothing. */
+static bool api_limits(const json *j, const json_node *object, const char *name) {
+    const json_node *value = json_get(j, object, name);
+    return value && !(value->type == JSON_ARRAY && value->count == 0) && !(value->type == JSON_STRING && value->begin == value->end);
+}
+
+/* What can be asked of OpenAI and not here is refused, not passed over, and so is what else limits an answer. */
 static bool api_check_unsupported(api_request *r, const json *j) {
     static const char *const old[2] = {"functions", "function_call"};
+    static const char *const limits[] = {"guided_choice", "guided_regex", "guided_grammar", "grammar", "allowed_token_ids", "bad_words"};
     const json_node *suffix = json_get(j, j->nodes, "suffix");
     int i;
     if (suffix && suffix->end > suffix->begin) return api_fail(r, 400, "suffix", "suffix is not supported");
     for (i = 0; i < 2; i++)
         if (json_get(j, j->nodes, old[i])) return api_fail(r, 400, old[i], "%s is not supported: tools took its place", old[i]);
+    for (i = 0; i < API_COUNT(limits); i++)
+        if (api_limits(j, j->nodes, limits[i])) return api_fail(r, 400, limits[i], "%s is not supported", limits[i]);
     if (r->best_of > r->n) return api_fail(r, 400, "best_of", "best_of above n is not supported");
     return true;
 }
 
-/* {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}. */
+/* A schema in a string. */
+static bool api_read_schema_text(api_request *r, const json *j, const json_node *schema, const char *name) {
+    str text = {NULL, 0, 0};
+    json inner;
+    str_puts(&text, "");
+    json_add_text(j, schema, &text);
+    if (json_parse(&inner, text.data, text.length)) r->grammar = grammar_make(&inner, inner.nodes);
+    json_free(&inner);
+    str_free(&text);
+    return r->grammar ? true : api_fail(r, 400, name, "%s: the schema is not JSON", name);
+}
+
+/* The answer must be JSON of a schema; NULL: any object. */
+static bool api_use_schema(api_request *r, const api_server *s, const json *j, const json_node *schema, const char *name) {
+    if (r->n_prompts != 1 || r->echo) return api_fail(r, 400, name, "%s is for one prompt without echo", name);
+    if (r->grammar) return api_fail(r, 400, name, "%s: the request has another schema beside it", name);
+    if (!schema || schema->type != JSON_STRING) r->grammar = grammar_make(j, schema);
+    else if (!api_read_schema_text(r, j, schema, name)) return false;
+    if (r->grammar->error[0]) return api_fail(r, 400, name, "%s: %s", name, r->grammar->error);
+    grammar_vocab_make(s->vocab, s->model, s->n_vocab);
+    r->grammar->vocab = s->vocab;
+    r->grammar->samples = (grammar_sample *)xrealloc(NULL, (size_t)r->n * sizeof(grammar_sample));
+    memset(r->grammar->samples, 0, (size_t)r->n * sizeof(grammar_sample));
+    r->desc.on_logits = grammar_mask;
+    r->desc.on_logits_user = r->grammar;
+    return true;
+}
+
+/* {"type": "text"}, {"type": "json_object"}, which may have a "schema", or {"type": "json_schema", "json_schema": {"schema": ...}}. */
 static bool api_read_format(api_request *r, const api_server *s, const json *j) {
     const json_node *format = json_get(j, j->nodes, "response_format"), *type = format ? json_get(j, format, "type") : NULL;
     const json_node *outer = format ? json_get(j, format, "json_schema") : NULL, *schema = outer ? json_get(j, outer, "schema") : NULL;
@@ -545,17 +584,33 @@ static bool api_read_format(api_request *r, const api_server *s, const json *j) 
     if (!any && !(type && type->type == JSON_STRING && json_is(j, type, "json_schema")))
         return api_fail(r, 400, "response_format", "response_format.type must be \"text\", \"json_object\" or \"json_schema\"");
     if (!any && !schema) return api_fail(r, 400, "response_format", "response_format.json_schema.schema is missing");
-    if (r->n_prompts != 1 || r->echo)
-        return api_fail(r, 400, "response_format", "response_format is for one prompt without echo");
-    r->grammar = grammar_make(j, any ? NULL : schema);
-    if (r->grammar->error[0]) return api_fail(r, 400, "response_format", "response_format: %s", r->grammar->error);
-    grammar_vocab_make(s->vocab, s->model, s->n_vocab);
-    r->grammar->vocab = s->vocab;
-    r->grammar->samples = (grammar_sample *)xrealloc(NULL, (size_t)r->n * sizeof(grammar_sample));
-    memset(r->grammar->samples, 0, (size_t)r->n * sizeof(grammar_sample));
-    r->desc.on_logits = grammar_mask;
-    r->desc.on_logits_user = r->grammar;
-    return true;
+    return api_use_schema(r, s, j, any ? json_get(j, format, "schema") : schema, "response_format");
+}
+
+/* vLLM's "structured_outputs": {"json": schema} or {"json_object": true}. */
+static bool api_read_structured(api_request *r, const api_server *s, const json *j) {
+    static const char *const limits[] = {"regex", "choice", "grammar", "structural_tag"};
+    const json_node *outer = json_get(j, j->nodes, "structured_outputs"), *schema, *any;
+    int i;
+    if (!outer) return true;
+    if (outer->type != JSON_OBJECT) return api_fail(r, 400, "structured_outputs", "structured_outputs must be an object");
+    for (i = 0; i < API_COUNT(limits); i++)
+        if (api_limits(j, outer, limits[i])) return api_fail(r, 400, "structured_outputs", "structured_outputs.%s is not supported", limits[i]);
+    schema = json_get(j, outer, "json");
+    any = json_get(j, outer, "json_object");
+    if (!schema && !(any && any->type == JSON_BOOL && j->text[any->begin] == 't')) return true;
+    return api_use_schema(r, s, j, schema, "structured_outputs");
+}
+
+/* What the answer must be, as OpenAI, vLLM and llama.cpp have it. */
+static bool api_read_schemas(api_request *r, const api_server *s, const json *j) {
+    static const char *const names[2] = {"guided_json", "json_schema"};
+    int i;
+    for (i = 0; i < 2; i++) {
+        const json_node *schema = json_get(j, j->nodes, names[i]);
+        if (schema && !api_use_schema(r, s, j, schema, names[i])) return false;
+    }
+    return api_read_structured(r, s, j) && api_read_format(r, s, j);
 }
 
 static bool api_read_seed(api_request *r, const json *j, uint64_t seed) {
@@ -609,7 +664,7 @@ static bool api_read_generation(api_request *r, const api_server *s, const json 
            (chat ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
                  : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
            api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
-           api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_read_format(r, s, j);
+           api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_read_schemas(r, s, j);
 }
 
 /* The characters of a token; bytes that are no UTF-8 of their own as U+FFFD. */
