@@ -61,11 +61,26 @@ find_compiler() {
     FLAGS="-O2 -std=c99 -Wall -Wextra -Wpedantic ${CFLAGS-}"
     LIBS="-lm -lpthread"
     EXE=
-    case $($CC -dumpmachine 2>/dev/null || true) in *mingw* | *windows*)
+    case $($CC -dumpmachine 2>/dev/null || uname -s) in
+    *mingw* | *windows*)
         LIBS="-lm -lws2_32"
         EXE=.exe
         ;;
+    *[Ll]inux*) LIBS="$LIBS -ldl" ;; # dlopen, which is in libc from glibc 2.34 on and with musl
     esac
+    if ! links && links -latomic; then LIBS="$LIBS -latomic"; fi
+}
+
+# links FLAG...: does an atomic addition of 8 bytes? On some 32-bit CPUs (ARMv6, MIPS) it is a function of a library.
+links() {
+    mkdir -p "$BUILD"
+    probe=$BUILD/links.$$
+    echo 'unsigned long long n; int main(void) { return (int)__atomic_fetch_add(&n, 1, __ATOMIC_ACQ_REL); }' >"$probe.c"
+    status=0
+    # shellcheck disable=SC2086 # a list of words
+    $CC $FLAGS -o "$probe$EXE" "$probe.c" "$@" 2>/dev/null || status=1
+    rm -f "$probe.c" "$probe$EXE"
+    return $status
 }
 
 # compile NAME SOURCE [FLAG ...]: one compiler line, shown.
@@ -202,6 +217,7 @@ target_test() {
         totals
         return
     fi
+    [ -n "$FLAGS" ] || find_compiler # once for both
     mkdir -p "$BUILD"
     echo "0 1 0" >"$BUILD/tool_tests.counts" # until it has ended
     tool_tests >"$BUILD/tool_tests.log" 2>&1 &

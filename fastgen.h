@@ -71,8 +71,8 @@
        FG_NO_SIMD      the portable scalar kernels only
 
    With -std=c99 the implementation needs POSIX names from the system's headers: it asks for them itself when it is the first
-   header of its file. Compilers: gcc, clang, mingw-w64, tcc; C99 or later, C++17 or later. MSVC's own compiler gets the scalar
-   kernels and has not been tried.
+   header of its file. 32-bit CPUs without atomics of 8 bytes (ARMv6, MIPS) need -latomic after -lpthread. Compilers: gcc,
+   clang, mingw-w64, tcc; C99 or later, C++17 or later. MSVC's own compiler gets the scalar kernels and has not been tried.
 
    -------------------------------------------------------------------------------------------------
    4. MEMORY

@@ -2,7 +2,7 @@
 
        cc -O2 -o build/fastgen examples/fastgen.c -lm -lpthread
 
-   The library's public API is all it uses. Each command is in examples/tool/cmd_NAME.h. */
+   and on Linux before glibc 2.34 also -ldl. The library's public API is all it uses. Each command is in examples/tool/cmd_NAME.h. */
 
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"

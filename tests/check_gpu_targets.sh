@@ -147,7 +147,7 @@ declarations() {
     if ! "$@" -D__HIP_PLATFORM_AMD__ -E "$out/header.cpp" >/dev/null 2>&1; then
         echo "$header: skipped, it is not installed"
         skipped=$((skipped + 1))
-    elif "$@" -O1 -DFG_NO_SIMD -std=c++17 -D"$macro" -o "$out/abi_$macro" tests/test_gpu_abi.cpp -lm -lpthread && "$out/abi_$macro" "$out/kernels.source" >"$out/abi_$macro.log"; then
+    elif "$@" -O1 -DFG_NO_SIMD -std=c++17 -D"$macro" -o "$out/abi_$macro" tests/test_gpu_abi.cpp -lm -lpthread -ldl && "$out/abi_$macro" "$out/kernels.source" >"$out/abi_$macro.log"; then
         echo "$header: as we declare it; $(grep HIPRTC "$out/abi_$macro.log")"
         passed=$((passed + 1))
     else

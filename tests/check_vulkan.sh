@@ -28,7 +28,7 @@ check() {
     fi
 }
 
-declarations() { $CC -O1 -DFG_NO_SIMD -std=c99 -Wall -Wextra -Wpedantic -Werror -o "$out/abi" tests/test_vulkan_abi.c -lm -lpthread && "$out/abi"; }
+declarations() { $CC -O1 -DFG_NO_SIMD -std=c99 -Wall -Wextra -Wpedantic -Werror -o "$out/abi" tests/test_vulkan_abi.c -lm -lpthread -ldl && "$out/abi"; }
 for newer in build/venv/lib/python3*/site-packages/cmeel.prefix; do
     [ -x "$newer/bin/glslangValidator" ] && export GLSLANG_MATRIX="env LD_LIBRARY_PATH=$newer/lib $newer/bin/glslangValidator"
 done
@@ -62,7 +62,7 @@ fi
 
 # Finds what turns synchronisation validation on: newer layers warn of the name that older ones know.
 synchronisation() {
-    $CC -O1 -DFG_NO_SIMD -std=c99 -Wall -Wextra -Wpedantic -Werror -o "$out/hazard" tests/vulkan_hazard.c -lm -lpthread || return 1
+    $CC -O1 -DFG_NO_SIMD -std=c99 -Wall -Wextra -Wpedantic -Werror -o "$out/hazard" tests/vulkan_hazard.c -lm -lpthread -ldl || return 1
     for switch in VK_LAYER_VALIDATE_SYNC=1 VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT; do
         env VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation "$switch" "$out/hazard" >"$out/hazard.log" 2>&1
         grep -q SYNC-HAZARD "$out/hazard.log" && return 0

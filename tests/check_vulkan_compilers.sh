@@ -85,7 +85,7 @@ check() {
     fi
 }
 
-${CC:-cc} -O1 -std=gnu99 -DFG_NO_SIMD -Wall -Wextra -Wno-unused-function -Werror -o "$BUILD/vulkan_stats" tests/vulkan_stats.c -lm -lpthread
+${CC:-cc} -O1 -std=gnu99 -DFG_NO_SIMD -Wall -Wextra -Wno-unused-function -Werror -o "$BUILD/vulkan_stats" tests/vulkan_stats.c -lm -lpthread -ldl
 some=
 case ${1-} in
 all)

@@ -68,13 +68,16 @@ int user(void);
 int user(void) { return fg_version()[0] != 0; }
 C
 
+dl=
+case $(uname -s) in Linux) dl=-ldl ;; esac # before glibc 2.34
+
 # two_units NAME FLAG...: both files without a warning, and linked.
 two_units() {
     compiler=$1
     shift
     "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -c "$out/with.c" -o "$out/with.o" &&
         "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -c "$out/without.c" -o "$out/without.o" &&
-        "$compiler" "$out/with.o" "$out/without.o" -o "$out/two" -lm -lpthread &&
+        "$compiler" "$out/with.o" "$out/without.o" -o "$out/two" -lm -lpthread $dl &&
         "$out/two"
 }
 

@@ -11,7 +11,8 @@
    The driver (libcuda.so.1, nvcuda.dll; 11.4 or later) is found at run time; no CUDA toolkit is needed to build. A device
    must have compute capability 7.5 or later; for 7.5 there is code but no PTX, and the driver must be 12.0 or later, or 13.0 where nvcc 13
    compiled the kernels. fg_engine_desc.device takes a device's number or a part of its name; without it the first device is taken. The
-   environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver.
+   environment variable FASTGEN_CUDA_LIBRARY names another library to take for the driver. On Linux before glibc 2.34 the app is also linked
+   with -ldl.
 
    Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, unless
    fg_gpu_options says otherwise; FASTGEN_CUBLASLT_LIBRARY names another library, "none" for none. On Hopper the others are done by

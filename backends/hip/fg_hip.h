@@ -12,7 +12,7 @@
    device is picked by the name of its instruction set; where none suits, HIPRTC (libhiprtc.so, if installed) compiles the kernels
    when the device is opened. fg_engine_desc.device takes a device's number or a part of its name;
    without it the first device is taken. The environment variable FASTGEN_HIP_LIBRARY names another library to take for the
-   driver.
+   driver. On Linux before glibc 2.34 the app is also linked with -ldl.
 
    With ROCm 7.2, which runs graphs wrongly at times (ROCm/hip issue 3887), kernels are launched one by one, unless
    fg_gpu_options.force_graphs says otherwise.

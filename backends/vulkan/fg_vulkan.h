@@ -11,7 +11,7 @@
    The driver's loader (libvulkan.so.1, vulkan-1.dll) is found at run time; no Vulkan SDK is needed to build. A device must
    have Vulkan 1.2, subgroup arithmetic in compute shaders and 8 storage buffers per shader. fg_engine_desc.device takes a
    device's number or a part of its name; without it the first discrete GPU is taken, else the first integrated one, else
-   the first device of any kind.
+   the first device of any kind. On Linux before glibc 2.34 the app is also linked with -ldl.
 
    Weights stay in the blocks of the file; kernels expand them in registers or shared memory and add in floats. The shaders
    are in shaders/; fg_vulkan_spirv.h holds them compiled (./build.sh vulkan writes it).
