@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds and tests fastgen. POSIX sh and a C compiler are all it needs; ./build.sh --help lists the targets.
 set -eu
+unset CDPATH
 cd "$(dirname "$0")"
 
 usage() {
@@ -41,6 +42,11 @@ TEXT
 
 BUILD=${BUILD:-build}
 RUN=${RUN-}
+case $BUILD in *" "*)
+    echo "build.sh: BUILD is '$BUILD': a name with a space cannot be one word of a command" >&2
+    exit 2
+    ;;
+esac
 TESTS=${TESTS-}
 FLAGS=
 
@@ -175,13 +181,23 @@ unit() {
     fi
 }
 
+# end_jobs PID...: each with all that it has started, which hears nothing of a signal to its parent, nor, in the background, of Ctrl-C.
+end_jobs() {
+    for job in "$@"; do
+        children=$(ps -A -o ppid= -o pid= 2>/dev/null | awk -v parent="$job" '$1 == parent { print $2 }')
+        kill "$job" 2>/dev/null || true # before them, so that it starts no more
+        # shellcheck disable=SC2086 # a list of numbers
+        end_jobs $children
+    done
+}
+
 # Builds the tests and runs one half of them beside the other, whose output is shown first.
 unit_halves() {
     if build_tests test; then
         # shellcheck disable=SC2086 # RUN, TESTS: lists of words
         { $RUN "$BUILD/test$EXE" 2/2 $TESTS 2>&1 || echo "other_half: exit status $?"; } >"$BUILD/other_half" &
         half=$!
-        trap 'kill $others $half 2>/dev/null; exit 1' INT TERM
+        trap 'end_jobs $others $half; exit 1' INT TERM
         # shellcheck disable=SC2086 # RUN, TESTS: lists of words
         tests_of test $RUN "$BUILD/test$EXE" 1/2 $TESTS
         wait $half || true
@@ -222,7 +238,7 @@ target_test() {
     echo "0 1 0" >"$BUILD/tool_tests.counts" # until it has ended
     tool_tests >"$BUILD/tool_tests.log" 2>&1 &
     others=$!
-    trap 'kill $others 2>/dev/null; exit 1' INT TERM
+    trap 'end_jobs $others; exit 1' INT TERM
     unit_halves
     wait $others || true
     cat "$BUILD/tool_tests.log"

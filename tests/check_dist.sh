@@ -3,6 +3,7 @@
 # on the stand-in driver, which takes the code that suits. In a copy of the tree; some kernels for one target of each vendor, PTX
 # included, where their compilers are. The last line is "N passed, N failed".
 set -eu
+unset CDPATH
 cd "$(dirname "$0")/.."
 copy=${BUILD:-build}/check_dist
 compiler=build/nvcc/nvidia/cu13/bin/nvcc

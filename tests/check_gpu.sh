@@ -14,6 +14,7 @@
 # PYTHON has numpy and gguf (models), and torch and transformers for the card's own rates and that stage, where they see it. Timings never fail it.
 # The last line is "N passed, N failed".
 set -u
+unset CDPATH
 cd "$(dirname "$0")/.."
 out=build/gpu-check models= llama= quick= target= stages=
 python=${PYTHON:-python3}

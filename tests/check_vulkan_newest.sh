@@ -9,6 +9,7 @@
 # TESTS: words of the tests that run first (default: vulkan spirv). Needs debootstrap and chroot. With the driver's cache of kernels empty,
 # as in a new root, it takes a quarter of an hour on two cores. The last line is that of check_vulkan.sh, the status that of all.
 set -eu
+unset CDPATH
 cd "$(dirname "$0")/.."
 case ${1-} in
 -h | --help) sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p;}' tests/check_vulkan_newest.sh && exit 0 ;;

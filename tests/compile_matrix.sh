@@ -7,6 +7,7 @@
 # NATIVE is the native tool, where one is built already.
 # The last line is "N passed, N failed", with ", N skipped" where some were.
 set -u
+unset CDPATH
 cd "$(dirname "$0")/.." || exit 1
 out=${BUILD:-build}/matrix
 mkdir -p "$out"

@@ -2,6 +2,7 @@
 # fastgen serve on loopback, by a client that needs nothing but a C compiler. POSIX sh; TOOL is the command (default:
 # build/fastgen), CLIENT the client (build/serve_client). The last line is "N passed, N failed[, N skipped]".
 set -u
+unset CDPATH
 cd "$(dirname "$0")/.." || exit 1
 TOOL=${TOOL:-build/fastgen}
 CLIENT=${CLIENT:-build/serve_client}
@@ -10,6 +11,7 @@ stories=../shared/models/stories260K.gguf
 dir=$(mktemp -d) || exit 1
 server=
 trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 passed=0
 failed=0
 skipped=0

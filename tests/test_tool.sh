@@ -2,6 +2,7 @@
 # The command-line tool, by the forms its users type. POSIX sh; TOOL is the command (default: build/fastgen).
 # The last line is "N passed, N failed", with ", N skipped" where some were.
 set -u
+unset CDPATH
 cd "$(dirname "$0")/.." || exit 1
 TOOL=${TOOL:-build/fastgen}
 demo=examples/demo-model/demo.gguf
@@ -9,6 +10,7 @@ stories=../shared/models/stories260K.gguf
 vocabulary=../shared/tokenizers/ggml-vocab-llama-spm.gguf
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 export XDG_CACHE_HOME="$dir/cache"
 passed=0
 failed=0
@@ -242,13 +244,14 @@ simulated() {
 }
 check "bench sim: --json and --plot" simulated
 elsewhere() { # the model that it takes by default is not there
-    program=
-    for word in $TOOL; do
-        [ ! -f "$PWD/$word" ] || word=$PWD/$word
-        program="$program $word"
-    done
     # shellcheck disable=SC2086 # a list of words
-    (cd "$dir" && ! $program bench sim -q -r 1 >out 2>err) && silent && err_matches "give -m FILE"
+    set -- $TOOL
+    for word; do # from the front to the end: a path with a space stays one word
+        shift
+        [ ! -f "$PWD/$word" ] || word=$PWD/$word
+        set -- "$@" "$word"
+    done
+    (cd "$dir" && ! "$@" bench sim -q -r 1 >out 2>err) && silent && err_matches "give -m FILE"
 }
 check "bench sim: without a model" elsewhere
 swept() { tool bench sweep -m $demo -q --json --plot "$dir/sweep.svg" && out_matches '"share": 100, "cached": 9' && out_matches '"async": "async-2", "rate": 16' && out_matches '"hashing_ns": [0-9]' && grep -q "</svg>" "$dir/sweep.svg"; }

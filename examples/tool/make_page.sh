@@ -1,6 +1,7 @@
 #!/bin/sh
 # Writes page.h, the page of fastgen serve as C strings, from page.html.
 set -eu
+unset CDPATH
 cd "$(dirname "$0")"
 {
     echo "/* The page of fastgen serve, written by make_page.sh from page.html. */"
