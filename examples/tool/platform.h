@@ -72,6 +72,29 @@ static FILE *open_for_writing(const char *path) {
     return _wfopen(wide, L"wb");
 }
 
+/* A part of a line that is typed, at most 256 units of UTF-16, in UTF-8: its bytes; 0: the end (Ctrl-Z), or an error. */
+static int read_console(HANDLE console, char *to, int size) {
+    wchar_t wide[257];
+    DWORD n = 0, more = 0;
+    if (!ReadConsoleW(console, wide, 256, &n, NULL) || n == 0 || wide[0] == 26) return 0;
+    if (wide[n - 1] >= 0xD800 && wide[n - 1] < 0xDC00 && ReadConsoleW(console, wide + n, 1, &more, NULL)) n += more; /* a whole pair */
+    return WideCharToMultiByte(CP_UTF8, 0, wide, (int)n, to, size, NULL, NULL);
+}
+
+/* The next byte or EOF, as getc, whose text from consoles before 2023 has NULs for all letters beyond ASCII. One file at a time. */
+static int read_byte(FILE *file) {
+    static char text[257 * 3];
+    static int n, at;
+    HANDLE console = (HANDLE)_get_osfhandle(_fileno(file));
+    DWORD mode;
+    if (at == n) {
+        if (!is_terminal(file) || !GetConsoleMode(console, &mode)) return getc(file);
+        n = read_console(console, text, (int)sizeof(text));
+        at = 0;
+    }
+    return at < n ? (unsigned char)text[at++] : EOF;
+}
+
 /* "<folder of the user's caches>\\fastgen\\<name>", whose folder is made; false: there is none. */
 static bool user_cache_file(char *to, size_t size, const char *name) {
     const wchar_t *base = _wgetenv(L"LOCALAPPDATA");
@@ -143,6 +166,7 @@ static void platform_start(int *argc, char ***argv) {
 
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
 static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
+static int read_byte(FILE *file) { return getc(file); }
 
 /* "<folder of the user's caches>/fastgen/<name>" by the XDG base directory specification, whose folder is made; false: there
    is none. */

@@ -105,11 +105,11 @@ static bool read_file(const char *path, str *to) {
 
 /* One line without its end; false at the end of the input. */
 static bool read_line(FILE *file, str *line) {
-    int c = getc(file);
+    int c = read_byte(file);
     line->length = 0;
     str_puts(line, "");
     if (c == EOF) return false;
-    for (; c != EOF && c != '\n'; c = getc(file)) {
+    for (; c != EOF && c != '\n'; c = read_byte(file)) {
         char byte = (char)c;
         str_add(line, &byte, 1);
     }
