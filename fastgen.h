@@ -941,8 +941,10 @@ typedef struct fg_null_options {
 #elif defined(__aarch64__) && !defined(__TINYC__) && !defined(FG_NO_SIMD)
 #define FG__ARM 1
 #include <arm_neon.h>
-#if defined(__linux__)
+#if defined(__linux__) || defined(__FreeBSD__)
 #include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 #endif
 
@@ -14368,17 +14370,51 @@ static fg__cpu_features fg__cpu_detect(void) {
     return f;
 }
 #elif FG__ARM
+/* Each system is asked for instructions in its own way. */
+#if defined(__linux__) || defined(__FreeBSD__)
+static bool fg__cpu_bit(int word, int bit) {
+    unsigned long value = 0;
+#if defined(__linux__)
+    value = getauxval((unsigned long)word);
+#else
+    if (elf_aux_info(word, &value, (int)sizeof(value)) != 0) return false;
+#endif
+    return (value >> bit) & 1;
+}
+static void fg__cpu_ask(fg__cpu_features *f) {
+    f->dotprod = fg__cpu_bit(AT_HWCAP, 20);
+    f->i8mm = fg__cpu_bit(AT_HWCAP2, 13);
+    f->bf16 = fg__cpu_bit(AT_HWCAP2, 14);
+}
+#elif defined(__APPLE__)
+static bool fg__cpu_has(const char *name) {
+    int value = 0;
+    size_t size = sizeof(value);
+    return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
+}
+static void fg__cpu_ask(fg__cpu_features *f) {
+    f->dotprod = fg__cpu_has("hw.optional.arm.FEAT_DotProd");
+    f->i8mm = fg__cpu_has("hw.optional.arm.FEAT_I8MM");
+    f->bf16 = fg__cpu_has("hw.optional.arm.FEAT_BF16");
+}
+#elif defined(FG__WINDOWS)
+static void fg__cpu_ask(fg__cpu_features *f) {
+    f->dotprod = IsProcessorFeaturePresent(43) != 0; /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
+}
+#else
+static void fg__cpu_ask(fg__cpu_features *f) { (void)f; }
+#endif
+
 static fg__cpu_features fg__cpu_detect(void) {
     fg__cpu_features f;
     memset(&f, 0, sizeof(f));
     f.neon = true;
-#if defined(__linux__)
-    f.dotprod = (getauxval(AT_HWCAP) >> 20) & 1;
-    f.i8mm = f.dotprod && ((getauxval(AT_HWCAP2) >> 13) & 1);
-    f.bf16 = f.dotprod && ((getauxval(AT_HWCAP2) >> 14) & 1);
-#elif defined(__ARM_FEATURE_DOTPROD)
-    f.dotprod = true;
+    fg__cpu_ask(&f);
+#if defined(__ARM_FEATURE_DOTPROD)
+    f.dotprod = true; /* the compiler was told; macOS 11 does not say */
 #endif
+    f.i8mm = f.i8mm && f.dotprod;
+    f.bf16 = f.bf16 && f.dotprod;
     return f;
 }
 #else
