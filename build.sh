@@ -27,7 +27,7 @@ usage: ./build.sh [target ...]
 environment:
   CC       the compiler (default: the first of cc, gcc, clang, tcc)
   CFLAGS   more compiler flags, after -O2 -std=c99 -Wall -Wextra -Wpedantic
-  BUILD    where results go (default: build)
+  BUILD    where results go, a name without spaces (default: build)
   RUN      a program to run results with, such as qemu-aarch64 or wine
   GLSLANG, GLSLANG_MATRIX   the compilers of shaders, and of those with cooperative matrices (default: glslangValidator)
   NVCC, HIPCC          the compilers of kernels (default: nvcc; clang)
