@@ -314,7 +314,8 @@ bool fg_token_is_end(const fg_model *model, int32_t token);
 const char *fg_token_text(const fg_model *model, int32_t token, size_t *length);
 /* Renders a conversation with the model's own chat template (Jinja, as transformers runs it). `messages_json` is the
    OpenAI form: [{"role": "user", "content": "Hi"}, ...]; options_json may be NULL or an object whose members become template
-   variables (tools, add_generation_prompt, ...). With tools, the model's template for those where it has one. Errors: TEMPLATE, INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
+   variables (tools, add_generation_prompt, ...). With tools, the model's template for those where it has one. Errors: TEMPLATE,
+   INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
 fg_result fg_chat_format(const fg_model *model, const char *messages_json, const char *options_json, char *text,
                          size_t capacity, size_t *length);
 
@@ -416,7 +417,8 @@ fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine);
 /* Ends all requests and frees everything. No other call on the engine may be in progress. NULL is fine. */
 void fg_engine_free(fg_engine *engine);
 /* The descriptor with every default resolved; cpu_path and kv_device stay NULL where they were. The models are in model and
-   draft_model, the paths NULL. What the engine points to by itself lives as long as it does. */
+   draft_model, the paths NULL, `device` has the device's whole name. All strings and the allocator live as long as the engine;
+   what is handed to callbacks and the backend stays the caller's. */
 void fg_engine_get_desc(const fg_engine *engine, fg_engine_desc *desc);
 const fg_model *fg_engine_get_model(const fg_engine *engine);
 const char *fg_engine_get_backend(const fg_engine *engine); /* "cpu" */
@@ -1010,6 +1012,18 @@ FG__PRINTF(2, 3) static fg_result fg__fail(fg_result result, const char *format,
     va_end(args);
     return result;
 }
+
+/* The thread's error message of before, put by while something runs that may fail without setting one. */
+typedef struct fg__put_by {
+    char text[sizeof(fg__error_text)];
+} fg__put_by;
+
+static void fg__error_put_by(fg__put_by *before) {
+    memcpy(before->text, fg__error_text, sizeof(fg__error_text));
+    fg__error_text[0] = 0;
+}
+
+static void fg__error_put_back(const fg__put_by *before) { memcpy(fg__error_text, before->text, sizeof(fg__error_text)); }
 
 /* What every object carries of its creator: where memory comes from and where log lines go. */
 typedef struct fg__env {
@@ -4000,7 +4014,7 @@ typedef struct fg__vocab {
     size_t n_specials;
     bool special_first[256];       /* bytes that special tokens start with */
     int32_t byte_ids[256];         /* token of a byte, or -1 */
-    uint16_t classes[0x10000]; /* of the characters up to U+FFFF, for byte-level BPE */
+    uint16_t classes[0x10000];     /* of the characters up to U+FFFF, for byte-level BPE */
 } fg__vocab;
 
 /* ------------------------------------------------------------------------------------------------
@@ -12605,6 +12619,7 @@ typedef struct fg__seq {
     bool every_row;         /* each of its tokens takes a row of logits */
     int32_t n_flights;      /* passes in progress that it is part of */
     int32_t n_coming;       /* sequences that will be forked from it, and wait with it */
+    const void *beams;      /* what the beams of one search have in common; NULL: it is no beam */
     bool running;
     bool owes;              /* its share is part of fg__sched.owed */
     bool held;              /* computed, and waits for others: the first to lose its blocks, and its place, when they need them */
@@ -12725,10 +12740,8 @@ static bool fg__seq_before(const fg__seq *x, const fg__seq *y) {
 
 static int32_t fg__seq_to_go(const fg__seq *seq) { return FG__MAX(seq->n_expected - seq->n_tokens, 0); }
 
-/* KV tokens times passes that a sequence, and those that will be forked from it, take until they are as long as they may become. */
-static double fg__seq_share(const fg__seq *seq) {
-    return (1.0 + seq->n_coming) * fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq));
-}
+/* KV tokens times passes that a sequence takes until it is as long as it may become. */
+static double fg__seq_share(const fg__seq *seq) { return (double)fg__seq_to_go(seq) * (seq->n_tokens + 0.5 * fg__seq_to_go(seq)); }
 
 /* Room for one more was reserved when the sequence was accepted. */
 static void fg__seq_list_insert(fg__seq_list *list, fg__seq *seq) {
@@ -12815,6 +12828,11 @@ static fg_result fg__sched_add(fg__sched *s, fg__seq *seq, int64_t head_start) {
     return FG_OK;
 }
 
+static void fg__sched_take_share(fg__sched *s, fg__seq *seq) {
+    s->owed += fg__seq_share(seq);
+    seq->owes = true;
+}
+
 /* Who ends before its time, or is set back, owes what is left of its share no more. */
 static void fg__sched_settle_share(fg__sched *s, fg__seq *seq) {
     if (seq->owes) s->owed = FG__MAX(s->owed - fg__seq_share(seq), 0);
@@ -12841,6 +12859,7 @@ static bool fg__sched_fork(fg__sched *s, const fg__seq *parent, fg__seq *child) 
     child->n_computed = parent->n_computed;
     child->n_cached = parent->n_cached;
     child->running = true;
+    fg__sched_take_share(s, child);
     fg__seq_list_insert(&s->running, child);
     return true;
 }
@@ -13052,8 +13071,8 @@ static int64_t fg__sched_load(const fg__sched *s, const fg__seq *seq, int32_t pa
 /* Whether one of the running that are held waits for `seq`, the last of the same beams: these were let in together. */
 static bool fg__sched_is_awaited(const fg__sched *s, const fg__seq *seq) {
     size_t i;
-    for (i = 0; i < s->running.count; i++)
-        if (s->running.items[i]->held && s->running.items[i]->rank == seq->rank) return true;
+    for (i = 0; seq->beams && i < s->running.count; i++)
+        if (s->running.items[i]->held && s->running.items[i]->beams == seq->beams) return true;
     return false;
 }
 
@@ -13096,8 +13115,7 @@ static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
         s->prefix_hits += (uint64_t)seq->n_cached;
     }
     if (seq->n_swapped) fg__sched_swap_in(s, seq);
-    s->owed += fg__seq_share(seq);
-    seq->owes = true;
+    fg__sched_take_share(s, seq);
     seq->n_computed = seq->n_cached;
     fg__sched_unwait(s, seq);
     seq->rank -= seq->patience;
@@ -24332,6 +24350,7 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->seq.n_expected = r->n_prompt + r->n_max;
     s->seq.n_tokens = r->n_prompt;
     s->seq.n_coming = index ? 0 : r->n - 1;
+    s->seq.beams = r->desc.n_beams ? r : NULL;
     s->seq.no_match = s->seq.every_row = r->desc.prompt_logprobs;
     if (r->desc.n_draft > 0 && !fg__lookup_init(&e->env, &s->lookup, room, r->desc.n_draft, !e->draft)) return false;
     if (r->desc.n_draft > 0 && e->draft && fg__kv_seq_init(&e->draft->kv, &s->drafted.kv, (int32_t)room) != FG_OK)
@@ -25640,18 +25659,11 @@ static void fg__flight_feed(fg__flight *f, const fg__flight *before) {
     f->batch.feed = NULL;
 }
 
-/* A failure's text is the thread's own. A backend in another translation unit sets none: that of an earlier failure is hidden
-   while a call of the backend runs, and comes back unless it fails. Returns what to give to fg__flight_check. */
-static char fg__error_hide(void) {
-    char first = fg__error_text[0];
-    fg__error_text[0] = 0;
-    return first;
-}
-
-/* Takes what a call of the backend returned; what fails is kept with its text. */
-static bool fg__flight_check(fg__flight *f, char hidden, fg_result r) {
+/* Takes what a call of the backend returned; what fails is kept with its text, which is the thread's own. A backend in another
+   translation unit sets none: that of an earlier failure must not pass for it. */
+static bool fg__flight_check(fg__flight *f, const fg__put_by *before, fg_result r) {
     if (r == FG_OK) {
-        fg__error_text[0] = hidden;
+        fg__error_put_back(before);
         return true;
     }
     f->result = r;
@@ -25661,18 +25673,20 @@ static bool fg__flight_check(fg__flight *f, char hidden, fg_result r) {
 }
 
 static void fg__flight_submit(fg_engine *e, fg__flight *f) {
-    char hidden = fg__error_hide();
-    if (f->n_copies && !fg__flight_check(f, hidden, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies)))
+    fg__put_by before;
+    fg__error_put_by(&before);
+    if (f->n_copies && !fg__flight_check(f, &before, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies)))
         return;
-    hidden = fg__error_hide();
-    (void)fg__flight_check(f, hidden, e->backend->submit(e->device, e->plan, &f->batch));
+    fg__error_put_by(&before);
+    (void)fg__flight_check(f, &before, e->backend->submit(e->device, e->plan, &f->batch));
 }
 
 static void fg__flight_wait(fg_engine *e, fg__flight *f) {
     memset(&f->output, 0, sizeof(f->output));
     if (f->result == FG_OK) {
-        char hidden = fg__error_hide();
-        (void)fg__flight_check(f, hidden, e->backend->wait(e->device, e->plan, &f->output));
+        fg__put_by before;
+        fg__error_put_by(&before);
+        (void)fg__flight_check(f, &before, e->backend->wait(e->device, e->plan, &f->output));
     }
     f->end = fg__engine_now(e);
 }
@@ -25850,14 +25864,14 @@ static int fg__draft_pass(fg_engine *e, int count) {
     fg__draft *d = e->draft;
     fg__flight *f = &d->flight;
     int i, n = 0, row = 0;
-    char hidden;
+    fg__put_by before;
     fg__draft_fill(e, count);
     if (!f->n_entries) return 0;
     f->result = FG_OK;
-    hidden = fg__error_hide();
-    if (fg__flight_check(f, hidden, e->backend->submit(e->device, d->plan, &f->batch))) {
-        hidden = fg__error_hide();
-        (void)fg__flight_check(f, hidden, e->backend->wait(e->device, d->plan, &f->output));
+    fg__error_put_by(&before);
+    if (fg__flight_check(f, &before, e->backend->submit(e->device, d->plan, &f->batch))) {
+        fg__error_put_by(&before);
+        (void)fg__flight_check(f, &before, e->backend->wait(e->device, d->plan, &f->output));
     }
     d->failed = f->result != FG_OK;
     if (d->failed) fg__log(&e->env, FG_LOG_ERROR, "the draft model failed, and guesses no more: %s", f->error);
@@ -27036,15 +27050,17 @@ fg_result fg_generate(fg_engine *e, const fg_request_desc *desc, fg_text_fn on_t
     fg_request request;
     fg_event event;
     fg_result r;
+    fg__put_by before;
     bool busy = true;
     if ((r = fg_submit(e, desc, &request)) != FG_OK) return r;
-    fg__error_text[0] = 0; /* a pass that fails in another thread leaves none here */
+    fg__error_put_by(&before); /* a pass that fails in another thread leaves none here */
     for (;;) {
         while (fg_next_event(e, &event)) {
             if (event.request.id != request.id) continue;
             if (on_text && event.text_length) on_text(event.text, event.text_length, user);
             if (event.type != FG_EVENT_END) continue;
-            if (event.result != FG_OK && !*fg_last_error()) return fg__fail(event.result, "%s", fg_result_text(event.result));
+            if (event.result == FG_OK) fg__error_put_back(&before);
+            else if (!*fg_last_error()) fg__fail(event.result, "%s", fg_result_text(event.result));
             return event.result;
         }
         if (!busy) return fg__fail(FG_ERROR_NOT_FOUND, "another thread took the events of fg_generate");

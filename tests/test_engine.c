@@ -1603,6 +1603,68 @@ static void test_engine_device_failure(void) {
     free(jobs);
 }
 
+/* As of a backend in another translation unit, which cannot set the text. */
+static fg_result api_fail_silently(fg_device *device, fg_plan *plan, const fg_batch *batch) {
+    return ++api_n_submits == api_fail_in ? FG_ERROR_DEVICE : fg_backend_null()->submit(device, plan, batch);
+}
+
+/* The text of an earlier failure stays while all goes well, and never passes for that of a failure without one. */
+static void test_engine_failure_text(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_backend backend = *fg_backend_null();
+    fg_engine_desc d;
+    fg_request_desc request;
+    fg_engine *e;
+    backend.submit = api_fail_silently;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, &backend);
+    memset(&request, 0, sizeof(request));
+    request.prompt = "ab";
+    request.max_tokens = 5;
+    request.ignore_eos = true;
+    e = engine_new(&d);
+    api_fail_in = 8;
+    api_n_submits = 0;
+    CHECK(fg_engine_create(NULL, NULL) == FG_ERROR_INVALID_ARGUMENT && strstr(fg_last_error(), "fg_engine_create"));
+    CHECK(fg_generate(e, &request, NULL, NULL) == FG_OK && strstr(fg_last_error(), "fg_engine_create"));
+    CHECK(fg_generate(e, &request, NULL, NULL) == FG_ERROR_DEVICE && strcmp(fg_last_error(), fg_result_text(FG_ERROR_DEVICE)) == 0);
+    fg_engine_free(e);
+    model_sample_close(&m);
+}
+
+/* Samples that end long before they might owe no load that later ones would wait for. */
+static void test_engine_level_samples(void) {
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_request_desc request;
+    fg_request id;
+    fg_event event;
+    fg_engine *e;
+    bool busy = true;
+    bool begun = false;
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_null());
+    d.kv_level = 2000;
+    memset(&request, 0, sizeof(request));
+    request.prompt = "ab";
+    request.n = 8;
+    request.sampling.temperature = 1;
+    request.ignore_eos = true;
+    e = engine_new(&d);
+    CHECK(fg_submit(e, &request, &id) == FG_OK);
+    while (!begun && fg_step(e, 0, &busy) == FG_OK && busy)
+        while (fg_next_event(e, &event)) begun = begun || event.type == FG_EVENT_TOKEN;
+    CHECK(e->sched.owed > 0);
+    fg_cancel(e, id);
+    while (busy && fg_step(e, 0, &busy) == FG_OK) {}
+    while (fg_next_event(e, &event)) {}
+    CHECKF(e->sched.owed == 0, "%g is owed", e->sched.owed);
+    fg_engine_free(e);
+    model_sample_close(&m);
+}
+
 /* ---- memory that runs out: every allocation in turn, from loading to the last event */
 
 /* Whether a result may come of a failed allocation. A backend that cannot open is passed over. */
@@ -1869,6 +1931,8 @@ static void run_engine_tests(void) {
     RUN(test_engine_pool_bytes);
     RUN(test_engine_generate);
     RUN(test_engine_device_failure);
+    RUN(test_engine_failure_text);
+    RUN(test_engine_level_samples);
     RUN(test_engine_memory_null);
     RUN(test_engine_memory_cpu);
     RUN(test_engine_memory_async);

@@ -561,8 +561,8 @@ static void test_sched_level(void) {
     sched_free(t);
 }
 
-/* Samples that will be forked count as well; and who is awaited by held ones of its own rank, with another's prompt beside them,
-   is let in whatever the load, or none of them would ever go on. */
+/* Samples that will be forked count as well; and the beam that held ones of the same search wait for, with another's prompt beside
+   them, is let in whatever the load, or none of them would ever go on. Another of the same rank is not. */
 static void test_sched_level_beams(void) {
     sched_world *t = sched_new(FG_POLICY_SPLITFUSE, 90, 16, 16);
     sched_user *held = sched_add(t, 4, 10, 0), *other = sched_add(t, 4, 10, 0), *last;
@@ -575,11 +575,13 @@ static void test_sched_level_beams(void) {
     CHECK(fg__sched_keeps_level(&t->s, &last->seq));
     last->seq.n_coming = 8;
     CHECK(!fg__sched_keeps_level(&t->s, &last->seq));
-    last->seq.rank = held->seq.rank - 1;
-    held->seq.held = true;
-    CHECK(!fg__sched_keeps_level(&t->s, &last->seq));
     last->seq.rank = held->seq.rank;
+    held->seq.held = true;
+    held->seq.beams = held;
+    CHECK(!fg__sched_keeps_level(&t->s, &last->seq));
+    last->seq.beams = held;
     CHECK(fg__sched_keeps_level(&t->s, &last->seq));
+    last->seq.beams = NULL;
     held->seq.held = false;
     last->seq.n_coming = 0;
     while (sched_first(t)) sched_pass(t, 16);
