@@ -23793,6 +23793,13 @@ typedef struct fg__drafted {
 } fg__drafted;
 
 /* One sample of a request. */
+/* A stop string, looked for by the method of Knuth, Morris and Pratt: a byte of text takes the same time whatever it is. */
+typedef struct fg__stop {
+    const char *text;
+    int32_t length;
+    int32_t *back; /* [length + 1] of its first n bytes, how many of the last, not all, are also the first */
+} fg__stop;
+
 typedef struct fg__sequence {
     fg__seq seq;
     struct fg__request *request;
@@ -23801,7 +23808,8 @@ typedef struct fg__sequence {
     int n_reported;         /* prompt tokens whose log-probability was reported */
     fg__utf8 stream;
     fg__text pending;       /* text that is not given out yet: it may begin a stop string */
-    size_t n_passed;        /* bytes of it in which no stop string ends, or one that came before min_tokens */
+    size_t n_seen;          /* bytes of it that were compared with the stop strings */
+    int32_t *at_stop;       /* [n_stop] bytes of each that what was seen ends with */
     fg__event_node *end;
     fg__lookup lookup;
     fg__drafted drafted;
@@ -23860,6 +23868,7 @@ typedef struct fg__request {
     bool begun;               /* times.inference_begin is that of a pass */
     bool forked, cancelled;
     bool started, sampled;    /* times.first_scheduled and times.first_token are set */
+    fg__stop *stops;          /* [desc.n_stop] */
     int32_t *banned;          /* tokens that may not come before min_tokens */
     int n_banned;
     fg__sequence *samples;
@@ -24197,9 +24206,13 @@ static void fg__request_free(const fg__env *env, fg__request *r) {
         fg__events_free(env, s->kept);
         fg__free(env, s->end);
         fg__text_free(&s->pending);
+        fg__free(env, s->at_stop);
     }
-    for (i = 0; r->desc.stop && i < r->desc.n_stop; i++) fg__free(env, (void *)(size_t)r->desc.stop[i]);
-    fg__free(env, (void *)(size_t)r->desc.stop);
+    for (i = 0; r->stops && i < r->desc.n_stop; i++) {
+        fg__free(env, (void *)(size_t)r->stops[i].text);
+        fg__free(env, r->stops[i].back);
+    }
+    fg__free(env, r->stops);
     fg__free(env, (void *)(size_t)r->desc.stop_tokens);
     fg__free(env, (void *)(size_t)r->sampler.p.logit_bias);
     for (i = 0; r->beams && i < r->n; i++) fg__free(env, r->beams[i].logprobs);
@@ -24296,18 +24309,29 @@ static void *fg__copy(const fg__env *env, const void *data, size_t count, size_t
     return copy;
 }
 
+/* A copy of a stop string, and its table. */
+static bool fg__stop_make(const fg__env *env, fg__stop *stop, const char *text) {
+    int32_t n, at = 0;
+    stop->length = (int32_t)strlen(text); /* at most 64 KiB */
+    stop->text = fg__strndup(env, text, (size_t)stop->length);
+    stop->back = (int32_t *)fg__calloc(env, (size_t)stop->length + 1, sizeof(int32_t));
+    if (!stop->text || !stop->back) return false;
+    for (n = 1; n < stop->length; n++) {
+        while (at && text[at] != text[n]) at = stop->back[at];
+        stop->back[n + 1] = at += text[at] == text[n];
+    }
+    return true;
+}
+
 static bool fg__request_copy_lists(const fg_engine *e, fg__request *r, const fg_request_desc *d) {
     const fg__env *env = &e->env;
-    char **stop = (char **)fg__calloc(env, (size_t)d->n_stop + 1, sizeof(char *));
     int i;
-    r->desc.stop = (const char *const *)stop;
-    for (i = 0; stop && i < d->n_stop; i++) {
-        stop[i] = fg__strndup(env, d->stop[i], strlen(d->stop[i]));
-        if (!stop[i]) return false;
-    }
+    r->stops = (fg__stop *)fg__calloc(env, (size_t)d->n_stop, sizeof(fg__stop));
+    for (i = 0; r->stops && i < d->n_stop; i++)
+        if (!fg__stop_make(env, &r->stops[i], d->stop[i])) return false;
     r->desc.stop_tokens = (const int32_t *)fg__copy(env, d->stop_tokens, (size_t)d->n_stop_tokens, sizeof(int32_t));
     r->sampler.p.logit_bias = (const fg_logit_bias *)fg__copy(env, d->sampling.logit_bias, (size_t)d->sampling.n_logit_bias, sizeof(fg_logit_bias));
-    if (!stop || !r->desc.stop_tokens || !r->sampler.p.logit_bias) return false;
+    if (!r->stops || !r->desc.stop_tokens || !r->sampler.p.logit_bias) return false;
     if (d->min_tokens == 0) return true;
     r->banned = (int32_t *)fg__malloc(env, (size_t)(e->n_end_tokens + d->n_stop_tokens), sizeof(int32_t));
     if (!r->banned) return false;
@@ -24344,7 +24368,8 @@ static bool fg__request_make_sample(const fg_engine *e, fg__request *r, int inde
     s->stream.strip_space = false;
     s->tokens = (int32_t *)fg__malloc(&e->env, room, sizeof(int32_t));
     s->end = fg__event_new(&e->env, NULL, 0, NULL, 0);
-    if (!s->tokens || !s->end) return false;
+    s->at_stop = (int32_t *)fg__calloc(&e->env, (size_t)r->desc.n_stop, sizeof(int32_t));
+    if (!s->tokens || !s->end || !s->at_stop) return false;
     memcpy(s->tokens, prompt, (size_t)r->n_prompt * sizeof(int32_t));
     s->seq.tokens = s->tokens;
     s->seq.n_expected = r->n_prompt + r->n_max;
@@ -24685,6 +24710,7 @@ static fg_result fg__saved_read(const fg_engine *e, const fg_request_desc *d, fg
     return FG_OK;
 }
 
+static bool fg__sequence_see(fg__sequence *s, bool stops);
 static size_t fg__sequence_hold(const fg__sequence *s);
 static void fg__sequence_drop_text(fg__sequence *s, size_t n);
 
@@ -24696,13 +24722,15 @@ static bool fg__request_restore_text(const fg_engine *e, fg__request *r) {
     for (i = r->n_known_prompt; i < r->n_prompt; i++) {
         const char *piece = fg__vocab_piece(e->model->vocab, s->tokens[i], false, &length);
         fg__utf8_push(&s->stream, piece, length, &s->pending);
+        (void)fg__sequence_see(s, false);
         fg__sequence_drop_text(s, s->pending.length - fg__sequence_hold(s));
     }
     for (i = 0; i < r->n; i++) {
         if (i) r->samples[i].stream = s->stream;
         if (i) fg__text_add(&r->samples[i].pending, s->pending.data, s->pending.length);
         if (r->samples[i].pending.failed) return false;
-        r->samples[i].n_passed = s->pending.length;
+        r->samples[i].n_seen = s->pending.length;
+        if (i) memcpy(r->samples[i].at_stop, s->at_stop, (size_t)r->desc.n_stop * sizeof(int32_t));
     }
     return true;
 }
@@ -25072,28 +25100,25 @@ static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
 
 /* ---- a pass: what comes out ------------------------------------------------------------------- */
 
-/* Where `wanted` begins in a text, which may have zero bytes; `size` when it is not in it. */
-static size_t fg__text_find(const char *text, size_t size, const char *wanted) {
-    size_t length = strlen(wanted), i;
-    for (i = 0; i + length <= size; i++) {
-        const char *at = (const char *)memchr(text + i, wanted[0], size - length + 1 - i);
-        if (!at) break;
-        i = (size_t)(at - text);
-        if (memcmp(at, wanted, length) == 0) return i;
-    }
-    return size;
+/* How much of a stop string a text ends with, by how much it did before its last byte. */
+static int32_t fg__stop_next(const fg__stop *stop, int32_t at, char byte) {
+    while (at && (at == stop->length || stop->text[at] != byte)) at = stop->back[at];
+    return at + (stop->text[at] == byte);
 }
 
-/* Looks for a stop string that ends in what is new of the text held back; true: found, and the text cut before it. */
-static bool fg__sequence_stop_string(fg__sequence *s) {
-    const fg_request_desc *d = &s->request->desc;
-    size_t best = s->pending.length;
+/* Compares what is new of the text held back with the stop strings; true: one of them ends there and `stops`, and the text is cut
+   before the one that begins first. */
+static bool fg__sequence_see(fg__sequence *s, bool stops) {
+    size_t best = s->pending.length, n;
     int i;
-    if (!s->pending.length) return false;
-    for (i = 0; i < d->n_stop; i++) {
-        size_t length = strlen(d->stop[i]), from = s->n_passed < length ? 0 : s->n_passed - length + 1;
-        best = FG__MIN(best, from + fg__text_find(s->pending.data + from, s->pending.length - from, d->stop[i]));
+    for (i = 0; i < s->request->desc.n_stop; i++) {
+        const fg__stop *stop = &s->request->stops[i];
+        for (n = s->n_seen; n < s->pending.length; n++) {
+            s->at_stop[i] = fg__stop_next(stop, s->at_stop[i], s->pending.data[n]);
+            if (stops && s->at_stop[i] == stop->length) best = FG__MIN(best, n + 1 - (size_t)stop->length);
+        }
     }
+    s->n_seen = s->pending.length;
     if (best == s->pending.length) return false;
     s->pending.length = best;
     s->pending.data[best] = 0;
@@ -25104,20 +25129,18 @@ static bool fg__sequence_stop_string(fg__sequence *s) {
 /* The first n bytes of the text held back were given out. */
 static void fg__sequence_drop_text(fg__sequence *s, size_t n) {
     if (n) memmove(s->pending.data, s->pending.data + n, s->pending.length - n + 1);
-    s->pending.length -= n;
+    s->n_seen = s->pending.length -= n;
 }
 
 /* How many bytes at the end of the text held back may begin a stop string. */
 static size_t fg__sequence_hold(const fg__sequence *s) {
-    const fg_request_desc *d = &s->request->desc;
-    size_t hold = 0, n;
+    int32_t hold = 0;
     int i;
-    for (i = 0; i < d->n_stop; i++) {
-        n = FG__MIN(strlen(d->stop[i]) - 1, s->pending.length);
-        while (n > hold && memcmp(s->pending.data + s->pending.length - n, d->stop[i], n) != 0) n--;
-        hold = FG__MAX(hold, n);
+    for (i = 0; i < s->request->desc.n_stop; i++) {
+        const fg__stop *stop = &s->request->stops[i];
+        hold = FG__MAX(hold, s->at_stop[i] == stop->length ? stop->back[stop->length] : s->at_stop[i]);
     }
-    return hold;
+    return (size_t)hold;
 }
 
 static bool fg__request_stops_at(const fg_engine *e, const fg__request *r, int32_t token) {
@@ -25154,7 +25177,7 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     } else {
         const char *piece = fg__vocab_piece(e->model->vocab, out->token, false, &length);
         fg__utf8_push(&s->stream, piece, length, &s->pending);
-        if (generated >= r->desc.min_tokens && fg__sequence_stop_string(s)) finish = FG_FINISH_STOP;
+        if (fg__sequence_see(s, generated >= r->desc.min_tokens)) finish = FG_FINISH_STOP;
         else if (generated >= r->n_max) finish = FG_FINISH_LENGTH;
     }
     given = finish ? s->pending.length : s->pending.length - fg__sequence_hold(s);
@@ -25173,7 +25196,6 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     s->logprob += out->logprob;
     fg__sequence_post(e, s, node);
     fg__sequence_drop_text(s, given);
-    s->n_passed = s->pending.length;
     if (finish) fg__sequence_end(e, s, finish, FG_OK);
     return !finish;
 }

@@ -814,6 +814,71 @@ static void test_engine_stop_strings(void) {
     api_close(a);
 }
 
+/* Where the first of the strings that end behind `from` begins in a text; its length: none does. And what its end may begin. */
+static size_t stop_first(const char *text, size_t length, size_t from, char stops[][8], int n_stops, size_t *hold) {
+    size_t best = length, n, k;
+    int i;
+    *hold = 0;
+    for (i = 0; i < n_stops; i++) {
+        n = strlen(stops[i]);
+        for (k = 0; k + n <= length; k++)
+            if (k + n > from && k < best && memcmp(text + k, stops[i], n) == 0) best = k;
+        for (k = 1; k < n && k <= length; k++)
+            if (k > *hold && memcmp(text + length - k, stops[i], k) == 0) *hold = k;
+    }
+    return best;
+}
+
+/* Random strings of two letters, in a random text that comes in pieces, against their definition. */
+static void test_engine_stops_random(void) {
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    uint64_t random = 31;
+    int round, i, found = 0;
+    for (round = 0; round < 4000; round++) {
+        char stops[4][8], text[80];
+        int32_t at[4] = {0, 0, 0, 0};
+        fg__stop made[4];
+        fg__request r;
+        fg__sequence s;
+        size_t length = 0, given = 0, from, first, hold;
+        bool ended = false;
+        memset(&r, 0, sizeof(r));
+        memset(&s, 0, sizeof(s));
+        r.stops = made;
+        r.desc.n_stop = 1 + job_below(&random, 4);
+        s.request = &r;
+        s.at_stop = at;
+        s.pending.env = &env;
+        for (i = 0; i < r.desc.n_stop; i++) {
+            int n = 1 + job_below(&random, 7), k;
+            for (k = 0; k < n; k++) stops[i][k] = (char)('a' + job_below(&random, 2));
+            stops[i][n] = 0;
+            CHECK(fg__stop_make(&env, &made[i], stops[i]));
+        }
+        while (length < 60 && !ended) {
+            int n = 1 + job_below(&random, 4), k;
+            bool stop = job_below(&random, 3) == 0;
+            from = length;
+            for (k = 0; k < n; k++) text[length++] = (char)('a' + job_below(&random, 2));
+            fg__text_add(&s.pending, text + from, length - from);
+            first = stop_first(text, length, from, stops, r.desc.n_stop, &hold);
+            ended = fg__sequence_see(&s, stop);
+            CHECK(ended == (stop && first < length) && (!ended || given + s.pending.length == first));
+            if (ended) break;
+            CHECKF(fg__sequence_hold(&s) == hold, "%zu, not %zu", fg__sequence_hold(&s), hold);
+            given += s.pending.length - fg__sequence_hold(&s);
+            fg__sequence_drop_text(&s, s.pending.length - fg__sequence_hold(&s));
+        }
+        found += ended;
+        for (i = 0; i < r.desc.n_stop; i++) {
+            fg__free(&env, (void *)(size_t)made[i].text);
+            fg__free(&env, made[i].back);
+        }
+        fg__text_free(&s.pending);
+    }
+    CHECK(found > 1000);
+}
+
 static void test_engine_utf8(void) {
     static const int32_t merged[] = {4 + 0xE2, 4 + 0x82, 4 + 0xAC};
     api *a = api_open(fg_backend_null(), 64);
@@ -1907,6 +1972,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_bits_samples);
     RUN(test_engine_kv_bound);
     RUN(test_engine_stop_strings);
+    RUN(test_engine_stops_random);
     RUN(test_engine_utf8);
     RUN(test_engine_end_tokens);
     RUN(test_engine_hook);
