@@ -11868,6 +11868,7 @@ static void fg__penalize(const fg_sampling *p, float *logit, uint32_t mark) {
    where in the history it begins to look. */
 static int fg__mark_history(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks) {
     int i, first = p->penalty_window > 0 ? FG__MAX(0, in->n_history - p->penalty_window) : 0;
+    if (!fg__has_repetition_penalty(p)) first = FG__MAX(first, in->n_prompt);
     for (i = first; i < in->n_history; i++) {
         int32_t token = in->history[i];
         if (token < 0 || token >= in->n_vocab) continue;
@@ -11986,12 +11987,27 @@ static fg__candidate *fg__find_candidate(fg__candidate *c, int n, int32_t id) {
     return NULL;
 }
 
+/* Biases and bans of candidates, which are found by their places in `marks`. False: a bias may have raised a token that is none. */
+static bool fg__bias_candidates(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks, fg__candidate *c, int n) {
+    bool known = true;
+    int i;
+    for (i = 0; i < n; i++) marks[c[i].id] = (uint32_t)i + 1;
+    for (i = 0; i < p->n_logit_bias; i++) {
+        uint32_t place = marks[p->logit_bias[i].token];
+        if (place) c[place - 1].logit += p->logit_bias[i].bias;
+        known = known && (place || !(p->logit_bias[i].bias > 0.0f));
+    }
+    for (i = 0; i < in->n_banned; i++)
+        if (marks[in->banned[i]]) c[marks[in->banned[i]] - 1].logit = -INFINITY;
+    for (i = 0; i < n; i++) marks[c[i].id] = 0;
+    return known;
+}
+
 /* Penalties, bias and bans. What they lower stays under `floor` where it is not among the candidates; -1: something is raised
    that is not. Those that fall to the floor or under it are left out. */
 static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *in, uint32_t *marks, fg__candidate *c,
                                  int n) {
     bool raises = p->presence_penalty < 0.0f || p->frequency_penalty < 0.0f || (fg__has_repetition_penalty(p) && p->repetition_penalty < 1.0f);
-    fg__candidate *one;
     int i, kept = 0;
     if (raises) return -1;
     if (fg__has_penalties(p)) {
@@ -12001,13 +12017,7 @@ static int fg__change_candidates(const fg_sampling *p, const fg__sample_input *i
         for (i = first; i < in->n_history; i++)
             if (in->history[i] >= 0 && in->history[i] < in->n_vocab) marks[in->history[i]] = 0;
     }
-    for (i = 0; i < p->n_logit_bias; i++) {
-        one = fg__find_candidate(c, n, p->logit_bias[i].token);
-        if (one) one->logit += p->logit_bias[i].bias;
-        else if (p->logit_bias[i].bias > 0.0f) return -1;
-    }
-    for (i = 0; i < in->n_banned; i++)
-        if ((one = fg__find_candidate(c, n, in->banned[i])) != NULL) one->logit = -INFINITY;
+    if (!fg__bias_candidates(p, in, marks, c, n)) return -1;
     for (i = 0; i < n; i++) {
         if (!(c[i].logit > in->candidates->floor)) continue;
         c[kept] = c[i];

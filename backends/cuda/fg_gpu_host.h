@@ -1570,7 +1570,7 @@ static fg_result fg__gpu_send_words(fg__gpu_plan *plan, const fg__gpu_batch *bat
     return fg__gpu_check(d, d->api.copy_to_device(fg__gpu_word(plan, first), batch->at + first, n * 4, d->compute), "sending a batch");
 }
 
-/* What a pass needs of its batch block; the widest parts only as far as they are filled. */
+/* What a pass needs of its batch block: of each part as much as is filled, of block tables whole rows. */
 static fg_result fg__gpu_send_batch(fg__gpu_plan *plan, const fg__gpu_batch *to, const fg_batch *batch) {
     fg_result r = fg__gpu_send_words(plan, to, 0, (size_t)plan->head_words);
     int i;
