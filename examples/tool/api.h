@@ -1,7 +1,8 @@
 /* The OpenAI API as JSON: request bodies to fg_request_desc. Fields beyond OpenAI's are named and mean the same as with vLLM,
    but for the order of top_p and min_p: here they cut the distribution at temperature 1, and what is left is drawn from at the
-   request's (see fg_sampling), as with llama.cpp; vLLM applies the temperature first. Missing and null fields take their defaults,
-   unknown ones are ignored. No sockets and no engine in here. */
+   request's (see fg_sampling), as with llama.cpp; vLLM applies the temperature first. json_schema, grammar and the schema of
+   response_format's json_object are llama.cpp's. Missing and null fields take their defaults, unknown ones are ignored. No sockets
+   and no engine in here. */
 
 typedef enum api_kind { API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE } api_kind;
 
@@ -574,7 +575,8 @@ static bool api_use_schema(api_request *r, const api_server *s, const json *j, c
     return true;
 }
 
-/* {"type": "text"}, {"type": "json_object"}, which may have a "schema", or {"type": "json_schema", "json_schema": {"schema": ...}}. */
+/* {"type": "text"}, {"type": "json_object"}, which may have a "schema", or {"type": "json_schema", "json_schema": {"schema": ...}}.
+   An empty schema of a json_object is none: any object. */
 static bool api_read_format(api_request *r, const api_server *s, const json *j) {
     const json_node *format = json_get(j, j->nodes, "response_format"), *type = format ? json_get(j, format, "type") : NULL;
     const json_node *outer = format ? json_get(j, format, "json_schema") : NULL, *schema = outer ? json_get(j, outer, "schema") : NULL;
@@ -584,7 +586,9 @@ static bool api_read_format(api_request *r, const api_server *s, const json *j) 
     if (!any && !(type && type->type == JSON_STRING && json_is(j, type, "json_schema")))
         return api_fail(r, 400, "response_format", "response_format.type must be \"text\", \"json_object\" or \"json_schema\"");
     if (!any && !schema) return api_fail(r, 400, "response_format", "response_format.json_schema.schema is missing");
-    return api_use_schema(r, s, j, any ? json_get(j, format, "schema") : schema, "response_format");
+    if (any) schema = json_get(j, format, "schema");
+    if (any && schema && schema->type == JSON_OBJECT && schema->count == 0) schema = NULL;
+    return api_use_schema(r, s, j, schema, "response_format");
 }
 
 /* vLLM's "structured_outputs": {"json": schema} or {"json_object": true}. */
@@ -596,7 +600,7 @@ static bool api_read_structured(api_request *r, const api_server *s, const json 
     if (outer->type != JSON_OBJECT) return api_fail(r, 400, "structured_outputs", "structured_outputs must be an object");
     for (i = 0; i < API_COUNT(limits); i++)
         if (api_limits(j, outer, limits[i])) return api_fail(r, 400, "structured_outputs", "structured_outputs.%s is not supported", limits[i]);
-    schema = json_get(j, outer, "json");
+    schema = api_limits(j, outer, "json") ? json_get(j, outer, "json") : NULL;
     any = json_get(j, outer, "json_object");
     if (!schema && !(any && any->type == JSON_BOOL && j->text[any->begin] == 't')) return true;
     return api_use_schema(r, s, j, schema, "structured_outputs");
@@ -608,7 +612,7 @@ static bool api_read_schemas(api_request *r, const api_server *s, const json *j)
     int i;
     for (i = 0; i < 2; i++) {
         const json_node *schema = json_get(j, j->nodes, names[i]);
-        if (schema && !api_use_schema(r, s, j, schema, names[i])) return false;
+        if (api_limits(j, j->nodes, names[i]) && !api_use_schema(r, s, j, schema, names[i])) return false;
     }
     return api_read_structured(r, s, j) && api_read_format(r, s, j);
 }

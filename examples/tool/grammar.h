@@ -9,7 +9,7 @@ enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 
 
 typedef struct grammar_text {
     size_t at, length; /* in pool */
-    int property;      /* of a key: which of its object's */
+    int property;      /* of a key: which of its object's; of a value in alternatives: which of these */
     double number;     /* of a value that is a number; NAN: of others */
 } grammar_text;
 
@@ -269,22 +269,23 @@ static bool grammar_is_known(const grammar_node *node) {
     return node->types && !node->merged && !(node->types >> JSON_ARRAY & 1) && (!(node->types >> JSON_OBJECT & 1) || node->n_properties);
 }
 
-/* What `from` allows is allowed by `to`, too; types must differ, so that the first byte of a value tells which it is. The values of
-   `to` are the last texts there are, where it has any: they grow in place. */
-static bool grammar_merge(grammar *g, int to_index, int from_index) {
+/* What `from`, an alternative of that number in the keyword `name`, allows is allowed by `to`, too; types must differ, so that the
+   first byte of a value tells which it is. The values of `to` are the last texts there are, where it has any: they grow in place. */
+static bool grammar_merge(grammar *g, const char *name, int number, int to_index, int from_index) {
     grammar_node *to = &g->nodes[to_index];
     const grammar_node *from = &g->nodes[from_index];
     unsigned had = to->types | to->literal_types;
     int i;
     if (from->open && !grammar_is_known(from))
-        return grammar_fail(g, "anyOf: a schema that contains itself must be an object") == 0;
+        return grammar_fail(g, "%s: a schema that contains itself must be an object", name) == 0;
     if ((had & from->types) || (from->literal_types & to->types))
-        return grammar_fail(g, "anyOf: alternatives of the same type are not supported") == 0;
+        return grammar_fail(g, "%s: alternatives of the same type are not supported", name) == 0;
     if (to->n_literals + from->n_literals > GRAMMAR_MAX_LITERALS || g->n_texts > GRAMMAR_MAX_TEXTS)
-        return grammar_fail(g, "anyOf: too many values") == 0;
+        return grammar_fail(g, "%s: too many values", name) == 0;
     if (!to->n_literals) to->literals = g->n_texts;
     for (i = 0; i < from->n_literals; i++, to->n_literals++) {
         grammar_copy_text(g, from->literals + i);
+        g->texts[g->n_texts - 1].property = number;
         grammar_sort_in(g, to->literals);
     }
     to->types |= from->types;
@@ -298,41 +299,47 @@ static bool grammar_merge(grammar *g, int to_index, int from_index) {
 }
 
 /* All alternatives are read before the first of them is merged, so that no text comes between those of the merged ones. */
-static bool grammar_read_any_of(grammar *g, const json_node *list, int index, int depth) {
+static bool grammar_read_any_of(grammar *g, const char *name, const json_node *list, int index, int depth) {
     const json_node *item = list + 1;
     uint32_t i;
-    if (list->type != JSON_ARRAY || list->count == 0) return grammar_fail(g, "anyOf must be an array of schemas") == 0;
+    if (list->type != JSON_ARRAY || list->count == 0) return grammar_fail(g, "%s must be an array of schemas", name) == 0;
     for (i = 0; i < list->count; i++, item = json_next(g->j, item))
         if (grammar_read(g, item, depth + 1) < 0) return false;
     for (i = 0, item = list + 1; i < list->count; i++, item = json_next(g->j, item)) /* known by now */
-        if (!grammar_merge(g, index, grammar_read(g, item, depth + 1))) return false;
+        if (!grammar_merge(g, name, (int)i, index, grammar_read(g, item, depth + 1))) return false;
     return true;
 }
 
-/* A "type" beside alternatives stays where it takes nothing away from them. */
+/* A "type" beside alternatives stays where it takes nothing away from them. Of just their types it is what they had to say. */
 static bool grammar_check_type(grammar *g, const json_node *schema, int index) {
     const json_node *type = json_get(g->j, schema, "type");
-    const grammar_node *node = &g->nodes[index];
+    grammar_node *node = &g->nodes[index];
     unsigned had = node->types | node->literal_types;
     bool integer = false, whole = node->integer && !(node->literal_types >> JSON_NUMBER & 1);
     unsigned types = type ? grammar_types(g, type, &integer) : had;
+    if (type && types == node->types && !node->n_literals) node->guessed = false;
     if (types && (had & ~types) == 0 && !(integer && (had >> JSON_NUMBER & 1) && !whole)) return true;
     return (types ? grammar_fail(g, "a type beside alternatives of others is not supported") : -1) == 0;
+}
+
+/* Whether two values may be equal, as 1 and 1.0 are: objects, or arrays, are not compared. */
+static bool grammar_may_equal(const grammar *g, int x, int y) {
+    char first = *grammar_text_of(g, x);
+    if (g->texts[x].number == g->texts[y].number || grammar_compare(g, x, y) == 0) return true;
+    return (first == '{' || first == '[') && first == *grammar_text_of(g, y);
 }
 
 /* Values that two alternatives of a oneOf allow satisfy neither. */
 static bool grammar_check_one_of(grammar *g, const json_node *list, int index) {
     const grammar_node *node = &g->nodes[index];
-    const grammar_text *texts = g->texts + node->literals;
-    int i, k;
+    int i, k, end = node->literals + node->n_literals;
     if (list->count == 1) return true;
     if (node->guessed) return grammar_fail(g, "oneOf: an alternative with properties, required or items needs a type") == 0;
-    for (i = 0; i < node->n_literals; i++) {
-        if (i && grammar_compare(g, node->literals + i - 1, node->literals + i) == 0)
-            return grammar_fail(g, "oneOf: a value is in two alternatives") == 0;
-        for (k = 0; k < i; k++) /* 1 and 1.0 */
-            if (texts[k].number == texts[i].number) return grammar_fail(g, "oneOf: a number is in two alternatives") == 0;
-    }
+    for (i = node->literals; i < end; i++)
+        for (k = node->literals; k < i; k++)
+            if (g->texts[k].property != g->texts[i].property && grammar_may_equal(g, k, i))
+                return grammar_fail(g, "oneOf: %s two alternatives", *grammar_text_of(g, i) == '{' || *grammar_text_of(g, i) == '['
+                                       ? "objects or arrays are values of" : "a value is in") == 0;
     return true;
 }
 
@@ -479,7 +486,7 @@ static bool grammar_read_alternatives(grammar *g, const json_node *schema, const
     kept[2] = NULL;
     g->nodes[index].merged = true;
     if (strcmp(name, "allOf") == 0 && list->count != 1) return grammar_fail(g, "allOf of several schemas is not supported") == 0;
-    return grammar_keeps(g, schema, kept, name) && grammar_read_any_of(g, list, index, depth) &&
+    return grammar_keeps(g, schema, kept, name) && grammar_read_any_of(g, name, list, index, depth) &&
            (strcmp(name, "oneOf") != 0 || grammar_check_one_of(g, list, index)) && grammar_check_type(g, schema, index);
 }
 
@@ -576,6 +583,8 @@ static grammar *grammar_make(const json *j, const json_node *schema) {
     g->root = grammar_read(g, schema, 0);
     free(g->made);
     g->made = NULL;
+    g->j = NULL; /* which may end before the grammar */
+    g->schema = NULL;
     if (g->root < 0) return g;
     grammar_measure(g);
     if (g->nodes[g->root].height > GRAMMAR_MAX_DEPTH)
@@ -779,10 +788,12 @@ static bool grammar_close_array(const grammar *g, grammar_state *s) {
 
 /* Behind a value in an object or array. */
 static bool grammar_next(const grammar *g, grammar_state *s, unsigned char c) {
-    grammar_state key = *s;
+    grammar_state key;
     if (s->frames[s->depth - 1].array) return c == ']' ? grammar_close_array(g, s) : c == ',' && grammar_item(g, s, c);
     if (c == '}') return grammar_close_object(g, s);
-    return c == ',' && grammar_begin_key(g, &key) && grammar_expect(s, s->node, GRAMMAR_KEY_QUOTE);
+    if (c != ',') return false;
+    key = *s;
+    return grammar_begin_key(g, &key) && grammar_expect(s, s->node, GRAMMAR_KEY_QUOTE);
 }
 
 static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c) {

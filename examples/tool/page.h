@@ -92,7 +92,7 @@ static const char *const page_lines[] = {
     "}\n",
     "\n",
     "function body(text) {\n",
-    "  const more = { temperature: +$(\"temperature\").value, max_tokens: +$(\"tokens\").value, n: +$(\"copies\").value || 1, stream: true, stream_options: { include_usage: true } };\n",
+    "  const more = { temperature: +$(\"temperature\").value, max_tokens: +$(\"tokens\").value || 256, n: +$(\"copies\").value || 1, stream: true, stream_options: { include_usage: true } };\n",
     "  if ($(\"mode\").value === \"text\") return [\"/v1/completions\", { prompt: text, ...more }];\n",
     "  return [\"/v1/chat/completions\", { messages: turns, ...more }];\n",
     "}\n",

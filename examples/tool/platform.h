@@ -95,6 +95,15 @@ static int read_byte(FILE *file) {
     return at < n ? (unsigned char)text[at++] : EOF;
 }
 
+/* As fread; fewer bytes: the end, which a console could be read beyond. */
+static size_t read_bytes(FILE *file, char *to, size_t size) {
+    size_t n = 0;
+    int c;
+    if (!is_terminal(file)) return fread(to, 1, size, file);
+    while (n < size && (c = read_byte(file)) != EOF) to[n++] = (char)c;
+    return n;
+}
+
 /* "<folder of the user's caches>\\fastgen\\<name>", whose folder is made; false: there is none. */
 static bool user_cache_file(char *to, size_t size, const char *name) {
     const wchar_t *base = _wgetenv(L"LOCALAPPDATA");
@@ -167,6 +176,7 @@ static void platform_start(int *argc, char ***argv) {
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
 static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
 static int read_byte(FILE *file) { return getc(file); }
+static size_t read_bytes(FILE *file, char *to, size_t size) { return fread(to, 1, size, file); }
 
 /* "<folder of the user's caches>/fastgen/<name>" by the XDG base directory specification, whose folder is made; false: there
    is none. */

@@ -94,10 +94,10 @@ static bool read_file(const char *path, str *to) {
     if (!file) return false;
     do {
         str_reserve(to, 65536);
-        n = fread(to->data + to->length, 1, 65536, file);
+        n = read_bytes(file, to->data + to->length, 65536);
         to->length += n;
         to->data[to->length] = 0;
-    } while (n > 0 && !feof(file)); /* a terminal could be read on */
+    } while (n == 65536); /* a terminal could be read on */
     ok = !ferror(file);
     if (file != stdin) fclose(file);
     return ok;
