@@ -101,12 +101,17 @@ compile() {
     $CC $FLAGS "$@" -o "$BUILD/$name$EXE" "$source" $LIBS
 }
 
-# tests_of NAME COMMAND...: runs a program whose last line is "N passed, N failed"; adds its counts to the totals.
-tests_of() {
+# show_tests NAME COMMAND...: runs a program whose last line is "N passed, N failed", and keeps what it says.
+show_tests() {
     name=$1
     shift
+    { "$@" 2>&1 || echo "$name: exit status $?"; } | tee "$BUILD/$name.log" | sed "s/^\([0-9]* passed, \)/$name: \1/"
+}
+
+# count_tests NAME: adds the counts of what was shown to the totals.
+count_tests() {
+    name=$1
     log=$BUILD/$name.log
-    { "$@" 2>&1 || echo "$name: exit status $?"; } | tee "$log" | sed "s/^\([0-9]* passed, \)/$name: \1/"
     counts=$(awk '/^[0-9]+ passed, [0-9]+ failed/ { print $1, $3, $5 + 0 }' "$log" | tail -n 1)
     bad=$(grep -c "^$name: exit status " "$log" || true)
     # shellcheck disable=SC2086 # three numbers
@@ -116,6 +121,11 @@ tests_of() {
     passed=$((passed + $1))
     failed=$((failed + $2))
     skipped=$((skipped + $3))
+}
+
+tests_of() {
+    show_tests "$@"
+    count_tests "$1"
 }
 
 # The closing line; its status is that of the tests.
@@ -191,16 +201,20 @@ end_jobs() {
     done
 }
 
-# Builds the tests and runs one half of them beside the other, whose output is shown first.
+# Builds the tests and runs one half of them beside the other, whose output is shown first. Both in the background: a signal is
+# heard while they are waited for, and not while a program runs in the foreground.
 unit_halves() {
     if build_tests test; then
         # shellcheck disable=SC2086 # RUN, TESTS: lists of words
         { $RUN "$BUILD/test$EXE" 2/2 $TESTS 2>&1 || echo "other_half: exit status $?"; } >"$BUILD/other_half" &
         half=$!
-        trap 'end_jobs $others $half; exit 1' INT TERM
         # shellcheck disable=SC2086 # RUN, TESTS: lists of words
-        tests_of test $RUN "$BUILD/test$EXE" 1/2 $TESTS
+        show_tests test $RUN "$BUILD/test$EXE" 1/2 $TESTS &
+        first=$!
+        trap 'end_jobs $others $half $first; exit 1' INT TERM
+        wait $first || true
         wait $half || true
+        count_tests test
         tests_of other_half cat "$BUILD/other_half"
     else
         failed=$((failed + 1))

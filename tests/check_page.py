@@ -35,6 +35,11 @@ def open_page(browser, server, outside, **options):
     return page, problems
 
 
+def refused(problems, status):
+    """Whether there are problems, and all are what the browser itself says of an answer of that status."""
+    return problems and all(f"status of {status}" in p for p in problems)
+
+
 def say(page, text):
     n = page.locator(".note").count()
     page.fill("#prompt", text)
@@ -72,9 +77,10 @@ def chat(browser, server, outside, screenshot):
 
 
 def failures(browser, server, outside):
-    """A question that failed is no part of the conversation; a number of answers that was taken out is one."""
-    page, _ = open_page(browser, server, outside)
-    page.evaluate("() => { document.getElementById('temperature').value = 0; document.getElementById('copies').value = '' }")
+    """A question that failed is no part of the conversation; numbers that were taken out are those that were there."""
+    page, problems = open_page(browser, server, outside)
+    page.evaluate("() => { document.getElementById('temperature').value = 0; document.getElementById('copies').value = '';"
+                  "document.getElementById('tokens').value = '' }")
     page.fill("#prompt", "The little dog. " * 1000)
     page.press("#prompt", "Enter")
     page.wait_for_selector(".error")
@@ -85,6 +91,7 @@ def failures(browser, server, outside):
     assert text == wanted, (text, wanted)
     say(page, "Tell me a story.")
     assert page.evaluate("() => turns.map(t => t.role).join()") == "user,assistant,user,assistant"
+    assert refused(problems, 400), problems
 
 
 def stop(browser, outside):
@@ -113,13 +120,14 @@ def phone(browser, server, outside):
 
 def key(browser, outside):
     with Server("--api-key", "secret") as server:
-        page, _ = open_page(browser, server, outside)
+        page, problems = open_page(browser, server, outside)
         page.fill("#prompt", "Hello")
         page.press("#prompt", "Enter")
         page.wait_for_selector(".error")
         assert "API key" in page.inner_text(".error")
         page.evaluate("() => { document.getElementById('key').value = 'secret' }")
         say(page, "Hello")
+        assert refused(problems, 401), problems
 
 
 def main():

@@ -69,16 +69,13 @@ int user(void);
 int user(void) { return fg_version()[0] != 0; }
 C
 
-dl=
-case $(uname -s) in Linux) dl=-ldl ;; esac # before glibc 2.34
-
-# two_units NAME FLAG...: both files without a warning, and linked.
+# two_units COMPILER FLAG...: both files without a warning, and linked.
 two_units() {
     compiler=$1
     shift
     "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -c "$out/with.c" -o "$out/with.o" &&
         "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -c "$out/without.c" -o "$out/without.o" &&
-        "$compiler" "$out/with.o" "$out/without.o" -o "$out/two" -lm -lpthread $dl &&
+        "$compiler" "$out/with.o" "$out/without.o" -o "$out/two" -lm -lpthread -ldl &&
         "$out/two"
 }
 
@@ -92,14 +89,14 @@ newest_clang() {
 }
 clang=$(newest_clang)
 
-# syntax_too NAME FLAG...: every path without a warning, but no code; then both files with the scalar one, which is soon compiled.
+# syntax_too COMPILER FLAG...: every path without a warning, but no code; then both files with the scalar one, which is soon compiled.
 syntax_too() {
     compiler=$1
     shift
     "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only "$out/with.c" && two_units "$compiler" "$@" -O1 -DFG_NO_SIMD
 }
 
-# native_of NAME: -march=native, and no word of clang 19's about what it itself makes of a CPU with AVX10, even for an empty file.
+# native_of COMPILER: -march=native, and no word of clang 19's about what it itself makes of a CPU with AVX10, even for an empty file.
 native_of() {
     echo "int main(void) { return 0; }" >"$out/empty.c"
     echo -march=native
@@ -110,9 +107,10 @@ native_of() {
 # without -march are seen where build.sh builds the tool and the tests, as clang's, which finds some only when it makes code, are here.
 for compiler in gcc ${clang:-clang}; do
     if has "$compiler"; then
-        units=two_units
-        [ "$compiler" = gcc ] && units=syntax_too
-        check "header $compiler C99" $units "$compiler" -O1 -std=c99 -x c
+        case $compiler in
+        gcc) check "header gcc C99" syntax_too gcc -std=c99 -x c ;;
+        *) check "header $compiler C99" two_units "$compiler" -O1 -std=c99 -x c ;;
+        esac
         check "header $compiler C++17" syntax_too "$compiler" -std=c++17 -x c++
         check "header $compiler no threads, no SIMD" two_units "$compiler" -O1 -std=c99 -DFG_NO_THREADS -DFG_NO_SIMD
         check "header $compiler -march=native" two_units "$compiler" -O1 -std=c99 $(native_of "$compiler")

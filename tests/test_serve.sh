@@ -67,7 +67,8 @@ stop() {
 examples/tool/make_page.sh "$dir/page.h" && cmp "$dir/page.h" examples/tool/page.h
 count $? "page.h is what make_page.sh writes from page.html"
 ask units
-case $TOOL in *wine* | *.exe*) TOOL=false ;; esac # Windows has no SIGTERM
+windows=
+case $TOOL in *wine* | *.exe*) TOOL=false windows="Windows has no SIGTERM to stop it by" ;; esac
 if start; then
     # shellcheck disable=SC2086 # TOOL: a list of words
     text=$($TOOL generate -m $demo -p "Once upon a time" -n 24 --temp 0 2>/dev/null)
@@ -125,9 +126,9 @@ if start; then
     wait "$server"
     count $? "drain: the server ends with 0"
     server=
-elif [ "$TOOL" = false ] || grep -Eq 'cannot listen|cannot make a socket|no sockets' "$dir/err"; then
+elif [ -n "$windows" ] || grep -Eq 'cannot listen|cannot make a socket|no sockets' "$dir/err"; then
     skipped=1
-    echo "skipped fastgen serve: it cannot listen here, or not be asked to stop"
+    echo "skipped fastgen serve: ${windows:-it cannot listen here}"
     sed 's/^/    /' "$dir/err"
 else
     count 1 "the server starts"

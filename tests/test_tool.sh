@@ -158,7 +158,7 @@ typed() {
 case "$TOOL $(script --version 2>/dev/null)" in
 *.exe*) ;;
 *util-linux*) check "tokenize: one Ctrl-D in a terminal" typed ;;
-*) skip "tokenize in a terminal" "script of util-linux" ;;
+*) skip "tokenize: one Ctrl-D in a terminal" "script of util-linux" ;;
 esac
 
 tokenize() { # TEXT FILE OPTIONS...
