@@ -559,6 +559,127 @@ static void test_grammar_time(void) {
     }
 }
 
+/* ---- masks ------------------------------------------------------------------------------------- */
+
+/* A vocabulary of random texts of 1 to 6 bytes, most of them of those that JSON is made of, and behind a space. Token 0 ends. */
+static void mask_vocab_make(grammar_vocab *v, int n, uint64_t *random) {
+    static const char bytes[] = "  \"\"\\{}[]:,,0123456789.-eEtrufalsn\n\tabcu\xC3\xA9\xE2\x82\xAC\x01\x7F\xFF";
+    int i, k;
+    v->n = n;
+    v->texts = (const char **)xrealloc(NULL, (size_t)n * sizeof(char *));
+    v->lengths = (unsigned char *)xrealloc(NULL, (size_t)n);
+    v->kinds = (unsigned char *)xrealloc(NULL, (size_t)n);
+    for (i = 0; i < n; i++) {
+        int length = 1 + (int)(test_random(random) % 6);
+        char *text = (char *)xrealloc(NULL, (size_t)length);
+        for (k = 0; k < length; k++) text[k] = bytes[test_random(random) % (sizeof(bytes) - 1)];
+        if (i % 8 >= 3) text[0] = ' ';
+        v->texts[i] = text;
+        v->lengths[i] = (unsigned char)length;
+        v->kinds[i] = (unsigned char)(i % 50 == 7 ? GRAMMAR_NEVER : grammar_kind(NULL, i, text, (size_t)length));
+    }
+}
+
+static void mask_vocab_free(grammar_vocab *v) {
+    int i;
+    for (i = 0; i < v->n; i++) free((void *)v->texts[i]);
+    grammar_vocab_free(v);
+}
+
+/* The mask that following every token's bytes one by one makes. */
+static void mask_by_bytes(const grammar *g, const grammar_sample *x, float *logits) {
+    const grammar_vocab *v = g->vocab;
+    bool ends = x->lost || grammar_complete(g, &x->state), any = ends;
+    int i;
+    for (i = 1; i < v->n; i++) {
+        grammar_state s = x->state;
+        bool ok = !x->lost && v->kinds[i] != GRAMMAR_NEVER && grammar_bytes(g, &s, v->texts[i], v->lengths[i]);
+        logits[i] = ok ? (float)i : -INFINITY;
+        any = any || ok;
+    }
+    logits[0] = any && !ends ? -INFINITY : 0;
+}
+
+/* Writes an answer of random tokens, of those that may come, and now and then one that may not. */
+static void mask_try(grammar *g, int n, uint64_t *random) {
+    int32_t tokens[65];
+    float *logits = (float *)xrealloc(NULL, 2 * (size_t)n * sizeof(float)), *expected = logits + n;
+    int at, i;
+    memset(&g->samples[0], 0, sizeof(g->samples[0]));
+    for (at = 1; at < 65; at++) {
+        for (i = 0; i < n; i++) logits[i] = (float)i;
+        grammar_mask(g, 0, at, tokens, logits, n);
+        mask_by_bytes(g, &g->samples[0], expected);
+        for (i = 0; i < n && logits[i] == expected[i]; i++) {}
+        CHECKF(i == n, "token %d of %d, %.*s: %g", at, i, (int)g->vocab->lengths[i % n], g->vocab->texts[i % n], (double)logits[i % n]);
+        if (i < n || g->samples[0].lost) break;
+        tokens[at] = 1 + (int32_t)(test_random(random) % (uint64_t)(n - 1));
+        if (test_random(random) % 100 == 0) continue;
+        for (i = 1; i < n && logits[tokens[at]] < 0; i++) tokens[at] = tokens[at] % (n - 1) + 1;
+        if (i == n) break;
+    }
+    free(logits);
+}
+
+/* No token is banned that may come, and none that may not is left. */
+static void test_grammar_masks(void) {
+    static const char *const schemas[] = {"{}", "{\"type\":\"object\"}", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}",
+        "{\"items\":{\"type\":[\"number\",\"boolean\"]},\"type\":\"array\",\"minItems\":3}", "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}",
+        "{\"properties\":{\"a\":{},\"ab\":{\"type\":\"integer\"},\"b\":{\"$ref\":\"#\"}},\"required\":[\"ab\"]}",
+        "{\"enum\":[\"a\",\"ab\",\" a\",12,1,null,true,{\"a\":[0,1]}]}"};
+    uint64_t random = 1;
+    grammar_vocab v;
+    size_t i;
+    int n;
+    memset(&v, 0, sizeof(v));
+    mask_vocab_make(&v, 1000, &random);
+    for (i = 0; i < sizeof(schemas) / sizeof(schemas[0]); i++) {
+        grammar *g = grammar_of(schemas[i]);
+        CHECKF(!g->error[0], "%s: %s", schemas[i], g->error);
+        g->vocab = &v;
+        g->samples = (grammar_sample *)xrealloc(NULL, sizeof(grammar_sample));
+        for (n = 0; n < 10 && !g->error[0]; n++) mask_try(g, v.n, &random);
+        grammar_free(g);
+    }
+    mask_vocab_free(&v);
+}
+
+/* Tokens that begin with the same two bytes are not all followed, which takes long where a key is found behind many that may not come. */
+static void test_grammar_mask_time(void) {
+    static float logits[10000];
+    const int n = 10000, times = 10;
+    int32_t tokens[2] = {0, 1};
+    str schema = {NULL, 0, 0};
+    uint64_t random = 1;
+    grammar_vocab v;
+    grammar *g;
+    clock_t masks, all;
+    int i;
+    str_puts(&schema, "{\"required\":[\"255\"],\"properties\":{");
+    for (i = 255; i >= 0; i--) str_printf(&schema, "\"%03d\":{}%s", i, i ? "," : "}}");
+    g = grammar_of(schema.data);
+    memset(&v, 0, sizeof(v));
+    mask_vocab_make(&v, n, &random);
+    for (i = 1; i < n; i++)
+        if (i == 1 || v.lengths[i] > 1) *(char *)v.texts[i] = i == 1 ? '{' : '"';
+    v.lengths[1] = 1;
+    g->vocab = &v;
+    g->samples = (grammar_sample *)xrealloc(NULL, sizeof(grammar_sample));
+    memset(g->samples, 0, sizeof(grammar_sample));
+    grammar_mask(g, 0, 1, tokens, logits, n);
+    grammar_mask(g, 0, 2, tokens, logits, n);
+    masks = clock();
+    for (i = 0; i < times; i++) grammar_mask(g, 0, 2, tokens, logits, n);
+    all = clock();
+    masks = all - masks;
+    for (i = 0; i < times; i++) mask_by_bytes(g, &g->samples[0], logits);
+    all = clock() - all;
+    CHECKF(!g->samples[0].lost && masks < all / 2, "%ld, not half of %ld", (long)masks, (long)all);
+    grammar_free(g);
+    mask_vocab_free(&v);
+    str_free(&schema);
+}
+
 /* ---- the protocol ------------------------------------------------------------------------------ */
 
 static void test_serve_pages(void) {
@@ -1245,6 +1366,8 @@ static void run_unit_tests(void) {
     RUN(test_grammar_ways_on);
     RUN(test_grammar_many);
     RUN(test_grammar_time);
+    RUN(test_grammar_masks);
+    RUN(test_grammar_mask_time);
 }
 
 static void run_protocol_tests(void) {

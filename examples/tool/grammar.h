@@ -882,29 +882,48 @@ static void grammar_follow(const grammar *g, grammar_sample *x, const int32_t *t
     }
 }
 
+/* Of the stack, only what is in use. */
+static void grammar_copy(grammar_state *to, const grammar_state *from) {
+    memcpy(to, from, offsetof(grammar_state, frames) + (size_t)from->depth * sizeof(from->frames[0]));
+}
+
+/* Whether an answer that is at `from` can go on with these bytes. */
+static bool grammar_can_add(const grammar *g, const grammar_state *from, const char *text, int length) {
+    grammar_state s;
+    grammar_copy(&s, from);
+    return grammar_bytes(g, &s, text, length);
+}
+
+/* Whether it can go on with a token. tried: what is known of two bytes that tokens begin with (0: nothing; 1: no way on; 2: there is
+   one). White space may come nearly everywhere and begins most tokens, but few of them fit behind it: the others fail here. */
+static bool grammar_can_add_token(const grammar *g, const grammar_sample *x, unsigned char (*tried)[256], int token) {
+    const char *text = g->vocab->texts[token];
+    int length = g->vocab->lengths[token], kind = g->vocab->kinds[token];
+    unsigned char *start;
+    if (x->lost || kind == GRAMMAR_NEVER) return false;
+    if (kind == GRAMMAR_PLAIN && x->state.mode == GRAMMAR_STRING && x->state.left == 0) return true;
+    if (length == 1) return grammar_can_add(g, &x->state, text, 1);
+    start = &tried[(unsigned char)text[0]][(unsigned char)text[1]];
+    if (*start == 0) *start = grammar_can_add(g, &x->state, text, 2) ? 2 : 1;
+    return *start == 2 && (length == 2 || grammar_can_add(g, &x->state, text, length));
+}
+
 /* fg_logits_fn: bans the tokens that the answer cannot go on with. Where no token has a way on, it ends: a vocabulary can be without
    one for every byte. */
 static void grammar_mask(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab) {
     grammar *g = (grammar *)user;
     grammar_sample *x = &g->samples[sample];
     const grammar_vocab *v = g->vocab;
-    bool firsts[256], ends, inside, any = false;
+    unsigned char tried[256][256];
+    bool ends, any = false;
     int i;
     grammar_follow(g, x, tokens, position);
     ends = x->lost || grammar_complete(g, &x->state);
-    inside = x->state.mode == GRAMMAR_STRING && x->state.left == 0;
-    for (i = 0; i < 256; i++) {
-        grammar_state s = x->state;
-        firsts[i] = !x->lost && grammar_byte(g, &s, (unsigned char)i);
-    }
+    memset(tried, 0, sizeof(tried));
     for (i = 0; i < n_vocab; i++) {
-        int kind = i < v->n ? v->kinds[i] : GRAMMAR_NEVER;
-        bool ok = kind == GRAMMAR_END ? ends : kind != GRAMMAR_NEVER && firsts[(unsigned char)v->texts[i][0]];
-        if (ok && kind != GRAMMAR_END && v->lengths[i] > 1 && !(inside && kind == GRAMMAR_PLAIN)) {
-            grammar_state s = x->state;
-            ok = grammar_bytes(g, &s, v->texts[i], v->lengths[i]);
-        }
-        if (!ok && kind != GRAMMAR_END) logits[i] = -INFINITY;
+        bool end = i < v->n && v->kinds[i] == GRAMMAR_END;
+        bool ok = end ? ends : i < v->n && grammar_can_add_token(g, x, tried, i);
+        if (!ok && !end) logits[i] = -INFINITY;
         any = any || ok;
     }
     for (i = 0; i < n_vocab && i < v->n && any && !ends; i++)
