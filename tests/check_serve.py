@@ -148,6 +148,27 @@ def test_echo_and_logprobs(s):
     assert best == p.tokens[-4:]  # greedy
 
 
+def test_echo_of_many(s):
+    """Every choice begins with its prompt and the prompt's log-probabilities, streamed or not."""
+    prompts, more = [PROMPT, 'The "little"\ndog'], {"max_tokens": 4, "echo": True, "logprobs": 2, "temperature": 0.9}
+    whole = s.complete(prompts, n=3, seed=5, **more).choices
+    texts, lists = [""] * 6, [([], [], [], []) for _ in range(6)]
+    for chunk in s.complete(prompts, n=3, seed=5, stream=True, **more):
+        for c in chunk.choices:
+            texts[c.index] += c.text
+            p = c.logprobs
+            for to, items in zip(lists[c.index], (p.tokens, p.token_logprobs, p.top_logprobs, p.text_offset)):
+                to.extend(items)
+    for i, c in enumerate(whole):
+        alone, p = s.complete(prompts[i // 3], seed=5 + i % 3, **more).choices[0], c.logprobs
+        assert c.index == i and c.text.startswith(prompts[i // 3]) and c.text == alone.text == texts[i]
+        assert p.tokens == alone.logprobs.tokens == lists[i][0] and p.text_offset == alone.logprobs.text_offset == lists[i][3]
+        assert p.token_logprobs[0] is None and len(p.token_logprobs) == len(p.top_logprobs) == len(p.tokens) == len(lists[i][2])
+        for a, b, d in zip(p.token_logprobs[1:], alone.logprobs.token_logprobs[1:], lists[i][1][1:]):
+            assert math.isclose(a, b, abs_tol=1e-4) and math.isclose(a, d, abs_tol=1e-4)
+        assert all(c.text[at:].startswith(t) for t, at in zip(p.tokens[1:], p.text_offset[1:]))
+
+
 def test_logit_bias(s):
     tokens = s.post("/tokenize", prompt=" dog", add_special_tokens=False)["tokens"]
     answer = s.complete(max_tokens=4, logit_bias={str(tokens[0]): 100})

@@ -985,6 +985,8 @@ static void test_serve_offsets(void) {
     expect("/v1/completions", "{\"prompt\":\"Once<|im_start|> upon\",\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200,
            "\"text_offset\":[0,0,4,16]");
     expect("/v1/completions", "{\"prompt\":\"caf\\u00e9 Once\",\"max_tokens\":1,\"echo\":true,\"logprobs\":0}", 200, ",9]}");
+    expect("/v1/completions", "{\"prompt\":[\"x\",\"\\\"Once\"],\"n\":2,\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", 200,
+           "\"index\":3,\"text\":\"\\\"Once\",\"logprobs\":{\"tokens\":[");
     token_ids("<|im_start|>Once", ids, sizeof(ids));
     snprintf(body, sizeof(body), "{\"prompt\":[%s],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", ids);
     expect("/v1/completions", body, 200, "\"text_offset\":[0,12]");
@@ -1009,6 +1011,45 @@ static void test_serve_long_echo(void) {
            a.status, a.body.length);
     answer_clear(&a);
     str_free(&body);
+}
+
+/* Sends a request for the log-probabilities of a long prompt, many times over, on a connection of its own. */
+static socket_id ask_much(void) {
+    str body = {NULL, 0, 0}, text = {NULL, 0, 0};
+    socket_id s = client_connect();
+    int i;
+    str_puts(&body, "{\"max_tokens\":0,\"echo\":true,\"logprobs\":20,\"n\":128,\"prompt\":[1");
+    for (i = 1; i < 1000; i++) str_printf(&body, ",%d", i);
+    str_puts(&body, "]}");
+    str_printf(&text, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n%s", body.length, body.data);
+    client_send(s, text.data, text.length);
+    str_free(&body);
+    str_free(&text);
+    return s;
+}
+
+/* Others are answered while such a request is. */
+static void test_serve_beside_echo(void) {
+    socket_id s = ask_much();
+    str in = {NULL, 0, 0};
+    double start = now_seconds(), last = start, now, longest = 0;
+    socket_poll p;
+    answer a;
+    memset(&p, 0, sizeof(p));
+    memset(&a, 0, sizeof(a));
+    p.fd = s;
+    p.events = POLLIN;
+    while (wait_sockets(&p, 1, 0) == 0 && now_seconds() - start < 60) {
+        expect("/health", NULL, 200, "ok");
+        now = now_seconds();
+        longest = now - last > longest ? now - last : longest;
+        last = now;
+    }
+    CHECKF(longest < 0.5 || longest < (last - start) / 3, "/health took %.2f s of %.2f s", longest, last - start);
+    CHECK(client_read(s, &in, &a) && a.status == 200 && has(&a, "\"index\":127,"));
+    socket_close(s);
+    answer_clear(&a);
+    str_free(&in);
 }
 
 /* A stream to HTTP/1.0, which has no chunks, ends with the connection, whatever the client asked for. */
@@ -1348,6 +1389,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_unasked_body);
     RUN(test_serve_offsets);
     RUN(test_serve_long_echo);
+    RUN(test_serve_beside_echo);
     RUN(test_serve_connections);
     RUN(test_serve_old_stream);
     RUN(test_serve_disconnect);

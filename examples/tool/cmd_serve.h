@@ -144,11 +144,11 @@ static void call_submit(server *s, call *c) {
     c->answer.created = (long long)time(NULL);
     snprintf(c->answer.id, sizeof(c->answer.id), "%s-%016llx%08llx", r->kind == API_CHAT ? "chatcmpl" : "cmpl",
              (unsigned long long)c->seed, (unsigned long long)++s->n_ids);
-    answer_begin(&c->answer, r);
     if (!call_submit_prompts(s, c)) {
         call_fail(s, c, &r->error);
         return;
     }
+    answer_begin(&c->answer, r); /* its events are taken later, by this thread */
     metrics_add(&s->m, METRIC_N, r->n);
     if (r->max_tokens > 0) metrics_add(&s->m, METRIC_MAX_TOKENS, r->max_tokens);
     if (r->stream) conn_begin_stream(s, c->connection);
@@ -224,7 +224,7 @@ static void server_take_event(server *s, const fg_event *event) {
     const call_part *part = (const call_part *)event->user;
     call *c = part->owner;
     conn *to = c->connection;
-    if (event->type == FG_EVENT_TOKEN) count_token(s, c, event);
+    if (event->type == FG_EVENT_TOKEN && !c->failed) count_token(s, c, event);
     if (event->type == FG_EVENT_SAMPLE_END) count_end(s, c, event);
     if (!c->failed) answer_take(&c->answer, part->prompt, event);
     if (c->connection && c->request.stream) stream_event(c, event);
@@ -241,9 +241,14 @@ static void server_take_event(server *s, const fg_event *event) {
     if (to) conn_process(s, to); /* unless it still waits for this call */
 }
 
+/* Not all at once, however many there are: connections wait meanwhile. */
 static void server_take_events(server *s) {
+    double until = now_seconds() + SERVER_EVENT_MS * 1e-3;
     fg_event event;
-    while (fg_next_event(s->s.engine, &event)) server_take_event(s, &event);
+    while (fg_next_event(s->s.engine, &event)) {
+        server_take_event(s, &event);
+        if (now_seconds() > until) break;
+    }
 }
 
 /* ---- what can be asked -------------------------------------------------------------------------- */
@@ -558,10 +563,10 @@ static int server_fill_polls(server *s) {
     return 2 + s->n_conns;
 }
 
-/* Without threads the three share this one: a body is read, a pass is run, in every turn of the loop. */
+/* Without threads the three share this one: a body is read, a pass is run, in every turn of the loop. True: there is more to do. */
 static bool server_work_alone(server *s) {
     call *c = s->threaded ? NULL : queue_take(&s->to_read);
-    if (s->threaded) return false;
+    if (s->threaded) return fg_wait(s->s.engine, FG_WAIT_EVENT, 0.0);
     if (c) {
         read_call(s, c);
         queue_add(&s->read, c);

@@ -1,15 +1,26 @@
 /* The OpenAI API as JSON: events of the engine to answers, whole or in pieces. */
 
-/* One of the texts a request gets. Index: prompt number * n + sample. */
+/* Log-probabilities as the members of JSON arrays. */
+typedef struct api_logprobs {
+    str lists[4];  /* chat: [0] has the objects of tokens; completions: tokens, token_logprobs, top_logprobs, text_offset */
+    size_t offset; /* characters before the next token, for text_offset */
+} api_logprobs;
+
+/* One of the texts a request gets, behind the echo. Index: prompt number * n + sample. */
 typedef struct api_choice {
-    str text;        /* all of it, or when streaming what was not sent yet */
-    str logprobs[4]; /* chat: [0] has the objects of tokens; completions: tokens, token_logprobs, top_logprobs, text_offset */
-    size_t offset;   /* characters before the next token, for text_offset */
-    size_t echoed;   /* with echo: bytes of the prompt's text before it */
+    str text; /* all of it, or when streaming what was not sent yet */
+    api_logprobs logprobs;
     fg_finish finish;
-    bool begun, ended;
+    bool begun, ended; /* begun: some of it was sent, with echo the prompt */
     double last_token; /* when it came */
 } api_choice;
+
+/* What all choices of a prompt begin with when it is echoed. */
+typedef struct api_echo {
+    str text; /* as it is within a JSON string */
+    api_logprobs logprobs;
+    size_t passed; /* bytes of the prompt's text before the next token */
+} api_echo;
 
 typedef struct api_answer {
     const api_request *request;
@@ -18,6 +29,7 @@ typedef struct api_answer {
     char id[40];
     long long created;
     api_choice *choices;
+    api_echo *echoes; /* of each prompt; NULL: none is echoed */
     int n_choices;
     int n_prompt, n_cached, n_generated; /* tokens, of all choices that ended */
 } api_answer;
@@ -27,13 +39,28 @@ static const char *reply_object(const api_answer *a, bool chunk) {
     return chunk ? "chat.completion.chunk" : "chat.completion";
 }
 
+static void logprobs_free(api_logprobs *l) {
+    int i;
+    for (i = 0; i < 4; i++) str_free(&l->lists[i]);
+}
+
 static void answer_free(api_answer *a) {
-    int i, k;
+    int i;
     for (i = 0; i < a->n_choices; i++) {
         str_free(&a->choices[i].text);
-        for (k = 0; k < 4; k++) str_free(&a->choices[i].logprobs[k]);
+        logprobs_free(&a->choices[i].logprobs);
+    }
+    for (i = 0; a->echoes && i < a->request->n_prompts; i++) {
+        str_free(&a->echoes[i].text);
+        logprobs_free(&a->echoes[i].logprobs);
     }
     free(a->choices);
+    free(a->echoes);
+}
+
+/* What a choice has yet to begin with; NULL: nothing. */
+static const api_echo *echo_of(const api_answer *a, const api_choice *c) {
+    return a->echoes && !c->begun ? &a->echoes[(c - a->choices) / a->request->n] : NULL;
 }
 
 /* ---- log-probabilities ------------------------------------------------------------------------- */
@@ -117,33 +144,28 @@ static size_t echo_bytes(const fg_model *model, int32_t token, const char *rest,
     return n;
 }
 
-static void pass_echo(api_choice *c, const str *prompt, size_t n) {
-    if (n) c->offset += count_characters(prompt->data + c->echoed, n);
-    c->echoed += n;
-}
-
-/* Where a token begins in the text that is returned. */
-static void add_offset(const api_answer *a, api_choice *c, const fg_event *event) {
-    const str *prompt = &a->request->prompts[(c - a->choices) / a->request->n].text;
-    bool generated = event->type == FG_EVENT_TOKEN;
-    size_t left = prompt->length - c->echoed, length = 0;
-    const char *text = fg_token_text(a->model, event->token, &length);
-    if (generated) pass_echo(c, prompt, left);
-    str_printf(&c->logprobs[3], "%zu", c->offset);
-    if (!generated && left) pass_echo(c, prompt, echo_bytes(a->model, event->token, prompt->data + c->echoed, left));
-    if (generated && !is_left_out(a->model, event->token)) c->offset += count_characters(text, length);
-}
-
 /* A completion's token; `first` of the prompt has no log-probability. */
-static void add_completion_token(const api_answer *a, api_choice *c, const fg_event *event, bool first) {
+static void add_completion_token(const api_answer *a, api_logprobs *to, const fg_event *event, bool first) {
     int i;
-    for (i = 0; i < 4; i++) add_comma(&c->logprobs[i]);
-    add_token_key(a->model, event->token, &c->logprobs[0]);
-    if (first) str_puts(&c->logprobs[1], "null");
-    else add_logprob(&c->logprobs[1], event->logprob);
-    if (first) str_puts(&c->logprobs[2], "null");
-    else add_top_keys(a, event, &c->logprobs[2]);
-    add_offset(a, c, event);
+    for (i = 0; i < 4; i++) add_comma(&to->lists[i]);
+    add_token_key(a->model, event->token, &to->lists[0]);
+    if (first) str_puts(&to->lists[1], "null");
+    else add_logprob(&to->lists[1], event->logprob);
+    if (first) str_puts(&to->lists[2], "null");
+    else add_top_keys(a, event, &to->lists[2]);
+    str_printf(&to->lists[3], "%zu", to->offset);
+}
+
+/* A token of an echoed prompt. */
+static void add_prompt_token(const api_answer *a, int prompt, const fg_event *event, bool first) {
+    const str *text = &a->request->prompts[prompt].text;
+    api_echo *echo = &a->echoes[prompt];
+    size_t n, left = text->length - echo->passed;
+    add_completion_token(a, &echo->logprobs, event, first);
+    if (left == 0) return;
+    n = echo_bytes(a->model, event->token, text->data + echo->passed, left);
+    echo->logprobs.offset += count_characters(text->data + echo->passed, n);
+    echo->passed += n;
 }
 
 /* {"token":...,"logprob":...,"bytes":[...]} without its closing brace. */
@@ -159,11 +181,15 @@ static void add_chat_token(const api_answer *a, int32_t token, double logprob, s
     str_puts(to, "]");
 }
 
-static void add_logprobs_of(const api_answer *a, api_choice *c, const fg_event *event) {
-    str *to = &c->logprobs[0];
+/* A token that was generated. */
+static void add_token(const api_answer *a, api_logprobs *logprobs, const fg_event *event) {
+    str *to = &logprobs->lists[0];
+    size_t length = 0;
+    const char *text = fg_token_text(a->model, event->token, &length);
     int i;
     if (a->request->kind == API_COMPLETION) {
-        add_completion_token(a, c, event, false);
+        add_completion_token(a, logprobs, event, false);
+        if (!is_left_out(a->model, event->token)) logprobs->offset += count_characters(text, length);
         return;
     }
     add_comma(to);
@@ -177,52 +203,70 @@ static void add_logprobs_of(const api_answer *a, api_choice *c, const fg_event *
     str_puts(to, "]}");
 }
 
+/* The members of a list of a choice, behind those of the echo. */
+static void add_members(const api_answer *a, const api_choice *c, int list, str *to) {
+    const api_echo *echo = echo_of(a, c);
+    const str *own = &c->logprobs.lists[list], *first = echo ? &echo->logprobs.lists[list] : NULL;
+    if (first && first->length) str_add(to, first->data, first->length);
+    if (first && first->length && own->length) str_puts(to, ",");
+    if (own->length) str_add(to, own->data, own->length);
+}
+
 /* ,"logprobs":... of a choice */
 static void add_logprobs(const api_answer *a, const api_choice *c, str *to) {
     static const char *const names[4] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    bool chat = a->request->kind == API_CHAT;
     int i;
     if (!a->request->logprobs) {
         str_puts(to, ",\"logprobs\":null");
         return;
     }
     str_puts(to, ",\"logprobs\":{");
-    for (i = 0; i < 4 && a->request->kind == API_COMPLETION; i++)
-        str_printf(to, "%s\"%s\":[%s]", i ? "," : "", names[i], c->logprobs[i].data ? c->logprobs[i].data : "");
-    if (a->request->kind == API_CHAT)
-        str_printf(to, "\"content\":[%s],\"refusal\":null", c->logprobs[0].data ? c->logprobs[0].data : "");
-    str_puts(to, "}");
+    for (i = 0; i < (chat ? 1 : 4); i++) {
+        str_printf(to, "%s\"%s\":[", i ? "," : "", chat ? "content" : names[i]);
+        add_members(a, c, i, to);
+        str_puts(to, "]");
+    }
+    str_puts(to, chat ? ",\"refusal\":null}" : "}");
 }
 
 /* ---- taking events ----------------------------------------------------------------------------- */
 
-/* The choices of an accepted request; with echo they begin with the prompt. */
-static void answer_begin(api_answer *a, const api_request *r) {
+/* Begins the choices of a prompt with it. */
+static void answer_echo(api_answer *a, int prompt) {
+    const api_prompt *p = &a->request->prompts[prompt];
+    size_t characters = count_characters(p->text.data, p->text.length);
     fg_event first;
+    int i;
+    memset(&first, 0, sizeof(first));
+    first.token = p->n_tokens ? p->tokens[0] : 0;
+    str_escape(&a->echoes[prompt].text, p->text.data, p->text.length);
+    if (a->request->logprobs && p->n_tokens) add_prompt_token(a, prompt, &first, true);
+    for (i = 0; i < a->request->n; i++) a->choices[prompt * a->request->n + i].logprobs.offset = characters;
+}
+
+/* The choices of an accepted request. */
+static void answer_begin(api_answer *a, const api_request *r) {
     int i;
     a->request = r;
     a->n_choices = r->n_prompts * r->n;
     a->choices = (api_choice *)xrealloc(NULL, (size_t)a->n_choices * sizeof(api_choice));
     memset(a->choices, 0, (size_t)a->n_choices * sizeof(api_choice));
-    memset(&first, 0, sizeof(first));
-    for (i = 0; i < a->n_choices && r->echo; i++) {
-        const api_prompt *p = &r->prompts[i / r->n];
-        str_add(&a->choices[i].text, p->text.data ? p->text.data : "", p->text.length);
-        first.token = p->n_tokens ? p->tokens[0] : 0;
-        if (r->logprobs && p->n_tokens) add_completion_token(a, &a->choices[i], &first, true);
-    }
+    if (!r->echo) return;
+    a->echoes = (api_echo *)xrealloc(NULL, (size_t)r->n_prompts * sizeof(api_echo));
+    memset(a->echoes, 0, (size_t)r->n_prompts * sizeof(api_echo));
+    for (i = 0; i < r->n_prompts; i++) answer_echo(a, i);
 }
 
 /* Takes in an event of prompt number `prompt`. */
 static void answer_take(api_answer *a, int prompt, const fg_event *event) {
     api_choice *c = &a->choices[prompt * a->request->n + event->sample];
-    int i;
-    if (event->type == FG_EVENT_PROMPT)
-        for (i = 0; i < a->request->n; i++) add_logprobs_of(a, c + i, event);
+    if (event->type == FG_EVENT_PROMPT) add_prompt_token(a, prompt, event, false);
     if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END)
         str_add(&c->text, event->text, event->text_length);
     if (event->type == FG_EVENT_TOKEN && a->request->logprobs &&
         (a->request->desc.ignore_eos || !fg_token_is_end(a->model, event->token)))
-        add_logprobs_of(a, c, event);
+        add_token(a, &c->logprobs, event);
     if (event->type == FG_EVENT_SAMPLE_END) {
         c->ended = true;
         c->finish = event->finish;
@@ -247,7 +291,13 @@ static void add_usage(const api_answer *a, str *to) {
                a->n_prompt, a->n_generated, a->n_prompt + a->n_generated, a->n_cached);
 }
 
-static void add_text_json(const api_choice *c, str *to) { str_json(to, c->text.data ? c->text.data : "", c->text.length); }
+static void add_text_json(const api_answer *a, const api_choice *c, str *to) {
+    const api_echo *echo = echo_of(a, c);
+    str_puts(to, "\"");
+    if (echo && echo->text.length) str_add(to, echo->text.data, echo->text.length);
+    str_escape(to, c->text.data, c->text.length);
+    str_puts(to, "\"");
+}
 
 /* The whole answer. */
 static void add_answer(const api_answer *a, str *to) {
@@ -257,7 +307,7 @@ static void add_answer(const api_answer *a, str *to) {
         const api_choice *c = &a->choices[i];
         bool chat = a->request->kind == API_CHAT;
         str_printf(to, "%s{\"index\":%d,%s", i ? "," : "", i, chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-        add_text_json(c, to);
+        add_text_json(a, c, to);
         if (chat) str_puts(to, ",\"refusal\":null}");
         add_logprobs(a, c, to);
         str_printf(to, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
@@ -278,13 +328,13 @@ typedef enum piece_kind { PIECE_ROLE, PIECE_TEXT, PIECE_END } piece_kind;
 static void add_delta(const api_answer *a, const api_choice *c, piece_kind kind, str *to) {
     if (a->request->kind == API_COMPLETION) {
         str_puts(to, "\"text\":");
-        add_text_json(c, to);
+        add_text_json(a, c, to);
         return;
     }
     str_puts(to, "\"delta\":{");
     if (kind == PIECE_ROLE) str_puts(to, "\"role\":\"assistant\",\"content\":\"\"");
     if (kind == PIECE_TEXT) str_puts(to, "\"content\":");
-    if (kind == PIECE_TEXT) add_text_json(c, to);
+    if (kind == PIECE_TEXT) add_text_json(a, c, to);
     str_puts(to, "}");
 }
 
@@ -307,17 +357,16 @@ static void add_piece(const api_answer *a, int index, piece_kind kind, str *to) 
    in another way. */
 static void add_pieces(api_answer *a, int index, str *to) {
     api_choice *c = &a->choices[index];
-    bool chat = a->request->kind == API_CHAT, more = c->text.length || c->logprobs[0].length;
+    const api_echo *echo = echo_of(a, c);
+    bool chat = a->request->kind == API_CHAT;
+    bool more = c->text.length || c->logprobs.lists[0].length || (echo && (echo->text.length || echo->logprobs.lists[0].length));
     int k;
     if (chat && !c->begun && (more || c->ended)) add_piece(a, index, PIECE_ROLE, to);
-    c->begun = c->begun || more || c->ended;
     if (more && (chat || !c->ended)) add_piece(a, index, PIECE_TEXT, to);
     if (c->ended && c->finish != FG_FINISH_ERROR) add_piece(a, index, PIECE_END, to); /* a completion's has the last text */
+    c->begun = c->begun || more || c->ended;
     c->text.length = 0;
-    for (k = 0; k < 4; k++) {
-        c->logprobs[k].length = 0;
-        if (c->logprobs[k].data) c->logprobs[k].data[0] = 0;
-    }
+    for (k = 0; k < 4; k++) c->logprobs.lists[k].length = 0;
 }
 
 /* The end of a stream: usage if wanted, an error if there was one, [DONE]. */

@@ -57,7 +57,8 @@ enum {
     SERVER_MAX_UNSENT = 4 << 20, /* bytes that wait for a client to read */
     SERVER_IDLE_SECONDS = 75,
     SERVER_GRACE_SECONDS = 1,    /* that a connection has to send something before it may have to give way */
-    SERVER_LINGER_SECONDS = 2
+    SERVER_LINGER_SECONDS = 2,
+    SERVER_EVENT_MS = 10         /* that events are taken for in one turn */
 };
 
 /* A pass, for the page's pictures. */

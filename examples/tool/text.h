@@ -63,10 +63,9 @@ static int utf8_length(const char *text, size_t left, uint32_t *code) {
     return *code >= least[n] && *code <= 0x10FFFF && (*code < 0xD800 || *code > 0xDFFF) ? n : 0;
 }
 
-/* A JSON string, with quotes; bytes that are no UTF-8 become U+FFFD. */
-static void str_json(str *s, const char *text, size_t length) {
+/* The inside of a JSON string; bytes that are no UTF-8 become U+FFFD. */
+static void str_escape(str *s, const char *text, size_t length) {
     size_t i = 0;
-    str_puts(s, "\"");
     while (i < length) {
         uint32_t code = 0;
         int n = utf8_length(text + i, length - i, &code);
@@ -77,6 +76,12 @@ static void str_json(str *s, const char *text, size_t length) {
         else str_add(s, text + i, (size_t)n);
         i += n ? (size_t)n : 1;
     }
+}
+
+/* A JSON string, with quotes. */
+static void str_json(str *s, const char *text, size_t length) {
+    str_puts(s, "\"");
+    str_escape(s, text, length);
     str_puts(s, "\"");
 }
 
