@@ -925,6 +925,23 @@ static void test_serve_too_long(void) {
     str_free(&body);
 }
 
+/* A text of which the length tells that it cannot fit is refused for that, and one with as few tokens as can be is not. */
+static void test_serve_too_long_text(void) {
+    str body = {NULL, 0, 0};
+    int i, kind;
+    for (kind = 0; kind < 4; kind++) {
+        body.length = 0;
+        str_puts(&body, kind == 3 ? "{\"messages\":[{\"role\":\"user\",\"content\":\"" : "{\"max_tokens\":1,\"prompt\":\"");
+        for (i = 0; i < (kind == 0 ? 1000 : 30000); i++) str_puts(&body, kind == 0 ? "<|im_start|>" : "a little dog ");
+        str_puts(&body, kind == 3 ? "\"}]}" : "\"}");
+        if (kind == 0) expect("/v1/completions", body.data, 200, "\"prompt_tokens\":1001");
+        if (kind == 1) expect("/tokenize", body.data, 200, "\"count\":");
+        if (kind == 2) expect("/v1/completions", body.data, 400, "a prompt of 390000 bytes, at least ");
+        if (kind == 3) expect("/v1/chat/completions", body.data, 400, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\"");
+    }
+    str_free(&body);
+}
+
 /* Two requests in one packet, and one in many; a body in chunks; HTTP/1.0. */
 static void test_serve_connections(void) {
     static const char two[] = "GET /health HTTP/1.1\r\n\r\nPOST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -1385,6 +1402,7 @@ static void run_protocol_tests(void) {
     RUN(test_serve_schemas);
     RUN(test_serve_limits);
     RUN(test_serve_too_long);
+    RUN(test_serve_too_long_text);
     RUN(test_serve_authorization);
     RUN(test_serve_unasked_body);
     RUN(test_serve_offsets);

@@ -44,6 +44,7 @@ typedef struct api_server {
     const char *model_name;
     int max_context;
     int n_vocab;
+    size_t longest_token; /* see api_longest_token; 0: not known */
     grammar_vocab *vocab; /* made when it is first needed */
 } api_server;
 
@@ -257,9 +258,57 @@ static bool api_read_lists(api_request *r, const api_server *s, const json *j) {
 
 /* ---- prompts ----------------------------------------------------------------------------------- */
 
+/* What Python takes for white space. */
+static bool api_is_space(uint32_t c) {
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+/* The bytes of a text that a number of tokens must stand for. Not those of white space, of which vocabularies may take any number for
+   one token or for none, nor those of SentencePiece's mark for it; ones that are no UTF-8 are. */
+static size_t api_solid_bytes(const char *text, size_t length) {
+    size_t solid = 0, i;
+    int n;
+    for (i = 0; i < length; i += (size_t)n) {
+        uint32_t code = 0;
+        n = utf8_length(text + i, length - i, &code);
+        if (n == 0 || (!api_is_space(code) && code != 0x2581)) solid += n ? (size_t)n : 1;
+        n = n ? n : 1;
+    }
+    return solid;
+}
+
+/* The most such bytes of a token; 0: the vocabulary lacks bytes, which may then become nothing, or a run of them one token. */
+static size_t api_longest_token(const fg_model *model, int n_vocab) {
+    bool there[256];
+    size_t longest = 1, length, n;
+    int i, n_bytes = 0;
+    memset(there, 0, sizeof(there));
+    for (i = 0; i < n_vocab; i++) {
+        const char *text = fg_token_text(model, i, &length);
+        n = api_solid_bytes(text, length);
+        if (n > longest) longest = n;
+        if (length == 1) there[(unsigned char)text[0]] = true;
+    }
+    for (i = 0; i < 256; i++) n_bytes += there[i];
+    return n_bytes == 256 ? longest : 0;
+}
+
+/* Refuses a text that is too long however it becomes tokens, as that takes a while. A vocabulary may normalise it first: NFC leaves
+   more than a quarter of the bytes. */
+static bool api_check_length(api_request *r, const api_server *s, const str *text) {
+    size_t least = s->longest_token ? api_solid_bytes(text->data, text->length) / (4 * s->longest_token) : 0;
+    if (r->kind == API_TOKENIZE || least <= (size_t)s->max_context) return true;
+    r->error.code = "context_length_exceeded";
+    return api_fail(r, 400, "prompt", "a prompt of %zu bytes, at least %zu tokens, leaves no room in a context of %d", text->length, least,
+                    s->max_context);
+}
+
+/* There is room for a token a byte, which texts hardly ever go beyond. */
 static bool api_tokenize(api_request *r, const api_server *s, const str *text, unsigned flags, api_prompt *to) {
-    size_t capacity = text->length / 2 + 16, count = 0;
+    size_t capacity = text->length + 16, count = 0;
     fg_result result;
+    if (!api_check_length(r, s, text)) return false;
     to->tokens = (int32_t *)xrealloc(NULL, capacity * sizeof(int32_t));
     result = fg_tokenize(s->model, text->data, text->length, flags, to->tokens, capacity, &count);
     if (result == FG_ERROR_BUFFER_TOO_SMALL) {
@@ -267,6 +316,7 @@ static bool api_tokenize(api_request *r, const api_server *s, const str *text, u
         result = fg_tokenize(s->model, text->data, text->length, flags, to->tokens, count, &count);
     }
     to->n_tokens = count;
+    if (count < capacity) to->tokens = (int32_t *)xrealloc(to->tokens, count * sizeof(int32_t));
     return result == FG_OK ? true : api_fail_result(r, result, "prompt");
 }
 
@@ -447,12 +497,6 @@ static bool api_add_conversation(api_request *r, const api_server *s, const json
     str_free(&text);
     str_free(&variables);
     return ok && result != FG_OK ? api_fail_result(r, result, "messages") : ok;
-}
-
-/* What Python takes for white space. */
-static bool api_is_space(uint32_t c) {
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 /* Where a text begins and ends without the white space around it; at 0 and 0 if there is nothing else. */

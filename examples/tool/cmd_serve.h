@@ -700,6 +700,7 @@ static void server_init(server *s, const tool_args *args) {
     s->api.vocab = &s->vocab;
     fg_model_get_info(s->s.model, &info);
     s->api.n_vocab = info.n_vocab;
+    s->api.longest_token = api_longest_token(s->s.model, info.n_vocab);
     server_set_name(s);
     s->api.model_name = s->model_name.data;
     metrics_init(&s->m, s->engine.max_context);
