@@ -11997,8 +11997,10 @@ static bool fg__bias_candidates(const fg_sampling *p, const fg__sample_input *in
         if (place) c[place - 1].logit += p->logit_bias[i].bias;
         known = known && (place || !(p->logit_bias[i].bias > 0.0f));
     }
-    for (i = 0; i < in->n_banned; i++)
-        if (marks[in->banned[i]]) c[marks[in->banned[i]] - 1].logit = -INFINITY;
+    for (i = 0; i < in->n_banned; i++) {
+        uint32_t place = in->banned[i] >= 0 && in->banned[i] < in->n_vocab ? marks[in->banned[i]] : 0;
+        if (place) c[place - 1].logit = -INFINITY;
+    }
     for (i = 0; i < n; i++) marks[c[i].id] = 0;
     return known;
 }

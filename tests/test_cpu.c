@@ -1147,7 +1147,7 @@ static void cpu_check_attention(const char *path, int i) {
 
 /* A value past what the cache holds, or none at all, and in `held` what is to be kept of it. */
 static float cpu_kv_extreme(fg_type type, int i, float *held) {
-    static const float values[] = {INFINITY, -INFINITY, 3.4e38f, -3.4e38f, 1e6f, 65519.0f};
+    const float values[] = {INFINITY, -INFINITY, 3.4e38f, -3.4e38f, 1e6f, 65519.0f};
     float x = i < 6 ? values[i] : NAN, most = type == FG_TYPE_F16 ? 65504.0f : type == FG_TYPE_BF16 ? fg__bf16_to_f32(0x7F7F) : FLT_MAX;
     *held = x > most ? most : x < -most ? -most : x == x ? x : 0;
     return x;
