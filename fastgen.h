@@ -26988,12 +26988,13 @@ static bool fg__chat_token(const fg_model *m, const char *name, int id, fg__chat
 static const char *fg__chat_template(const fg_model *m, const char *options_json) {
     fg__json *options = NULL;
     const fg__json *tools = NULL;
+    bool use;
     if (!m->chat_template || !m->tools_template) return m->chat_template ? m->chat_template : m->tools_template;
     if (options_json && fg__json_parse(&m->env, options_json, strlen(options_json), &options) == FG_OK && options->type == FG__JSON_OBJECT)
         tools = fg__json_get(options, "tools");
-    if (tools && tools->type == FG__JSON_NULL) tools = NULL;
-    fg__free(&m->env, options);
-    return tools ? m->tools_template : m->chat_template;
+    use = tools && tools->type != FG__JSON_NULL;
+    fg__json_free(options);
+    return use ? m->tools_template : m->chat_template;
 }
 
 fg_result fg_chat_format(const fg_model *m, const char *messages_json, const char *options_json, char *text,

@@ -1,6 +1,7 @@
 /* Model files that lie, through loading, making an engine and a short generation: absurd numbers, wrong types, missing and
    misshapen tensors, weights that are no numbers, mutated and truncated files. And the graphs of sound ones as text. */
 #include "model_sample.h"
+#include "test_alloc.h"
 
 /* ---- one value or tensor of a sound file is replaced */
 
@@ -166,6 +167,7 @@ static void test_model_templates(void) {
         {"", "", "", "", ""}, {"one", "one", "one", "one", "one"}, {"two", "two", "two", "two", "two"}, {"one", "one", "one", "two", "two"}};
     int which, i;
     for (which = 0; which < 4; which++) {
+        fg_allocator allocator = test_allocator(0);
         fg_model_desc d;
         fg_model_info info;
         fg_model *model = NULL;
@@ -180,6 +182,7 @@ static void test_model_templates(void) {
         if (which & 2) gguf_add_string(&w, "tokenizer.chat_template.tool_use", "two");
         gguf_finish(&w, &file, &d.size);
         d.data = file;
+        d.allocator = &allocator;
         d.vocab_only = true;
         CHECKF(fg_model_load(&d, &model) == FG_OK, "%s", fg_last_error());
         if (!model) continue;
@@ -191,6 +194,7 @@ static void test_model_templates(void) {
             if (which && i < 5) CHECKF(strcmp(text, texts[which][i]) == 0, "%d, %s: %s", which, options[i], text);
         }
         fg_model_free(model);
+        CHECKF(test_alloc_live() == 0, "%d are left", test_alloc_live());
         free(file);
     }
 }
