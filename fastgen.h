@@ -1014,16 +1014,16 @@ FG__PRINTF(2, 3) static fg_result fg__fail(fg_result result, const char *format,
 }
 
 /* The thread's error message of before, put by while something runs that may fail without setting one. */
-typedef struct fg__put_by {
+typedef struct fg__kept_error {
     char text[sizeof(fg__error_text)];
-} fg__put_by;
+} fg__kept_error;
 
-static void fg__error_put_by(fg__put_by *before) {
+static void fg__error_put_by(fg__kept_error *before) {
     memcpy(before->text, fg__error_text, sizeof(fg__error_text));
     fg__error_text[0] = 0;
 }
 
-static void fg__error_put_back(const fg__put_by *before) { memcpy(fg__error_text, before->text, sizeof(fg__error_text)); }
+static void fg__error_put_back(const fg__kept_error *before) { memcpy(fg__error_text, before->text, sizeof(fg__error_text)); }
 
 /* What every object carries of its creator: where memory comes from and where log lines go. */
 typedef struct fg__env {
@@ -4776,8 +4776,8 @@ static bool fg__text_is_turn_end(const fg__gguf_string *text) {
     return fg__text_is_one_of(text, names, FG__COUNT(names));
 }
 
-/* Whether models of code give this name to what stands between the files of a repository: behind a completion, and what
-   follows is another file. */
+/* Whether models of code give this name to what stands between the files of a repository: what they write behind it is another
+   file, no part of the completion. */
 static bool fg__text_is_file_end(const fg__gguf_string *text) {
     static const char *const names[] = {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "<|fim_repo|>", "<|repo_name|>",
                                         "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"};
@@ -25695,7 +25695,7 @@ static void fg__flight_feed(fg__flight *f, const fg__flight *before) {
 
 /* Takes what a call of the backend returned; what fails is kept with its text, which is the thread's own. A backend in another
    translation unit sets none: that of an earlier failure must not pass for it. */
-static bool fg__flight_check(fg__flight *f, const fg__put_by *before, fg_result r) {
+static bool fg__flight_check(fg__flight *f, const fg__kept_error *before, fg_result r) {
     if (r == FG_OK) {
         fg__error_put_back(before);
         return true;
@@ -25707,7 +25707,7 @@ static bool fg__flight_check(fg__flight *f, const fg__put_by *before, fg_result 
 }
 
 static void fg__flight_submit(fg_engine *e, fg__flight *f) {
-    fg__put_by before;
+    fg__kept_error before;
     fg__error_put_by(&before);
     if (f->n_copies && !fg__flight_check(f, &before, e->backend->copy_blocks(e->device, e->plan, f->copies, f->n_copies)))
         return;
@@ -25718,7 +25718,7 @@ static void fg__flight_submit(fg_engine *e, fg__flight *f) {
 static void fg__flight_wait(fg_engine *e, fg__flight *f) {
     memset(&f->output, 0, sizeof(f->output));
     if (f->result == FG_OK) {
-        fg__put_by before;
+        fg__kept_error before;
         fg__error_put_by(&before);
         (void)fg__flight_check(f, &before, e->backend->wait(e->device, e->plan, &f->output));
     }
@@ -25898,7 +25898,7 @@ static int fg__draft_pass(fg_engine *e, int count) {
     fg__draft *d = e->draft;
     fg__flight *f = &d->flight;
     int i, n = 0, row = 0;
-    fg__put_by before;
+    fg__kept_error before;
     fg__draft_fill(e, count);
     if (!f->n_entries) return 0;
     f->result = FG_OK;
@@ -27085,7 +27085,7 @@ fg_result fg_generate(fg_engine *e, const fg_request_desc *desc, fg_text_fn on_t
     fg_request request;
     fg_event event;
     fg_result r;
-    fg__put_by before;
+    fg__kept_error before;
     bool busy = true;
     if ((r = fg_submit(e, desc, &request)) != FG_OK) return r;
     fg__error_put_by(&before); /* a pass that fails in another thread leaves none here */
