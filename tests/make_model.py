@@ -4,11 +4,13 @@
     python tests/make_model.py --shape 1.1b --type Q4_0 build/models/1.1b-q4_0.gguf
     python tests/make_model.py --shape 40m --type Q8_0 build/models/40m-q8_0.gguf
     python tests/make_model.py --shape 8b --type Q4_K --layers 4 build/models/8b-4l-q4_k.gguf
+    python tests/make_model.py --shape 8b --type BF16 --repeat build/models/8b-bf16.gguf
 
 Any program that reads GGUF Llama models loads the result. Weights are random blocks of the type, scaled so that activations
 stay in range; "Q4_K_M" mixes Q4_K and Q6_K as files of that name do. Needs numpy and the gguf package from PyPI.
 """
 import argparse
+import functools
 import os
 import sys
 
@@ -52,6 +54,13 @@ def random_blocks(rng, name, rows, columns, deviation):
     return blocks.reshape(rows, columns // elements * size)
 
 
+@functools.lru_cache(maxsize=None)
+def repeated(rng, name, rows, columns):
+    """The same, of 256 rows over and over: an array that all matrices of this type and shape share."""
+    some = random_blocks(rng, name, 256, columns, columns ** -0.5)
+    return np.tile(some, (-(-rows // 256), 1))[:rows]
+
+
 def vocabulary(n):
     """A SentencePiece vocabulary of n made-up pieces, with bytes and the three special tokens."""
     T = gguf.TokenType
@@ -90,13 +99,14 @@ def main():
     p.add_argument("--shape", choices=SHAPES, default="1.1b")
     p.add_argument("--type", choices=["F32", "F16", "BF16", "Q4_K_M", *BLOCKS], default="Q8_0")
     p.add_argument("--layers", type=int, help="fewer layers than the shape has")
+    p.add_argument("--repeat", action="store_true", help="the same few rows everywhere: 16 GB are there in seconds, and take as long to run")
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
     embd, layers, heads, kv_heads, head, ff, vocab, context = SHAPES[a.shape]
     layers = a.layers or layers
     rng = np.random.default_rng(a.seed)
     os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
-    w = gguf.GGUFWriter(a.out, "llama", use_temp_file=True)
+    w = gguf.GGUFWriter(a.out, "llama", use_temp_file=not a.repeat)
     w.add_name("random " + a.shape)
     w.add_context_length(context)
     w.add_embedding_length(embd)
@@ -119,7 +129,7 @@ def main():
 
     def matrix(name, rows, columns, layer=-1, short=""):
         kind = tensor_type(a.type, short or name.split(".")[0], layer, layers)
-        data = random_blocks(rng, kind, rows, columns, columns ** -0.5)
+        data = repeated(rng, kind, rows, columns) if a.repeat else random_blocks(rng, kind, rows, columns, columns ** -0.5)
         w.add_tensor(name, data, raw_dtype=getattr(gguf.GGMLQuantizationType, kind))
 
     def ones(name, n):
