@@ -139,6 +139,7 @@ static void weight_open(bench_weight *w, int type, int n, int k) {
         a->n = a->dst_stride = n;
         a->k = a->src_stride = k;
         a->acts_stride = (int32_t)fg__round_up((size_t)k, FG_GPU_ACTS_ALIGN);
+        a->exponent = -4;
     }
     must_driver(d->api.stream_wait(d->compute));
     free(host);

@@ -513,9 +513,17 @@ typedef struct gk_product {
 
 static gk_product gk_product_new(fg_type type, int k, int n, int m, bool extras, uint64_t *state) {
     gk_product p;
+    float most = 0;
+    int i;
     memset(&p, 0, sizeof(p));
     p.m = m;
     p.w = gk_weight_new(type, k, n, state);
+    for (i = 0; i < n; i++) {
+        const uint8_t *row = (const uint8_t *)(uintptr_t)p.w.device + (size_t)i * (size_t)p.w.layout.stride;
+        most = (float)test_worse((double)most, (double)fg_gpu_row_most((int)type, k, &p.w.layout, row, fg__f16_to_f32));
+    }
+    p.args.exponent = fg_gpu_exponent(most);
+    for (i = 0; i < n * k && fg_gpu_has_numbers((int)type); i++) CHECK(fabsf(p.w.values[i]) <= most);
     p.args.weight = p.w.device;
     p.args.layout = p.w.layout;
     p.args.n = n;
@@ -619,6 +627,41 @@ static void test_gpu_gemv_odd(void) {
             gk_run(FG_GPU_KERNEL_acts, &p.acts);
             gk_run(fg_gpu_weight_kernel((int)types[i], FG_GPU_GEMM16), &p.args);
             CHECKF((error = gk_product_error(&p, p.m)) < 1e-3, "%s of %d: error %g", fg_type_name(types[i]), widths[j], error);
+            gk_product_end(&p);
+        }
+    hg_close();
+}
+
+/* Few rows straight from memory: every kernel with fewer rows than it is for and with more, rows of odd widths, and a row alone, which has
+   the bits that it has beside others. */
+static void test_gpu_skinny(void) {
+    static const int rows[] = {3, 13, 29, 37};
+    int i, j, k, t;
+    hg.width = 32;
+    for (i = 0; i < CPU_TYPES; i++)
+        for (k = 0; k < (fg_gpu_is_float((int)cpu_types[i]) ? 3 : 2); k++) {
+            uint64_t state = (uint64_t)i + 41;
+            int width = k == 0 ? 1280 : k == 1 ? 256 : 73;
+            gk_product p = gk_product_new(cpu_types[i], width, 83, 70, k == 0, &state);
+            float *all = (float *)malloc((size_t)p.m * (size_t)p.args.dst_stride * sizeof(float));
+            for (j = 0; j < 4 && cpu_types[i] != FG_TYPE_F32; j++) {
+                int kernel = fg_gpu_skinny_kernel((int)cpu_types[i], 8 << j);
+                double error;
+                *(int32_t *)(uintptr_t)p.args.count = k ? p.m : rows[j];
+                gk_run(FG_GPU_KERNEL_acts, &p.acts);
+                gk_forget(&p);
+                gk_run(kernel, &p.args);
+                error = gk_product_error(&p, k ? p.m : rows[j]);
+                CHECKF(error < 1e-3, "%s, k of %d: error %g", gk_name(kernel), width, error);
+                for (t = k ? p.m : rows[j]; t < p.m; t++) CHECK(isnan(gk_floats(p.args.dst)[t * p.args.dst_stride]));
+                memcpy(all, gk_floats(p.args.dst), (size_t)p.m * (size_t)p.args.dst_stride * sizeof(float));
+                *(int32_t *)(uintptr_t)p.args.count = 1;
+                gk_forget(&p);
+                gk_run(kernel, &p.args);
+                CHECKF(memcmp(all, gk_floats(p.args.dst), (size_t)p.w.n * sizeof(float)) == 0, "%s: a row alone differs", gk_name(kernel));
+                CHECK(isnan(gk_floats(p.args.dst)[p.args.dst_stride]));
+            }
+            free(all);
             gk_product_end(&p);
         }
     hg_close();
@@ -1458,6 +1501,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_embed);
     RUN(test_gpu_gemv);
     RUN(test_gpu_gemv_odd);
+    RUN(test_gpu_skinny);
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);

@@ -65,6 +65,28 @@ FG_DEV uint32_t fgk_float_to_half(float x) {
     return h;
 }
 
+FG_DEV uint32_t fgk_two_halves(float a, float b) { /* a in the low half */
+    uint32_t h;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(b), "f"(a));
+#else
+    h = fgk_float_to_half(a) | fgk_float_to_half(b) << 16;
+#endif
+    return h;
+}
+
+/* Two codes below 1024 as halves, `zero` less; they are exact: 0x6400 is 1024, and its last bit 1. */
+FG_DEV uint32_t fgk_halves_of_codes(uint32_t pair, int zero) {
+    uint32_t h, from = 0x64006400u + (uint32_t)zero * 0x00010001u;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(h) : "r"(pair | 0x64006400u), "r"(from));
+    return h;
+}
+FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t h;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(h) : "r"(a), "r"(b), "r"(c));
+    return h;
+}
+
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
     uint4 v = __ldg((const uint4 *)p);
     fgk_u4 r = {v.x, v.y, v.z, v.w};
@@ -139,6 +161,12 @@ FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
     fgk_mma_one(c->x, a->x[0], a->x[1], a->x[2], a->x[3], b->x[0], b->x[2]);
     fgk_mma_one(c->x + 4, a->x[0], a->x[1], a->x[2], a->x[3], b->x[1], b->x[3]);
 }
+/* The first eight rows of b alone: sums 0 to 3. */
+FG_DEV void fgk_mma_narrow(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
+    fgk_mma_one(c->x, a->x[0], a->x[1], a->x[2], a->x[3], b->x[0], b->x[2]);
+}
+/* Kernels may fill fragments as they lie: lane 4r + c has of rows r and r + 8 the columns 2c, 2c + 1 (x[0], x[1]) and 8 further (x[2], x[3]). */
+#define FG_STRAIGHT 1
 /* Where sum i of this lane stands. */
 FG_DEV int fgk_sum_row(int i) { return (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
 FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 8; }
@@ -302,6 +330,7 @@ FG_DEV float fgk_sqrt(float x) { return __builtin_sqrtf(x); }
 FG_DEV float fgk_round(float x) { return __builtin_rintf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
+FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
     fgk__v4u v = *(const FG_AS1 fgk__v4u *)p;
@@ -487,6 +516,14 @@ FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
 FG_DEV float fgk_round(float x) { return rintf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return hg_half_to_float((uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return hg_float_to_half(x); }
+FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
+FG_DEV uint32_t fgk_halves_of_codes(uint32_t pair, int zero) {
+    return fgk_two_halves((float)((int)(pair & 0xFFFFu) - zero), (float)((int)(pair >> 16) - zero));
+}
+FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
+    return fgk_two_halves(fgk_half_to_float(a & 0xFFFFu) * fgk_half_to_float(b & 0xFFFFu) + fgk_half_to_float(c & 0xFFFFu),
+                          fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16) + fgk_half_to_float(c >> 16));
+}
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
     fgk_u4 v;
@@ -563,6 +600,8 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
     hg_warp_sync(line);
 }
 #define fgk_mma(c, a, b) fgk_mma_at(c, a, b, __LINE__)
+#define fgk_mma_narrow(c, a, b) fgk_mma_at(c, a, b, __LINE__)
+#define FG_STRAIGHT 1
 
 #define FG_BYTE_DOTS 1
 #define fgk_in_order() ((void)0)
@@ -615,6 +654,5 @@ FG_DEV uint32_t fgk_float_to_bfloat(float x) {
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return bits >> 16 | 0x40u; /* NaN, made quiet */
     return (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
 }
-FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
 
 #endif /* FG_GPU_DEVICE_CUH */

@@ -847,6 +847,7 @@ typedef struct fg__gpu_weight {
     int64_t k, n;
     fg_gpu_layout layout;
     size_t row_bytes; /* on the device */
+    int32_t exponent; /* see fg_gpu_exponent */
     fg__gpu_range range;
 } fg__gpu_weight;
 
@@ -876,23 +877,31 @@ typedef struct fg__gpu_packing {
     const fg__gpu_weight *weight;
     const uint8_t *from;
     uint8_t *to;
-    int n, next;
+    int n, next, n_threads;
+    float most[8]; /* of each thread, the size of weights */
 } fg__gpu_packing;
 
 static void fg__gpu_pack_some(void *user) {
     fg__gpu_packing *job = (fg__gpu_packing *)user;
     const fg__gpu_weight *w = job->weight;
     size_t from_bytes = (size_t)fg_type_bytes(w->type, w->k);
+    float most = 0, its;
     int i;
     while ((i = fg__atomic_add(&job->next, 1)) < job->n) {
         const uint8_t *from = job->from + (size_t)i * from_bytes;
         uint8_t *to = job->to + (size_t)i * w->row_bytes;
         if (w->vector) fg__dequantize_row(w->type, from, (float *)(void *)to, w->k);
-        else fg_gpu_pack_row((int)w->type, (int32_t)w->k, &w->layout, from, to);
+        else {
+            fg_gpu_pack_row((int)w->type, (int32_t)w->k, &w->layout, from, to);
+            its = fg_gpu_row_most((int)w->type, (int32_t)w->k, &w->layout, to, fg__f16_to_f32);
+            most = FG__MAX(most, its);
+        }
     }
+    job->most[fg__atomic_add(&job->n_threads, 1)] = most;
 }
 
-static void fg__gpu_pack_rows(const fg__gpu_weight *w, int64_t first, int n, uint8_t *to) {
+/* Returns the size of the largest weight, or more. */
+static float fg__gpu_pack_rows(const fg__gpu_weight *w, int64_t first, int n, uint8_t *to) {
     fg__thread threads[7];
     fg__gpu_packing job;
     int more = (size_t)n * w->row_bytes < 1 << 18 ? 0 : FG__MIN(fg__cpu_count() - 1, 7), started = 0, i;
@@ -900,32 +909,38 @@ static void fg__gpu_pack_rows(const fg__gpu_weight *w, int64_t first, int n, uin
     job.from = (const uint8_t *)w->data + (size_t)first * (size_t)fg_type_bytes(w->type, w->k);
     job.to = to;
     job.n = n;
-    job.next = 0;
+    job.next = job.n_threads = 0;
     for (i = 0; i < more; i++)
         if (fg__thread_start(&threads[started], fg__gpu_pack_some, &job)) started++;
     fg__gpu_pack_some(&job);
     for (i = 0; i < started; i++) fg__thread_join(&threads[i]);
+    for (i = 1; i <= started; i++) job.most[0] = FG__MAX(job.most[0], job.most[i]);
+    return job.most[0];
 }
 
 /* A row longer than a stage, packed in ordinary memory. */
-static fg_result fg__gpu_upload_long(fg__gpu_device *d, const fg__gpu_weight *w) {
+static fg_result fg__gpu_upload_long(fg__gpu_device *d, fg__gpu_weight *w) {
     uint8_t *row = (uint8_t *)fg__malloc(&d->env, w->row_bytes, 1);
     fg_result r = FG_OK;
+    float most = 0, its;
     int64_t i;
     if (!row) return FG_ERROR_OUT_OF_MEMORY;
     for (i = 0; i < w->n && r == FG_OK; i++) {
         fg__gpu_blocks blocks = fg__gpu_blocks_one(w->range.at + (uint64_t)i * w->row_bytes, w->row_bytes);
-        fg__gpu_pack_rows(w, i, 1, row);
+        its = fg__gpu_pack_rows(w, i, 1, row);
+        most = FG__MAX(most, its);
         r = fg__gpu_send(d, &blocks, row);
     }
+    w->exponent = fg_gpu_exponent(most);
     fg__free(&d->env, row);
     return r;
 }
 
 /* Rows are packed into one stage while the other is copied. */
-static fg_result fg__gpu_upload(fg__gpu_device *d, const fg__gpu_weight *w) {
+static fg_result fg__gpu_upload(fg__gpu_device *d, fg__gpu_weight *w) {
     fg__gpu_blocks blocks = fg__gpu_blocks_one(w->range.at, (size_t)w->n * w->row_bytes);
     int64_t at_once = (int64_t)(FG__GPU_STAGING / w->row_bytes), i, n;
+    float most = 0, its;
     fg_result r;
     int turn = 0;
     if (at_once < 1) return fg__gpu_upload_long(d, w);
@@ -934,9 +949,11 @@ static fg_result fg__gpu_upload(fg__gpu_device *d, const fg__gpu_weight *w) {
         fg__gpu_stage *stage = &d->stages[turn % FG__GPU_STAGES];
         n = FG__MIN(w->n - i, at_once);
         if ((r = fg__gpu_stage_wait(d, stage)) != FG_OK) break;
-        fg__gpu_pack_rows(w, i, (int)n, (uint8_t *)stage->at);
+        its = fg__gpu_pack_rows(w, i, (int)n, (uint8_t *)stage->at);
+        most = FG__MAX(most, its);
         r = fg__gpu_stage_move(d, stage, &blocks, (size_t)i * w->row_bytes, (size_t)n * w->row_bytes, false);
     }
+    w->exponent = fg_gpu_exponent(most);
     if (r == FG_OK) r = fg__gpu_copies_end(d);
     if (r != FG_OK) (void)fg__gpu_copies_wait(d);
     return r;
@@ -1361,6 +1378,7 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
         a->dst_stride = fg__gpu_stride(plan, op->dst);
         a->src2_stride = fg__gpu_stride(plan, op->src2);
         a->act = op->act;
+        a->exponent = w->exponent;
     }
     return FG_OK;
 }
@@ -1696,7 +1714,8 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
-    if (which >= FG_GPU_GEMM16 && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
+    if (special < 0 && !d->loader.driver->is_hip && !d->options.invariant) special = fg_gpu_skinny_kernel((int)step->weight_type, rows);
+    if ((which >= FG_GPU_GEMM16 || special >= 0) && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
         return r;
     return fg__gpu_launch(l, special >= 0 ? special : step->kernel + which, a);
 }

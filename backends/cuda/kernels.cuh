@@ -72,8 +72,8 @@ FG_DEV float fgk_act_of(int which, float x) {
 /* ---- Weights: 32 of a row at a time; the layout is described in kernels.h. ---- */
 
 typedef struct fgk_unit {
-    uint32_t lo[32], hi[2]; /* words of the planes; as many as the type has */
-    float scale[2], min[2]; /* of both halves */
+    uint32_t lo[32], hi[2], s, d; /* words of the planes, as many as the type has; the scales' bits */
+    float scale[2], min[2];       /* of both halves: of fgk_unit_scales */
 } fgk_unit;
 
 /* The 16 values of a 4-bit code: entry `code` of 16 signed bytes. */
@@ -87,29 +87,20 @@ FG_DEV float fgk_code_value(int type, uint32_t code) {
 
 FG_DEV float fgk_mxfp4_half_scale(uint32_t e) { return fgk_from_bits(e < 2u ? 0x00200000u << e : (e - 1u) << 23); }
 
-FG_DEV void fgk_unit_scales(int type, const char *row, const fg_gpu_layout *layout, int u, fgk_unit *unit) {
-    const char *s = row + layout->s_at + u * fg_gpu_scale_bytes(type);
-    uint32_t bits;
+/* From the bits that fgk_unit_fetch brought. */
+FG_DEV void fgk_unit_scales(int type, fgk_unit *unit) {
+    uint32_t bits = unit->s;
     unit->min[0] = unit->min[1] = 0.0f;
     if (fg_gpu_is_float(type)) return;
     if (type == FG_GPU_MXFP4) {
-        unit->scale[0] = unit->scale[1] = fgk_mxfp4_half_scale(fgk_load_u8(s));
-        return;
-    }
-    if (type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1) {
-        bits = fgk_load_u32(s);
+        unit->scale[0] = unit->scale[1] = fgk_mxfp4_half_scale(bits);
+    } else if (type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1) {
         unit->scale[0] = unit->scale[1] = fgk_half_to_float(bits);
         unit->min[0] = unit->min[1] = -fgk_half_to_float(bits >> 16);
-        return;
-    }
-    bits = fgk_load_u16(s);
-    if (!fg_gpu_has_blocks_of_256(type)) {
+    } else if (!fg_gpu_has_blocks_of_256(type)) {
         unit->scale[0] = unit->scale[1] = fgk_half_to_float(bits);
-        return;
-    }
-    {
-        uint32_t both = fgk_load_u32(row + layout->d_at + u / 8 * 4);
-        float d = fgk_half_to_float(both), dmin = fgk_half_to_float(both >> 16);
+    } else {
+        float d = fgk_half_to_float(unit->d), dmin = fgk_half_to_float(unit->d >> 16);
         if (type == FG_GPU_Q2_K) {
             unit->scale[0] = d * (float)(bits & 15u);
             unit->scale[1] = d * (float)(bits >> 8 & 15u);
@@ -127,7 +118,8 @@ FG_DEV void fgk_unit_scales(int type, const char *row, const fg_gpu_layout *layo
 
 /* Unit u of a row of `units` units; zeros beyond. Of float types, four runs of 8 weights: those from `first` on, then `step` on
    each time, with `first` and `step` in weights. */
-FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int first, int step, fgk_unit *unit) {
+FG_DEV void fgk_unit_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int first, int step, fgk_unit *unit) {
+    const char *s = row + layout->s_at + u * fg_gpu_scale_bytes(type);
     int words = fg_gpu_is_float(type) ? fg_gpu_lo_bits(type) / 4 : fg_gpu_lo_bits(type), i, j;
     if (fg_gpu_is_float(type)) {
         FG_UNROLL for (i = 0; i < 4; i++) {
@@ -145,8 +137,7 @@ FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout
     }
     if (u >= units) {
         FG_UNROLL for (i = 0; i < words; i++) unit->lo[i] = 0;
-        unit->hi[0] = unit->hi[1] = 0;
-        unit->scale[0] = unit->scale[1] = unit->min[0] = unit->min[1] = 0.0f;
+        unit->hi[0] = unit->hi[1] = unit->s = unit->d = 0;
         return;
     }
     if (words == 2) {
@@ -162,7 +153,13 @@ FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout
         }
     }
     FG_UNROLL for (i = 0; i < fg_gpu_hi_bits(type); i++) unit->hi[i] = fgk_load_u32(row + layout->hi_at + 4 * (u * fg_gpu_hi_bits(type) + i));
-    fgk_unit_scales(type, row, layout, u, unit);
+    unit->s = fg_gpu_scale_bytes(type) == 1 ? fgk_load_u8(s) : fg_gpu_scale_bytes(type) == 4 ? fgk_load_u32(s) : fgk_load_u16(s);
+    if (fg_gpu_has_blocks_of_256(type)) unit->d = fgk_load_u32(row + layout->d_at + u / 8 * 4);
+}
+
+FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int first, int step, fgk_unit *unit) {
+    fgk_unit_fetch(type, row, layout, units, u, first, step, unit);
+    fgk_unit_scales(type, unit);
 }
 
 /* What a code of 0 is, negated. */
@@ -375,6 +372,129 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
     c = lane % cols;
     if (r < 2 && row0 + r < a->n && col0 + c < count) fgk_finish(a, col0 + c, row0 + r, mine);
 }
+
+#if defined(FG_STRAIGHT)
+/* For 2 to 64 rows (of quantised weights from 1 on): weights go from memory into matrix fragments, expanded in registers, and so do
+   half-float activations, which all workgroups read and caches hold; no tile in shared memory, no barrier before the end. A warp has
+   `strips` times 16 rows of the weight, `across` warps are side by side, and 8 / across share k: of it each takes 128 in turn, of which
+   lane c of four has unit c whole (of float types: 8 of each unit), so that it reads 16 bytes at a time and needs one scale. Which k a
+   place of a fragment stands for does not matter where both operands agree.
+
+   Bounds: bytes of the weight; from some 32 rows on what the activations take of the first cache, 4 * cols * 64 bytes of each warp for its
+   16 * strips by 128 of the weight. */
+enum { FG_SKINNY_PAD = 4 };
+
+/* Eight halves of a row of activations: of quarter q of the groups of 128 from `group` on, where each next group is `apart` further. */
+FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int group, int apart, int q) {
+    int c = fgk_lane() & 3, k = 128 * (group + q / 4 * apart) + (fg_gpu_is_float(type) ? 8 * c + 32 * (q & 3) : 32 * c + 8 * (q & 3));
+    fgk_u4 zeros = {0, 0, 0, 0};
+    return k < stride ? fgk_load_u4(row + k) : zeros;
+}
+
+FG_DEV void fgk_skinny_fetch(int type, const char *const *rows, const fg_gpu_layout *layout, int units, int group, int n, fgk_unit *ring) {
+    int u = 4 * group + (fgk_lane() & 3), j;
+    FG_UNROLL for (j = 0; j < n; j++) fgk_unit_fetch(type, rows[j], layout, units, u, 128 * group + 8 * (fgk_lane() & 3), 32, &ring[j]);
+}
+
+/* Scales and minima of a unit as halves, both halves of a word the same. */
+typedef struct fgk_skinny_scale {
+    uint32_t scale[2], min[2]; /* of its halves; minima negated */
+} fgk_skinny_scale;
+
+FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, float factor, fgk_skinny_scale *s) {
+    int h;
+    fgk_unit_scales(type, unit);
+    if (!fg_gpu_has_numbers(type)) return;
+    FG_UNROLL for (h = 0; h < 2; h++) {
+        uint32_t both = fgk_two_halves(unit->scale[h] * factor, -unit->min[h] * factor);
+        s->scale[h] = (both & 0xFFFFu) | both << 16;
+        s->min[h] = both >> 16 | (both & 0xFFFF0000u);
+    }
+}
+
+/* Four weights each of rows r and r + 8 as the left operand of a step. */
+FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_scale *scales, int g, fgk_frag *f) {
+    int r, p;
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        if (fg_gpu_has_numbers(type)) {
+            FG_UNROLL for (p = 0; p < 2; p++)
+                f->x[2 * p + r] = fgk_halves_fma(fgk_halves_of_codes(fgk_unit_pair(type, &units[r], 2 * g + p), fgk_code_zero(type)),
+                                                 scales[r].scale[g / 4], scales[r].min[g / 4]);
+        } else {
+            float w[4];
+            fgk_unit_four(type, &units[r], g, w);
+            f->x[r] = fgk_two_halves(w[0], w[1]);
+            f->x[2 + r] = fgk_two_halves(w[2], w[3]);
+        }
+    }
+}
+
+FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips, int across) {
+    int count = fgk_count(a->count), all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
+    int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across, mine = warp % across * 16 * strips;
+    int units = (a->k + 31) / 32, groups = (units + 3) / 4, tiles = cols / 8, row = all + FG_SKINNY_PAD, g, d, i, j, t, w;
+    int bits = fg_gpu_lo_bits(type), depth = (bits >= 8 ? 2 : cols < 32 ? 4 : 2) / (bits >= 8 ? strips : 1), buffers = tiles == 1 && depth > 1 ? 8 : 2;
+    const char *rows[4];
+    const uint16_t *acts[8];
+    fgk_unit ring[4][4];
+    float factor = fgk_from_bits((uint32_t)(127 + a->exponent) << 23), back = fgk_from_bits((uint32_t)(127 - a->exponent) << 23);
+    fgk_skinny_scale scales[4];
+    fgk_u4 x[8][8]; /* [buffers][tiles] */
+    fgk_sums sums[2][8];
+    if (col0 >= count) return;
+    FG_UNROLL for (j = 0; j < 2 * strips; j++) {
+        int at = n0 + mine + lane / 4 + 8 * j;
+        rows[j] = (const char *)a->weight + (int64_t)(at < a->n ? at : a->n - 1) * a->layout.stride;
+    }
+    FG_UNROLL for (t = 0; t < tiles; t++) {
+        int at = col0 + 8 * t + lane / 4;
+        acts[t] = (const uint16_t *)a->acts + (int64_t)(at < count ? at : count - 1) * a->acts_stride;
+    }
+    FG_UNROLL for (j = 0; j < strips; j++)
+        FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
+            FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
+    FG_UNROLL for (d = 0; d < depth; d++) fgk_skinny_fetch(type, rows, &a->layout, units, share + d * shares, 2 * strips, ring[d]);
+    FG_UNROLL for (i = 0; i < buffers / 2; i++)
+        FG_UNROLL for (t = 0; t < tiles; t++) x[i][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, share, shares, i);
+    FG_ROLLED for (g = share; g < groups; g += depth * shares) {
+        FG_UNROLL for (i = 0; i < 4 * depth; i++) {
+            fgk_unit *its = ring[i / 4];
+            if (i % 4 == 0)
+                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], factor, &scales[j]);
+            FG_UNROLL for (t = 0; t < tiles; t++)
+                x[(i + buffers / 2) % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g, shares, i + buffers / 2);
+            FG_UNROLL for (w = 0; w < 2; w++)
+                FG_UNROLL for (j = 0; j < strips; j++) {
+                    fgk_frag left, right;
+                    fgk_skinny_left(type, its + 2 * j, scales + 2 * j, 2 * (i % 4) + w, &left);
+                    FG_UNROLL for (t = 0; t < tiles; t += 2) {
+                        const fgk_u4 *one = &x[i % buffers][t], *two = &x[i % buffers][t + 1 < tiles ? t + 1 : t];
+                        right.x[0] = w ? one->z : one->x, right.x[2] = w ? one->w : one->y;
+                        right.x[1] = w ? two->z : two->x, right.x[3] = w ? two->w : two->y;
+                        if (tiles == 1) fgk_mma_narrow(&sums[j][0], &left, &right);
+                        else fgk_mma(&sums[j][t / 2], &left, &right);
+                    }
+                }
+            if (i % 4 == 3) fgk_skinny_fetch(type, rows, &a->layout, units, g + (i / 4 + depth) * shares, 2 * strips, its);
+        }
+    }
+    FG_ROLLED for (w = 0; w < shares; w++) { /* in this order for all */
+        if (share == w)
+            FG_UNROLL for (j = 0; j < strips; j++)
+                FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
+                    FG_UNROLL for (i = 0; i < (tiles == 1 ? FG_SUMS / 2 : FG_SUMS); i++) {
+                        float *to = tile + (16 * t + fgk_sum_col(i)) * row + mine + 16 * j + fgk_sum_row(i);
+                        fgk_put(to, w ? fgk_get(to) + sums[j][t].x[i] : sums[j][t].x[i]);
+                    }
+        fgk_barrier();
+    }
+    FG_ROLLED for (i = me; i < all * cols; i += FG_GPU_GEMV_THREADS) {
+        j = n0 + i % all, t = col0 + i / all;
+        if (j < a->n && t < count)
+            fgk_finish(a, t, j, fgk_get(tile + i / all * row + i % all) * (fgk_load((const float *)a->scales + t) * back));
+    }
+}
+#endif
 
 /* What is left to do after a product by a library: a thread per element. */
 FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
@@ -1662,6 +1782,20 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
               FG_SHARED(uint16_t, parts, rows *FG_WIDE_T); FG_SHARED(float, factors, rows);                                             \
               fgk_wide(&args, q, tile, scores, parts, factors, FG_GPU_##T, dim, rows))
 
+/* Of NVIDIA alone: gemv and gemm do their work on others. */
+#if defined(FG_STRAIGHT)
+#define FG_SKINNY_KERNEL(T, cols, strips, across, bounds)                                                                        \
+    FG_KERNEL(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                              \
+              FG_SHARED(float, tile, cols *(16 * strips * across + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips, across))
+#define FG_SKINNY_KERNELS(T)     \
+    FG_SKINNY_KERNEL(T, 8, 1, 1, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 16, 1, 2, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 32, 1, 2, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 64, 2, 2, FG_ANY_AT_ONCE)
+#else
+#define FG_SKINNY_KERNELS(T)
+#endif
+
 /* Of Hopper alone: other targets have no kernels of these names, and gemm128 and wide do their work. */
 #if defined(FG_WARPGROUPS)
 #define FG_WIDE_WG_KERNEL(T, dim)                                                                              \
@@ -1717,6 +1851,10 @@ FG_KERNELS_OF_WEIGHT(Q6_K)
 FG_BYTE_KERNELS(Q8_0)
 FG_BYTE_KERNELS(Q4_K)
 FG_BYTE_KERNELS(Q6_K)
+FG_SKINNY_KERNELS(BF16)
+FG_SKINNY_KERNELS(Q8_0)
+FG_SKINNY_KERNELS(Q4_K)
+FG_SKINNY_KERNELS(Q6_K)
 FG_KERNELS_OF_KV(F16)
 FG_WIDE_KERNELS_OF_KV(F16)
 FG_WIDE_WG_KERNELS_OF_KV(F16)
@@ -1743,6 +1881,17 @@ FG_BYTE_KERNELS(Q5_K)
 FG_BYTE_KERNELS(IQ4_NL)
 FG_BYTE_KERNELS(IQ4_XS)
 FG_BYTE_KERNELS(MXFP4)
+FG_SKINNY_KERNELS(F16)
+FG_SKINNY_KERNELS(Q4_0)
+FG_SKINNY_KERNELS(Q4_1)
+FG_SKINNY_KERNELS(Q5_0)
+FG_SKINNY_KERNELS(Q5_1)
+FG_SKINNY_KERNELS(Q2_K)
+FG_SKINNY_KERNELS(Q3_K)
+FG_SKINNY_KERNELS(Q5_K)
+FG_SKINNY_KERNELS(IQ4_NL)
+FG_SKINNY_KERNELS(IQ4_XS)
+FG_SKINNY_KERNELS(MXFP4)
 FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
 FG_WIDE_KERNELS_OF_KV(BF16)

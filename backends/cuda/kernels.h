@@ -125,6 +125,7 @@ typedef struct fg_gpu_gemm_args {
     uint64_t weight, src, acts, scales, dst, src2, bias, count;
     fg_gpu_layout layout;
     int32_t n, k, src_stride, acts_stride, dst_stride, src2_stride, act, max_rows; /* act: fg_act */
+    int32_t exponent; /* of skinny: the weight's scales are halves once multiplied by 2 to it; see fg_gpu_exponent */
 } fg_gpu_gemm_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
@@ -226,6 +227,13 @@ typedef struct fg_gpu_copy_args {
     X(gemm128_##T, gemm)            \
     X(gemmwg_##T, gemm)
 
+/* Of NVIDIA's, for up to 8, 16, 32 and 64 rows; of all types but F32, whose numbers are more than halves. */
+#define FG_GPU_SKINNY_KERNELS(X, T) \
+    X(skinny8_##T, gemm)            \
+    X(skinny16_##T, gemm)           \
+    X(skinny32_##T, gemm)           \
+    X(skinny64_##T, gemm)
+
 /* Of quantised types, for devices with dot products of bytes and no matrix instructions. */
 #define FG_GPU_BYTE_KERNELS(X, T) \
     X(gemmi16_##T, gemm)          \
@@ -300,7 +308,22 @@ typedef struct fg_gpu_copy_args {
     FG_GPU_BYTE_KERNELS(X, MXFP4)   \
     FG_GPU_WIDE_WG_KERNELS(X, F16)  \
     FG_GPU_WIDE_WG_KERNELS(X, BF16) \
-    FG_GPU_WIDE_WG_KERNELS(X, Q8_0)
+    FG_GPU_WIDE_WG_KERNELS(X, Q8_0) \
+    FG_GPU_SKINNY_KERNELS(X, F16) \
+    FG_GPU_SKINNY_KERNELS(X, Q4_0) \
+    FG_GPU_SKINNY_KERNELS(X, Q4_1) \
+    FG_GPU_SKINNY_KERNELS(X, Q5_0) \
+    FG_GPU_SKINNY_KERNELS(X, Q5_1) \
+    FG_GPU_SKINNY_KERNELS(X, Q8_0) \
+    FG_GPU_SKINNY_KERNELS(X, Q2_K) \
+    FG_GPU_SKINNY_KERNELS(X, Q3_K) \
+    FG_GPU_SKINNY_KERNELS(X, Q4_K) \
+    FG_GPU_SKINNY_KERNELS(X, Q5_K) \
+    FG_GPU_SKINNY_KERNELS(X, Q6_K) \
+    FG_GPU_SKINNY_KERNELS(X, IQ4_NL) \
+    FG_GPU_SKINNY_KERNELS(X, IQ4_XS) \
+    FG_GPU_SKINNY_KERNELS(X, BF16) \
+    FG_GPU_SKINNY_KERNELS(X, MXFP4)
 
 typedef enum fg_gpu_kernel {
 #define FG_GPU_ENUM(name, kind) FG_GPU_KERNEL_##name,
@@ -325,6 +348,8 @@ FG_GPU_FN int fg_gpu_type_index(int type) {
     return -1;
 }
 
+FG_GPU_FN int fg_gpu_is_float(int type) { return type == FG_GPU_F32 || type == FG_GPU_F16 || type == FG_GPU_BF16; }
+
 /* The kernel `which` (FG_GPU_EMBED and so on) of a weight of a type. */
 FG_GPU_FN int fg_gpu_weight_kernel(int type, int which) { return fg_gpu_type_index(type) * FG_GPU_PER_WEIGHT + which; }
 
@@ -334,6 +359,18 @@ FG_GPU_FN int fg_gpu_byte_kernel(int type, int rows) {
     if (type == FG_GPU_F32 || type == FG_GPU_F16 || type == FG_GPU_BF16 || index < 0) return -1;
     index -= type == FG_GPU_MXFP4 ? 3 : 2; /* the float types before */
     return FG_GPU_KERNEL_gemmi16_Q4_0 + 2 * index + (rows > 16);
+}
+
+/* Weights are whole numbers times scales, less minima, of up to 8 bits. */
+FG_GPU_FN int fg_gpu_has_numbers(int type) {
+    return !fg_gpu_is_float(type) && type != FG_GPU_IQ4_NL && type != FG_GPU_IQ4_XS && type != FG_GPU_MXFP4;
+}
+
+/* skinny of a type for up to `rows` rows; -1: gemv or gemm does that. One row of a float type is all bytes, and gemv1 reads src itself. */
+FG_GPU_FN int fg_gpu_skinny_kernel(int type, int rows) {
+    int index = fg_gpu_type_index(type) - 1;
+    if (index < 0 || rows > 64 || (rows <= 1 && fg_gpu_is_float(type))) return -1;
+    return FG_GPU_KERNEL_skinny8_F16 + 4 * index + (rows > 8) + (rows > 16) + (rows > 32);
 }
 
 /* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
@@ -385,7 +422,7 @@ typedef struct fg_gpu_shape {
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, gemm128, gemmwg, widewg, norm, acts, sample, choose, top, pick */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, norm, acts, sample, choose, top, pick */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
@@ -420,12 +457,18 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 
 /* Shared memory of a kernel beyond what it declares. */
 FG_GPU_FN uint32_t fg_gpu_more_bytes(int kernel) {
+    if (kernel >= FG_GPU_KERNEL_skinny8_F16) return 0u;
     if (kernel >= FG_GPU_KERNEL_widewg64_F16) return (uint32_t)(fg_gpu_wg_row_bytes(fg_gpu_wg_dim(kernel)) * fg_gpu_wg_dim(kernel));
     return kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG ? (uint32_t)FG_GPU_WG_BYTES : 0u;
 }
 
 /* How kernel `kernel` is launched with these arguments. No dimension of the grid may be 0: launch nothing then. */
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
+    if (kernel >= FG_GPU_KERNEL_skinny8_F16) {
+        const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
+        int cols = 8 << (kernel - FG_GPU_KERNEL_skinny8_F16) % 4;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, cols == 8 ? 16 : cols == 64 ? 64 : 32), fg_gpu_ceil(a->max_rows, cols), FG_GPU_GEMV_THREADS);
+    }
     if (kernel >= FG_GPU_KERNEL_widewg64_F16) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         fg_gpu_shape shape = fg_gpu_shape_make(a->max_items, a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, FG_GPU_WG_ROWS),
@@ -620,8 +663,6 @@ FG_GPU_FN int fg_gpu_hi_bits(int type) {
     return type == FG_GPU_Q6_K ? 2 : type == FG_GPU_Q5_0 || type == FG_GPU_Q5_1 || type == FG_GPU_Q5_K || type == FG_GPU_Q3_K ? 1 : 0;
 }
 
-FG_GPU_FN int fg_gpu_is_float(int type) { return type == FG_GPU_F32 || type == FG_GPU_F16 || type == FG_GPU_BF16; }
-
 FG_GPU_FN int fg_gpu_has_blocks_of_256(int type) { return (type >= FG_GPU_Q2_K && type <= FG_GPU_Q6_K) || type == FG_GPU_IQ4_XS; }
 
 FG_GPU_FN int fg_gpu_scale_bytes(int type) {
@@ -791,6 +832,32 @@ static inline void fg_gpu_pack_row(int type, int32_t k, const fg_gpu_layout *lay
         fg_gpu_scales(type, from, u, to + layout->s_at + u * scale_bytes, d);
         for (i = 0; i < 4 && fg_gpu_has_blocks_of_256(type); i++) out[i] = d[i];
     }
+}
+
+/* No less than the size of any weight of a packed row. */
+static inline float fg_gpu_row_most(int type, int32_t k, const fg_gpu_layout *layout, const uint8_t *row, float (*half)(uint16_t)) {
+    int32_t units = fg_gpu_ceil(k, 32), u, bytes = fg_gpu_scale_bytes(type);
+    float most = 0.0f, codes = (float)(1 << (fg_gpu_lo_bits(type) + fg_gpu_hi_bits(type)));
+    for (u = 0; u < units && fg_gpu_has_numbers(type); u++) {
+        const uint8_t *s = row + layout->s_at + u * bytes, *d = row + layout->d_at + u / 8 * 4;
+        float one = half((uint16_t)(s[0] | s[1] << 8)), less = bytes == 4 ? half((uint16_t)(s[2] | s[3] << 8)) : 0.0f, its;
+        if (fg_gpu_has_blocks_of_256(type)) {
+            one = half((uint16_t)(d[0] | d[1] << 8)) * (type == FG_GPU_Q2_K ? 16.0f : type == FG_GPU_Q6_K ? 128.0f : 64.0f);
+            less = half((uint16_t)(d[2] | d[3] << 8)) * 64.0f;
+        }
+        its = codes * (one < 0 ? -one : one) + (less < 0 ? -less : less);
+        most = its > most ? its : most;
+    }
+    return most;
+}
+
+/* What a weight's scales are multiplied by 2 to, that none leaves what a half float holds: weights of up to `most` then reach 2^13 or 2^14. */
+static inline int32_t fg_gpu_exponent(float most) {
+    int32_t e = 13;
+    if (!(most > 0.0f && most < 1e30f)) return 0;
+    for (; most >= 2.0f && e > -40; most *= 0.5f) e--;
+    for (; most < 1.0f && e < 40; most *= 2.0f) e++;
+    return e;
 }
 
 #endif
