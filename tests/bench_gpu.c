@@ -163,14 +163,14 @@ static void acts_of(const fg_gpu_gemm_args *a, int rows, bool shown) {
     if (shown) line("acts", shape, seconds(FG_GPU_KERNEL_acts, &x, sizeof(x), 1, 40), 6.0 * rows * a->k, 0);
 }
 
-static void product(bench_weight *w, int which, int rows) {
-    int kernel = fg_gpu_weight_kernel(w->type, which), t, launches;
+static void product(bench_weight *w, int kernel, int rows) {
+    int t, launches;
     double s, flops = 2.0 * w->n * w->k * rows;
     char shape[64];
     if (!wanted(kernel_name(kernel))) return;
     put(w->args[0].count, &rows, 4);
     for (t = 0; t < w->turns; t++) w->args[t].max_rows = rows;
-    if (which >= FG_GPU_GEMM16) acts_of(&w->args[0], rows, w->type == FG_TYPE_BF16 && w->n == w->k);
+    if (kernel % FG_GPU_PER_WEIGHT >= FG_GPU_GEMM16 || kernel >= FG_GPU_KERNEL_rope_kv_F16) acts_of(&w->args[0], rows, w->type == FG_TYPE_BF16 && w->n == w->k);
     launches = (int)FG__MIN(FG__MAX(1e-3 / ((double)w->bytes / 2e12 + flops / 3e14), w->turns), 150);
     s = seconds(kernel, w->args, sizeof(w->args[0]), w->turns, launches);
     snprintf(shape, sizeof(shape), "%dx%d, %d rows", w->n, w->k, rows);
@@ -178,20 +178,21 @@ static void product(bench_weight *w, int which, int rows) {
 }
 
 static void products(int type) {
-    static const int shapes[][2] = {{4096, 4096}, {1024, 4096}, {14336, 4096}, {4096, 14336}, {128256, 4096},
-                                    {2048, 2048}, {256, 2048},  {5632, 2048},  {2048, 5632}};
+    static const int shapes[][2] = {{4096, 4096}, {6144, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096},
+                                    {2048, 2048}, {2560, 2048}, {11264, 2048}, {2048, 5632}};
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
     static bench_weight w;
     int i, j;
     for (i = 0; i < FG__COUNT(shapes); i++) {
-        if (!wanted("gemv") && !wanted("gemm")) return;
+        if (!wanted("gemv") && !wanted("gemm") && !wanted("skinny")) return;
         weight_open(&w, type, shapes[i][0], shapes[i][1]);
         for (j = 0; j < FG__COUNT(rows); j++) {
             int which = fg_gpu_product_for(rows[j], 0);
             if (i >= 4 && rows[j] != 1 && rows[j] != 8 && rows[j] != 32 && rows[j] != 512) continue;
             if (i == 4 && rows[j] > 128) continue;
             if (which == FG_GPU_GEMM128 && d->attributes[FG__GPU_MAJOR] == 9) which = FG_GPU_GEMMWG;
-            product(&w, which, rows[j]);
+            if (fg_gpu_skinny_kernel(type, rows[j]) >= 0) product(&w, fg_gpu_skinny_kernel(type, rows[j]), rows[j]);
+            if (fg_gpu_skinny_kernel(type, rows[j]) < 0 || n_words) product(&w, fg_gpu_weight_kernel(type, which), rows[j]);
         }
         weight_close(&w);
     }

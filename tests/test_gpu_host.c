@@ -415,7 +415,7 @@ static void test_gpu_host_graphs(void) {
         calls[i] = stats.calls;
     }
     CHECK(memcmp(tokens[0], tokens[1], sizeof(tokens[0])) == 0 && memcmp(logprobs[0], logprobs[1], sizeof(logprobs[0])) == 0);
-    CHECKF(calls[0] * 5 < calls[1] * 4, "%ld calls with graphs, %ld without", calls[0], calls[1]);
+    CHECKF(calls[0] * 8 < calls[1] * 7, "%ld calls with graphs, %ld without", calls[0], calls[1]);
     model_sample_close(&m);
     gpu_standin_check();
 }

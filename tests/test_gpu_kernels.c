@@ -667,6 +667,45 @@ static void test_gpu_skinny(void) {
     hg_close();
 }
 
+/* A product of three weights at once has the bits of each alone. */
+static void test_gpu_joined(void) {
+    static const fg_type types[] = {FG_TYPE_BF16, FG_TYPE_Q8_0, FG_TYPE_Q4_K, FG_TYPE_IQ4_NL};
+    int i, j, t, which;
+    hg.width = 32;
+    for (i = 0; i < 4; i++)
+        for (which = 0; which < 3; which++) { /* gemv4, skinny8, skinny64 */
+            uint64_t state = (uint64_t)i + 61;
+            gk_product p[3];
+            fg_gpu_gemm_args all;
+            int kernel = which ? fg_gpu_skinny_kernel((int)types[i], which == 1 ? 8 : 64) : fg_gpu_weight_kernel((int)types[i], FG_GPU_GEMV4), n = 0;
+            for (j = 0; j < 3; j++) {
+                p[j] = gk_product_new(types[i], 256, 21 + 12 * j, 5, false, &state);
+                p[j].args.src = p[0].args.src, p[j].args.acts = p[0].args.acts, p[j].args.scales = p[0].args.scales;
+                if (j != 1) p[j].args.bias = gk_normal((size_t)p[j].args.n, &state);
+                p[j].args.exponent -= j;
+                if (j == 0) gk_run(FG_GPU_KERNEL_acts, &p[0].acts);
+                gk_run(kernel, &p[j].args);
+                n += p[j].args.n;
+            }
+            all = p[0].args;
+            all.n = n;
+            all.dst_stride = n + 1;
+            all.dst = gk_put(NULL, 5 * (size_t)(n + 1) * sizeof(float));
+            for (j = 0, n = p[0].args.n; j < 2; n += p[++j].args.n) {
+                all.more[j].weight = p[j + 1].args.weight, all.more[j].bias = p[j + 1].args.bias;
+                all.more[j].from = n, all.more[j].exponent = p[j + 1].args.exponent;
+            }
+            gk_run(kernel, &all);
+            for (j = 0, n = 0; j < 3; n += p[j++].args.n)
+                for (t = 0; t < 5; t++)
+                    CHECKF(memcmp(gk_floats(all.dst) + t * all.dst_stride + n, gk_floats(p[j].args.dst) + t * p[j].args.dst_stride,
+                                  (size_t)p[j].args.n * sizeof(float)) == 0, "%s: weight %d of three", gk_name(kernel), j);
+            for (j = 0; j < 3; j++) free(p[j].w.values);
+            gk_end();
+        }
+    hg_close();
+}
+
 /* By products of warpgroups: the host adds up in the same order, so that the bits are those of gemm16. */
 static void gk_check_warpgroups(gk_product *p, const float *by16) {
     int kernel = fg_gpu_weight_kernel((int)p->w.type, FG_GPU_GEMMWG), t;
@@ -1502,6 +1541,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemv);
     RUN(test_gpu_gemv_odd);
     RUN(test_gpu_skinny);
+    RUN(test_gpu_joined);
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);

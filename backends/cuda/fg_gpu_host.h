@@ -1052,6 +1052,7 @@ typedef struct fg__gpu_step {
     fg_type weight_type;   /* GEMM */
     int blas_type;         /* GEMM; FG__GPU_BLAS_F16, FG__GPU_BLAS_BF16; 0: not for a library */
     bool per_row;
+    int joined;            /* GEMM: how many follow that may be done at once with it, into the columns behind its own */
     fg__gpu_args args;
 } fg__gpu_step;
 
@@ -1490,6 +1491,22 @@ static fg_result fg__gpu_check_vectors(const fg__gpu_plan *plan, const fg_op *op
     return FG_OK;
 }
 
+/* How many products behind op i of the graph may be done at once with it. */
+static int fg__gpu_joined(const fg_graph *graph, int i) {
+    const fg_op *op = &graph->ops[i];
+    int n = 0, end = op->dst_col + op->n;
+    while (op->type == FG_OP_GEMM && op->src2 < 0 && op->src != op->dst && n < 2 && i + n + 1 < graph->n_ops) {
+        const fg_op *its = &graph->ops[i + n + 1];
+        if (its->type != FG_OP_GEMM || its->src != op->src || its->src_col != op->src_col || its->k != op->k || its->dst != op->dst ||
+            its->dst_col != end || its->act != op->act || its->src2 >= 0 || its->layer != op->layer ||
+            graph->tensors[its->weight].type != graph->tensors[op->weight].type)
+            break;
+        end += its->n;
+        n++;
+    }
+    return n;
+}
+
 static fg_result fg__gpu_make_steps(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     fg_result r;
@@ -1500,6 +1517,7 @@ static fg_result fg__gpu_make_steps(fg__gpu_plan *plan) {
         int slot = op->type == FG_OP_GATHER_ROWS || op->type == FG_OP_EMBED ? op->dst : op->src;
         step->type = op->type;
         step->per_row = graph->slots[slot].per_row;
+        step->joined = fg__gpu_joined(graph, i);
         if ((r = fg__gpu_check_vectors(plan, op)) != FG_OK) return r;
         if (op->type == FG_OP_EMBED || op->type == FG_OP_GEMM) {
             if ((r = fg__gpu_step_weight(plan, step, op)) != FG_OK) return r;
@@ -1703,6 +1721,28 @@ static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *st
     return rest.scales || a->bias || a->act || a->src2 ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : FG_OK;
 }
 
+/* Whether a product takes along those behind it: where it is done by gemv or skinny, and they are of the same range. */
+static bool fg__gpu_joins(const fg__gpu_launcher *l, const fg__gpu_step *step) {
+    const fg__gpu_device *d = l->plan->device;
+    int rows = step->per_row ? l->key->rows : l->key->tokens;
+    if (!step->joined || d->options.invariant || step - l->plan->steps + step->joined >= l->key->end) return false;
+    return rows <= 8 || (!d->loader.driver->is_hip && fg_gpu_skinny_kernel((int)step->weight_type, rows) >= 0);
+}
+
+/* Products of the same rows by weights of one type, the later into the columns behind: of few rows they are one, since a small weight
+   alone does not fill the device. */
+static void fg__gpu_join(const fg__gpu_step *step, fg_gpu_gemm_args *a) {
+    int i;
+    for (i = 0; i < step->joined; i++) {
+        const fg_gpu_gemm_args *its = &step[i + 1].args.gemm;
+        a->more[i].weight = its->weight;
+        a->more[i].bias = its->bias;
+        a->more[i].exponent = its->exponent;
+        a->more[i].from = a->n;
+        a->n += its->n;
+    }
+}
+
 /* A product; of many rows it reads activations of half the size, or a quarter. */
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
@@ -1714,6 +1754,7 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
+    if (fg__gpu_joins(l, step)) fg__gpu_join(step, a);
     if (special < 0 && !d->loader.driver->is_hip && !d->options.invariant) special = fg_gpu_skinny_kernel((int)step->weight_type, rows);
     if ((which >= FG_GPU_GEMM16 || special >= 0) && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
         return r;
@@ -1801,6 +1842,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
+        if (op->type == FG_OP_GEMM && fg__gpu_joins(&l, &plan->steps[i])) i += plan->steps[i].joined;
         /* what was written is no longer what `acts` has */
         if ((op->type != FG_OP_SAMPLE && op->dst == l.acts_slot) || ((op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV) && op->src == l.acts_slot))
             l.acts_slot = -1;

@@ -301,9 +301,30 @@ FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
 
 /* ---- Products. ---- */
 
+/* Row j, or the last, of the weights of a product, and their exponent. */
+FG_DEV const char *fgk_row(const fg_gpu_gemm_args *a, int j, int *exponent) {
+    uint64_t weight = a->weight;
+    int at = j < a->n ? j : a->n - 1, from = 0, i;
+    *exponent = a->exponent;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        if (a->more[i].from > 0 && at >= a->more[i].from) {
+            weight = a->more[i].weight;
+            *exponent = a->more[i].exponent;
+            from = a->more[i].from;
+        }
+    return (const char *)weight + (int64_t)(at - from) * a->layout.stride;
+}
+
 /* Element (row of src, row of the weight) of the result. */
 FG_DEV void fgk_finish(const fg_gpu_gemm_args *a, int row, int j, float x) {
-    if (a->bias) x += fgk_load((const float *)a->bias + j);
+    uint64_t bias = a->bias;
+    int at = j, i;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        if (a->more[i].from > 0 && j >= a->more[i].from) {
+            bias = a->more[i].bias;
+            at = j - a->more[i].from;
+        }
+    if (bias) x += fgk_load((const float *)bias + at);
     x = fgk_act_of(a->act, x);
     if (a->src2) x += fgk_load((const float *)a->src2 + (int64_t)row * a->src2_stride + j);
     fgk_store((float *)a->dst + (int64_t)row * a->dst_stride + j, x);
@@ -333,8 +354,8 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
     float acc[2][8], mine = 0.0f;
     if (col0 >= count) return;
     FG_UNROLL for (r = 0; r < 2; r++) {
-        int row = row0 + r < a->n ? row0 + r : a->n - 1;
-        rows[r] = (const char *)a->weight + (int64_t)row * a->layout.stride;
+        int exponent;
+        rows[r] = fgk_row(a, row0 + r, &exponent);
         FG_UNROLL for (c = 0; c < cols; c++) acc[r][c] = 0.0f;
     }
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMV_K) {
@@ -437,14 +458,15 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     const char *rows[4];
     const uint16_t *acts[8];
     fgk_unit ring[4][4];
-    float factor = fgk_from_bits((uint32_t)(127 + a->exponent) << 23), back = fgk_from_bits((uint32_t)(127 - a->exponent) << 23);
+    float factors[4];
     fgk_skinny_scale scales[4];
     fgk_u4 x[8][8]; /* [buffers][tiles] */
     fgk_sums sums[2][8];
     if (col0 >= count) return;
     FG_UNROLL for (j = 0; j < 2 * strips; j++) {
-        int at = n0 + mine + lane / 4 + 8 * j;
-        rows[j] = (const char *)a->weight + (int64_t)(at < a->n ? at : a->n - 1) * a->layout.stride;
+        int exponent;
+        rows[j] = fgk_row(a, n0 + mine + lane / 4 + 8 * j, &exponent);
+        factors[j] = fgk_from_bits((uint32_t)(127 + exponent) << 23);
     }
     FG_UNROLL for (t = 0; t < tiles; t++) {
         int at = col0 + 8 * t + lane / 4;
@@ -460,7 +482,7 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
         FG_UNROLL for (i = 0; i < 4 * depth; i++) {
             fgk_unit *its = ring[i / 4];
             if (i % 4 == 0)
-                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], factor, &scales[j]);
+                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], factors[j], &scales[j]);
             FG_UNROLL for (t = 0; t < tiles; t++)
                 x[(i + buffers / 2) % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g, shares, i + buffers / 2);
             FG_UNROLL for (w = 0; w < 2; w++)
@@ -490,8 +512,9 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     }
     FG_ROLLED for (i = me; i < all * cols; i += FG_GPU_GEMV_THREADS) {
         j = n0 + i % all, t = col0 + i / all;
-        if (j < a->n && t < count)
-            fgk_finish(a, t, j, fgk_get(tile + i / all * row + i % all) * (fgk_load((const float *)a->scales + t) * back));
+        if (j >= a->n || t >= count) continue;
+        (void)fgk_row(a, j, &w);
+        fgk_finish(a, t, j, fgk_get(tile + i / all * row + i % all) * (fgk_load((const float *)a->scales + t) * fgk_from_bits((uint32_t)(127 - w) << 23)));
     }
 }
 #endif

@@ -121,11 +121,18 @@ typedef struct fg_gpu_acts_args {
 /* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
    bias, src2 may be 0; src2 may be dst. `finish`: dst = act(src * scales + bias) + src2 with a product in src; scales may be 0, dst
    may be src. */
+/* A further weight of a product, of the same type and k, whose rows follow from row `from` on (0: there is none). */
+typedef struct fg_gpu_more {
+    uint64_t weight, bias;
+    int32_t from, exponent;
+} fg_gpu_more;
+
 typedef struct fg_gpu_gemm_args {
     uint64_t weight, src, acts, scales, dst, src2, bias, count;
     fg_gpu_layout layout;
     int32_t n, k, src_stride, acts_stride, dst_stride, src2_stride, act, max_rows; /* act: fg_act */
     int32_t exponent; /* of skinny: the weight's scales are halves once multiplied by 2 to it; see fg_gpu_exponent */
+    fg_gpu_more more[2]; /* of gemv and skinny; n counts the rows of all */
 } fg_gpu_gemm_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
