@@ -169,7 +169,10 @@ static void product(bench_weight *w, int kernel, int rows) {
     char shape[64];
     if (!wanted(kernel_name(kernel))) return;
     put(w->args[0].count, &rows, 4);
-    for (t = 0; t < w->turns; t++) w->args[t].max_rows = rows;
+    for (t = 0; t < w->turns; t++) {
+        w->args[t].max_rows = rows;
+        if (kernel >= FG_GPU_KERNEL_skinny8_F16) w->args[t].across = fg_gpu_skinny_across(w->n, w->k, fg_gpu_skinny_cols(kernel));
+    }
     if (kernel % FG_GPU_PER_WEIGHT >= FG_GPU_GEMM16 || kernel >= FG_GPU_KERNEL_rope_kv_F16) acts_of(&w->args[0], rows, w->type == FG_TYPE_BF16 && w->n == w->k);
     launches = (int)FG__MIN(FG__MAX(1e-3 / ((double)w->bytes / 2e12 + flops / 3e14), w->turns), 150);
     s = seconds(kernel, w->args, sizeof(w->args[0]), w->turns, launches);

@@ -1319,8 +1319,8 @@ static void cpu_check_copy_blocks(const char *path) {
         memcpy(after, before, sizeof(after));
         memset(after + 47 * 64, 0, sizeof(float) * 64);
         cpu_attn_take(rig, after);
-        for (j = 0; j < 48 * 64 && path && strstr(path, "-kv"); j++) /* there a sum's order is that of the pieces */
-            if (fabsf(before[j] - after[j]) < 1e-5f) after[j] = before[j];
+        for (j = 0; j < 48 * 64 && path && strstr(path, "vulkan"); j++) /* there may be another kernel for many queries, of half floats */
+            if (fabsf(before[j] - after[j]) < (strstr(path, "-kv") ? 1e-5f : 4e-3f)) after[j] = before[j];
         CHECK(memcmp(before, after, sizeof(before)) == 0);
         copies[0].to = rig->graph.groups[0].n_blocks;
         CHECK(rig->backend->copy_blocks(rig->device, rig->plan, copies, 1) == FG_ERROR_INVALID_ARGUMENT);

@@ -206,7 +206,7 @@ static void draw_check_width(const char *path, int n) {
             if (n == 5000) {
                 float *whole = (float *)malloc((size_t)n * sizeof(float));
                 CHECK(rig->backend->read_logits(rig->device, rig->plan, row, whole) == FG_OK);
-                CHECK(memcmp(whole, x, (size_t)n * sizeof(float)) == 0);
+                for (i = 0; i < n; i++) CHECK(whole[i] == x[i] || (isnan(whole[i]) && isnan(x[i]))); /* whatever its bits */
                 free(whole);
             }
         }

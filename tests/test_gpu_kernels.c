@@ -647,6 +647,7 @@ static void test_gpu_skinny(void) {
             for (j = 0; j < 4 && cpu_types[i] != FG_TYPE_F32; j++) {
                 int kernel = fg_gpu_skinny_kernel((int)cpu_types[i], 8 << j);
                 double error;
+                p.args.across = j == 3 && k == 0 ? 4 : 1 << (i + j + k) % 3; /* any is right */
                 *(int32_t *)(uintptr_t)p.args.count = k ? p.m : rows[j];
                 gk_run(FG_GPU_KERNEL_acts, &p.acts);
                 gk_forget(&p);
@@ -667,6 +668,14 @@ static void test_gpu_skinny(void) {
     hg_close();
 }
 
+/* Where there are few rows of the weight warps share k; where there are many, they are side by side. */
+static void test_gpu_across(void) {
+    int32_t n;
+    CHECK(fg_gpu_skinny_across(4096, 4096, 8) == 1 && fg_gpu_skinny_across(6144, 4096, 8) == 2 && fg_gpu_skinny_across(128256, 4096, 32) == 8);
+    CHECK(fg_gpu_skinny_across(16, 64, 8) == 1 && fg_gpu_skinny_across(128256, 4096, 64) == 4);
+    for (n = 1; n < 1 << 28; n += n / 3 + 1) CHECK(fg_gpu_skinny_across(n, 1 << 14, 16) >= 1);
+}
+
 /* A product of three weights at once has the bits of each alone. */
 static void test_gpu_joined(void) {
     static const fg_type types[] = {FG_TYPE_BF16, FG_TYPE_Q8_0, FG_TYPE_Q4_K, FG_TYPE_IQ4_NL};
@@ -684,6 +693,7 @@ static void test_gpu_joined(void) {
                 if (j != 1) p[j].args.bias = gk_normal((size_t)p[j].args.n, &state);
                 p[j].args.exponent -= j;
                 if (j == 0) gk_run(FG_GPU_KERNEL_acts, &p[0].acts);
+                p[j].args.across = 2;
                 gk_run(kernel, &p[j].args);
                 n += p[j].args.n;
             }
@@ -1542,6 +1552,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_gemv_odd);
     RUN(test_gpu_skinny);
     RUN(test_gpu_joined);
+    RUN(test_gpu_across);
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
     RUN(test_gpu_acts);

@@ -1743,6 +1743,12 @@ static void fg__gpu_join(const fg__gpu_step *step, fg_gpu_gemm_args *a) {
     }
 }
 
+static int fg__gpu_skinny_for(const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
+    int kernel = fg_gpu_skinny_kernel((int)step->weight_type, rows);
+    if (kernel >= 0) a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(kernel));
+    return kernel;
+}
+
 /* A product; of many rows it reads activations of half the size, or a quarter. */
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
@@ -1755,7 +1761,7 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
     if (fg__gpu_joins(l, step)) fg__gpu_join(step, a);
-    if (special < 0 && !d->loader.driver->is_hip && !d->options.invariant) special = fg_gpu_skinny_kernel((int)step->weight_type, rows);
+    if (special < 0 && !d->loader.driver->is_hip && !d->options.invariant) special = fg__gpu_skinny_for(step, a, rows);
     if ((which >= FG_GPU_GEMM16 || special >= 0) && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
         return r;
     return fg__gpu_launch(l, special >= 0 ? special : step->kernel + which, a);

@@ -397,7 +397,7 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
 #if defined(FG_STRAIGHT)
 /* For 2 to 64 rows (of quantised weights from 1 on): weights go from memory into matrix fragments, expanded in registers, and so do
    half-float activations, which all workgroups read and caches hold; no tile in shared memory, no barrier before the end. A warp has
-   `strips` times 16 rows of the weight, `across` warps are side by side, and 8 / across share k: of it each takes 128 in turn, of which
+   `strips` times 16 rows of the weight, a->across warps are side by side, and 8 / across share k: of it each takes 128 in turn, of which
    lane c of four has unit c whole (of float types: 8 of each unit), so that it reads 16 bytes at a time and needs one scale. Which k a
    place of a fragment stands for does not matter where both operands agree.
 
@@ -450,8 +450,8 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
     }
 }
 
-FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips, int across) {
-    int count = fgk_count(a->count), all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
+FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips) {
+    int count = fgk_count(a->count), across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
     int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across, mine = warp % across * 16 * strips;
     int units = (a->k + 31) / 32, groups = (units + 3) / 4, tiles = cols / 8, row = all + FG_SKINNY_PAD, g, d, i, j, t, w;
     int bits = fg_gpu_lo_bits(type), depth = (bits >= 8 ? 2 : cols < 32 ? 4 : 2) / (bits >= 8 ? strips : 1), buffers = tiles == 1 && depth > 1 ? 8 : 2;
@@ -468,6 +468,7 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
         rows[j] = fgk_row(a, n0 + mine + lane / 4 + 8 * j, &exponent);
         factors[j] = fgk_from_bits((uint32_t)(127 + exponent) << 23);
     }
+    FG_UNROLL for (d = 0; d < depth; d++) fgk_skinny_fetch(type, rows, &a->layout, units, share + d * shares, 2 * strips, ring[d]);
     FG_UNROLL for (t = 0; t < tiles; t++) {
         int at = col0 + 8 * t + lane / 4;
         acts[t] = (const uint16_t *)a->acts + (int64_t)(at < count ? at : count - 1) * a->acts_stride;
@@ -475,7 +476,6 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
-    FG_UNROLL for (d = 0; d < depth; d++) fgk_skinny_fetch(type, rows, &a->layout, units, share + d * shares, 2 * strips, ring[d]);
     FG_UNROLL for (i = 0; i < buffers / 2; i++)
         FG_UNROLL for (t = 0; t < tiles; t++) x[i][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, share, shares, i);
     FG_ROLLED for (g = share; g < groups; g += depth * shares) {
@@ -1807,14 +1807,14 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 
 /* Of NVIDIA alone: gemv and gemm do their work on others. */
 #if defined(FG_STRAIGHT)
-#define FG_SKINNY_KERNEL(T, cols, strips, across, bounds)                                                                        \
+#define FG_SKINNY_KERNEL(T, cols, strips, across, bounds) /* across: at most */                                                                       \
     FG_KERNEL(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                              \
-              FG_SHARED(float, tile, cols *(16 * strips * across + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips, across))
+              FG_SHARED(float, tile, cols *(16 * strips * across + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips))
 #define FG_SKINNY_KERNELS(T)     \
-    FG_SKINNY_KERNEL(T, 8, 1, 1, FG_TWO_AT_ONCE) \
-    FG_SKINNY_KERNEL(T, 16, 1, 2, FG_TWO_AT_ONCE) \
-    FG_SKINNY_KERNEL(T, 32, 1, 2, FG_TWO_AT_ONCE) \
-    FG_SKINNY_KERNEL(T, 64, 2, 2, FG_ANY_AT_ONCE)
+    FG_SKINNY_KERNEL(T, 8, 1, 8, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 16, 1, 8, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 32, 1, 8, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 64, 2, 4, FG_ANY_AT_ONCE)
 #else
 #define FG_SKINNY_KERNELS(T)
 #endif

@@ -133,6 +133,7 @@ typedef struct fg_gpu_gemm_args {
     int32_t n, k, src_stride, acts_stride, dst_stride, src2_stride, act, max_rows; /* act: fg_act */
     int32_t exponent; /* of skinny: the weight's scales are halves once multiplied by 2 to it; see fg_gpu_exponent */
     fg_gpu_more more[2]; /* of gemv and skinny; n counts the rows of all */
+    int32_t across;      /* of skinny: warps side by side, fg_gpu_skinny_across */
 } fg_gpu_gemm_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
@@ -380,6 +381,25 @@ FG_GPU_FN int fg_gpu_skinny_kernel(int type, int rows) {
     return FG_GPU_KERNEL_skinny8_F16 + 4 * index + (rows > 8) + (rows > 16) + (rows > 32);
 }
 
+/* Of kernel `kernel`, a skinny: rows of activations, and strips of 16 rows of the weight of each of its eight warps. */
+FG_GPU_FN int fg_gpu_skinny_cols(int kernel) { return 8 << (kernel - FG_GPU_KERNEL_skinny8_F16) % 4; }
+FG_GPU_FN int fg_gpu_skinny_strips(int cols) { return cols == 64 ? 2 : 1; }
+
+/* How many warps of a workgroup of it are side by side, for a weight of n by k; the others share k. Whatever they do, to begin and to end
+   takes a warp as long as some 6 steps of 128 of k, and 264 workgroups (of 64 rows 132) run at once on the largest devices. Where there
+   are fewer it is the same, so that bits do not depend on the device. */
+FG_GPU_FN int fg_gpu_skinny_across(int32_t n, int32_t k, int cols) {
+    int32_t strips = (n + 15) / 16 / fg_gpu_skinny_strips(cols), steps = (k + 127) / 128, best = 0, across, found = 1;
+    for (across = 1; across <= (cols == 64 ? 4 : 8); across *= 2) {
+        int32_t blocks = (strips + across - 1) / across, at_once = cols == 64 ? 132 : 264;
+        int32_t cost = (blocks + at_once - 1) / at_once * (6 + (steps * across + 7) / 8);
+        if (across > 1 && cost >= best) continue;
+        best = cost;
+        found = across;
+    }
+    return found;
+}
+
 /* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
    on how many there are: one kind of product serves all. In place of gemm128 there may be gemmwg, by products of warpgroups
    (Hopper), which add up in an order of their own. */
@@ -473,8 +493,8 @@ FG_GPU_FN uint32_t fg_gpu_more_bytes(int kernel) {
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel >= FG_GPU_KERNEL_skinny8_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
-        int cols = 8 << (kernel - FG_GPU_KERNEL_skinny8_F16) % 4;
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, cols == 8 ? 16 : cols == 64 ? 64 : 32), fg_gpu_ceil(a->max_rows, cols), FG_GPU_GEMV_THREADS);
+        int cols = fg_gpu_skinny_cols(kernel);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 16 * fg_gpu_skinny_strips(cols) * a->across), fg_gpu_ceil(a->max_rows, cols), FG_GPU_GEMV_THREADS);
     }
     if (kernel >= FG_GPU_KERNEL_widewg64_F16) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
