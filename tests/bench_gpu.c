@@ -3,6 +3,7 @@
        cc -O2 -o build/bench_gpu tests/bench_gpu.c -lpthread -lm -ldl
        build/bench_gpu                            all kernels, with the code that ./build.sh cuda built in
        build/bench_gpu --image other.cubin gemv   with other code; only kernels with a word in their name
+       build/bench_gpu --early 0                  kernels begin only when the one before has ended
        build/bench_gpu --copy 3.0e12 --flops 8e14 the roofs, where they were measured otherwise
 
    A line is a kernel, a shape, microseconds of a launch within a graph of many, and what that comes to: bytes of weights or of KV cache
@@ -305,6 +306,8 @@ int main(int argc, char **argv) {
     memset(&desc, 0, sizeof(desc));
     desc.options = &options;
     for (i = 1; i + 1 < argc && argv[i][0] == '-'; i += 2) {
+        if (strcmp(argv[i], "--early") == 0) options.no_early = atoi(argv[i + 1]) == 0;
+        else
         if (strcmp(argv[i], "--image") == 0) options.image = read_all(argv[i + 1]);
         else if (strcmp(argv[i], "--copy") == 0) copy_rate = atof(argv[i + 1]);
         else if (strcmp(argv[i], "--flops") == 0) flop_rate = atof(argv[i + 1]);

@@ -1132,6 +1132,26 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     if (extra) return SI_INVALID;
     return si_launch((const si_function *)function, grid, block, shared, (si_stream *)stream, params);
 }
+/* As fg__gpu_launch_config: the stream, then attributes, of which only 6 is known (the launch may begin early; here it does not). */
+typedef struct si_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    const struct {
+        int id, unused;
+        union {
+            int allowed;
+            char bytes[64];
+        } value;
+    } *attributes;
+    unsigned n_attributes;
+} si_launch_config;
+
+int cuLaunchKernelEx(const void *given, void *function, void **params, void **extra) {
+    const si_launch_config *config = (const si_launch_config *)given;
+    ENTER;
+    if (extra || config->n_attributes != 1 || config->attributes[0].id != 6 || config->attributes[0].value.allowed != 1) return SI_INVALID;
+    return si_launch((const si_function *)function, config->grid, config->block, config->shared_bytes, (si_stream *)config->stream, params);
+}
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     (void)mode;
     ENTER;

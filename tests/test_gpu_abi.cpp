@@ -48,6 +48,13 @@ static_assert(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK == 8 && CU_DEVICE_
                   CU_DEVICE_ATTRIBUTE_INTEGRATED == 18,
               "attributes");
 static_assert((int)CUDA_ERROR_OUT_OF_MEMORY == FG__GPU_OUT_OF_MEMORY && (int)CUDA_ERROR_NO_BINARY_FOR_GPU == FG__GPU_NO_BINARY, "errors");
+static_assert(sizeof(fg__gpu_launch_config) == sizeof(CUlaunchConfig) && sizeof(fg__gpu_launch_attribute) == sizeof(CUlaunchAttribute) &&
+                  offsetof(fg__gpu_launch_config, stream) == offsetof(CUlaunchConfig, hStream) &&
+                  offsetof(fg__gpu_launch_config, attributes) == offsetof(CUlaunchConfig, attrs) &&
+                  offsetof(fg__gpu_launch_attribute, value) == offsetof(CUlaunchAttribute, value) &&
+                  CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION == 6,
+              "launches");
+static_assert(same_function<fg__gpu_launch_ex, decltype(&cuLaunchKernelEx)>::value, "cuLaunchKernelEx");
 static void check_all() {
     const char *const *NAMES = fg__cuda_names;
     check<decltype(fg__gpu_api::init), decltype(&cuInit)>(offsetof(fg__gpu_api, init), NAMES, "cuInit");

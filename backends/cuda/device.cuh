@@ -28,6 +28,12 @@ typedef struct fgk_f4 {
 #define FG_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define FG_KERNEL(name, kind, threads, ...)                                                                                     \
     extern "C" __global__ void __launch_bounds__(threads) fg_gpu_##name(const __grid_constant__ fg_gpu_##kind##_args args) { \
+        fgk_depend();                                                                                                           \
+        __VA_ARGS__;                                                                                                            \
+    }
+/* It calls fgk_depend itself, when it needs what the kernel before it has written. */
+#define FG_KERNEL_EARLY(name, kind, threads, ...)                                                                               \
+    extern "C" __global__ void __launch_bounds__(threads) fg_gpu_##name(const __grid_constant__ fg_gpu_##kind##_args args) { \
         __VA_ARGS__;                                                                                                            \
     }
 #define FG_TWO_AT_ONCE(threads) threads, 2 /* registers for two workgroups on a processor */
@@ -35,6 +41,15 @@ typedef struct fgk_f4 {
 #define FG_ROLLED _Pragma("unroll 1")
 #define FG_UNROLL_MMA FG_UNROLL
 #define FG_WARP 32
+
+/* A kernel may be launched while the one before it still runs (programmatic dependent launch, from 9.0 on): from here on what that one
+   has written is there, and the next kernel may begin. Weights do not change, and may be read before. */
+FG_DEV void fgk_depend(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 FG_DEV int fgk_thread(void) { return (int)threadIdx.x; }
 FG_DEV int fgk_block_x(void) { return (int)blockIdx.x; }
@@ -88,7 +103,7 @@ FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
 }
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
-    uint4 v = __ldg((const uint4 *)p);
+    uint4 v = *(const uint4 *)p; /* no __ldg: compilers may move that before fgk_depend */
     fgk_u4 r = {v.x, v.y, v.z, v.w};
     return r;
 }
@@ -640,6 +655,10 @@ FG_DEV int fgk_wg_col(int i) { return hg_wg_col(hg.current, i); }
 
 /* ---- For all ---- */
 
+#if !defined(__CUDACC__)
+#define FG_KERNEL_EARLY FG_KERNEL
+FG_DEV void fgk_depend(void) {}
+#endif
 #define FG_ANY_AT_ONCE(threads) threads
 
 FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }

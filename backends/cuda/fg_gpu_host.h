@@ -17,6 +17,7 @@ typedef struct fg_gpu_options {
     bool force_graphs;    /* graphs also with a driver that is known to run them wrongly (ROCm 7.2) */
     bool no_blas;         /* cuBLASLt or hipBLASLt does not take part in large products, though it is installed */
     bool plain_products;  /* neither by wgmma (Hopper; attention as well) nor of bytes (gfx906, gfx103x), but as on other devices */
+    bool no_early;        /* a kernel begins when the one before has ended; else, on Hopper and later, while that one still runs */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
     size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
@@ -111,6 +112,25 @@ typedef struct fg__gpu_api {
     int(FG__GPU_CALL *graph_destroy)(void *graph);
 } fg__gpu_api;
 
+/* cuLaunchKernelEx, which not every driver has, and its arguments. */
+typedef struct fg__gpu_launch_attribute {
+    int id; /* 6: this kernel may begin before the last one has ended */
+    int unused;
+    union {
+        int allowed;
+        char bytes[64];
+    } value;
+} fg__gpu_launch_attribute;
+
+typedef struct fg__gpu_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    fg__gpu_launch_attribute *attributes;
+    unsigned n_attributes;
+} fg__gpu_launch_config;
+
+typedef int(FG__GPU_CALL *fg__gpu_launch_ex)(const fg__gpu_launch_config *config, void *function, void **parameters, void **extra);
+
 #define FG__GPU_FUNCTIONS ((int)(sizeof(fg__gpu_api) / sizeof(fg__gpu_fn)))
 
 struct fg__gpu_device;
@@ -141,6 +161,7 @@ typedef struct fg__gpu_loader {
     void *library;
     int version; /* of the driver */
     fg__gpu_api api;
+    fg__gpu_launch_ex launch_ex; /* NULL: there is none */
 } fg__gpu_loader;
 
 static fg__gpu_fn fg__gpu_symbol(void *library, const char *name) {
@@ -193,6 +214,10 @@ static fg_result fg__gpu_loader_fill(fg__gpu_loader *loader) {
             return fg__fail(FG_ERROR_NOT_FOUND, "the %s driver has no %s: it is too old", driver->label,
                             driver->names[i]);
         memcpy((char *)&loader->api + (size_t)i * sizeof(function), &function, sizeof(function));
+    }
+    if (!driver->is_hip) {
+        fg__gpu_fn function = fg__gpu_symbol(loader->library, "cuLaunchKernelEx");
+        memcpy(&loader->launch_ex, &function, sizeof(function));
     }
     return FG_OK;
 }
@@ -1647,12 +1672,35 @@ static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function
     return fg__gpu_check(d, code, names[kernel]);
 }
 
+/* Whether kernels begin while the one before still runs; they wait for what it writes themselves (fgk_depend). Graphs have such launches
+   since CUDA 12.3. */
+static bool fg__gpu_early(const fg__gpu_device *d) {
+    return d->loader.launch_ex && d->loader.version >= 12030 && d->attributes[FG__GPU_MAJOR] >= 9 && !d->options.no_early;
+}
+
+static int fg__gpu_launch_early(fg__gpu_device *d, void *function, const fg_gpu_shape *shape, void **parameters) {
+    fg__gpu_launch_attribute attribute;
+    fg__gpu_launch_config config;
+    memset(&attribute, 0, sizeof(attribute));
+    memset(&config, 0, sizeof(config));
+    attribute.id = 6;
+    attribute.value.allowed = 1;
+    config.grid[0] = shape->grid_x, config.grid[1] = shape->grid_y, config.grid[2] = 1;
+    config.block[0] = shape->block, config.block[1] = config.block[2] = 1;
+    config.shared_bytes = shape->shared_bytes;
+    config.stream = d->compute;
+    config.attributes = &attribute;
+    config.n_attributes = 1;
+    return d->loader.launch_ex(&config, function, parameters, NULL);
+}
+
 static fg_result fg__gpu_launch_now(fg__gpu_device *d, int kernel, void *args, bool find_only) {
     fg_gpu_shape shape = fg_gpu_shape_of(kernel, args);
     void *parameters[1], *function;
     fg_result r = fg__gpu_function(d, kernel, &function);
     if (r != FG_OK || find_only) return r;
     parameters[0] = args;
+    if (fg__gpu_early(d)) return fg__gpu_check(d, fg__gpu_launch_early(d, function, &shape, parameters), "launching a kernel");
     return fg__gpu_check(d,
                          d->api.launch(function, shape.grid_x, shape.grid_y, 1, shape.block, 1, 1, shape.shared_bytes, d->compute, parameters,
                                        NULL),
@@ -1935,6 +1983,10 @@ static fg_result fg__gpu_graph_want(fg__gpu_plan *plan, fg__gpu_graph *graph) {
     fg_result r;
     if (graph->exec || d->options.no_graphs || !fg__gpu_graph_room(plan, graph->nodes)) return FG_OK;
     r = fg__gpu_graph_make(plan, graph);
+    if (r != FG_OK && !d->lost && fg__gpu_early(d) && by_library == d->blas.ready) {
+        d->options.no_early = true;
+        r = fg__gpu_graph_make(plan, graph);
+    }
     if (r != FG_OK && !d->lost && by_library == d->blas.ready) fg__gpu_graphs_end(plan); /* else the library broke the capture; the next has none */
     return d->lost ? r : FG_OK;
 }

@@ -451,7 +451,7 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
 }
 
 FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips) {
-    int count = fgk_count(a->count), across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
+    int count, across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
     int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across, mine = warp % across * 16 * strips;
     int units = (a->k + 31) / 32, groups = (units + 3) / 4, tiles = cols / 8, row = all + FG_SKINNY_PAD, g, d, i, j, t, w;
     int bits = fg_gpu_lo_bits(type), depth = (bits >= 8 ? 2 : cols < 32 ? 4 : 2) / (bits >= 8 ? strips : 1), buffers = tiles == 1 && depth > 1 ? 8 : 2;
@@ -462,13 +462,15 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     fgk_skinny_scale scales[4];
     fgk_u4 x[8][8]; /* [buffers][tiles] */
     fgk_sums sums[2][8];
-    if (col0 >= count) return;
     FG_UNROLL for (j = 0; j < 2 * strips; j++) {
         int exponent;
         rows[j] = fgk_row(a, n0 + mine + lane / 4 + 8 * j, &exponent);
         factors[j] = fgk_from_bits((uint32_t)(127 + exponent) << 23);
     }
     FG_UNROLL for (d = 0; d < depth; d++) fgk_skinny_fetch(type, rows, &a->layout, units, share + d * shares, 2 * strips, ring[d]);
+    fgk_depend();
+    count = fgk_count(a->count);
+    if (col0 >= count) return;
     FG_UNROLL for (t = 0; t < tiles; t++) {
         int at = col0 + 8 * t + lane / 4;
         acts[t] = (const uint16_t *)a->acts + (int64_t)(at < count ? at : count - 1) * a->acts_stride;
@@ -1808,7 +1810,7 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 /* Of NVIDIA alone: gemv and gemm do their work on others. */
 #if defined(FG_STRAIGHT)
 #define FG_SKINNY_KERNEL(T, cols, strips, across, bounds) /* across: at most */                                                                       \
-    FG_KERNEL(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                              \
+    FG_KERNEL_EARLY(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                              \
               FG_SHARED(float, tile, cols *(16 * strips * across + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips))
 #define FG_SKINNY_KERNELS(T)     \
     FG_SKINNY_KERNEL(T, 8, 1, 8, FG_TWO_AT_ONCE) \
