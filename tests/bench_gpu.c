@@ -217,21 +217,23 @@ static void attention(int kv_type, int n_head, int n_kv_head, int dim, int seqs,
     uint32_t *noise = (uint32_t *)malloc(bytes);
     char shape[64], name[64];
     double s, flops = 0;
-    kernel = fg_gpu_kv_kernel(kv_type, dim);
+    memset(&a, 0, sizeof(a));
+    kernel = fg_gpu_few_kernel(kv_type, dim);
+    if (kernel < 0) kernel = fg_gpu_kv_kernel(kv_type, dim);
     if (wide) kernel = d->attributes[FG__GPU_MAJOR] == 9 ? fg_gpu_wide_wg_kernel(kv_type, dim) : fg_gpu_wide_kernel(kv_type, dim);
     for (i = 0; i <= seqs; i++) cu_q[i] = i * queries;
     for (i = 0; i < seqs; i++) kv_len[i] = context, flops += 4.0 * n_head * dim * queries * (context - queries / 2.0);
     for (i = 0; i < seqs * blocks_each; i++) table[i] = (i * 7919) % (seqs * blocks_each);
     for (w = 0; w < bytes / 4; w++) noise[w] = random_word() & 0xBFFFBFFF;
     for (i = 0; i < 2; i++) {
-        int rows = wide ? fg_gpu_wide_rows(kernel) : FG_GPU_ATTN_ROWS, split = wide ? fg_gpu_wide_split(kernel) : FG_GPU_SPLIT;
+        int rows = wide ? fg_gpu_wide_rows(kernel) : FG_GPU_ATTN_ROWS, split = wide ? fg_gpu_wide_split(kernel) : kernel >= FG_GPU_KERNEL_few64_F16 ? FG_GPU_FEW_SPLIT : FG_GPU_SPLIT;
+        a.merge_tokens = FG__MAX(rows / heads, 1);
         if (i == 0) items = NULL, merges = NULL;
         else items = (fg_gpu_attn_item *)malloc(sizeof(*items) * (size_t)n.items), merges = (fg_gpu_attn_merge *)malloc(sizeof(*merges) * (size_t)(n.merges + 1));
         n.items = n.merges = n.partials = 0;
         fg_gpu_attn_add(seqs, cu_q, kv_len, heads, 0, rows, split, 1, INT32_MAX, &n, items, merges);
         if (i == 0) must_driver(n.items <= 0);
     }
-    memset(&a, 0, sizeof(a));
     a.kv.k = take(bytes);
     a.kv.v = a.kv.k + block;
     a.kv.block_stride = 2 * block;

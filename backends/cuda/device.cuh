@@ -37,6 +37,7 @@ typedef struct fgk_f4 {
         __VA_ARGS__;                                                                                                            \
     }
 #define FG_TWO_AT_ONCE(threads) threads, 2 /* registers for two workgroups on a processor */
+#define FG_THREE_AT_ONCE(threads) threads, 3
 #define FG_UNROLL _Pragma("unroll")
 #define FG_ROLLED _Pragma("unroll 1")
 #define FG_UNROLL_MMA FG_UNROLL
@@ -122,6 +123,11 @@ FG_DEV fgk_f4 fgk_get_f4(const float *p) {
     return r;
 }
 FG_DEV uint32_t fgk_get_u32(const uint32_t *p) { return *p; }
+FG_DEV fgk_u4 fgk_get_u4(const void *p) {
+    uint4 v = *(const uint4 *)p;
+    fgk_u4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
 FG_DEV void fgk_put(float *p, float v) { *p = v; }
 FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { *p = v; }
 FG_DEV void fgk_put_u4(void *p, fgk_u4 v) { *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w); }
@@ -185,6 +191,37 @@ FG_DEV void fgk_mma_narrow(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
 /* Where sum i of this lane stands. */
 FG_DEV int fgk_sum_row(int i) { return (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
 FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 8; }
+
+/* Two words of two halves each: both low ones, both high ones. */
+#define FG_FEW 1 /* fragments as above can be made in registers */
+FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
+/* Two numbers as halves, the nearest that are finite. */
+FG_DEV uint32_t fgk_finite_halves(float a, float b) {
+    uint32_t pair;
+    a = fminf(fmaxf(a, -65504.0f), 65504.0f);
+    b = fminf(fmaxf(b, -65504.0f), 65504.0f);
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
+#else
+    pair = fgk_float_to_half(a) | fgk_float_to_half(b) << 16;
+#endif
+    return pair;
+}
+/* Four signed bytes times a scale, a half of at most 511.5, as halves. u + 128 in the low bits of 1024 is that much more, and differences
+   and products of halves are rounded once: these are exact. */
+FG_DEV void fgk_bytes_to_halves(uint32_t bytes, uint32_t scale, uint32_t *to) {
+    uint32_t u = bytes ^ 0x80808080u;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(to[0]) : "r"(__byte_perm(u, 0x64646464u, 0x4140)), "r"(0x64806480u));
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(to[1]) : "r"(__byte_perm(u, 0x64646464u, 0x4342)), "r"(0x64806480u));
+    asm("mul.f16x2 %0, %0, %1;" : "+r"(to[0]) : "r"(scale * 0x10001u));
+    asm("mul.f16x2 %0, %0, %1;" : "+r"(to[1]) : "r"(scale * 0x10001u));
+}
+/* 2^x, within two units of the last place. */
+FG_DEV float fgk_exp2(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
 
 /* Products of warpgroups (four warps), of which Hopper alone has them: 64 rows of one operand by 128 of the other, both in shared
    memory as fg_gpu_wg_operand describes. They run on their own: what they read must be there for all (fgk_wg_publish by those
@@ -260,11 +297,7 @@ FG_DEV void fgk_wg_weighted(int type, int n, float *x, const uint32_t *a, uint64
     else if (n == 128) FGK_WEIGHTED_128("bf16");
     else FGK_WEIGHTED_256("bf16");
 }
-/* 2^x, and two numbers in halves of a word; within two units of the last place and to the nearest. */
-FG_DEV float fgk_exp2(float x) {
-    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
-    return x;
-}
+/* Two numbers in halves of a word, to the nearest. */
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     uint32_t pair;
     if (type == FG_GPU_F16) asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
@@ -300,6 +333,7 @@ FG_DEV int fgk_wg_col(int i) { return i / 4 * 8 + (fgk_thread() & 3) * 2 + i % 2
         __VA_ARGS__;                                                                                                              \
     }
 #define FG_TWO_AT_ONCE(threads) threads
+#define FG_THREE_AT_ONCE(threads) threads
 #define FG_UNROLL _Pragma("unroll")
 #define FG_ROLLED _Pragma("unroll 1")
 #if defined(__GFX9__)
@@ -496,6 +530,7 @@ FG_DEV int fgk_sum_col(int i) { return (void)i, fgk_thread() & 15; }
         __VA_ARGS__;                                                                          \
     }
 #define FG_TWO_AT_ONCE(threads) threads
+#define FG_THREE_AT_ONCE(threads) threads
 #define FG_UNROLL
 #define FG_ROLLED
 #define FG_UNROLL_MMA
@@ -565,6 +600,12 @@ FG_DEV fgk_f4 fgk_get_f4(const float *p) {
     return v;
 }
 FG_DEV uint32_t fgk_get_u32(const uint32_t *p) { return hg_read(p, 4), *p; }
+FG_DEV fgk_u4 fgk_get_u4(const void *p) {
+    fgk_u4 v;
+    hg_read(p, 16);
+    memcpy(&v, p, 16);
+    return v;
+}
 FG_DEV void fgk_put(float *p, float v) { hg_write(p, 4), *p = v; }
 FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { hg_write(p, 4), *p = v; }
 FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
@@ -618,6 +659,24 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
 #define fgk_mma_narrow(c, a, b) fgk_mma_at(c, a, b, __LINE__)
 #define FG_STRAIGHT 1
 
+/* As on NVIDIA. */
+#define FG_FEW 1
+FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return (a & 0xFFFFu) | b << 16; }
+FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xFFFF0000u); }
+FG_DEV uint32_t fgk_finite_halves(float a, float b) {
+    a = a > 65504.0f ? 65504.0f : a < -65504.0f ? -65504.0f : a;
+    b = b > 65504.0f ? 65504.0f : b < -65504.0f ? -65504.0f : b;
+    return (uint32_t)hg_float_to_half(a) | (uint32_t)hg_float_to_half(b) << 16;
+}
+FG_DEV void fgk_bytes_to_halves(uint32_t bytes, uint32_t scale, uint32_t *to) {
+    float x[4], by = fgk_half_to_float(scale);
+    int i;
+    for (i = 0; i < 4; i++) x[i] = (float)(int8_t)(bytes >> 8 * i) * by;
+    to[0] = (uint32_t)hg_float_to_half(x[0]) | (uint32_t)hg_float_to_half(x[1]) << 16;
+    to[1] = (uint32_t)hg_float_to_half(x[2]) | (uint32_t)hg_float_to_half(x[3]) << 16;
+}
+FG_DEV float fgk_exp2(float x) { return exp2f(x); }
+
 #define FG_BYTE_DOTS 1
 #define fgk_in_order() ((void)0)
 FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
@@ -642,7 +701,6 @@ FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_mma(c, a, b) hg_wg_mma((c)->x, a, b, 128, HG_HALVES, 1, __LINE__)
 #define fgk_wg_scores(type, n, x, a, b, more) hg_wg_mma(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
 #define fgk_wg_weighted(type, n, x, a, b) hg_wg_mma_held(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, __LINE__)
-FG_DEV float fgk_exp2(float x) { return exp2f(x); }
 static uint32_t fgk_float_to_bfloat(float x);
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     if (type == FG_GPU_F16) return fgk_float_to_half(a) | fgk_float_to_half(b) << 16;

@@ -1185,6 +1185,18 @@ static int fg__gpu_wide_of(const fg__gpu_plan *plan, const fg_op *op) {
     return fg_gpu_wide_kernel(type, op->head_dim);
 }
 
+/* The kernel for few queries of an op: of NVIDIA's devices one in matrix fragments, which also serves all queries where a request must not
+   feel how its prompt is cut. */
+static int fg__gpu_few_of(const fg__gpu_plan *plan, const fg_op *op) {
+    int type = (int)plan->graph->groups[op->group].kv_type, few = plan->device->loader.driver->is_hip ? -1 : fg_gpu_few_kernel(type, op->head_dim);
+    return few >= 0 ? few : fg_gpu_kv_kernel(type, op->head_dim);
+}
+
+/* Positions of its items. Small ones are for few queries: of a prompt there would be too many partial sums. */
+static int32_t fg__gpu_few_split(const fg__gpu_plan *plan, const fg_op *op) {
+    return fg__gpu_few_of(plan, op) >= FG_GPU_KERNEL_few64_F16 && fg__gpu_wide_of(plan, op) >= 0 ? FG_GPU_FEW_SPLIT : FG_GPU_SPLIT;
+}
+
 /* The kind of attention of an op; a new one where it is the first of its kind. -1: there are too many. */
 static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
     int heads = op->n_head / op->n_kv_head, i;
@@ -1199,7 +1211,7 @@ static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
     set->n_kv_head = op->n_kv_head;
     set->head_dim = op->head_dim;
     set->rows = wide ? FG_GPU_WG_ROWS : FG_GPU_ATTN_ROWS; /* the most; fg__gpu_step_attention knows the kernel */
-    set->split = FG_GPU_SPLIT;
+    set->split = wide ? FG_GPU_SPLIT : fg__gpu_few_split(plan, op);
     set->low = wide ? FG__GPU_WIDE_FROM : 1;
     set->high = wide || fg__gpu_wide_of(plan, op) < 0 ? INT32_MAX : FG__GPU_WIDE_FROM - 1;
     return plan->n_sets++;
@@ -1211,8 +1223,8 @@ static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
     const fg__gpu_device *d = plan->device;
     int32_t context = (int32_t)FG__MIN((int64_t)graph->max_blocks_per_seq * graph->groups[set->group].block_tokens, 1 << 28), tile;
     size_t row_bytes = (size_t)set->n_kv_head * (size_t)(set->head_dim + 2) * sizeof(float), wanted;
-    set->most = fg_gpu_attn_most(graph->max_tokens, graph->max_seqs, context, set->heads);
-    tile = FG__MAX(set->rows, set->heads) * (context / FG_GPU_SPLIT + 2);
+    set->most = fg_gpu_attn_most(graph->max_tokens, graph->max_seqs, context, set->heads, set->split, set->high);
+    tile = FG__MAX(set->rows, set->heads) * (context / set->split + 2);
     wanted = (d->options.scratch_bytes ? d->options.scratch_bytes : (size_t)64 << 20) / row_bytes;
     wanted = FG__MAX(wanted, (size_t)(set->most.partials / (FG__GPU_TURNS - 2) + tile));
     set->turn_rows = (int32_t)FG__MIN((size_t)set->most.partials, wanted);
@@ -1453,7 +1465,7 @@ static void fg__gpu_step_attention(fg__gpu_plan *plan, fg__gpu_step *step, const
         plan->sets[step->wide_set].rows = fg_gpu_wide_rows(step->wide_kernel);
         plan->sets[step->wide_set].split = fg_gpu_wide_split(step->wide_kernel);
     }
-    step->kernel = fg_gpu_kv_kernel((int)group->kv_type, op->head_dim);
+    step->kernel = fg__gpu_few_of(plan, op);
     a->kv = fg__gpu_kv_of(plan, op);
     a->q = fg__gpu_slot(plan, op->src, op->src_col);
     a->dst = fg__gpu_slot(plan, op->dst, op->dst_col);
@@ -1823,6 +1835,7 @@ static fg_result fg__gpu_launch_set(fg__gpu_launcher *l, int index, int kernel, 
     fg_result r = FG_OK;
     a->max_items = l->key->sets[index].items;
     a->max_merges = l->key->sets[index].merges;
+    a->merge_tokens = FG__MAX(set->rows / set->heads, 1);
     if (!a->max_items) return FG_OK;
     for (turn = 0; turn < l->key->sets[index].turns && r == FG_OK; turn++) {
         a->count = fg__gpu_word(plan, set->counts_at + 2 * turn);

@@ -1141,6 +1141,289 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     return v;
 }
 
+#if defined(FG_FEW)
+
+/* Attention of few queries, as decoding has it, in matrix fragments that are made in registers: an item's 16 rows by 16 positions at a
+   time, of which every warp has its own, each fourth tile of the context. The order of what is added up within a product is free so long
+   as both operands have the same. So a lane reads 16 bytes of the row of one position of K, and these are its part of the right operand
+   of several products, whose left ones, the queries, lie in shared memory in that order. Weights of positions become a left operand where
+   they are; and of V a lane reads 16 bytes of each of its four positions, of which it pairs numbers of the same dimension. All of a tile
+   is asked for while the one before is worked on (not of heads over 128: the registers do not suffice). At the end the warps' sums meet
+   in shared memory, in their order.
+
+   What it costs: a tile of heads of 128 is 8 KiB of halves, which one of 132 processors gets of 4 TB/s in some 450 cycles; 32 products
+   and about 300 other instructions, of four warps at once. 12 warps with 8 KiB each on the way are more than the 25 KiB that a latency of
+   800 ns wants. */
+enum { FG_FEW_TILE = 16, FG_FEW_PIECE = 128 }; /* positions; dimensions of the sums that meet at once */
+
+/* Numbers of a row that a lane reads at once. */
+FG_DEV int fgk_few_each(int type, int dim, int is_v) { return type == FG_GPU_Q8_0 && !(is_v && dim == 64) ? 16 : 8; }
+
+/* What a lane has read of K (of positions r and r + 8 of the tile, where r is lane / 4) and V (2c, 2c + 1, 2c + 8, 2c + 9; c: lane % 4). */
+typedef struct fgk_few_k {
+    fgk_u4 x[2][8];
+    uint32_t scale[2][8];
+} fgk_few_k;
+typedef struct fgk_few_v {
+    fgk_u4 x[4][4];
+    uint32_t scale[4][4];
+} fgk_few_v;
+
+/* Where the item's positions are: its row of the block table, and its head in the first block of K. */
+typedef struct fgk_few_place {
+    const int32_t *table;
+    uint64_t k;
+    int end, shift, row_bytes;
+} fgk_few_place;
+
+FG_DEV int fgk_few_block(const fgk_few_place *at, int p) { return p < at->end ? (int)fgk_load_u32(at->table + (p >> at->shift)) : -1; }
+
+/* The block of a tile that has one; -1 beyond the end. */
+FG_DEV int fgk_few_ahead(const fgk_few_place *at, int base) { return at->shift >= 4 ? fgk_few_block(at, base) : -1; }
+
+/* `count` times `each` numbers of position p, from dimension d on, `apart` dimensions apart; zeros beyond. `block`: where a tile has one.
+   beyond: from K on to K or V. */
+FG_DEV void fgk_few_read(const fg_gpu_attention_args *a, const fgk_few_place *at, uint64_t beyond, int p, int block, int d, int apart, int count, int each,
+                         int type, fgk_u4 *to, uint32_t *scales) {
+    int offset = p & (a->kv.block_tokens - 1), n = 0, i;
+    uint64_t first = at->k + beyond, row = 0, its = 0;
+    if (at->shift < 4) block = fgk_few_block(at, p);
+    if (block >= 0 && p < at->end) { /* blocks that fell out of the window are zeros */
+        n = a->kv.head_dim - d;
+        first += (uint64_t)(uint32_t)block * a->kv.block_stride;
+        row = first + (uint32_t)(offset * at->row_bytes + d * (type == FG_GPU_Q8_0 ? 1 : 2));
+        if (type == FG_GPU_Q8_0) its = first + (uint32_t)(a->kv.block_tokens * at->row_bytes + offset * 2 * fg_gpu_kv_scales(type, a->kv.head_dim));
+    }
+    FG_UNROLL for (i = 0; i < count; i++) {
+        fgk_u4 v = {0, 0, 0, 0};
+        scales[i] = 0;
+        if (i * apart < n) {
+            if (type == FG_GPU_Q8_0 && each == 8) {
+                v.x = fgk_load_u32((const char *)row + i * apart);
+                v.y = fgk_load_u32((const char *)row + i * apart + 4);
+            } else v = fgk_load_u4((const char *)row + i * apart * (type == FG_GPU_Q8_0 ? 1 : 2));
+            if (type == FG_GPU_Q8_0) scales[i] = fgk_load_u16((const uint16_t *)its + (d + i * apart) / 32);
+        }
+        to[i] = v;
+    }
+}
+
+FG_DEV void fgk_few_read_k(const fg_gpu_attention_args *a, const fgk_few_place *at, int base, int block, fgk_few_k *k, int type, int dim) {
+    int each = fgk_few_each(type, dim, 0), r = fgk_lane() / 4, c = fgk_lane() % 4, i;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        fgk_few_read(a, at, 0, base + r + 8 * i, block, c * each, 4 * each, dim / (4 * each), each, type, k->x[i], k->scale[i]);
+}
+
+FG_DEV void fgk_few_read_v(const fg_gpu_attention_args *a, const fgk_few_place *at, int base, int block, fgk_few_v *v, int type, int dim) {
+    int each = fgk_few_each(type, dim, 1), r = fgk_lane() / 4, c = fgk_lane() % 4, i;
+    FG_UNROLL for (i = 0; i < 4; i++)
+        fgk_few_read(a, at, a->kv.v - a->kv.k, base + 2 * c + i % 2 + i / 2 * 8, block, r * each, 8 * each, dim / (8 * each), each, type, v->x[i],
+                     v->scale[i]);
+}
+
+/* What was read at once, as halves in each / 2 words. */
+FG_DEV void fgk_few_halves(fgk_u4 v, uint32_t scale, int type, int each, uint32_t *to) {
+    uint32_t words[4];
+    int i;
+    words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    if (type == FG_GPU_Q8_0) {
+        scale = scale > 0x5FFEu ? 0x5FFEu : scale; /* 511.5: products of larger ones might be infinite */
+        FG_UNROLL for (i = 0; i < each / 4; i++) fgk_bytes_to_halves(words[i], scale, to + 2 * i);
+    } else {
+        FG_UNROLL for (i = 0; i < 4; i++)
+            to[i] = type == FG_GPU_F16 ? words[i] : fgk_finite_halves(fgk_from_bits(words[i] << 16), fgk_from_bits(words[i] & 0xFFFF0000u));
+    }
+}
+
+/* The queries times `scale`, in the order in which K is read: of each step of 16 dimensions four words of every lane. */
+FG_DEV void fgk_few_queries(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int column, int m, int heads, float scale, uint32_t *q, int type,
+                            int dim) {
+    int each = fgk_few_each(type, dim, 0), n = a->kv.head_dim, i;
+    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_ATTN_ROWS * dim / 2; i += FG_GPU_THREADS) {
+        int row = i / (dim / 2), d = i % (dim / 2) * 2, step = d / (4 * each) * (each / 4) + d % each / 4, lane = row % 8 * 4 + d % (4 * each) / each;
+        const float *src = (const float *)a->q + (int64_t)(item->token + row / heads) * a->q_stride + column + row % heads * n + d;
+        float x = row < m && d < n ? fgk_load(src) * scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * scale : 0.0f;
+        fgk_put_u32(q + (step * 32 + lane) * 4 + row / 8 + d % 4 / 2 * 2, fgk_two_halves(x, y));
+    }
+}
+
+/* Scores of 16 rows with the tile. */
+FG_DEV void fgk_few_scores(fgk_sums *s, const uint32_t *q, const fgk_few_k *k, int type, int dim) {
+    int each = fgk_few_each(type, dim, 0), i, j;
+    fgk_sums odd; /* two sums, so that a product does not wait for the one before */
+    FG_UNROLL for (i = 0; i < 8; i++) s->x[i] = odd.x[i] = 0.0f;
+    FG_UNROLL for (j = 0; j < dim / (4 * each); j++) {
+        uint32_t low[8], high[8];
+        fgk_few_halves(k->x[0][j], k->scale[0][j], type, each, low);
+        fgk_few_halves(k->x[1][j], k->scale[1][j], type, each, high);
+        FG_UNROLL for (i = 0; i < each / 4; i++) {
+            fgk_u4 left = fgk_get_u4(q + ((j * (each / 4) + i) * 32 + fgk_lane()) * 4);
+            fgk_frag x, y;
+            x.x[0] = left.x, x.x[1] = left.y, x.x[2] = left.z, x.x[3] = left.w;
+            y.x[0] = low[2 * i], y.x[1] = high[2 * i], y.x[2] = low[2 * i + 1], y.x[3] = high[2 * i + 1];
+            fgk_mma(i % 2 ? &odd : s, &x, &y);
+        }
+    }
+    FG_UNROLL for (i = 0; i < 8; i++) s->x[i] += odd.x[i];
+}
+
+/* What a lane knows of its rows r and r + 8: positions (-1: it sees nothing), highest scores, times log2(e), and its own part of the sums
+   of their weights. */
+typedef struct fgk_few_rows {
+    int position[2];
+    float most[2], sum[2], factor[2];
+} fgk_few_rows;
+
+/* Scores to weights, as a left operand. */
+FG_DEV void fgk_few_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_few_rows *rows, fgk_sums *s, fgk_frag *weights) {
+    int all = base + FG_FEW_TILE - 1 <= item->position && (a->window <= 0 || base > item->position + item->n_tokens - 1 - a->window), i, r;
+    if (a->softcap > 0.0f)
+        FG_UNROLL for (i = 0; i < 8; i++) {
+            float y = s->x[i] / a->softcap;
+            y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
+            s->x[i] = a->softcap * 1.44269504f * (1.0f - 2.0f / (1.0f + fgk_exp2(2.88539008f * y))); /* tanh */
+        }
+    if (!all)
+        FG_UNROLL for (i = 0; i < 8; i++) {
+            int p = base + fgk_sum_col(i), position = rows->position[i / 2 % 2];
+            if (p > position || p >= item->end || (a->window > 0 && p <= position - a->window)) s->x[i] = FG_NEG_INF;
+        }
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        const float *x = s->x + 2 * r;
+        float highest = fgk_max(fgk_max(x[0], x[1]), fgk_max(x[4], x[5])), from;
+        highest = fgk_max(highest, fgk_shuffle_xor(highest, 1));
+        highest = fgk_max(highest, fgk_shuffle_xor(highest, 2));
+        highest = fgk_max(rows->most[r], highest);
+        from = highest == FG_NEG_INF ? 0.0f : highest;
+        rows->factor[r] = fgk_exp2(rows->most[r] - from);
+        rows->most[r] = highest;
+        FG_UNROLL for (i = 0; i < 8; i++)
+            if (i / 2 % 2 == r) s->x[i] = fgk_exp2(s->x[i] - from);
+        rows->sum[r] = rows->sum[r] * rows->factor[r] + ((x[0] + x[1]) + (x[4] + x[5]));
+    }
+    FG_UNROLL for (i = 0; i < 4; i++) weights->x[i] = fgk_two_halves(s->x[2 * i], s->x[2 * i + 1]);
+}
+
+/* acc: dim / 16 sums, of the dimensions that fgk_few_dimension tells. */
+FG_DEV void fgk_few_values(fgk_sums *acc, const fgk_frag *weights, const fgk_few_v *v, int type, int dim) {
+    int each = fgk_few_each(type, dim, 1), i, j;
+    FG_UNROLL for (j = 0; j < dim / (8 * each); j++) {
+        uint32_t x[4][8];
+        FG_UNROLL for (i = 0; i < 4; i++) fgk_few_halves(v->x[i][j], v->scale[i][j], type, each, x[i]);
+        FG_UNROLL for (i = 0; i < each / 2; i++) {
+            fgk_frag y;
+            y.x[0] = fgk_low_halves(x[0][i], x[1][i]), y.x[1] = fgk_high_halves(x[0][i], x[1][i]);
+            y.x[2] = fgk_low_halves(x[2][i], x[3][i]), y.x[3] = fgk_high_halves(x[2][i], x[3][i]);
+            fgk_mma(&acc[j * (each / 2) + i], weights, &y);
+        }
+    }
+}
+
+/* dim: 64, 128 or 256. q: dim * 8 words; parts: [warps][rows][at most FG_FEW_PIECE + 4]; stats: [warps][rows][2] */
+FG_BODY void fgk_few(const fg_gpu_attention_args *a, uint32_t *q, float *parts, float *stats, int type, int dim) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
+    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim;
+    int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, warps = FG_GPU_THREADS / 32, warp = fgk_group();
+    int each = fgk_few_each(type, dim, 1), piece = dim < FG_FEW_PIECE ? dim : FG_FEW_PIECE, m, base, ahead, d, i, r;
+    fg_gpu_attn_item item;
+    fgk_few_place at;
+    fgk_few_rows rows;
+    fgk_sums acc[16]; /* dim / 16 */
+    fgk_few_k k;
+    fgk_few_v v;
+    if (fgk_block_x() >= fgk_count(a->count)) return;
+    item = fgk_attn_item(a);
+    m = item.n_tokens * heads;
+    at.table = (const int32_t *)a->table + (int64_t)item.seq * a->table_stride;
+    at.k = a->kv.k + (uint64_t)kv_head * (uint64_t)fg_gpu_kv_head_bytes(type, n, a->kv.block_tokens);
+    at.end = item.end;
+    at.shift = fgk_log2(a->kv.block_tokens);
+    at.row_bytes = fg_gpu_kv_row_bytes(type, n);
+    /* the first tile that is seen, then the first of these that is this warp's */
+    base = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
+    base = (base > item.start ? base : item.start) / FG_FEW_TILE;
+    base = (base + ((warp - base) & (warps - 1))) * FG_FEW_TILE;
+    ahead = fgk_few_ahead(&at, base);
+    if (dim <= 128) {
+        fgk_few_read_k(a, &at, base, ahead, &k, type, dim);
+        fgk_few_read_v(a, &at, base, ahead, &v, type, dim);
+        ahead = fgk_few_ahead(&at, base + warps * FG_FEW_TILE);
+    }
+    fgk_few_queries(a, &item, (kv_head * all_heads + head0) * n, m, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, type, dim);
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        int row = fgk_lane() / 4 + 8 * r;
+        rows.position[r] = row < m ? item.position + row / heads : -1;
+        rows.most[r] = FG_NEG_INF;
+        rows.sum[r] = 0.0f;
+    }
+    FG_UNROLL for (d = 0; d < dim / 16; d++)
+        FG_UNROLL for (i = 0; i < 8; i++) acc[d].x[i] = 0.0f;
+    fgk_barrier();
+    FG_ROLLED for (; base < item.end; base += warps * FG_FEW_TILE) {
+        fgk_sums s;
+        fgk_frag weights;
+        int next = base + warps * FG_FEW_TILE, block = ahead; /* of what is read in this turn */
+        if (dim > 128) {
+            fgk_few_read_k(a, &at, base, ahead, &k, type, dim);
+            ahead = fgk_few_ahead(&at, next);
+        } else ahead = fgk_few_ahead(&at, next + warps * FG_FEW_TILE);
+        fgk_few_scores(&s, q, &k, type, dim);
+        if (dim > 128) fgk_few_read_v(a, &at, base, block, &v, type, dim);
+        else fgk_few_read_k(a, &at, next, block, &k, type, dim);
+        fgk_few_softmax(a, &item, base, &rows, &s, &weights);
+        FG_UNROLL for (d = 0; d < dim / 16; d++)
+            FG_UNROLL for (i = 0; i < 8; i++) acc[d].x[i] *= rows.factor[i / 2 % 2];
+        fgk_few_values(acc, &weights, &v, type, dim);
+        if (dim <= 128) fgk_few_read_v(a, &at, next, block, &v, type, dim);
+    }
+    FG_UNROLL for (r = 0; r < 2; r++) {
+        int row = fgk_lane() / 4 + 8 * r;
+        rows.sum[r] += fgk_shuffle_xor(rows.sum[r], 1);
+        rows.sum[r] += fgk_shuffle_xor(rows.sum[r], 2);
+        if (fgk_lane() % 4 == 0) {
+            fgk_put(stats + (warp * FG_GPU_ATTN_ROWS + row) * 2, rows.most[r]);
+            fgk_put(stats + (warp * FG_GPU_ATTN_ROWS + row) * 2 + 1, rows.sum[r]);
+        }
+    }
+    FG_UNROLL for (d = 0; d < dim; d += piece) {
+        if (d > 0) fgk_barrier();
+        /* sums i and i + 4 of two fragments are of four adjacent dimensions: from each * (2c + i % 2) on */
+        FG_UNROLL for (i = 0; i < 4; i++) {
+            int row = fgk_lane() / 4 + 8 * (i / 2), j;
+            float *to = parts + (warp * FG_GPU_ATTN_ROWS + row) * (piece + 4) + each * (fgk_lane() % 4 * 2 + i % 2);
+            if (row < m)
+                FG_UNROLL for (j = 0; j < piece / 16; j += 2) {
+                    const fgk_sums *x = &acc[d / 16 + j];
+                    fgk_u4 u = {fgk_bits(x[0].x[i]), fgk_bits(x[0].x[i + 4]), fgk_bits(x[1].x[i]), fgk_bits(x[1].x[i + 4])};
+                    fgk_put_u4(to + j / (each / 2) * 8 * each + j % (each / 2) * 2, u);
+                }
+        }
+        fgk_barrier();
+        FG_ROLLED for (i = fgk_thread(); i < m * piece; i += FG_GPU_THREADS) {
+            int row = i / piece, column = i % piece, head = head0 + row % heads, w;
+            float most = FG_NEG_INF, sum = 0.0f, value = 0.0f, *out;
+            FG_UNROLL for (w = 0; w < warps; w++) most = fgk_max(most, fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2));
+            FG_UNROLL for (w = 0; w < warps; w++) {
+                float its = fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2), factor = its == FG_NEG_INF ? 0.0f : fgk_exp2(its - most);
+                sum = fgk_fma(factor, fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2 + 1), sum);
+                value = fgk_fma(factor, fgk_get(parts + (w * FG_GPU_ATTN_ROWS + row) * (piece + 4) + column), value);
+            }
+            if (item.partial < 0) {
+                out = (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n;
+                value *= 1.0f / sum;
+            } else {
+                out = (float *)a->partials + ((int64_t)(item.partial + row / heads * all_heads + head) * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
+                if (d + column == 0) {
+                    fgk_store(out - 2, most * 0.69314718f);
+                    fgk_store(out - 1, sum);
+                }
+            }
+            if (d + column < n) fgk_store(out + d + column, value);
+        }
+    }
+}
+#endif
+
 /* Attention of many queries of a sequence in matrix fragments of half floats. A workgroup has up to `rows` queries, 64, or 32 of heads
    over 128, so that the sums take as many registers and shared memory stays under 48 KiB: strips of 16. A warp has a strip or two, or
    shares one: then each of these has a part of the positions, and of the dimensions of the values. Positions come 32 at a time. Scores
@@ -1469,32 +1752,85 @@ FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room,
 }
 #endif
 
-/* The pieces of a query in their order. */
-FG_BODY void fgk_combine(const fg_gpu_attention_args *a) {
-    int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
-    int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim, i, s;
-    int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, token, n_tokens, partial, splits;
+/* The pieces of queries, one query after the other, of up to FG_GPU_MERGE_TOKENS tokens and one head. Group g of lanes adds up every
+   fourth piece of the context, from the g-th on, in their order; then the groups' sums meet. What is read first, so that one trip to memory
+   serves all, are what the first pieces of each group have. parts: [groups][FG_GPU_MAX_HEAD_DIM]; stats: [groups][2]; weights: [groups][64] */
+enum { FG_COMBINE_AHEAD = 4 };
+
+FG_DEV void fgk_combine_read(const float *from, int64_t apart, int pieces, int d, int n, float (*x)[4]) {
+    int i, j;
+    FG_UNROLL for (i = 0; i < FG_COMBINE_AHEAD; i++)
+        FG_UNROLL for (j = 0; j < 4; j++) x[i][j] = i < pieces && d + 32 * j < n ? fgk_load(from + i * apart + d + 32 * j) : 0.0f;
+}
+
+FG_BODY void fgk_combine(const fg_gpu_attention_args *a, float *parts, float *stats, float *weights) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, head = fgk_block_y() % a->kv.n_head, n = a->kv.head_dim, groups = FG_GPU_THREADS / 32;
+    int token0 = fgk_block_y() / a->kv.n_head * FG_GPU_MERGE_TOKENS, group = fgk_group(), lane = fgk_lane(), n_tokens, mine, skip, t, d, i, j;
     const fg_gpu_attn_merge *from = (const fg_gpu_attn_merge *)a->merges + fgk_block_x();
+    int64_t row_floats = (int64_t)a->kv.n_kv_head * (n + 2), apart;
+    const float *first;
+    float *out;
     if (fgk_block_x() >= fgk_count(a->merge_count)) return;
-    token = (int)fgk_load_u32(&from->token);
     n_tokens = (int)fgk_load_u32(&from->n_tokens);
-    partial = (int)fgk_load_u32(&from->partial);
-    splits = (int)fgk_load_u32(&from->n_splits);
-    for (i = fgk_thread(); i < n_tokens * heads * n; i += FG_GPU_THREADS) {
-        int row = i / n, at = partial + row / heads * all_heads + head0 + row % heads;
-        float most = FG_NEG_INF, sum = 0.0f, acc = 0.0f;
-        for (s = 0; s < splits; s++) {
-            const float *part = (const float *)a->partials + ((int64_t)(at + s * n_tokens * all_heads) * a->kv.n_kv_head + kv_head) * (n + 2);
-            float its_most = fgk_load(part), highest = fgk_max(most, its_most), mine, its;
-            if (its_most == FG_NEG_INF) continue; /* it sees nothing there */
-            mine = most == FG_NEG_INF ? 0.0f : fgk_exp(most - highest);
-            its = fgk_exp(its_most - highest);
-            sum = sum * mine + fgk_load(part + 1) * its;
-            acc = acc * mine + fgk_load(part + 2 + i % n) * its;
-            most = highest;
+    out = (float *)a->dst + (int64_t)((int)fgk_load_u32(&from->token) + token0) * a->dst_stride + head * n;
+    apart = (int64_t)n_tokens * all_heads * row_floats;
+    skip = (group - (int)fgk_load_u32(&from->first)) & (groups - 1);
+    mine = ((int)fgk_load_u32(&from->n_splits) - skip + groups - 1) / groups;
+    first = (const float *)a->partials + ((int64_t)((int)fgk_load_u32(&from->partial) + token0 * all_heads + head % all_heads) * a->kv.n_kv_head +
+                                          head / all_heads) * (n + 2) + skip * apart;
+    apart *= groups;
+    FG_ROLLED for (t = token0; t < n_tokens && t < token0 + FG_GPU_MERGE_TOKENS; t++, first += all_heads * row_floats, out += a->dst_stride) {
+        float most = FG_NEG_INF, sum = 0.0f, acc[4], total = 0.0f, factor[4], x[FG_COMBINE_AHEAD][4];
+        float its = lane < mine ? fgk_load(first + lane * apart) : FG_NEG_INF, its_sum = lane < mine ? fgk_load(first + lane * apart + 1) : 0.0f;
+        fgk_combine_read(first + 2, apart, mine, lane, n, x);
+        most = its;
+        FG_ROLLED for (i = lane + 32; i < mine; i += 32) most = fgk_max(most, fgk_load(first + i * apart));
+        most = fgk_group_max(most);
+        FG_ROLLED for (d = 0; d < n; d += 128) {
+            int base;
+            FG_UNROLL for (j = 0; j < 4; j++) acc[j] = 0.0f;
+            FG_ROLLED for (base = 0; base < mine; base += 32) {
+                int end = mine - base < 32 ? mine - base : 32;
+                if (mine > 32 && (base > 0 || d > 0)) {
+                    its = base + lane < mine ? fgk_load(first + (base + lane) * apart) : FG_NEG_INF;
+                    its_sum = base + lane < mine ? fgk_load(first + (base + lane) * apart + 1) : 0.0f;
+                }
+                fgk_put(weights + group * 64 + lane, its == FG_NEG_INF ? 0.0f : fgk_exp(its - most)); /* 0: it sees nothing there */
+                fgk_put(weights + group * 64 + 32 + lane, its_sum);
+                fgk_group_sync();
+                FG_ROLLED for (i = 0; i < end; i += FG_COMBINE_AHEAD) {
+                    int s;
+                    if (base + i + d > 0) fgk_combine_read(first + 2 + (base + i) * apart, apart, end - i, d + lane, n, x);
+                    FG_UNROLL for (s = 0; s < FG_COMBINE_AHEAD; s++) {
+                        float weight = i + s < end ? fgk_get(weights + group * 64 + i + s) : 0.0f;
+                        if (d == 0 && i + s < end) sum = fgk_fma(weight, fgk_get(weights + group * 64 + 32 + i + s), sum);
+                        FG_UNROLL for (j = 0; j < 4; j++) acc[j] = fgk_fma(weight, x[s][j], acc[j]);
+                    }
+                }
+                fgk_group_sync();
+            }
+            FG_UNROLL for (j = 0; j < 4; j++)
+                if (d + lane + 32 * j < n) fgk_put(parts + group * FG_GPU_MAX_HEAD_DIM + d + lane + 32 * j, acc[j]);
         }
-        fgk_store((float *)a->dst + (int64_t)(token + row / heads) * a->dst_stride + (kv_head * all_heads + head0 + row % heads) * n + i % n,
-                 acc * (1.0f / sum));
+        if (lane == 0) {
+            fgk_put(stats + 2 * group, most);
+            fgk_put(stats + 2 * group + 1, sum);
+        }
+        fgk_barrier();
+        most = FG_NEG_INF;
+        FG_UNROLL for (j = 0; j < groups; j++) most = fgk_max(most, fgk_get(stats + 2 * j));
+        FG_UNROLL for (j = 0; j < groups; j++) {
+            float highest = fgk_get(stats + 2 * j);
+            factor[j] = highest == FG_NEG_INF ? 0.0f : fgk_exp(highest - most);
+            total = fgk_fma(factor[j], fgk_get(stats + 2 * j + 1), total);
+        }
+        total = 1.0f / total;
+        FG_ROLLED for (i = fgk_thread(); i < n; i += FG_GPU_THREADS) {
+            float value = 0.0f;
+            FG_UNROLL for (j = 0; j < groups; j++) value = fgk_fma(factor[j], fgk_get(parts + j * FG_GPU_MAX_HEAD_DIM + i), value);
+            fgk_store(out + i, value * total);
+        }
+        fgk_barrier();
     }
 }
 
@@ -1821,6 +2157,15 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 #define FG_SKINNY_KERNELS(T)
 #endif
 
+#if defined(FG_FEW)
+#define FG_FEW_KERNEL(T, dim, bounds)                                                                                    \
+    FG_KERNEL(few##dim##_##T, attention, bounds(FG_GPU_THREADS), FG_SHARED(uint32_t, q, dim * 8);                        \
+              FG_SHARED(float, parts, FG_GPU_THREADS / 32 * FG_GPU_ATTN_ROWS *((dim < FG_FEW_PIECE ? dim : FG_FEW_PIECE) + 4)); \
+              FG_SHARED(float, stats, FG_GPU_THREADS / 32 * FG_GPU_ATTN_ROWS * 2); fgk_few(&args, q, parts, stats, FG_GPU_##T, dim))
+#else
+#define FG_FEW_KERNEL(T, dim, bounds)
+#endif
+
 /* Of Hopper alone: other targets have no kernels of these names, and gemm128 and wide do their work. */
 #if defined(FG_WARPGROUPS)
 #define FG_WIDE_WG_KERNEL(T, dim)                                                                              \
@@ -1866,6 +2211,7 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_WIDE_KERNEL(T, 64, FG_GPU_WIDE_ROWS)  \
     FG_WIDE_KERNEL(T, 128, FG_GPU_WIDE_ROWS) \
     FG_WIDE_KERNEL(T, 256, FG_GPU_WIDE256_ROWS)
+#define FG_FEW_KERNELS_OF_KV(T) FG_FEW_KERNEL(T, 64, FG_THREE_AT_ONCE) FG_FEW_KERNEL(T, 128, FG_THREE_AT_ONCE) FG_FEW_KERNEL(T, 256, FG_ANY_AT_ONCE)
 #define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128) FG_WIDE_WG_KERNEL(T, 256)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
@@ -1883,6 +2229,7 @@ FG_SKINNY_KERNELS(Q6_K)
 FG_KERNELS_OF_KV(F16)
 FG_WIDE_KERNELS_OF_KV(F16)
 FG_WIDE_WG_KERNELS_OF_KV(F16)
+FG_FEW_KERNELS_OF_KV(F16)
 #ifndef FG_ONLY_SOME
 FG_KERNELS_OF_WEIGHT(F32)
 FG_KERNELS_OF_WEIGHT(F16)
@@ -1921,11 +2268,14 @@ FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
 FG_WIDE_KERNELS_OF_KV(BF16)
 FG_WIDE_WG_KERNELS_OF_KV(BF16)
+FG_FEW_KERNELS_OF_KV(BF16)
 FG_KERNELS_OF_KV(Q8_0)
 FG_WIDE_KERNELS_OF_KV(Q8_0)
 FG_WIDE_WG_KERNELS_OF_KV(Q8_0)
+FG_FEW_KERNELS_OF_KV(Q8_0)
 #endif
-FG_KERNEL(combine, attention, FG_GPU_THREADS, fgk_combine(&args))
+FG_KERNEL(combine, attention, FG_GPU_THREADS, FG_SHARED(float, parts, FG_GPU_THREADS / 32 * FG_GPU_MAX_HEAD_DIM);
+          FG_SHARED(float, stats, FG_GPU_THREADS / 32 * 2); FG_SHARED(float, weights, FG_GPU_THREADS / 32 * 64); fgk_combine(&args, parts, stats, weights))
 FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
 FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
 FG_KERNEL(finish, gemm, FG_GPU_THREADS, fgk_finish_product(&args))

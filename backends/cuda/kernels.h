@@ -75,7 +75,8 @@ enum {
     FG_GPU_WIDE256_ROWS = 32,   /* of wide256 */
     FG_GPU_WG_ROWS = 128,       /* and of widewg, which multiplies by warpgroups */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
-    FG_GPU_WG_SPLIT = 1024,     /* of widewg */
+    FG_GPU_FEW_SPLIT = 128,     /* of few, so that one sequence has work for all processors */
+    FG_GPU_WG_SPLIT = 2048,     /* of widewg */
     FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
     FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
     FG_GPU_TOP_WORDS = 4 + 2 * FG_GPU_CANDIDATES,
@@ -153,7 +154,7 @@ typedef struct fg_gpu_rope_kv_args {
 } fg_gpu_rope_kv_args;
 
 /* A piece of attention: queries of n_tokens adjacent tokens over positions [start, end), which no multiple of FG_GPU_SPLIT (of
-   widewg FG_GPU_WG_SPLIT) cuts. */
+   few FG_GPU_FEW_SPLIT or that, of widewg FG_GPU_WG_SPLIT) cuts. */
 typedef struct fg_gpu_attn_item {
     int32_t seq, token, n_tokens, position; /* position: of the first token */
     int32_t start, end;
@@ -161,18 +162,20 @@ typedef struct fg_gpu_attn_item {
     int32_t unused;
 } fg_gpu_attn_item;
 
-/* Pieces that belong together: piece s has the rows partial + s * n_tokens * heads and on. */
+/* Pieces that belong together: piece s has the rows partial + s * n_tokens * heads and on. `first`: the number of piece 0 in its
+   context; sums are taken in an order that it gives, whatever other tokens of the piece see. */
 typedef struct fg_gpu_attn_merge {
-    int32_t token, n_tokens, partial, n_splits;
+    int32_t token, n_tokens, partial, n_splits, first;
 } fg_gpu_attn_merge;
 
-/* For `attention`, `wide` and `widewg` items and max_items, count theirs; for `combine` merges and max_merges, count of merges.
-   partials: [row][n_kv_head][head_dim + 2] floats. */
+/* For `attention`, `few`, `wide` and `widewg` items and max_items, count theirs; for `combine` merges and max_merges, count of merges,
+   and the most tokens that one of them has. partials: [row][n_kv_head][head_dim + 2] floats. */
 typedef struct fg_gpu_attention_args {
     fg_gpu_kv kv;
     uint64_t q, dst, table, items, merges, partials, count, merge_count; /* table: [n_seqs, table_stride] */
     int32_t q_stride, dst_stride, table_stride, window, max_items, max_merges;
     float scale, softcap;
+    int32_t merge_tokens;
 } fg_gpu_attention_args;
 
 /* dst[T, n] = act(src) * src2 */
@@ -259,6 +262,12 @@ typedef struct fg_gpu_copy_args {
     X(wide128_##T, attention)        \
     X(wide256_##T, attention)
 
+/* Of NVIDIA's: `attention` of caches of halves and bytes in matrix fragments. */
+#define FG_GPU_FEW_KERNELS(X, T) \
+    X(few64_##T, attention)          \
+    X(few128_##T, attention)         \
+    X(few256_##T, attention)
+
 /* Of Hopper's, as gemmwg. */
 #define FG_GPU_WIDE_WG_KERNELS(X, T) \
     X(widewg64_##T, attention)       \
@@ -301,6 +310,9 @@ typedef struct fg_gpu_copy_args {
     X(top, top)                     \
     X(pick, top)                    \
     X(copy, copy)                   \
+    FG_GPU_FEW_KERNELS(X, F16)      \
+    FG_GPU_FEW_KERNELS(X, BF16)     \
+    FG_GPU_FEW_KERNELS(X, Q8_0)     \
     FG_GPU_BYTE_KERNELS(X, Q4_0)    \
     FG_GPU_BYTE_KERNELS(X, Q4_1)    \
     FG_GPU_BYTE_KERNELS(X, Q5_0)    \
@@ -417,6 +429,13 @@ FG_GPU_FN int fg_gpu_kv_kernel(int kv_type, int head_dim) {
     return FG_GPU_KERNEL_rope_kv_F16 + index * FG_GPU_PER_KV + which;
 }
 
+/* few of a KV type, which does the work of attention on NVIDIA's devices, in halves; -1: there is none. */
+FG_GPU_FN int fg_gpu_few_kernel(int kv_type, int head_dim) {
+    int index = kv_type == FG_GPU_F16 ? 0 : kv_type == FG_GPU_BF16 ? 1 : kv_type == FG_GPU_Q8_0 ? 2 : -1;
+    if (index < 0 || head_dim > 256) return -1; /* a cache of floats is for exact sums */
+    return FG_GPU_KERNEL_few64_F16 + 3 * index + (head_dim > 64) + (head_dim > 128);
+}
+
 /* wide attention of a KV type, for many queries of a sequence; -1: there is none, `attention` serves all. A pass that uses both
    lists the sequences with few queries by fg_gpu_attn_add first, then those with many; `combine` takes the merges of all. Bits
    of the two differ: where they must not depend on the batch, use one of them alone. */
@@ -450,6 +469,7 @@ typedef struct fg_gpu_shape {
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
     FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, norm, acts, sample, choose, top, pick */
+    FG_GPU_MERGE_TOKENS = 4,   /* tokens of a workgroup of combine, which has one head, one after the other */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
@@ -534,7 +554,13 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         int heads = a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
         if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV >= FG_GPU_WIDE64)
             heads = a->kv.n_kv_head * fg_gpu_ceil(a->kv.n_head / a->kv.n_kv_head, fg_gpu_wide_rows(kernel));
-        return fg_gpu_shape_make(kernel == FG_GPU_KERNEL_combine ? a->max_merges : a->max_items, heads, FG_GPU_THREADS);
+        if (kernel == FG_GPU_KERNEL_combine)
+            return fg_gpu_shape_make(a->max_merges, a->kv.n_head * fg_gpu_ceil(a->merge_tokens, FG_GPU_MERGE_TOKENS), FG_GPU_THREADS);
+        return fg_gpu_shape_make(a->max_items, heads, FG_GPU_THREADS);
+    }
+    if (kernel >= FG_GPU_KERNEL_few64_F16 && kernel <= FG_GPU_KERNEL_few256_Q8_0) {
+        const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
+        return fg_gpu_shape_make(a->max_items, a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head), FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_norm)
         return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
@@ -612,10 +638,13 @@ typedef struct fg_gpu_attn_counts {
 
 FG_GPU_FN int32_t fg_gpu_attn_tokens(int32_t heads) { return heads >= FG_GPU_ATTN_ROWS ? 1 : FG_GPU_ATTN_ROWS / heads; }
 
-/* The most that a pass of `tokens` tokens in `seqs` sequences of up to `context` positions can need. heads: of a KV head. */
-FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_most(int32_t tokens, int32_t seqs, int32_t context, int32_t heads) {
+/* The most that a pass of `tokens` tokens in `seqs` sequences of up to `context` positions can need, where those with up to `high`
+   tokens count. heads: of a KV head. */
+FG_GPU_FN fg_gpu_attn_counts fg_gpu_attn_most(int32_t tokens, int32_t seqs, int32_t context, int32_t heads, int32_t split, int32_t high) {
     fg_gpu_attn_counts most;
-    int32_t splits = context / FG_GPU_SPLIT + 2, tiles = fg_gpu_ceil(tokens, fg_gpu_attn_tokens(heads)) + seqs;
+    int32_t splits = context / split + 2, tile = fg_gpu_attn_tokens(heads), tiles;
+    if (high < tokens && (int64_t)seqs * high < tokens) tokens = seqs * high;
+    tiles = fg_gpu_ceil(tokens, tile) + seqs;
     most.merges = tiles < tokens ? tiles : tokens;
     most.items = most.merges * splits;
     most.partials = tokens * heads * splits;
@@ -640,6 +669,7 @@ FG_GPU_FN void fg_gpu_attn_add(int32_t n_seqs, const int32_t *cu_q, const int32_
                 merges[n->merges].n_tokens = m;
                 merges[n->merges].partial = n->partials;
                 merges[n->merges].n_splits = splits;
+                merges[n->merges].first = first;
             }
             n->merges += splits > 1;
             for (from = first; from < first + splits; from++, n->items++) {
