@@ -226,7 +226,8 @@ static void attention(int kv_type, int n_head, int n_kv_head, int dim, int seqs,
     for (i = 0; i < seqs * blocks_each; i++) table[i] = (i * 7919) % (seqs * blocks_each);
     for (w = 0; w < bytes / 4; w++) noise[w] = random_word() & 0xBFFFBFFF;
     for (i = 0; i < 2; i++) {
-        int rows = wide ? fg_gpu_wide_rows(kernel) : FG_GPU_ATTN_ROWS, split = wide ? fg_gpu_wide_split(kernel) : kernel >= FG_GPU_KERNEL_few64_F16 ? FG_GPU_FEW_SPLIT : FG_GPU_SPLIT;
+        int rows = wide ? fg_gpu_wide_rows(kernel) : FG_GPU_ATTN_ROWS;
+        int split = wide ? fg_gpu_wide_split(kernel) : kernel >= FG_GPU_KERNEL_few64_F16 ? FG_GPU_FEW_SPLIT : FG_GPU_SPLIT;
         a.merge_tokens = FG__MAX(rows / heads, 1);
         if (i == 0) items = NULL, merges = NULL;
         else items = (fg_gpu_attn_item *)malloc(sizeof(*items) * (size_t)n.items), merges = (fg_gpu_attn_merge *)malloc(sizeof(*merges) * (size_t)(n.merges + 1));

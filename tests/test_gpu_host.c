@@ -677,6 +677,7 @@ static void test_gpu_host_turns(void) {
                 cpu_attn_add(&c, rig, 0, at, at + 200);
                 cpu_attn_take(rig, out[i]);
                 if (i == 1) turns = FG__MAX(turns, ((fg__gpu_plan *)(void *)rig->plan)->sets[1].turns);
+                CHECK(((fg__gpu_plan *)(void *)rig->plan)->sets[0].split == FG_GPU_FEW_SPLIT); /* of NVIDIA's kernels for few queries */
             }
         }
         cpu_rig_free(rig);

@@ -196,26 +196,18 @@ FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 
 #define FG_FEW 1 /* fragments as above can be made in registers */
 FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
-/* Two numbers as halves, the nearest that are finite. */
+/* Two numbers as halves: the nearest; the nearest that are finite. */
 FG_DEV uint32_t fgk_finite_halves(float a, float b) {
-    uint32_t pair;
-    a = fminf(fmaxf(a, -65504.0f), 65504.0f);
-    b = fminf(fmaxf(b, -65504.0f), 65504.0f);
-#if __CUDA_ARCH__ >= 800
-    asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
-#else
-    pair = fgk_float_to_half(a) | fgk_float_to_half(b) << 16;
-#endif
-    return pair;
+    return fgk_two_halves(fminf(fmaxf(a, -65504.0f), 65504.0f), fminf(fmaxf(b, -65504.0f), 65504.0f));
 }
 /* Four signed bytes times a scale, a half of at most 511.5, as halves. u + 128 in the low bits of 1024 is that much more, and differences
    and products of halves are rounded once: these are exact. */
 FG_DEV void fgk_bytes_to_halves(uint32_t bytes, uint32_t scale, uint32_t *to) {
     uint32_t u = bytes ^ 0x80808080u;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(to[0]) : "r"(__byte_perm(u, 0x64646464u, 0x4140)), "r"(0x64806480u));
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(to[1]) : "r"(__byte_perm(u, 0x64646464u, 0x4342)), "r"(0x64806480u));
-    asm("mul.f16x2 %0, %0, %1;" : "+r"(to[0]) : "r"(scale * 0x10001u));
-    asm("mul.f16x2 %0, %0, %1;" : "+r"(to[1]) : "r"(scale * 0x10001u));
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(to[0]) : "r"(__byte_perm(u, 0x64646464u, 0x4140)), "r"(0x64806480u));
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(to[1]) : "r"(__byte_perm(u, 0x64646464u, 0x4342)), "r"(0x64806480u));
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(to[0]) : "r"(scale * 0x10001u));
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(to[1]) : "r"(scale * 0x10001u));
 }
 /* 2^x, within two units of the last place. */
 FG_DEV float fgk_exp2(float x) {

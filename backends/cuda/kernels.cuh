@@ -1183,17 +1183,16 @@ FG_DEV int fgk_few_ahead(const fgk_few_place *at, int base) { return at->shift >
 
 /* `count` times `each` numbers of position p, from dimension d on, `apart` dimensions apart; zeros beyond. `block`: where a tile has one.
    beyond: from K on to K or V. */
-FG_DEV void fgk_few_read(const fg_gpu_attention_args *a, const fgk_few_place *at, uint64_t beyond, int p, int block, int d, int apart, int count, int each,
-                         int type, fgk_u4 *to, uint32_t *scales) {
-    int offset = p & (a->kv.block_tokens - 1), n = 0, i;
-    uint64_t first = at->k + beyond, row = 0, its = 0;
+FG_DEV void fgk_few_read(const fg_gpu_attention_args *a, const fgk_few_place *at, uint64_t beyond, int p, int block, int d, int apart, int count,
+                         int each, int type, fgk_u4 *to, uint32_t *scales) {
+    int offset = p & (a->kv.block_tokens - 1), n, i;
+    uint64_t first, row, its = 0;
     if (at->shift < 4) block = fgk_few_block(at, p);
-    if (block >= 0 && p < at->end) { /* blocks that fell out of the window are zeros */
-        n = a->kv.head_dim - d;
-        first += (uint64_t)(uint32_t)block * a->kv.block_stride;
-        row = first + (uint32_t)(offset * at->row_bytes + d * (type == FG_GPU_Q8_0 ? 1 : 2));
-        if (type == FG_GPU_Q8_0) its = first + (uint32_t)(a->kv.block_tokens * at->row_bytes + offset * 2 * fg_gpu_kv_scales(type, a->kv.head_dim));
-    }
+    n = block >= 0 && p < at->end ? a->kv.head_dim - d : 0; /* blocks that fell out of the window are zeros */
+    first = at->k + beyond + (uint64_t)(uint32_t)block * a->kv.block_stride; /* else nothing is read there */
+    row = first + (uint32_t)(offset * at->row_bytes + d * (type == FG_GPU_Q8_0 ? 1 : 2));
+    if (type == FG_GPU_Q8_0)
+        its = first + (uint32_t)(a->kv.block_tokens * at->row_bytes + offset * 2 * fg_gpu_kv_scales(type, a->kv.head_dim));
     FG_UNROLL for (i = 0; i < count; i++) {
         fgk_u4 v = {0, 0, 0, 0};
         scales[i] = 0;
@@ -1217,8 +1216,8 @@ FG_DEV void fgk_few_read_k(const fg_gpu_attention_args *a, const fgk_few_place *
 FG_DEV void fgk_few_read_v(const fg_gpu_attention_args *a, const fgk_few_place *at, int base, int block, fgk_few_v *v, int type, int dim) {
     int each = fgk_few_each(type, dim, 1), r = fgk_lane() / 4, c = fgk_lane() % 4, i;
     FG_UNROLL for (i = 0; i < 4; i++)
-        fgk_few_read(a, at, a->kv.v - a->kv.k, base + 2 * c + i % 2 + i / 2 * 8, block, r * each, 8 * each, dim / (8 * each), each, type, v->x[i],
-                     v->scale[i]);
+        fgk_few_read(a, at, a->kv.v - a->kv.k, base + 2 * c + i % 2 + i / 2 * 8, block, r * each, 8 * each, dim / (8 * each), each, type,
+                     v->x[i], v->scale[i]);
 }
 
 /* What was read at once, as halves in each / 2 words. */
@@ -1235,13 +1234,17 @@ FG_DEV void fgk_few_halves(fgk_u4 v, uint32_t scale, int type, int each, uint32_
     }
 }
 
+/* row / heads, of up to 16 each. */
+FG_DEV int fgk_few_token(int row, int heads) { return row * (65536 / heads + 1) >> 16; }
+
 /* The queries times `scale`, in the order in which K is read: of each step of 16 dimensions four words of every lane. */
-FG_DEV void fgk_few_queries(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int column, int m, int heads, float scale, uint32_t *q, int type,
-                            int dim) {
-    int each = fgk_few_each(type, dim, 0), n = a->kv.head_dim, i;
-    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_ATTN_ROWS * dim / 2; i += FG_GPU_THREADS) {
-        int row = i / (dim / 2), d = i % (dim / 2) * 2, step = d / (4 * each) * (each / 4) + d % each / 4, lane = row % 8 * 4 + d % (4 * each) / each;
-        const float *src = (const float *)a->q + (int64_t)(item->token + row / heads) * a->q_stride + column + row % heads * n + d;
+FG_DEV void fgk_few_queries(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int column, int m, int heads, float scale,
+                            uint32_t *q, int type, int dim) {
+    int each = fgk_few_each(type, dim, 0), n = a->kv.head_dim, j;
+    FG_UNROLL for (j = 0; j < FG_GPU_ATTN_ROWS * dim / 2 / FG_GPU_THREADS; j++) { /* a known number: all are asked for at once */
+        int i = j * FG_GPU_THREADS + fgk_thread(), row = i / (dim / 2), d = i % (dim / 2) * 2, token = fgk_few_token(row, heads);
+        int step = d / (4 * each) * (each / 4) + d % each / 4, lane = row % 8 * 4 + d % (4 * each) / each;
+        const float *src = (const float *)a->q + (int64_t)(item->token + token) * a->q_stride + column + (row - token * heads) * n + d;
         float x = row < m && d < n ? fgk_load(src) * scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * scale : 0.0f;
         fgk_put_u32(q + (step * 32 + lane) * 4 + row / 8 + d % 4 / 2 * 2, fgk_two_halves(x, y));
     }
@@ -1275,7 +1278,8 @@ typedef struct fgk_few_rows {
 } fgk_few_rows;
 
 /* Scores to weights, as a left operand. */
-FG_DEV void fgk_few_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_few_rows *rows, fgk_sums *s, fgk_frag *weights) {
+FG_DEV void fgk_few_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int base, fgk_few_rows *rows, fgk_sums *s,
+                            fgk_frag *weights) {
     int all = base + FG_FEW_TILE - 1 <= item->position && (a->window <= 0 || base > item->position + item->n_tokens - 1 - a->window), i, r;
     if (a->softcap > 0.0f)
         FG_UNROLL for (i = 0; i < 8; i++) {
@@ -1319,12 +1323,42 @@ FG_DEV void fgk_few_values(fgk_sums *acc, const fgk_frag *weights, const fgk_few
     }
 }
 
+/* Dimensions [d, d + piece) of a row from what the warps have of it. */
+FG_DEV void fgk_few_finish(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int kv_head, int head0, int heads, int row, int d,
+                          const float *parts, const float *stats, int piece) {
+    int all_heads = a->kv.n_head / a->kv.n_kv_head, n = a->kv.head_dim, token = fgk_few_token(row, heads), head, w, k;
+    float most = FG_NEG_INF, sum = 0.0f, factors[FG_GPU_THREADS / 32], *out;
+    head = head0 + row - token * heads;
+    FG_UNROLL for (w = 0; w < FG_GPU_THREADS / 32; w++) most = fgk_max(most, fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2));
+    FG_UNROLL for (w = 0; w < FG_GPU_THREADS / 32; w++) {
+        float its = fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2);
+        factors[w] = its == FG_NEG_INF ? 0.0f : fgk_exp2(its - most);
+        sum = fgk_fma(factors[w], fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2 + 1), sum);
+    }
+    if (item->partial < 0) out = (float *)a->dst + (int64_t)(item->token + token) * a->dst_stride + (kv_head * all_heads + head) * n;
+    else {
+        out = (float *)a->partials + ((int64_t)(item->partial + token * all_heads + head) * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
+        if (d + fgk_lane() == 0) {
+            fgk_store(out - 2, most * 0.69314718f);
+            fgk_store(out - 1, sum);
+        }
+    }
+    sum = item->partial < 0 ? 1.0f / sum : 1.0f;
+    FG_UNROLL for (k = 0; k < piece / 32; k++) {
+        int j = 32 * k + fgk_lane();
+        float value = 0.0f;
+        FG_UNROLL for (w = 0; w < FG_GPU_THREADS / 32; w++)
+            value = fgk_fma(factors[w], fgk_get(parts + (w * FG_GPU_ATTN_ROWS + row) * (piece + 4) + j), value);
+        if (d + j < n) fgk_store(out + d + j, value * sum);
+    }
+}
+
 /* dim: 64, 128 or 256. q: dim * 8 words; parts: [warps][rows][at most FG_FEW_PIECE + 4]; stats: [warps][rows][2] */
 FG_BODY void fgk_few(const fg_gpu_attention_args *a, uint32_t *q, float *parts, float *stats, int type, int dim) {
     int all_heads = a->kv.n_head / a->kv.n_kv_head, groups = fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head);
     int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim;
-    int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, warps = FG_GPU_THREADS / 32, warp = fgk_group();
-    int each = fgk_few_each(type, dim, 1), piece = dim < FG_FEW_PIECE ? dim : FG_FEW_PIECE, m, base, ahead, d, i, r;
+    int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS;
+    int warps = FG_GPU_THREADS / 32, warp = fgk_group(), each = fgk_few_each(type, dim, 1), piece = dim < FG_FEW_PIECE ? dim : FG_FEW_PIECE, m, base, ahead, d, i, r;
     fg_gpu_attn_item item;
     fgk_few_place at;
     fgk_few_rows rows;
@@ -1349,10 +1383,10 @@ FG_BODY void fgk_few(const fg_gpu_attention_args *a, uint32_t *q, float *parts, 
         fgk_few_read_v(a, &at, base, ahead, &v, type, dim);
         ahead = fgk_few_ahead(&at, base + warps * FG_FEW_TILE);
     }
-    fgk_few_queries(a, &item, (kv_head * all_heads + head0) * n, m, heads, a->softcap > 0.0f ? a->scale : a->scale * 1.44269504f, q, type, dim);
+    fgk_few_queries(a, &item, (kv_head * all_heads + head0) * n, m, heads, a->scale * (a->softcap > 0.0f ? 1.0f : 1.44269504f), q, type, dim);
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = fgk_lane() / 4 + 8 * r;
-        rows.position[r] = row < m ? item.position + row / heads : -1;
+        rows.position[r] = row < m ? item.position + fgk_few_token(row, heads) : -1;
         rows.most[r] = FG_NEG_INF;
         rows.sum[r] = 0.0f;
     }
@@ -1376,6 +1410,7 @@ FG_BODY void fgk_few(const fg_gpu_attention_args *a, uint32_t *q, float *parts, 
         fgk_few_values(acc, &weights, &v, type, dim);
         if (dim <= 128) fgk_few_read_v(a, &at, next, block, &v, type, dim);
     }
+    item = fgk_attn_item(a); /* again: the loop has no registers for it */
     FG_UNROLL for (r = 0; r < 2; r++) {
         int row = fgk_lane() / 4 + 8 * r;
         rows.sum[r] += fgk_shuffle_xor(rows.sum[r], 1);
@@ -1399,27 +1434,7 @@ FG_BODY void fgk_few(const fg_gpu_attention_args *a, uint32_t *q, float *parts, 
                 }
         }
         fgk_barrier();
-        FG_ROLLED for (i = fgk_thread(); i < m * piece; i += FG_GPU_THREADS) {
-            int row = i / piece, column = i % piece, head = head0 + row % heads, w;
-            float most = FG_NEG_INF, sum = 0.0f, value = 0.0f, *out;
-            FG_UNROLL for (w = 0; w < warps; w++) most = fgk_max(most, fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2));
-            FG_UNROLL for (w = 0; w < warps; w++) {
-                float its = fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2), factor = its == FG_NEG_INF ? 0.0f : fgk_exp2(its - most);
-                sum = fgk_fma(factor, fgk_get(stats + (w * FG_GPU_ATTN_ROWS + row) * 2 + 1), sum);
-                value = fgk_fma(factor, fgk_get(parts + (w * FG_GPU_ATTN_ROWS + row) * (piece + 4) + column), value);
-            }
-            if (item.partial < 0) {
-                out = (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n;
-                value *= 1.0f / sum;
-            } else {
-                out = (float *)a->partials + ((int64_t)(item.partial + row / heads * all_heads + head) * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
-                if (d + column == 0) {
-                    fgk_store(out - 2, most * 0.69314718f);
-                    fgk_store(out - 1, sum);
-                }
-            }
-            if (d + column < n) fgk_store(out + d + column, value);
-        }
+        FG_ROLLED for (i = warp; i < m; i += warps) fgk_few_finish(a, &item, kv_head, head0, heads, i, d, parts, stats, piece);
     }
 }
 #endif
@@ -1570,7 +1585,7 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
    H100 is sold with, thus 4096 operations in a cycle of each of 132 processors: a tile is 2 * 2 * 128 * 128 * 128 = 8.4 million
    operations, 2048 cycles of products; 16384 powers of two at 16 a cycle, 1024, and about 9 instructions more for each of them, 1150 at
    four warps a cycle, which products of the other warpgroup or of the same one hide. It reads 64 KiB, 128 operations a byte: 4.2 TB/s of
-   the L2 cache at 60% of the roof. A piece of 1024 positions (8 tiles, 16400 cycles) begins with 64 KiB of queries and the first K
+   the L2 cache at 60% of the roof. A piece of 2048 positions (16 tiles, 32800 cycles) begins with 64 KiB of queries and the first K
    (about 1500 cycles) and ends with 64 KiB of sums. mma.sync, as in fgk_wide, reaches 60 to 65% of the same roof by itself, and has its
    scores go through shared memory between barriers. Heads of 256: as many operations in a tile of 64, half as many powers of two, the same
    bytes. A cache of bytes goes through registers on its way, some 10 instructions for 8 of its numbers. */
@@ -1753,8 +1768,9 @@ FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room,
 #endif
 
 /* The pieces of queries, one query after the other, of up to FG_GPU_MERGE_TOKENS tokens and one head. Group g of lanes adds up every
-   fourth piece of the context, from the g-th on, in their order; then the groups' sums meet. What is read first, so that one trip to memory
-   serves all, are what the first pieces of each group have. parts: [groups][FG_GPU_MAX_HEAD_DIM]; stats: [groups][2]; weights: [groups][64] */
+   fourth piece of the context, from the g-th on, in their order; then the groups' sums meet. The first pieces of a group are read at once
+   with what says how much they weigh, so that one trip to memory serves for few. parts: [groups][FG_GPU_MAX_HEAD_DIM]; stats: [groups][2];
+   weights: [groups][64] */
 enum { FG_COMBINE_AHEAD = 4 };
 
 FG_DEV void fgk_combine_read(const float *from, int64_t apart, int pieces, int d, int n, float (*x)[4]) {
@@ -1765,7 +1781,8 @@ FG_DEV void fgk_combine_read(const float *from, int64_t apart, int pieces, int d
 
 FG_BODY void fgk_combine(const fg_gpu_attention_args *a, float *parts, float *stats, float *weights) {
     int all_heads = a->kv.n_head / a->kv.n_kv_head, head = fgk_block_y() % a->kv.n_head, n = a->kv.head_dim, groups = FG_GPU_THREADS / 32;
-    int token0 = fgk_block_y() / a->kv.n_head * FG_GPU_MERGE_TOKENS, group = fgk_group(), lane = fgk_lane(), n_tokens, mine, skip, t, d, i, j;
+    int token0 = fgk_block_y() / a->kv.n_head * FG_GPU_MERGE_TOKENS, group = fgk_group(), lane = fgk_lane(), n_tokens, mine, skip;
+    int t, d, i, j;
     const fg_gpu_attn_merge *from = (const fg_gpu_attn_merge *)a->merges + fgk_block_x();
     int64_t row_floats = (int64_t)a->kv.n_kv_head * (n + 2), apart;
     const float *first;
@@ -1776,12 +1793,13 @@ FG_BODY void fgk_combine(const fg_gpu_attention_args *a, float *parts, float *st
     apart = (int64_t)n_tokens * all_heads * row_floats;
     skip = (group - (int)fgk_load_u32(&from->first)) & (groups - 1);
     mine = ((int)fgk_load_u32(&from->n_splits) - skip + groups - 1) / groups;
-    first = (const float *)a->partials + ((int64_t)((int)fgk_load_u32(&from->partial) + token0 * all_heads + head % all_heads) * a->kv.n_kv_head +
-                                          head / all_heads) * (n + 2) + skip * apart;
+    i = (int)fgk_load_u32(&from->partial) + token0 * all_heads + head % all_heads;
+    first = (const float *)a->partials + ((int64_t)i * a->kv.n_kv_head + head / all_heads) * (n + 2) + skip * apart;
     apart *= groups;
     FG_ROLLED for (t = token0; t < n_tokens && t < token0 + FG_GPU_MERGE_TOKENS; t++, first += all_heads * row_floats, out += a->dst_stride) {
-        float most = FG_NEG_INF, sum = 0.0f, acc[4], total = 0.0f, factor[4], x[FG_COMBINE_AHEAD][4];
-        float its = lane < mine ? fgk_load(first + lane * apart) : FG_NEG_INF, its_sum = lane < mine ? fgk_load(first + lane * apart + 1) : 0.0f;
+        float most, sum = 0.0f, acc[4], total = 0.0f, factor[4], x[FG_COMBINE_AHEAD][4];
+        float its = lane < mine ? fgk_load(first + lane * apart) : FG_NEG_INF;
+        float its_sum = lane < mine ? fgk_load(first + lane * apart + 1) : 0.0f;
         fgk_combine_read(first + 2, apart, mine, lane, n, x);
         most = its;
         FG_ROLLED for (i = lane + 32; i < mine; i += 32) most = fgk_max(most, fgk_load(first + i * apart));
@@ -2211,7 +2229,8 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_WIDE_KERNEL(T, 64, FG_GPU_WIDE_ROWS)  \
     FG_WIDE_KERNEL(T, 128, FG_GPU_WIDE_ROWS) \
     FG_WIDE_KERNEL(T, 256, FG_GPU_WIDE256_ROWS)
-#define FG_FEW_KERNELS_OF_KV(T) FG_FEW_KERNEL(T, 64, FG_THREE_AT_ONCE) FG_FEW_KERNEL(T, 128, FG_THREE_AT_ONCE) FG_FEW_KERNEL(T, 256, FG_ANY_AT_ONCE)
+#define FG_FEW_KERNELS_OF_KV(T, bounds) \
+    FG_FEW_KERNEL(T, 64, FG_THREE_AT_ONCE) FG_FEW_KERNEL(T, 128, bounds) FG_FEW_KERNEL(T, 256, FG_ANY_AT_ONCE)
 #define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128) FG_WIDE_WG_KERNEL(T, 256)
 
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
@@ -2229,7 +2248,7 @@ FG_SKINNY_KERNELS(Q6_K)
 FG_KERNELS_OF_KV(F16)
 FG_WIDE_KERNELS_OF_KV(F16)
 FG_WIDE_WG_KERNELS_OF_KV(F16)
-FG_FEW_KERNELS_OF_KV(F16)
+FG_FEW_KERNELS_OF_KV(F16, FG_THREE_AT_ONCE)
 #ifndef FG_ONLY_SOME
 FG_KERNELS_OF_WEIGHT(F32)
 FG_KERNELS_OF_WEIGHT(F16)
@@ -2268,14 +2287,15 @@ FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
 FG_WIDE_KERNELS_OF_KV(BF16)
 FG_WIDE_WG_KERNELS_OF_KV(BF16)
-FG_FEW_KERNELS_OF_KV(BF16)
+FG_FEW_KERNELS_OF_KV(BF16, FG_TWO_AT_ONCE)
 FG_KERNELS_OF_KV(Q8_0)
 FG_WIDE_KERNELS_OF_KV(Q8_0)
 FG_WIDE_WG_KERNELS_OF_KV(Q8_0)
-FG_FEW_KERNELS_OF_KV(Q8_0)
+FG_FEW_KERNELS_OF_KV(Q8_0, FG_THREE_AT_ONCE)
 #endif
 FG_KERNEL(combine, attention, FG_GPU_THREADS, FG_SHARED(float, parts, FG_GPU_THREADS / 32 * FG_GPU_MAX_HEAD_DIM);
-          FG_SHARED(float, stats, FG_GPU_THREADS / 32 * 2); FG_SHARED(float, weights, FG_GPU_THREADS / 32 * 64); fgk_combine(&args, parts, stats, weights))
+          FG_SHARED(float, stats, FG_GPU_THREADS / 32 * 2); FG_SHARED(float, weights, FG_GPU_THREADS / 32 * 64);
+          fgk_combine(&args, parts, stats, weights))
 FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
 FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
 FG_KERNEL(finish, gemm, FG_GPU_THREADS, fgk_finish_product(&args))

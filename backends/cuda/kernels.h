@@ -75,7 +75,7 @@ enum {
     FG_GPU_WIDE256_ROWS = 32,   /* of wide256 */
     FG_GPU_WG_ROWS = 128,       /* and of widewg, which multiplies by warpgroups */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
-    FG_GPU_FEW_SPLIT = 128,     /* of few, so that one sequence has work for all processors */
+    FG_GPU_FEW_SPLIT = 256,     /* of few: few enough that one sequence has work for all processors, and partial sums are small beside it */
     FG_GPU_WG_SPLIT = 2048,     /* of widewg */
     FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
     FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
