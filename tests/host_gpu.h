@@ -19,7 +19,7 @@
 
 #include <stdarg.h>
 
-enum { HG_THREADS = 256, HG_SHARED_DECLARED = 49152, HG_SHARED = 6 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_THREADS = 512, HG_SHARED_DECLARED = 49152, HG_SHARED = 6 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
 enum { HG_WG = 128, HG_WG_OPS = 32, HG_WG_SUMS = 2 }; /* threads of a warpgroup; its products, and sums, that may be under way */
 enum { HG_HALVES, HG_BFLOATS };          /* what they multiply */
 enum { HG_NOBODY = -1, HG_SEVERAL = -2 }; /* instead of a thread */

@@ -13,8 +13,9 @@ typedef struct si_blas_object {
 } si_blas_object;
 
 typedef struct si_product {
-    si_blas_object a, b, d;
+    si_blas_object a, b, c, d;
     const uint16_t *x, *y;
+    const float *add; /* NULL: nothing */
     float *to;
 } si_product;
 
@@ -75,7 +76,7 @@ static int si_blas_run(const void *args) {
             const uint16_t *x = p->x + r * (uint64_t)p->a.stride, *y = p->y + c * (uint64_t)p->b.stride;
             double sum = 0;
             for (k = 0; k < p->a.rows; k++) sum += (double)si_blas_value(x + k, p->a.type) * (double)si_blas_value(y + k, p->b.type);
-            p->to[c * (uint64_t)p->d.stride + r] = (float)sum + (si.blas.wrong ? 1.0f : 0.0f);
+            p->to[c * (uint64_t)p->d.stride + r] = (float)sum + (si.blas.wrong ? 1.0f : 0.0f) + (p->add ? p->add[c * (uint64_t)p->c.stride + r] : 0.0f);
         }
     return 0;
 }
@@ -89,16 +90,17 @@ static int si_blas_multiply(int compute, int transposed, void *handle, void *des
                             void *lb, const float *beta, const void *c, void *lc, void *d, void *ld, const int *algorithm, void *workspace,
                             size_t bytes, si_stream *stream) {
     const si_blas_object *o = si_blas_get(desc, SI_BLAS_DESC), *x = si_blas_get(la, SI_BLAS_LAYOUT), *y = si_blas_get(lb, SI_BLAS_LAYOUT);
-    const si_blas_object *z = si_blas_get(ld, SI_BLAS_LAYOUT);
+    const si_blas_object *z = si_blas_get(ld, SI_BLAS_LAYOUT), *w = si_blas_get(lc, SI_BLAS_LAYOUT);
     si_command command;
     si_product *p;
     int code = si_blas_begin();
     if (code) return code;
-    if (!si_blas_get(handle, SI_BLAS_HANDLE) || !o || !x || !y || !z || !si_known_stream(stream)) return 7;
-    if (o->compute != compute || o->type != 0 || o->transposed != transposed || *alpha != 1.0f || *beta != 0.0f || c != d || lc != ld ||
+    if (!si_blas_get(handle, SI_BLAS_HANDLE) || !o || !x || !y || !z || !w || !si_known_stream(stream)) return 7;
+    if (o->compute != compute || o->type != 0 || o->transposed != transposed || *alpha != 1.0f || (*beta != 0.0f && *beta != 1.0f) ||
+        (*beta == 0.0f && (c != d || lc != ld)) || w->type != 0 || w->rows != z->rows || w->columns != z->columns || (c == d && w->stride != z->stride) ||
         x->type != y->type || (x->type != 2 && x->type != 14) || z->type != 0 || x->rows != y->rows || z->rows != x->columns ||
         z->columns != y->columns || *algorithm != SI_BLAS_ALGORITHM || !si_find(workspace, bytes) || si_find(workspace, 1)->pinned ||
-        !si_blas_on_device(a, x, 2) || !si_blas_on_device(b, y, 2) || !si_blas_on_device(d, z, 4)) {
+        !si_blas_on_device(a, x, 2) || !si_blas_on_device(b, y, 2) || !si_blas_on_device(d, z, 4) || !si_blas_on_device(c, w, 4)) {
         si_violation("a product of %llu x %llu by %llu x %llu that is not what the library takes", (unsigned long long)x->columns,
                      (unsigned long long)x->rows, (unsigned long long)y->rows, (unsigned long long)y->columns);
         return 7;
@@ -113,7 +115,8 @@ static int si_blas_multiply(int compute, int transposed, void *handle, void *des
     command.args = (unsigned char *)malloc(sizeof(*p));
     p = (si_product *)(void *)command.args;
     if (!p) return 3;
-    p->a = *x, p->b = *y, p->d = *z;
+    p->a = *x, p->b = *y, p->c = *w, p->d = *z;
+    p->add = *beta == 0.0f ? NULL : (const float *)c;
     p->x = (const uint16_t *)a, p->y = (const uint16_t *)b;
     p->to = (float *)d;
     code = si_enqueue(stream, &command);

@@ -112,6 +112,13 @@ FG_DEV uint32_t fgk_load_u32(const void *p) { return *(const uint32_t *)p; }
 FG_DEV uint32_t fgk_load_u16(const void *p) { return *(const uint16_t *)p; }
 FG_DEV uint32_t fgk_load_u8(const void *p) { return *(const uint8_t *)p; }
 FG_DEV void fgk_store_u4(void *p, fgk_u4 v) { *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w); }
+FG_DEV fgk_f4 fgk_load_f4(const float *p) { /* also of what this kernel has written */
+    float4 v = *(const float4 *)p;
+    fgk_f4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV void fgk_store_f4(float *p, fgk_f4 v) { *(float4 *)p = make_float4(v.x, v.y, v.z, v.w); }
+FG_DEV void fgk_store_u2(void *p, uint32_t x, uint32_t y) { *(uint2 *)p = make_uint2(x, y); }
 FG_DEV void fgk_store_u32(void *p, uint32_t v) { *(uint32_t *)p = v; }
 FG_DEV void fgk_store_u16(void *p, uint32_t v) { *(uint16_t *)p = (uint16_t)v; }
 FG_DEV void fgk_store_u8(void *p, uint32_t v) { *(uint8_t *)p = (uint8_t)v; }
@@ -335,6 +342,7 @@ FG_DEV int fgk_wg_col(int i) { return i / 4 * 8 + (fgk_thread() & 3) * 2 + i % 2
 #endif
 #define FG_AS1 __attribute__((address_space(1)))
 
+typedef uint32_t fgk__v2u __attribute__((ext_vector_type(2)));
 typedef uint32_t fgk__v4u __attribute__((ext_vector_type(4)));
 typedef float fgk__v4f __attribute__((ext_vector_type(4)));
 typedef float fgk__v8f __attribute__((ext_vector_type(8)));
@@ -384,6 +392,19 @@ FG_DEV uint32_t fgk_load_u8(const void *p) { return *(const FG_AS1 uint8_t *)p; 
 FG_DEV void fgk_store_u4(void *p, fgk_u4 v) {
     fgk__v4u r = {v.x, v.y, v.z, v.w};
     *(FG_AS1 fgk__v4u *)p = r;
+}
+FG_DEV fgk_f4 fgk_load_f4(const float *p) {
+    fgk__v4f v = *(const FG_AS1 fgk__v4f *)p;
+    fgk_f4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV void fgk_store_f4(float *p, fgk_f4 v) {
+    fgk__v4f r = {v.x, v.y, v.z, v.w};
+    *(FG_AS1 fgk__v4f *)p = r;
+}
+FG_DEV void fgk_store_u2(void *p, uint32_t x, uint32_t y) {
+    fgk__v2u r = {x, y};
+    *(FG_AS1 fgk__v2u *)p = r;
 }
 FG_DEV void fgk_store_u32(void *p, uint32_t v) { *(FG_AS1 uint32_t *)p = v; }
 FG_DEV void fgk_store_u16(void *p, uint32_t v) { *(FG_AS1 uint16_t *)p = (uint16_t)v; }
@@ -579,6 +600,20 @@ FG_DEV uint32_t fgk_load_u8(const void *p) { return hg_global(p, 1), *(const uin
 FG_DEV void fgk_store_u4(void *p, fgk_u4 v) {
     hg_global(p, 16);
     memcpy(p, &v, 16);
+}
+FG_DEV fgk_f4 fgk_load_f4(const float *p) {
+    fgk_f4 v;
+    hg_global(p, 16);
+    memcpy(&v, p, 16);
+    return v;
+}
+FG_DEV void fgk_store_f4(float *p, fgk_f4 v) {
+    hg_global(p, 16);
+    memcpy(p, &v, 16);
+}
+FG_DEV void fgk_store_u2(void *p, uint32_t x, uint32_t y) {
+    hg_global(p, 8);
+    memcpy(p, &x, 4), memcpy((char *)p + 4, &y, 4);
 }
 FG_DEV void fgk_store_u32(void *p, uint32_t v) { hg_global(p, 4), memcpy(p, &v, 4); }
 FG_DEV void fgk_store_u16(void *p, uint32_t v) { hg_global(p, 2), *(uint16_t *)p = (uint16_t)v; }

@@ -9,6 +9,8 @@
 
 enum {
     FG__GPU_BLAS_FROM = 65,               /* rows of activations from which on products go there */
+    FG__GPU_EXPAND_FROM = 256,            /* of quantised weights, which are made halves first: twice their number in bytes is written and read */
+    FG__GPU_EXPAND_BYTES = 128 << 20,     /* of them at a time */
     FG__GPU_BLAS_WORKSPACE = 32 << 20,    /* what NVIDIA recommends for Hopper */
     FG__GPU_BLAS_MOST_WORKSPACE = 1,      /* an attribute of the search, in both */
     FG__GPU_BLAS_ALIGN = 256,             /* of matrices, which cuBLASLt's search takes for granted */
@@ -49,13 +51,24 @@ static const fg__gpu_blas_kind fg__gpu_hipblaslt = {
     fg__gpu_hipblaslt_names, 2 /* HIPBLAS_COMPUTE_32F */, 0 /* HIPBLASLT_MATMUL_DESC_TRANSA */, 112 /* HIPBLAS_OP_T */,
 };
 
-/* out[rows, n] = acts[rows, k] . weight[n, k]^T, as floats; type: FG__GPU_BLAS_F16 or BF16 of both. Strides in elements. */
+/* out[rows, n] = acts[rows, k] . weight[n, k]^T + add[rows, n], as floats; type: FG__GPU_BLAS_F16 or BF16 of both. Strides in elements.
+   add may be 0; it may be out. */
 typedef struct fg__gpu_blas_product {
     int type;
     int32_t n, k, rows;
-    fg__gpu_pointer weight, acts, out;
-    int32_t weight_stride, acts_stride, out_stride;
+    fg__gpu_pointer weight, acts, out, add;
+    int32_t weight_stride, acts_stride, out_stride, add_stride;
 } fg__gpu_blas_product;
+
+/* Whether weights are quantised, of a type that a kernel makes halves of for the library. */
+static bool fg__gpu_is_expanded(fg_type type) { return fg_gpu_expand_kernel((int)type) >= 0; }
+
+/* Halves from row to row, and rows that there is room for at a time, such that their columns of the product begin at FG__GPU_BLAS_ALIGN. */
+static size_t fg__gpu_expanded_stride(int32_t k) { return fg__round_up((size_t)k, FG_GPU_ACTS_ALIGN); }
+static int32_t fg__gpu_expanded_rows(int32_t k) { return (int32_t)FG__MAX(FG__GPU_EXPAND_BYTES / 2 / fg__gpu_expanded_stride(k) / 64 * 64, (size_t)64); }
+
+/* The rows of activations from which on products of weights of a type are the library's. */
+static int fg__gpu_blas_from(fg_type type) { return fg__gpu_is_expanded(type) ? FG__GPU_EXPAND_FROM : FG__GPU_BLAS_FROM; }
 
 /* Whether the library does products of a type; 0 is none. */
 static bool fg__gpu_blas_has(const fg__gpu_device *d, int type) { return type && (d->blas.ready >> type & 1); }
@@ -64,12 +77,13 @@ static const char *fg__gpu_blas_name(int type) { return fg_type_name(type == FG_
 
 /* What a call of the library needs; the pointers are NULL or must be destroyed. */
 typedef struct fg__gpu_blas_call {
-    void *desc, *weight, *acts, *out, *preference;
+    void *desc, *weight, *acts, *out, *add, *preference;
     uint64_t found[64]; /* the result of the search begins with the algorithm; 96 bytes, or fewer */
 } fg__gpu_blas_call;
 
 static void fg__gpu_blas_end(const fg__gpu_blas *blas, fg__gpu_blas_call *call) {
     if (call->preference) (void)blas->api.preference_destroy(call->preference);
+    if (call->add) (void)blas->api.layout_destroy(call->add);
     if (call->out) (void)blas->api.layout_destroy(call->out);
     if (call->acts) (void)blas->api.layout_destroy(call->acts);
     if (call->weight) (void)blas->api.layout_destroy(call->weight);
@@ -87,10 +101,12 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     if (!code) code = api->layout_create(&call->acts, p->type, (uint64_t)p->k, (uint64_t)p->rows, p->acts_stride);
     if (!code)
         code = api->layout_create(&call->out, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->out_stride);
+    if (!code && p->add) code = api->layout_create(&call->add, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->add_stride);
     if (!code) code = api->preference_create(&call->preference);
     if (!code) code = api->preference_set(call->preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
     if (!code)
-        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->out, call->out, call->preference, 1, call->found, &found);
+        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out, call->preference, 1,
+                              call->found, &found);
     return code ? code : found < 1;
 }
 
@@ -103,8 +119,8 @@ static int fg__gpu_blas_multiply(fg__gpu_device *d, const fg__gpu_blas_product *
     memset(&call, 0, sizeof(call));
     code = fg__gpu_blas_describe(blas, p, &call);
     if (!code)
-        code = blas->api.matmul(blas->handle, call.desc, &one, p->weight, call.weight, p->acts, call.acts, &zero, p->out, call.out, p->out,
-                                call.out, call.found, blas->workspace.at, FG__GPU_BLAS_WORKSPACE, d->compute);
+        code = blas->api.matmul(blas->handle, call.desc, &one, p->weight, call.weight, p->acts, call.acts, p->add ? &one : &zero,
+                                p->add ? p->add : p->out, call.add ? call.add : call.out, p->out, call.out, call.found, blas->workspace.at, FG__GPU_BLAS_WORKSPACE, d->compute);
     fg__gpu_blas_end(blas, &call);
     return code;
 }
@@ -147,23 +163,28 @@ static uint16_t fg__gpu_try_bits(int type, int value) {
 static bool fg__gpu_blas_agrees(fg__gpu_device *d, int type, fg__gpu_pointer at) {
     const size_t weights = FG__GPU_TRY_N * FG__GPU_TRY_K, acts = FG__GPU_TRY_ROWS * FG__GPU_TRY_K, out = FG__GPU_TRY_N * FG__GPU_TRY_ROWS;
     uint16_t *halves = (uint16_t *)(void *)d->stages[0].at;
+    float *before = (float *)(void *)(halves + weights + acts);
     const float *got = (const float *)(const void *)d->stages[0].at;
     fg__gpu_blas_product p;
     int i, j, k, wanted;
     for (i = 0; i < FG__GPU_TRY_N + FG__GPU_TRY_ROWS; i++)
         for (k = 0; k < FG__GPU_TRY_K; k++)
             halves[i * FG__GPU_TRY_K + k] = fg__gpu_try_bits(type, fg__gpu_try_number(type, i, k));
+    for (i = 0; i < FG__GPU_TRY_ROWS; i++)
+        for (j = 0; j < FG__GPU_TRY_N; j++) before[i * FG__GPU_TRY_N + j] = (float)fg__gpu_try_number(type + 1, i, j);
+    memset(&p, 0, sizeof(p));
     p.type = type;
     p.n = FG__GPU_TRY_N, p.k = FG__GPU_TRY_K, p.rows = FG__GPU_TRY_ROWS;
     p.weight = at, p.acts = at + weights * 2, p.out = at + (weights + acts) * 2;
     p.weight_stride = p.acts_stride = FG__GPU_TRY_K;
     p.out_stride = FG__GPU_TRY_N;
-    if (d->api.copy_to_device(at, halves, (weights + acts) * 2, d->compute) || fg__gpu_blas_multiply(d, &p) || d->api.stream_wait(d->compute) ||
+    if (type == FG__GPU_BLAS_BF16) p.add = p.out, p.add_stride = p.out_stride; /* as plans do */
+    if (d->api.copy_to_device(at, halves, (weights + acts) * 2 + out * sizeof(float), d->compute) || fg__gpu_blas_multiply(d, &p) || d->api.stream_wait(d->compute) ||
         d->api.copy_to_host(d->stages[0].at, p.out, out * sizeof(float), d->compute) || d->api.stream_wait(d->compute))
         return false;
     for (i = 0; i < FG__GPU_TRY_ROWS; i++)
         for (j = 0; j < FG__GPU_TRY_N; j++) {
-            for (wanted = 0, k = 0; k < FG__GPU_TRY_K; k++)
+            for (wanted = p.add ? fg__gpu_try_number(type + 1, i, j) : 0, k = 0; k < FG__GPU_TRY_K; k++)
                 wanted += fg__gpu_try_number(type, FG__GPU_TRY_N + i, k) * fg__gpu_try_number(type, j, k);
             if (got[i * FG__GPU_TRY_N + j] != (float)wanted) return false;
         }

@@ -1117,11 +1117,11 @@ typedef struct fg__gpu_plan {
     fg__gpu_set sets[FG__GPU_SETS];
     size_t *slot_at;     /* bytes from `memory` */
     size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
-    size_t products_bytes, workspace_bytes; /* for products by a library; 0: there are none */
+    size_t products_bytes, expanded_bytes, workspace_bytes; /* for products by a library; 0: there are none */
     int acts_k, acts_rows;
     int tokens_at, positions_at, rows_at, draws_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
-    fg__gpu_range memory, batch, acts, scales, products, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range memory, batch, acts, scales, products, expanded, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
     fg__gpu_range logits[FG__GPU_BLOCKS]; /* of the passes in flight that asked for draws: the next one overwrites the slot */
     fg__gpu_batch batches[FG__GPU_BLOCKS];
     int32_t *host_pairs;
@@ -1234,10 +1234,14 @@ static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
 /* The type of a product that is a library's, where there is one; 0: it is not. While memory is only measured weights need not be packed. */
 static int fg__gpu_blas_type(const fg_graph *graph, const fg_op *op) {
     fg_type type;
-    if (op->type != FG_OP_GEMM || (graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens) < FG__GPU_BLAS_FROM) return 0;
+    if (op->type != FG_OP_GEMM) return 0;
     type = graph->tensors[op->weight].type;
-    return type == FG_TYPE_F16 ? FG__GPU_BLAS_F16 : type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : 0;
+    if ((graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens) < fg__gpu_blas_from(type)) return 0;
+    return type == FG_TYPE_F16 || fg__gpu_is_expanded(type) ? FG__GPU_BLAS_F16 : type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : 0;
 }
+
+/* A library adds what bfloat16 products are added to, too; the rows of halves have scales, which it does not know. */
+static bool fg__gpu_blas_adds(int blas_type, bool has_bias, int act) { return blas_type == FG__GPU_BLAS_BF16 && !has_bias && !act; }
 
 static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
@@ -1260,7 +1264,9 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
         if (fg__gpu_blas_has(plan->device, fg__gpu_blas_type(graph, op))) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
-            if (op->src2 >= 0 && op->src2 == op->dst)
+            if (fg__gpu_is_expanded(graph->tensors[op->weight].type))
+                plan->expanded_bytes = FG__MAX(plan->expanded_bytes, (size_t)FG__MIN(op->n, fg__gpu_expanded_rows(op->k)) * fg__gpu_expanded_stride(op->k) * 2);
+            if (op->src2 >= 0 && op->src2 == op->dst && !fg__gpu_blas_adds(fg__gpu_blas_type(graph, op), op->bias >= 0, op->act))
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
         }
     }
@@ -1306,7 +1312,7 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     memset(memory, 0, sizeof(*memory));
     for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
     memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->tops_bytes + plan->batch_words * 4 +
-                          plan->products_bytes + plan->workspace_bytes + FG__GPU_BLOCKS * fg__gpu_logits_bytes(plan) +
+                          plan->products_bytes + plan->expanded_bytes + plan->workspace_bytes + FG__GPU_BLOCKS * fg__gpu_logits_bytes(plan) +
                           (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
     memory->total = memory->kv + memory->activations;
 }
@@ -1339,6 +1345,7 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_take(d, plan->acts_bytes, &plan->acts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, (size_t)plan->acts_rows * sizeof(float), &plan->scales)) != FG_OK) return r;
     if (plan->products_bytes && (r = fg__gpu_take(d, plan->products_bytes, &plan->products)) != FG_OK) return r;
+    if (plan->expanded_bytes && (r = fg__gpu_take(d, plan->expanded_bytes, &plan->expanded)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->partials_bytes, &plan->partials)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, row_bytes, &plan->rows)) != FG_OK) return r;
@@ -1667,6 +1674,7 @@ typedef struct fg__gpu_launcher {
     const fg__gpu_key *key;
     bool find_only;
     int acts_slot, acts_col, acts_k, acts_type; /* what is in `acts`; slot -1: nothing */
+    bool acts_new;                              /* the op that is launched made them of what it wrote */
 } fg__gpu_launcher;
 
 static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function) {
@@ -1751,34 +1759,115 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
     return FG_OK;
 }
 
+/* The library's products: of quantised weights as many rows at a time as there is room for as halves, each into its columns. */
+static fg_result fg__gpu_launch_products(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, fg__gpu_blas_product *p, int *code) {
+    fg__gpu_plan *plan = l->plan;
+    bool expanded = fg__gpu_is_expanded(step->weight_type);
+    int32_t piece = expanded ? FG__MIN(a->n, fg__gpu_expanded_rows(a->k)) : a->n, first;
+    fg__gpu_pointer out = p->out;
+    fg_gpu_expand_args e;
+    fg_result r = FG_OK;
+    memset(&e, 0, sizeof(e));
+    e.dst = plan->expanded.at;
+    e.layout = a->layout;
+    e.k = a->k, e.dst_stride = (int32_t)fg__gpu_expanded_stride(a->k);
+    if (expanded) p->weight = e.dst, p->weight_stride = e.dst_stride;
+    for (first = 0; first < a->n && r == FG_OK && !*code; first += piece) {
+        p->n = e.n = FG__MIN(piece, a->n - first);
+        p->out = out + (uint64_t)first * sizeof(float);
+        e.weight = a->weight + (uint64_t)first * (uint64_t)a->layout.stride;
+        if (expanded) r = fg__gpu_launch(l, fg_gpu_expand_kernel((int)step->weight_type), &e);
+        if (r == FG_OK && !l->find_only) *code = fg__gpu_blas_multiply(plan->device, p);
+        plan->n_launched += 2; /* the product, and what adds up its parts */
+    }
+    return r;
+}
+
 /* A product by the library, then what is added to it. What the library refuses is done by our kernels, now and from then on: *done
    is false then. */
 static fg_result fg__gpu_launch_blas(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a,
                                      bool *done) {
     fg__gpu_plan *plan = l->plan;
     fg__gpu_device *d = plan->device;
-    bool in_place = !a->src2 || a->src2 != a->dst;
+    bool adds = a->src2 % FG__GPU_BLAS_ALIGN == 0 && fg__gpu_blas_adds(step->blas_type, a->bias != 0, a->act);
+    bool in_place = !a->src2 || a->src2 != a->dst || adds;
     fg_gpu_gemm_args rest = *a;
     fg__gpu_blas_product p;
     fg_result r = fg__gpu_launch_acts(l, step, a, step->blas_type);
-    int code;
+    int code = 0;
     if (r != FG_OK) return r;
+    memset(&p, 0, sizeof(p));
     rest.src = in_place ? a->dst : plan->products.at;
     rest.src_stride = in_place ? a->dst_stride : a->n;
     if (step->blas_type == FG__GPU_BLAS_BF16) rest.scales = 0;
+    if (adds) p.add = a->src2, p.add_stride = a->src2_stride, rest.src2 = 0;
     p.type = step->blas_type;
-    p.n = a->n, p.k = a->k, p.rows = a->max_rows;
+    p.k = a->k, p.rows = a->max_rows;
     p.weight = a->weight, p.acts = a->acts, p.out = rest.src;
     p.weight_stride = a->layout.stride / 2, p.acts_stride = a->acts_stride, p.out_stride = rest.src_stride;
-    if (!l->find_only && (code = fg__gpu_blas_multiply(d, &p)) != 0) {
+    if ((r = fg__gpu_launch_products(l, step, a, &p, &code)) != FG_OK) return r;
+    if (code) {
         fg__log(&d->env, FG_LOG_WARNING, "%s gives error %d; large products of %s weights are done without it", d->blas.kind->label, code,
                 fg__gpu_blas_name(p.type));
         d->blas.ready &= ~((uint32_t)1 << p.type);
         *done = false;
         return FG_OK;
     }
-    plan->n_launched += 2; /* the product, and what adds up its parts */
-    return rest.scales || a->bias || a->act || a->src2 ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : FG_OK;
+    return rest.scales || a->bias || a->act || rest.src2 ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : FG_OK;
+}
+
+/* Whether a product of so many rows is the library's. */
+static bool fg__gpu_by_library(const fg__gpu_launcher *l, const fg__gpu_step *step, int rows) {
+    const fg__gpu_plan *plan = l->plan;
+    return rows >= fg__gpu_blas_from(step->weight_type) && fg__gpu_blas_has(plan->device, step->blas_type) && plan->workspace_bytes &&
+           step->args.gemm.dst % FG__GPU_BLAS_ALIGN == 0;
+}
+
+/* The kernel for few rows that does a product; -1: another does. */
+static int fg__gpu_skinny_of(const fg__gpu_device *d, const fg__gpu_step *step, int rows) {
+    return d->loader.driver->is_hip || d->options.invariant ? -1 : fg_gpu_skinny_kernel((int)step->weight_type, rows);
+}
+
+/* The activations that a product of so many rows reads, as fg__gpu_launch_acts has them; 0: floats. */
+static int fg__gpu_acts_of(const fg__gpu_launcher *l, const fg__gpu_step *step, int rows) {
+    const fg__gpu_device *d = l->plan->device;
+    if (fg__gpu_by_library(l, step, rows)) return step->blas_type;
+    if (fg_gpu_product_for(rows, d->options.invariant) < FG_GPU_GEMM16 && fg__gpu_skinny_of(d, step, rows) < 0) return 0;
+    return d->loader.driver->is_hip && fg__gpu_special_for(d, step->weight_type, rows) >= 0 ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
+}
+
+/* The activations that the next product will read, where it is of the n columns that this op writes; else 0. */
+static int fg__gpu_acts_wanted(const fg__gpu_launcher *l, const fg_op *op, int32_t n) {
+    const fg__gpu_plan *plan = l->plan;
+    int i, type;
+    for (i = (int)(op - plan->graph->ops) + 1; i < l->key->end; i++) {
+        const fg_op *next = &plan->graph->ops[i];
+        if (next->type == FG_OP_GEMM) {
+            type = fg__gpu_acts_of(l, &plan->steps[i], plan->steps[i].per_row ? l->key->rows : l->key->tokens);
+            if (next->src == op->dst && next->src_col == op->dst_col && next->k == n && plan->steps[i].per_row == plan->steps[op - plan->graph->ops].per_row)
+                return type == FG__GPU_BYTES ? 0 : type;
+            if (type) return 0;
+        }
+        if ((next->type != FG_OP_SAMPLE && next->dst == op->dst) || ((next->type == FG_OP_NORM || next->type == FG_OP_ROPE_KV) && next->src == op->dst))
+            return 0;
+    }
+    return 0;
+}
+
+/* Has a kernel make of the rows that it writes what the next product reads. */
+static void fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, int32_t n, uint64_t *acts, uint64_t *scales, int32_t *stride, int32_t *format) {
+    const fg_op *op = &l->plan->graph->ops[step - l->plan->steps];
+    int type = fg__gpu_acts_wanted(l, op, n);
+    if (!type) return;
+    *acts = l->plan->acts.at;
+    *scales = l->plan->scales.at;
+    *stride = (int32_t)fg__round_up((size_t)n, FG_GPU_ACTS_ALIGN);
+    *format = type == FG__GPU_BLAS_BF16 ? FG_GPU_ACTS_BFLOAT : FG_GPU_ACTS_HALF;
+    l->acts_slot = op->dst;
+    l->acts_col = op->dst_col;
+    l->acts_k = n;
+    l->acts_type = type;
+    l->acts_new = true;
 }
 
 /* Whether a product takes along those behind it: where it is done by gemv or skinny, and they are of the same range. */
@@ -1786,7 +1875,7 @@ static bool fg__gpu_joins(const fg__gpu_launcher *l, const fg__gpu_step *step) {
     const fg__gpu_device *d = l->plan->device;
     int rows = step->per_row ? l->key->rows : l->key->tokens;
     if (!step->joined || d->options.invariant || step - l->plan->steps + step->joined >= l->key->end) return false;
-    return rows <= 8 || (!d->loader.driver->is_hip && fg_gpu_skinny_kernel((int)step->weight_type, rows) >= 0);
+    return rows <= 8 || fg__gpu_skinny_of(d, step, rows) >= 0;
 }
 
 /* Products of the same rows by weights of one type, the later into the columns behind: of few rows they are one, since a small weight
@@ -1803,12 +1892,6 @@ static void fg__gpu_join(const fg__gpu_step *step, fg_gpu_gemm_args *a) {
     }
 }
 
-static int fg__gpu_skinny_for(const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
-    int kernel = fg_gpu_skinny_kernel((int)step->weight_type, rows);
-    if (kernel >= 0) a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(kernel));
-    return kernel;
-}
-
 /* A product; of many rows it reads activations of half the size, or a quarter. */
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
@@ -1816,12 +1899,12 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
     bool done = true;
     fg_result r;
     a->max_rows = rows;
-    if (rows >= FG__GPU_BLAS_FROM && fg__gpu_blas_has(d, step->blas_type) && l->plan->workspace_bytes && a->dst % FG__GPU_BLAS_ALIGN == 0) {
+    if (fg__gpu_by_library(l, step, rows)) {
         r = fg__gpu_launch_blas(l, step, a, &done);
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
     if (fg__gpu_joins(l, step)) fg__gpu_join(step, a);
-    if (special < 0 && !d->loader.driver->is_hip && !d->options.invariant) special = fg__gpu_skinny_for(step, a, rows);
+    if (special < 0 && (special = fg__gpu_skinny_of(d, step, rows)) >= 0) a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(special));
     if ((which >= FG_GPU_GEMM16 || special >= 0) && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
         return r;
     return fg__gpu_launch(l, special >= 0 ? special : step->kernel + which, a);
@@ -1882,9 +1965,16 @@ static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *st
     case FG_OP_GEMM: return fg__gpu_launch_gemm(l, step, &args.gemm, rows);
     case FG_OP_ATTENTION: return fg__gpu_launch_attention(l, step, &args.attention);
     case FG_OP_EMBED: args.embed.max_rows = rows; break;
-    case FG_OP_NORM: args.norm.max_rows = rows; break;
+    case FG_OP_NORM:
+        args.norm.max_rows = rows;
+        fg__gpu_make_acts(l, step, args.norm.n, &args.norm.acts, &args.norm.scales, &args.norm.acts_stride, &args.norm.format);
+        break;
     case FG_OP_ROPE_KV: args.rope.max_rows = rows; break;
-    case FG_OP_ACT_MUL: args.act_mul.max_rows = rows; break;
+    case FG_OP_ACT_MUL:
+        args.act_mul.max_rows = rows;
+        fg__gpu_make_acts(l, step, args.act_mul.n, &args.act_mul.acts, &args.act_mul.scales, &args.act_mul.acts_stride, &args.act_mul.format);
+        if (args.act_mul.acts) return fg__gpu_launch(l, FG_GPU_KERNEL_act_rows, &args);
+        break;
     case FG_OP_GATHER_ROWS: args.gather.max_rows = rows; break;
     default:
         args.sample.max_rows = rows;
@@ -1908,8 +1998,10 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
         if (plan->steps[i].per_row && key->rows == 0) continue;
+        l.acts_new = false;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
         if (op->type == FG_OP_GEMM && fg__gpu_joins(&l, &plan->steps[i])) i += plan->steps[i].joined;
+        if (l.acts_new) continue;
         /* what was written is no longer what `acts` has */
         if ((op->type != FG_OP_SAMPLE && op->dst == l.acts_slot) || ((op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV) && op->src == l.acts_slot))
             l.acts_slot = -1;
@@ -2066,6 +2158,7 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
     fg__gpu_give(d, &plan->rows);
     fg__gpu_give(d, &plan->parts);
     fg__gpu_give(d, &plan->partials);
+    fg__gpu_give(d, &plan->expanded);
     fg__gpu_give(d, &plan->products);
     fg__gpu_give(d, &plan->scales);
     fg__gpu_give(d, &plan->acts);

@@ -69,6 +69,12 @@ FG_DEV float fgk_act_of(int which, float x) {
     return x;
 }
 
+/* With `which` a constant there is code for one activation. */
+FG_DEV fgk_f4 fgk_act_four(int which, fgk_f4 v) {
+    fgk_f4 r = {fgk_act_of(which, v.x), fgk_act_of(which, v.y), fgk_act_of(which, v.z), fgk_act_of(which, v.w)};
+    return r;
+}
+
 /* ---- Weights: 32 of a row at a time; the layout is described in kernels.h. ---- */
 
 typedef struct fgk_unit {
@@ -116,10 +122,15 @@ FG_DEV void fgk_unit_scales(int type, fgk_unit *unit) {
     }
 }
 
+FG_DEV void fgk_unit_scale_bits(int type, const char *row, const fg_gpu_layout *layout, int u, fgk_unit *unit) {
+    const char *s = row + layout->s_at + u * fg_gpu_scale_bytes(type);
+    unit->s = fg_gpu_scale_bytes(type) == 1 ? fgk_load_u8(s) : fg_gpu_scale_bytes(type) == 4 ? fgk_load_u32(s) : fgk_load_u16(s);
+    if (fg_gpu_has_blocks_of_256(type)) unit->d = fgk_load_u32(row + layout->d_at + u / 8 * 4);
+}
+
 /* Unit u of a row of `units` units; zeros beyond. Of float types, four runs of 8 weights: those from `first` on, then `step` on
    each time, with `first` and `step` in weights. */
 FG_DEV void fgk_unit_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int first, int step, fgk_unit *unit) {
-    const char *s = row + layout->s_at + u * fg_gpu_scale_bytes(type);
     int words = fg_gpu_is_float(type) ? fg_gpu_lo_bits(type) / 4 : fg_gpu_lo_bits(type), i, j;
     if (fg_gpu_is_float(type)) {
         FG_UNROLL for (i = 0; i < 4; i++) {
@@ -153,8 +164,7 @@ FG_DEV void fgk_unit_fetch(int type, const char *row, const fg_gpu_layout *layou
         }
     }
     FG_UNROLL for (i = 0; i < fg_gpu_hi_bits(type); i++) unit->hi[i] = fgk_load_u32(row + layout->hi_at + 4 * (u * fg_gpu_hi_bits(type) + i));
-    unit->s = fg_gpu_scale_bytes(type) == 1 ? fgk_load_u8(s) : fg_gpu_scale_bytes(type) == 4 ? fgk_load_u32(s) : fgk_load_u16(s);
-    if (fg_gpu_has_blocks_of_256(type)) unit->d = fgk_load_u32(row + layout->d_at + u / 8 * 4);
+    fgk_unit_scale_bits(type, row, layout, u, unit);
 }
 
 FG_DEV void fgk_unit_load(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int first, int step, fgk_unit *unit) {
@@ -217,39 +227,210 @@ FG_BODY void fgk_embed(const fg_gpu_embed_args *a, int type) {
     }
 }
 
-/* ---- norm, activations: a workgroup per row. ---- */
+/* ---- norm, activations: a workgroup of FG_GPU_ROW_THREADS has a row, a thread four adjacent elements of each FG_ROW_STEP. Rows that
+   begin at multiples of 16 bytes, and are not too long, stay in registers from the only time they are read; others are read again. Both
+   ways give the same bits: a thread has the same elements, and sums are taken in the same order. ---- */
+
+enum { FG_ROW_STEP = 4 * FG_GPU_ROW_THREADS, FG_NORM_HELD = 4, FG_ROW_HELD = 7 }; /* HELD: steps in registers, of norm and others */
+
+/* Whether four floats at a time may be read and written: all addresses, or'd, and all strides and widths. */
+FG_DEV int fgk_is_wide(uint64_t addresses, int32_t strides) { return ((addresses | (uint64_t)(uint32_t)strides * 4) & 15) == 0; }
+
+/* Four elements, of which `n` are there; the others are 0. */
+FG_DEV fgk_f4 fgk_row_get(const float *from, int n, int wide) {
+    fgk_f4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (wide) return n > 0 ? fgk_load_f4(from) : v;
+    if (n > 0) v.x = fgk_load(from);
+    if (n > 1) v.y = fgk_load(from + 1);
+    if (n > 2) v.z = fgk_load(from + 2);
+    if (n > 3) v.w = fgk_load(from + 3);
+    return v;
+}
+
+FG_DEV void fgk_row_put(float *to, fgk_f4 v, int n, int wide) {
+    if (wide) {
+        if (n > 0) fgk_store_f4(to, v);
+        return;
+    }
+    if (n > 0) fgk_store(to, v.x);
+    if (n > 1) fgk_store(to + 1, v.y);
+    if (n > 2) fgk_store(to + 2, v.z);
+    if (n > 3) fgk_store(to + 3, v.w);
+}
+
+FG_DEV fgk_f4 fgk_add_f4(fgk_f4 a, fgk_f4 b) {
+    fgk_f4 v = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+    return v;
+}
+
+FG_DEV float fgk_sum_f4(fgk_f4 v) { return v.x + v.y + (v.z + v.w); }
+
+FG_DEV float fgk_most_f4(fgk_f4 v, float most) {
+    return fgk_max(fgk_abs(v.w), fgk_max(fgk_abs(v.z), fgk_max(fgk_abs(v.y), fgk_max(fgk_abs(v.x), most))));
+}
+
+/* Over a row's workgroup, for all of it; of a maximum none is negative. `parts` has room for its 16 groups, and is used but once. */
+FG_DEV float fgk_row_sum(float x, float *parts) {
+    fgk_f4 a, b;
+    x = fgk_group_sum(x);
+    if (fgk_lane() == 0) fgk_put(parts + fgk_group(), x);
+    fgk_barrier();
+    a = fgk_add_f4(fgk_get_f4(parts), fgk_get_f4(parts + 4));
+    b = fgk_add_f4(fgk_get_f4(parts + 8), fgk_get_f4(parts + 12));
+    return fgk_sum_f4(fgk_add_f4(a, b));
+}
+
+FG_DEV float fgk_row_max(float x, float *parts) {
+    x = fgk_group_max(x);
+    if (fgk_lane() == 0) fgk_put(parts + fgk_group(), x);
+    fgk_barrier();
+    x = fgk_most_f4(fgk_get_f4(parts), 0.0f);
+    x = fgk_most_f4(fgk_get_f4(parts + 4), x);
+    x = fgk_most_f4(fgk_get_f4(parts + 8), x);
+    return fgk_most_f4(fgk_get_f4(parts + 12), x);
+}
+
+/* What halves of a row are multiplied by: the largest of it, `most`, gets into [2^13, 2^14), so that sums of products stay far from
+   overflow and small numbers keep their bits. Its reciprocal is the row's scale. */
+FG_DEV float fgk_acts_factor(float most, float *scale) {
+    int e = 140 - (int)(fgk_bits(most) >> 23);
+    if (most == 0.0f || e < -114) e = 0; /* infinity: as it is */
+    if (e > 126) e = 126;
+    if (fgk_thread() == 0) fgk_store(scale, fgk_from_bits((uint32_t)(127 - e) << 23));
+    return fgk_from_bits((uint32_t)(127 + e) << 23);
+}
+
+FG_DEV void fgk_acts_put(int format, uint16_t *to, fgk_f4 v, float factor) {
+    if (format == FG_GPU_ACTS_BFLOAT)
+        fgk_store_u2(to, fgk_float_to_bfloat(v.x) | fgk_float_to_bfloat(v.y) << 16, fgk_float_to_bfloat(v.z) | fgk_float_to_bfloat(v.w) << 16);
+    else fgk_store_u2(to, fgk_two_halves(v.x * factor, v.y * factor), fgk_two_halves(v.z * factor, v.w * factor));
+}
+
+/* Acts of a row whose elements in `v` are this thread's, 0 beyond the row. */
+FG_DEV void fgk_acts_held(int format, const fgk_f4 *v, int held, uint16_t *to, int acts_stride, float *scale, float *parts) {
+    float most = 0.0f, factor = 1.0f;
+    int j;
+    if (format != FG_GPU_ACTS_BFLOAT) {
+        FG_UNROLL for (j = 0; j < held; j++) most = fgk_most_f4(v[j], most);
+        factor = fgk_acts_factor(fgk_row_max(most, parts), scale);
+    }
+    FG_UNROLL for (j = 0; j < held; j++) {
+        int i = 4 * fgk_thread() + j * FG_ROW_STEP;
+        if (i < acts_stride) fgk_acts_put(format, to + i, v[j], factor);
+    }
+}
+
+/* The same of a row in memory, of whose elements `most` is the largest of this thread's. */
+FG_DEV void fgk_acts_read(int format, const float *from, int n, int wide, float most, uint16_t *to, int acts_stride, float *scale, float *parts) {
+    float factor = 1.0f;
+    int i;
+    if (format != FG_GPU_ACTS_BFLOAT) factor = fgk_acts_factor(fgk_row_max(most, parts), scale);
+    FG_ROLLED for (i = 4 * fgk_thread(); i < acts_stride; i += FG_ROW_STEP)
+        fgk_acts_put(format, to + i, fgk_row_get(from + i, n - i, wide), factor);
+}
+
+FG_DEV fgk_f4 fgk_normed(fgk_f4 v, float mean, float factor) {
+    fgk_f4 r = {(v.x - mean) * factor, (v.y - mean) * factor, (v.z - mean) * factor, (v.w - mean) * factor};
+    return r;
+}
+
+FG_DEV fgk_f4 fgk_mul_f4(fgk_f4 a, fgk_f4 b) {
+    fgk_f4 v = {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
+    return v;
+}
+
+/* sum + (v - mean)^2, of the first n of the four */
+FG_DEV fgk_f4 fgk_squares(fgk_f4 v, float mean, int n, fgk_f4 sum) {
+    fgk_f4 x = {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
+    if (n > 0) sum.x = fgk_fma(x.x, x.x, sum.x);
+    if (n > 1) sum.y = fgk_fma(x.y, x.y, sum.y);
+    if (n > 2) sum.z = fgk_fma(x.z, x.z, sum.z);
+    if (n > 3) sum.w = fgk_fma(x.w, x.w, sum.w);
+    return sum;
+}
+
+FG_DEV void fgk_norm_held(const fg_gpu_norm_args *a, float *src, const float *src2, float *dst, float *parts) {
+    const float *weight = (const float *)a->weight, *bias = (const float *)a->bias;
+    fgk_f4 v[FG_NORM_HELD], w[FG_NORM_HELD], sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    float mean = 0.0f, factor;
+    int row = fgk_block_y(), first = 4 * fgk_thread(), j;
+    FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) {
+        int i = first + j * FG_ROW_STEP;
+        v[j] = fgk_row_get(src + i, a->n - i, 1);
+        w[j].x = w[j].y = w[j].z = w[j].w = 0.0f;
+    }
+    if (a->src2) {
+        FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) w[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+        FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) {
+            v[j] = fgk_add_f4(v[j], w[j]);
+            fgk_row_put(src + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
+        }
+    }
+    if (a->weight) /* under way while the sum is taken */
+        FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) w[j] = fgk_row_get(weight + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+    if (a->bias) {
+        FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) sum = fgk_add_f4(sum, v[j]);
+        mean = fgk_row_sum(fgk_sum_f4(sum), parts) / (float)a->n;
+        sum.x = sum.y = sum.z = sum.w = 0.0f;
+    }
+    FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++)
+        if (first + j * FG_ROW_STEP < a->n) sum = fgk_squares(v[j], mean, 4, sum);
+    factor = 1.0f / fgk_sqrt(fgk_row_sum(fgk_sum_f4(sum), parts + 16) / (float)a->n + a->eps);
+    FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) {
+        int i = first + j * FG_ROW_STEP;
+        if (i >= a->n) continue; /* 0 stays */
+        v[j] = fgk_normed(v[j], mean, factor);
+        if (a->weight) v[j] = fgk_mul_f4(v[j], w[j]);
+        if (a->bias) v[j] = fgk_add_f4(v[j], fgk_load_f4(bias + i));
+        fgk_store_f4(dst + i, v[j]);
+    }
+    if (a->acts)
+        fgk_acts_held(a->format, v, FG_NORM_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row, parts + 32);
+}
+
+FG_DEV void fgk_norm_read(const fg_gpu_norm_args *a, float *src, const float *src2, float *dst, int wide, float *parts) {
+    fgk_f4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    float mean = 0.0f, most = 0.0f, factor;
+    int row = fgk_block_y(), first = 4 * fgk_thread(), i;
+    if (a->src2)
+        FG_ROLLED for (i = first; i < a->n; i += FG_ROW_STEP)
+            fgk_row_put(src + i, fgk_add_f4(fgk_row_get(src + i, a->n - i, wide), fgk_row_get(src2 + i, a->n - i, wide)), a->n - i, wide);
+    if (a->bias) {
+        FG_ROLLED for (i = first; i < a->n; i += FG_ROW_STEP) sum = fgk_add_f4(sum, fgk_row_get(src + i, a->n - i, wide));
+        mean = fgk_row_sum(fgk_sum_f4(sum), parts) / (float)a->n;
+        sum.x = sum.y = sum.z = sum.w = 0.0f;
+    }
+    FG_ROLLED for (i = first; i < a->n; i += FG_ROW_STEP) sum = fgk_squares(fgk_row_get(src + i, a->n - i, wide), mean, a->n - i, sum);
+    factor = 1.0f / fgk_sqrt(fgk_row_sum(fgk_sum_f4(sum), parts + 16) / (float)a->n + a->eps);
+    FG_ROLLED for (i = first; i < a->n; i += FG_ROW_STEP) {
+        fgk_f4 v = fgk_normed(fgk_row_get(src + i, a->n - i, wide), mean, factor);
+        if (a->weight) v = fgk_mul_f4(v, fgk_row_get((const float *)a->weight + i, a->n - i, wide));
+        if (a->bias) v = fgk_add_f4(v, fgk_row_get((const float *)a->bias + i, a->n - i, wide));
+        fgk_row_put(dst + i, v, a->n - i, wide);
+        if (i + 1 >= a->n) v.y = 0.0f; /* the mean was taken from what is not there */
+        if (i + 2 >= a->n) v.z = 0.0f;
+        if (i + 3 >= a->n) v.w = 0.0f;
+        most = fgk_most_f4(v, most);
+    }
+    if (a->acts)
+        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row,
+                      parts + 32);
+}
 
 FG_BODY void fgk_norm(const fg_gpu_norm_args *a) {
-    FG_SHARED(float, parts, 8);
-    int row = fgk_block_y(), i, step = FG_GPU_GEMV_THREADS;
+    FG_SHARED(float, parts, 48);
+    int row = fgk_block_y(), wide = fgk_is_wide(a->src | a->src2 | a->dst | a->weight | a->bias, a->n | a->src_stride | a->dst_stride | (a->src2 ? a->src2_stride : 0));
     float *src = (float *)a->src + (int64_t)row * a->src_stride, *dst = (float *)a->dst + (int64_t)row * a->dst_stride;
-    const float *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride, *weight = (const float *)a->weight;
-    float sum = 0.0f, mean = 0.0f, factor;
+    const float *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride;
     if (row >= fgk_count(a->count)) return;
-    if (a->src2)
-        for (i = fgk_thread(); i < a->n; i += step) fgk_store(src + i, fgk_load(src + i) + fgk_load(src2 + i));
-    if (a->bias) {
-        for (i = fgk_thread(); i < a->n; i += step) sum += fgk_load(src + i);
-        mean = fgk_block_sum(sum, parts) / (float)a->n;
-        sum = 0.0f;
-    }
-    for (i = fgk_thread(); i < a->n; i += step) {
-        float x = fgk_load(src + i) - mean;
-        sum = fgk_fma(x, x, sum);
-    }
-    factor = 1.0f / fgk_sqrt(fgk_block_sum(sum, parts) / (float)a->n + a->eps);
-    for (i = fgk_thread(); i < a->n; i += step) {
-        float x = (fgk_load(src + i) - mean) * factor;
-        if (a->weight) x *= fgk_load(weight + i);
-        if (a->bias) x += fgk_load((const float *)a->bias + i);
-        fgk_store(dst + i, x);
-    }
+    if (wide && a->n <= FG_NORM_HELD * FG_ROW_STEP) fgk_norm_held(a, src, src2, dst, parts);
+    else fgk_norm_read(a, src, src2, dst, wide, parts);
 }
 
 /* A row as signed bytes: a group of lanes has 32 of them at a time. */
 FG_DEV void fgk_acts_bytes(const fg_gpu_acts_args *a, const float *src, char *out) {
     int u, mask;
-    FG_ROLLED for (u = fgk_group(); u < a->acts_stride / 32; u += FG_GPU_GEMV_THREADS / 32) {
+    FG_ROLLED for (u = fgk_group(); u < a->acts_stride / 32; u += FG_GPU_ROW_THREADS / 32) {
         int i = 32 * u + fgk_lane(), q;
         float x = i < a->k ? fgk_load(src + i) : 0.0f, scale = fgk_group_max(fgk_abs(x)) / 127.0f, sum, other;
         x = scale > 0.0f ? fgk_round(x / scale) : 0.0f;
@@ -265,38 +446,25 @@ FG_DEV void fgk_acts_bytes(const fg_gpu_acts_args *a, const float *src, char *ou
     }
 }
 
-/* Halves of src * 2^e: the largest of a row gets into [2^13, 2^14), so that sums of products stay far from overflow and small
-   numbers keep their bits. */
 FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
-    FG_SHARED(float, parts, 8);
-    int row = fgk_block_y(), i, e;
+    FG_SHARED(float, parts, 16);
+    int row = fgk_block_y(), wide = fgk_is_wide(a->src, a->k | a->src_stride), first = 4 * fgk_thread(), i, j;
     const float *src = (const float *)a->src + (int64_t)row * a->src_stride;
-    uint32_t *out = (uint32_t *)((uint16_t *)a->acts + (int64_t)row * a->acts_stride);
-    float most = 0.0f, factor;
+    uint16_t *out = (uint16_t *)a->acts + (int64_t)row * a->acts_stride;
+    float *scale = (float *)a->scales + row, most = 0.0f;
     if (row >= fgk_count(a->count)) return;
     if (a->format == FG_GPU_ACTS_BYTES) {
         fgk_acts_bytes(a, src, (char *)out);
-        if (fgk_thread() == 0) fgk_store((float *)a->scales + row, 1.0f);
-        return;
+        if (fgk_thread() == 0) fgk_store(scale, 1.0f);
+    } else if (wide && a->k <= FG_ROW_HELD * FG_ROW_STEP) {
+        fgk_f4 v[FG_ROW_HELD];
+        FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) v[j] = fgk_row_get(src + first + j * FG_ROW_STEP, a->k - first - j * FG_ROW_STEP, 1);
+        fgk_acts_held(a->format, v, FG_ROW_HELD, out, a->acts_stride, scale, parts);
+    } else {
+        if (a->format != FG_GPU_ACTS_BFLOAT)
+            FG_ROLLED for (i = first; i < a->k; i += FG_ROW_STEP) most = fgk_most_f4(fgk_row_get(src + i, a->k - i, wide), most);
+        fgk_acts_read(a->format, src, a->k, wide, most, out, a->acts_stride, scale, parts);
     }
-    if (a->format == FG_GPU_ACTS_BFLOAT) {
-        for (i = fgk_thread(); i < a->acts_stride / 2; i += FG_GPU_GEMV_THREADS) {
-            float x = 2 * i < a->k ? fgk_load(src + 2 * i) : 0.0f, y = 2 * i + 1 < a->k ? fgk_load(src + 2 * i + 1) : 0.0f;
-            fgk_store_u32(out + i, fgk_float_to_bfloat(x) | fgk_float_to_bfloat(y) << 16);
-        }
-        return;
-    }
-    for (i = fgk_thread(); i < a->k; i += FG_GPU_GEMV_THREADS) most = fgk_max(fgk_abs(fgk_load(src + i)), most);
-    most = fgk_block_max(most, parts);
-    e = 140 - (int)(fgk_bits(most) >> 23);
-    if (most == 0.0f || e < -114) e = 0; /* infinity: as it is */
-    if (e > 126) e = 126;
-    factor = fgk_from_bits((uint32_t)(127 + e) << 23);
-    for (i = fgk_thread(); i < a->acts_stride / 2; i += FG_GPU_GEMV_THREADS) {
-        float x = 2 * i < a->k ? fgk_load(src + 2 * i) * factor : 0.0f, y = 2 * i + 1 < a->k ? fgk_load(src + 2 * i + 1) * factor : 0.0f;
-        fgk_store_u32(out + i, fgk_two_halves(x, y));
-    }
-    if (fgk_thread() == 0) fgk_store((float *)a->scales + row, fgk_from_bits((uint32_t)(127 - e) << 23));
 }
 
 /* ---- Products. ---- */
@@ -521,13 +689,45 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
 }
 #endif
 
-/* What is left to do after a product by a library: a thread per element. */
+/* What is left to do after a product by a library: a thread has four elements. */
 FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
-    int row = fgk_block_y(), j = fgk_block_x() * FG_GPU_THREADS + fgk_thread();
-    float x;
-    if (row >= fgk_count(a->count) || j >= a->n) return;
-    x = fgk_load((const float *)a->src + (int64_t)row * a->src_stride + j);
-    fgk_finish(a, row, j, a->scales ? x * fgk_load((const float *)a->scales + row) : x);
+    int row = fgk_block_y(), j = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - j, wide;
+    fgk_f4 x;
+    float scale;
+    if (row >= fgk_count(a->count) || n <= 0) return;
+    wide = fgk_is_wide(a->src | a->dst | a->src2 | a->bias, a->n | a->src_stride | a->dst_stride | (a->src2 ? a->src2_stride : 0));
+    scale = a->scales ? fgk_load((const float *)a->scales + row) : 1.0f;
+    x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + j, n, wide);
+    x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
+    if (a->bias) x = fgk_add_f4(x, fgk_row_get((const float *)a->bias + j, n, wide));
+    if (a->act) x = fgk_act_four(a->act, x);
+    if (a->src2) x = fgk_add_f4(x, fgk_row_get((const float *)a->src2 + (int64_t)row * a->src2_stride + j, n, wide));
+    fgk_row_put((float *)a->dst + (int64_t)row * a->dst_stride + j, x, n, wide);
+}
+
+/* Rows of a quantised weight as halves, for a library: a thread has eight weights, a quarter of a unit. The words of its planes are
+   shifted so that its pairs are the first of a unit. */
+FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
+    int row = fgk_block_x(), e = fgk_block_y() * FG_GPU_THREADS + fgk_thread(), u = e / 4, q = e % 4, lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), g, j;
+    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
+    fgk_unit unit;
+    float w[8];
+    fgk_u4 v;
+    if (8 * e >= a->k) return;
+    fgk_unit_scale_bits(type, from, &a->layout, u, &unit);
+    fgk_unit_scales(type, &unit);
+    unit.scale[0] = q < 2 ? unit.scale[0] : unit.scale[1];
+    unit.min[0] = q < 2 ? unit.min[0] : unit.min[1];
+    if (lo == 2) unit.lo[0] = fgk_load_u32(from + 8 * u + 4 * (q / 2)) >> 8 * (q % 2);
+    else FG_UNROLL for (j = 0; j < lo / 4; j++) unit.lo[j] = fgk_load_u32(from + 4 * (e * (lo / 4) + j));
+    if (hi == 1) unit.hi[0] = fgk_load_u32(from + a->layout.hi_at + 4 * u) >> 4 * q;
+    if (hi == 2) unit.hi[0] = fgk_load_u32(from + a->layout.hi_at + 8 * u + 4 * (q / 2)) >> 8 * (q % 2);
+    FG_UNROLL for (g = 0; g < 2; g++) fgk_unit_four(type, &unit, g, w + 4 * g);
+    v.x = fgk_two_halves(w[0], w[1]);
+    v.y = fgk_two_halves(w[2], w[3]);
+    v.z = fgk_two_halves(w[4], w[5]);
+    v.w = fgk_two_halves(w[6], w[7]);
+    fgk_store_u4((uint16_t *)a->dst + (int64_t)row * a->dst_stride + 8 * e, v);
 }
 
 /* For many rows: 64 rows of the weight by `cols` (16 or 64) rows of half-float activations, 64 of k at a time. The weight is
@@ -1854,12 +2054,54 @@ FG_BODY void fgk_combine(const fg_gpu_attention_args *a, float *parts, float *st
 
 /* ---- By elements. ---- */
 
+FG_DEV int fgk_act_mul_wide(const fg_gpu_act_mul_args *a) {
+    return fgk_is_wide(a->src | a->src2 | a->dst, a->n | a->src_stride | a->src2_stride | a->dst_stride);
+}
+
+/* A thread has four elements. */
 FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
-    int row = fgk_block_y(), i = fgk_block_x() * FG_GPU_THREADS + fgk_thread();
-    if (row >= fgk_count(a->count) || i >= a->n) return;
-    fgk_store((float *)a->dst + (int64_t)row * a->dst_stride + i,
-             fgk_act_of(a->act, fgk_load((const float *)a->src + (int64_t)row * a->src_stride + i)) *
-                 fgk_load((const float *)a->src2 + (int64_t)row * a->src2_stride + i));
+    int row = fgk_block_y(), i = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - i, wide = fgk_act_mul_wide(a);
+    fgk_f4 x, y;
+    if (row >= fgk_count(a->count) || n <= 0) return;
+    x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + i, n, wide);
+    y = fgk_row_get((const float *)a->src2 + (int64_t)row * a->src2_stride + i, n, wide);
+    x = a->act == 1 ? fgk_act_four(1, x) : a->act == 2 ? fgk_act_four(2, x) : fgk_act_four(a->act, x);
+    fgk_row_put((float *)a->dst + (int64_t)row * a->dst_stride + i, fgk_mul_f4(x, y), n, wide);
+}
+
+FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, const float *src2, float *dst, int act, float *parts) {
+    fgk_f4 v[FG_ROW_HELD], y[4]; /* of src2, no more than registers suffice for */
+    int row = fgk_block_y(), first = 4 * fgk_thread(), j;
+    FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) v[j] = fgk_row_get(src + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+    FG_UNROLL for (j = 0; j < 4; j++) y[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+    FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) {
+        int next = first + (j + 4) * FG_ROW_STEP;
+        if (first + j * FG_ROW_STEP < a->n) v[j] = fgk_mul_f4(fgk_act_four(act, v[j]), y[j % 4]); /* else 0 stays */
+        if (j + 4 < FG_ROW_HELD) y[j % 4] = fgk_row_get(src2 + next, a->n - next, 1);
+    }
+    FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) fgk_row_put(dst + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
+    fgk_acts_held(a->format, v, FG_ROW_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row, parts);
+}
+
+/* act_mul of whole rows, of which acts are made. The usual activations have code of their own. */
+FG_BODY void fgk_act_rows(const fg_gpu_act_mul_args *a) {
+    FG_SHARED(float, parts, 16);
+    int row = fgk_block_y(), wide = fgk_act_mul_wide(a), i;
+    const float *src = (const float *)a->src + (int64_t)row * a->src_stride, *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride;
+    float *dst = (float *)a->dst + (int64_t)row * a->dst_stride, most = 0.0f;
+    if (row >= fgk_count(a->count)) return;
+    if (wide && a->n <= FG_ROW_HELD * FG_ROW_STEP && a->act == 1) fgk_act_rows_held(a, src, src2, dst, 1, parts);
+    else if (wide && a->n <= FG_ROW_HELD * FG_ROW_STEP && a->act == 2) fgk_act_rows_held(a, src, src2, dst, 2, parts);
+    else {
+        FG_ROLLED for (i = 4 * fgk_thread(); i < a->n; i += FG_ROW_STEP) {
+            fgk_f4 v = fgk_row_get(src + i, a->n - i, wide), y = fgk_row_get(src2 + i, a->n - i, wide);
+            v = fgk_mul_f4(fgk_act_four(a->act, v), y);
+            fgk_row_put(dst + i, v, a->n - i, wide);
+            most = fgk_most_f4(v, most); /* 0 beyond the row: every activation of 0 is 0 */
+        }
+        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row,
+                      parts);
+    }
 }
 
 FG_BODY void fgk_gather(const fg_gpu_gather_args *a) {
@@ -2233,6 +2475,8 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_FEW_KERNEL(T, 64, FG_THREE_AT_ONCE) FG_FEW_KERNEL(T, 128, bounds) FG_FEW_KERNEL(T, 256, FG_ANY_AT_ONCE)
 #define FG_WIDE_WG_KERNELS_OF_KV(T) FG_WIDE_WG_KERNEL(T, 64) FG_WIDE_WG_KERNEL(T, 128) FG_WIDE_WG_KERNEL(T, 256)
 
+#define FG_EXPAND_KERNEL(T) FG_KERNEL(expand_##T, expand, FG_GPU_THREADS, fgk_expand(&args, FG_GPU_##T))
+
 /* FG_ONLY_SOME: four types of weights and one of KV, for a quick look at a target. */
 FG_KERNELS_OF_WEIGHT(BF16)
 FG_KERNELS_OF_WEIGHT(Q8_0)
@@ -2245,6 +2489,9 @@ FG_SKINNY_KERNELS(BF16)
 FG_SKINNY_KERNELS(Q8_0)
 FG_SKINNY_KERNELS(Q4_K)
 FG_SKINNY_KERNELS(Q6_K)
+FG_EXPAND_KERNEL(Q8_0)
+FG_EXPAND_KERNEL(Q4_K)
+FG_EXPAND_KERNEL(Q6_K)
 FG_KERNELS_OF_KV(F16)
 FG_WIDE_KERNELS_OF_KV(F16)
 FG_WIDE_WG_KERNELS_OF_KV(F16)
@@ -2283,6 +2530,16 @@ FG_SKINNY_KERNELS(Q5_K)
 FG_SKINNY_KERNELS(IQ4_NL)
 FG_SKINNY_KERNELS(IQ4_XS)
 FG_SKINNY_KERNELS(MXFP4)
+FG_EXPAND_KERNEL(Q4_0)
+FG_EXPAND_KERNEL(Q4_1)
+FG_EXPAND_KERNEL(Q5_0)
+FG_EXPAND_KERNEL(Q5_1)
+FG_EXPAND_KERNEL(Q2_K)
+FG_EXPAND_KERNEL(Q3_K)
+FG_EXPAND_KERNEL(Q5_K)
+FG_EXPAND_KERNEL(IQ4_NL)
+FG_EXPAND_KERNEL(IQ4_XS)
+FG_EXPAND_KERNEL(MXFP4)
 FG_KERNELS_OF_KV(F32)
 FG_KERNELS_OF_KV(BF16)
 FG_WIDE_KERNELS_OF_KV(BF16)
@@ -2296,10 +2553,11 @@ FG_FEW_KERNELS_OF_KV(Q8_0, FG_THREE_AT_ONCE)
 FG_KERNEL(combine, attention, FG_GPU_THREADS, FG_SHARED(float, parts, FG_GPU_THREADS / 32 * FG_GPU_MAX_HEAD_DIM);
           FG_SHARED(float, stats, FG_GPU_THREADS / 32 * 2); FG_SHARED(float, weights, FG_GPU_THREADS / 32 * 64);
           fgk_combine(&args, parts, stats, weights))
-FG_KERNEL(norm, norm, FG_GPU_GEMV_THREADS, fgk_norm(&args))
-FG_KERNEL(acts, acts, FG_GPU_GEMV_THREADS, fgk_acts(&args))
+FG_KERNEL(norm, norm, FG_TWO_AT_ONCE(FG_GPU_ROW_THREADS), fgk_norm(&args))
+FG_KERNEL(acts, acts, FG_TWO_AT_ONCE(FG_GPU_ROW_THREADS), fgk_acts(&args))
 FG_KERNEL(finish, gemm, FG_GPU_THREADS, fgk_finish_product(&args))
 FG_KERNEL(act_mul, act_mul, FG_GPU_THREADS, fgk_act_mul(&args))
+FG_KERNEL(act_rows, act_mul, FG_TWO_AT_ONCE(FG_GPU_ROW_THREADS), fgk_act_rows(&args))
 FG_KERNEL(gather, gather, FG_GPU_THREADS, fgk_gather(&args))
 FG_KERNEL(feed, feed, FG_GPU_THREADS, fgk_feed(&args))
 FG_KERNEL(sample, sample, FG_GPU_GEMV_THREADS, fgk_sample(&args))

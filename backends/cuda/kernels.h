@@ -100,10 +100,11 @@ typedef struct fg_gpu_embed_args {
     float scale; /* 1: none */
 } fg_gpu_embed_args;
 
-/* src += src2 where there is one; dst = src / rms(src) * weight; with a bias a layer norm. weight, bias, src2 may be 0. */
+/* src += src2 where there is one; dst = src / rms(src) * weight; with a bias a layer norm. weight, bias, src2 may be 0. With acts,
+   which may be 0, what the kernel `acts` would make of dst as well (not FG_GPU_ACTS_BYTES). */
 typedef struct fg_gpu_norm_args {
-    uint64_t src, src2, dst, weight, bias, count;
-    int32_t n, src_stride, src2_stride, dst_stride, max_rows;
+    uint64_t src, src2, dst, weight, bias, acts, scales, count;
+    int32_t n, src_stride, src2_stride, dst_stride, acts_stride, format, max_rows;
     float eps;
 } fg_gpu_norm_args;
 
@@ -178,11 +179,18 @@ typedef struct fg_gpu_attention_args {
     int32_t merge_tokens;
 } fg_gpu_attention_args;
 
-/* dst[T, n] = act(src) * src2 */
+/* dst[T, n] = act(src) * src2; act_rows also makes acts of dst, as norm does. */
 typedef struct fg_gpu_act_mul_args {
-    uint64_t src, src2, dst, count;
-    int32_t n, src_stride, src2_stride, dst_stride, act, max_rows;
+    uint64_t src, src2, dst, acts, scales, count;
+    int32_t n, src_stride, src2_stride, dst_stride, acts_stride, format, act, max_rows;
 } fg_gpu_act_mul_args;
+
+/* Rows of a quantised weight as halves: dst[n, k] = weight. */
+typedef struct fg_gpu_expand_args {
+    uint64_t weight, dst;
+    fg_gpu_layout layout;
+    int32_t n, k, dst_stride; /* k: a multiple of 32; dst_stride: of 8 */
+} fg_gpu_expand_args;
 
 /* dst[R, n] = src[rows[r], n] */
 typedef struct fg_gpu_gather_args {
@@ -250,6 +258,21 @@ typedef struct fg_gpu_copy_args {
     X(gemmi16_##T, gemm)          \
     X(gemmi64_##T, gemm)
 
+#define FG_GPU_EXPAND_KERNELS(X) \
+    X(expand_Q4_0, expand)       \
+    X(expand_Q4_1, expand)       \
+    X(expand_Q5_0, expand)       \
+    X(expand_Q5_1, expand)       \
+    X(expand_Q8_0, expand)       \
+    X(expand_Q2_K, expand)       \
+    X(expand_Q3_K, expand)       \
+    X(expand_Q4_K, expand)       \
+    X(expand_Q5_K, expand)       \
+    X(expand_Q6_K, expand)       \
+    X(expand_IQ4_NL, expand)     \
+    X(expand_IQ4_XS, expand)     \
+    X(expand_MXFP4, expand)
+
 #define FG_GPU_KV_KERNELS(X, T)      \
     X(rope_kv_##T, rope_kv)          \
     X(attention64_##T, attention)    \
@@ -303,6 +326,7 @@ typedef struct fg_gpu_copy_args {
     X(acts, acts)                   \
     X(finish, gemm)                 \
     X(act_mul, act_mul)             \
+    X(act_rows, act_mul)            \
     X(gather, gather)               \
     X(feed, feed)                   \
     X(sample, sample)               \
@@ -313,6 +337,7 @@ typedef struct fg_gpu_copy_args {
     FG_GPU_FEW_KERNELS(X, F16)      \
     FG_GPU_FEW_KERNELS(X, BF16)     \
     FG_GPU_FEW_KERNELS(X, Q8_0)     \
+    FG_GPU_EXPAND_KERNELS(X)        \
     FG_GPU_BYTE_KERNELS(X, Q4_0)    \
     FG_GPU_BYTE_KERNELS(X, Q4_1)    \
     FG_GPU_BYTE_KERNELS(X, Q5_0)    \
@@ -412,6 +437,12 @@ FG_GPU_FN int fg_gpu_skinny_across(int32_t n, int32_t k, int cols) {
     return found;
 }
 
+/* expand of a type; -1: there is none, of a float type. */
+FG_GPU_FN int fg_gpu_expand_kernel(int type) {
+    int gemmi = fg_gpu_byte_kernel(type, 64);
+    return gemmi < 0 ? -1 : FG_GPU_KERNEL_expand_Q4_0 + (gemmi - FG_GPU_KERNEL_gemmi16_Q4_0) / 2;
+}
+
 /* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
    on how many there are: one kind of product serves all. In place of gemm128 there may be gemmwg, by products of warpgroups
    (Hopper), which add up in an order of their own. */
@@ -468,8 +499,9 @@ typedef struct fg_gpu_shape {
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, norm, acts, sample, choose, top, pick */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick */
     FG_GPU_MERGE_TOKENS = 4,   /* tokens of a workgroup of combine, which has one head, one after the other */
+    FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
@@ -528,6 +560,10 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         int cols = (kernel - FG_GPU_KERNEL_gemmi16_Q4_0) % 2 ? 64 : 16;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, cols), FG_GPU_THREADS);
     }
+    if (kernel >= FG_GPU_KERNEL_expand_Q4_0) {
+        const fg_gpu_expand_args *a = (const fg_gpu_expand_args *)args;
+        return fg_gpu_shape_make(a->n, fg_gpu_ceil(a->k, 8 * FG_GPU_THREADS), FG_GPU_THREADS);
+    }
     if (kernel < FG_GPU_KERNEL_rope_kv_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         int which = kernel % FG_GPU_PER_WEIGHT;
@@ -563,16 +599,18 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         return fg_gpu_shape_make(a->max_items, a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head), FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_norm)
-        return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+        return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_acts)
-        return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_GEMV_THREADS);
+        return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_finish) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
     }
+    if (kernel == FG_GPU_KERNEL_act_rows)
+        return fg_gpu_shape_make(1, ((const fg_gpu_act_mul_args *)args)->max_rows, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_act_mul) {
         const fg_gpu_act_mul_args *a = (const fg_gpu_act_mul_args *)args;
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_gather) {
         const fg_gpu_gather_args *a = (const fg_gpu_gather_args *)args;
