@@ -918,6 +918,14 @@ static void test_gpu_finish(void) {
         a.dst_stride = 170;
         a.act = act;
         gk_run(FG_GPU_KERNEL_finish, &a);
+        if (act < 2) { /* four at a time, in place: the same */
+            fg_gpu_gemm_args b = a;
+            b.dst = b.src = gk_put(NULL, 2 * 152 * sizeof(float));
+            b.dst_stride = b.src_stride = 152, b.n = 148;
+            for (t = 0; t < 2; t++) memcpy(gk_floats(b.src) + t * 152, gk_floats(a.src) + t * 150, 148 * sizeof(float));
+            gk_run(FG_GPU_KERNEL_finish, &b);
+            for (t = 0; t < 2; t++) CHECK(memcmp(gk_floats(b.dst) + t * 152, gk_floats(a.dst) + t * 170, 148 * sizeof(float)) == 0);
+        }
         for (t = 0; t < 2; t++) {
             double wanted[150];
             for (i = 0; i < 150; i++)
@@ -932,6 +940,124 @@ static void test_gpu_finish(void) {
 }
 
 /* ---- norm, act_mul, gather, copy ---- */
+
+/* n halves or bfloat16s of activations of two rows at strides that are multiples of 4, or are not. */
+static uint64_t gk_acts_of(uint64_t src, int n, int stride, int format, uint64_t *scales) {
+    fg_gpu_acts_args a;
+    memset(&a, 0, sizeof(a));
+    a.src = src;
+    a.k = n, a.src_stride = stride, a.max_rows = 2, a.format = format;
+    a.acts_stride = (n + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN;
+    a.acts = gk_put(NULL, 2 * (size_t)a.acts_stride * 2);
+    a.scales = *scales = gk_put(NULL, 2 * sizeof(float));
+    a.count = gk_int(2);
+    gk_run(FG_GPU_KERNEL_acts, &a);
+    return a.acts;
+}
+
+/* What norm and act_rows make is what `acts` makes of the rows that they write. */
+static void gk_check_made(uint64_t acts, uint64_t scales, int format, uint64_t dst, int n, int stride, const char *what) {
+    uint64_t its_scales, its = gk_acts_of(dst, n, stride, format, &its_scales);
+    size_t bytes = 4 * (size_t)((n + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN);
+    CHECKF(memcmp(gk_floats(acts), gk_floats(its), bytes) == 0, "%s of %d, format %d: other activations", what, n, format);
+    CHECKF(format == FG_GPU_ACTS_BFLOAT || memcmp(gk_floats(scales), gk_floats(its_scales), 2 * sizeof(float)) == 0, "%s of %d: other scales", what, n);
+}
+
+/* Rows whose elements may be read four at a time, which may stay in registers, and others: the same bits. */
+static void gk_check_row_ways(int n, int flags) {
+    uint64_t state = (uint64_t)n, acts[2], scales[2], norms[2], muls[2], rows[2];
+    float *src = (float *)malloc(2 * (size_t)n * sizeof(float)), *src2 = (float *)malloc(2 * (size_t)n * sizeof(float));
+    uint64_t vector = gk_normal((size_t)n + 1, &state);
+    int format = flags & 1 ? FG_GPU_ACTS_BFLOAT : FG_GPU_ACTS_HALF, way, t, i;
+    size_t bytes = (size_t)n * sizeof(float);
+    for (i = 0; i < 2 * n; i++) src[i] = cpu_normal(&state), src2[i] = cpu_normal(&state);
+    for (way = 0; way < 2; way++) { /* the other begins at one element more */
+        int stride = (n + 3) / 4 * 4 + 4 + way, acts_stride = (n + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN;
+        size_t size = 2 * (size_t)stride * sizeof(float) + 4;
+        fg_gpu_norm_args a;
+        fg_gpu_act_mul_args m;
+        memset(&a, 0, sizeof(a));
+        memset(&m, 0, sizeof(m));
+        a.src = gk_put(NULL, size) + 4 * (uint64_t)way, a.src2 = gk_put(NULL, size) + 4 * (uint64_t)way;
+        m.dst = gk_put(NULL, size) + 4 * (uint64_t)way, norms[way] = a.dst = gk_put(NULL, size) + 4 * (uint64_t)way;
+        for (t = 0; t < 2; t++) {
+            memcpy(gk_floats(a.src) + t * stride, src + t * n, bytes);
+            memcpy(gk_floats(a.src2) + t * stride, src2 + t * n, bytes);
+        }
+        m.src = a.src, m.src2 = a.src2;
+        m.count = a.count = gk_int(2);
+        m.n = a.n = n, m.max_rows = a.max_rows = 2;
+        m.src_stride = m.src2_stride = m.dst_stride = a.src_stride = a.src2_stride = a.dst_stride = stride;
+        m.acts_stride = a.acts_stride = acts_stride, m.format = a.format = format;
+        m.act = flags % 5;
+        acts[way] = gk_acts_of(a.src, n, stride, format, &scales[way]);
+        muls[way] = m.dst;
+        gk_run(FG_GPU_KERNEL_act_mul, &m);
+        rows[way] = m.dst = gk_put(NULL, size) + 4 * (uint64_t)way;
+        m.acts = gk_put(NULL, 2 * (size_t)acts_stride * 2), m.scales = gk_put(NULL, 2 * sizeof(float));
+        gk_run(FG_GPU_KERNEL_act_rows, &m);
+        gk_check_made(m.acts, m.scales, format, muls[way], n, stride, "act_rows");
+        if (!(flags & 2)) a.src2 = 0;
+        a.weight = flags & 4 ? vector : 0, a.bias = flags & 8 ? vector : 0;
+        a.eps = 1e-5f;
+        a.acts = gk_put(NULL, 2 * (size_t)acts_stride * 2), a.scales = gk_put(NULL, 2 * sizeof(float));
+        gk_run(FG_GPU_KERNEL_norm, &a);
+        gk_check_made(a.acts, a.scales, format, a.dst, n, stride, "norm");
+        for (t = 0; t < 2; t++) {
+            CHECKF(memcmp(gk_floats(muls[0]) + t * (stride - way), gk_floats(muls[way]) + t * stride, bytes) == 0, "act_mul of %d", n);
+            CHECKF(memcmp(gk_floats(muls[0]) + t * (stride - way), gk_floats(rows[way]) + t * stride, bytes) == 0, "act_rows of %d", n);
+            CHECKF(memcmp(gk_floats(norms[0]) + t * (stride - way), gk_floats(norms[way]) + t * stride, bytes) == 0, "norm of %d, flags %d", n, flags);
+            CHECK(isnan(gk_floats(a.dst)[n]) && isnan(gk_floats(m.dst)[n]));
+        }
+    }
+    CHECKF(memcmp(gk_floats(acts[0]), gk_floats(acts[1]), (size_t)((n + 63) / 64 * 64) * 4) == 0, "acts of %d", n);
+    CHECK(format == FG_GPU_ACTS_BFLOAT || memcmp(gk_floats(scales[0]), gk_floats(scales[1]), 2 * sizeof(float)) == 0);
+    free(src);
+    free(src2);
+    gk_end();
+}
+
+static void test_gpu_row_ways(void) {
+    static const int widths[] = {1, 3, 64, 100, 2048, 2052, 4100, 8192, 8196, 14336, 14340};
+    int i, flags;
+    for (i = 0; i < 11; i++)
+        for (flags = 0; flags < (widths[i] < 2000 ? 16 : 3); flags++) {
+            hg.width = 32 << (flags & 1);
+            gk_check_row_ways(widths[i], widths[i] < 2000 ? flags : (flags * 7 + i) % 16);
+        }
+    hg_close();
+}
+
+/* Weights as halves, some rows of them. */
+static void test_gpu_expand(void) {
+    int i, t, j;
+    for (i = 0; i < CPU_TYPES; i++) {
+        uint64_t state = 3;
+        gk_weight w;
+        fg_gpu_expand_args a;
+        int bad = 0;
+        hg.width = 32 << (i & 1);
+        if (fg_gpu_is_float((int)cpu_types[i])) {
+            CHECK(fg_gpu_expand_kernel((int)cpu_types[i]) < 0);
+            continue;
+        }
+        w = gk_weight_new(cpu_types[i], 1280, 5, &state);
+        memset(&a, 0, sizeof(a));
+        a.weight = w.device + (uint64_t)w.layout.stride;
+        a.dst = gk_put(NULL, 3 * 1344 * 2);
+        a.layout = w.layout;
+        a.n = 3, a.k = 1280, a.dst_stride = 1344;
+        memset((void *)(uintptr_t)a.dst, 0x55, 3 * 1344 * 2);
+        gk_run(fg_gpu_expand_kernel((int)cpu_types[i]), &a);
+        for (t = 0; t < 3; t++)
+            for (j = 0; j < 1344; j++)
+                bad += ((uint16_t *)(uintptr_t)a.dst)[t * 1344 + j] != (j < 1280 ? hg_float_to_half(w.values[(t + 1) * 1280 + j]) : 0x5555);
+        CHECKF(bad == 0, "%s: %d halves differ", fg_type_name(cpu_types[i]), bad);
+        free(w.values);
+        gk_end();
+    }
+    hg_close();
+}
 
 static void gk_check_norm(int n, bool residual, bool weight, bool bias) {
     uint64_t state = (uint64_t)n;
@@ -1646,6 +1772,8 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_acts_bytes);
     RUN(test_gpu_finish);
     RUN(test_gpu_norm);
+    RUN(test_gpu_row_ways);
+    RUN(test_gpu_expand);
     RUN(test_gpu_elements);
     RUN(test_gpu_copy);
     RUN(test_gpu_sample);

@@ -9,8 +9,8 @@
 
 enum {
     FG__GPU_BLAS_FROM = 65,               /* rows of activations from which on products go there */
-    FG__GPU_EXPAND_FROM = 256,            /* of quantised weights, which are made halves first: twice their number in bytes is written and read */
-    FG__GPU_EXPAND_BYTES = 128 << 20,     /* of them at a time */
+    FG__GPU_EXPAND_FROM = 256,            /* of quantised weights, which are made halves before: that costs as much as some 100 rows more */
+    FG__GPU_EXPAND_BYTES = 128 << 20,     /* of these halves at a time */
     FG__GPU_BLAS_WORKSPACE = 32 << 20,    /* what NVIDIA recommends for Hopper */
     FG__GPU_BLAS_MOST_WORKSPACE = 1,      /* an attribute of the search, in both */
     FG__GPU_BLAS_ALIGN = 256,             /* of matrices, which cuBLASLt's search takes for granted */
@@ -65,7 +65,10 @@ static bool fg__gpu_is_expanded(fg_type type) { return fg_gpu_expand_kernel((int
 
 /* Halves from row to row, and rows that there is room for at a time, such that their columns of the product begin at FG__GPU_BLAS_ALIGN. */
 static size_t fg__gpu_expanded_stride(int32_t k) { return fg__round_up((size_t)k, FG_GPU_ACTS_ALIGN); }
-static int32_t fg__gpu_expanded_rows(int32_t k) { return (int32_t)FG__MAX(FG__GPU_EXPAND_BYTES / 2 / fg__gpu_expanded_stride(k) / 64 * 64, (size_t)64); }
+static int32_t fg__gpu_expanded_rows(const fg__gpu_device *d, int32_t k) {
+    size_t bytes = d->options.scratch_bytes ? FG__MIN(d->options.scratch_bytes, (size_t)1 << 30) : (size_t)FG__GPU_EXPAND_BYTES;
+    return (int32_t)FG__MAX(bytes / 2 / fg__gpu_expanded_stride(k) / 64 * 64, (size_t)64);
+}
 
 /* The rows of activations from which on products of weights of a type are the library's. */
 static int fg__gpu_blas_from(fg_type type) { return fg__gpu_is_expanded(type) ? FG__GPU_EXPAND_FROM : FG__GPU_BLAS_FROM; }

@@ -20,7 +20,8 @@ typedef struct fg_gpu_options {
     bool no_early;        /* a kernel begins when the one before has ended; else, on Hopper and later, while that one still runs */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
-    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB */
+    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB. And for the halves
+                             that weights are made for a library; where a matrix has more, it is multiplied in pieces; 0: 128 MiB */
 } fg_gpu_options;
 
 #ifdef __cplusplus
@@ -1265,7 +1266,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         if (fg__gpu_blas_has(plan->device, fg__gpu_blas_type(graph, op))) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
             if (fg__gpu_is_expanded(graph->tensors[op->weight].type))
-                plan->expanded_bytes = FG__MAX(plan->expanded_bytes, (size_t)FG__MIN(op->n, fg__gpu_expanded_rows(op->k)) * fg__gpu_expanded_stride(op->k) * 2);
+                plan->expanded_bytes = FG__MAX(plan->expanded_bytes, (size_t)FG__MIN(op->n, fg__gpu_expanded_rows(plan->device, op->k)) * fg__gpu_expanded_stride(op->k) * 2);
             if (op->src2 >= 0 && op->src2 == op->dst && !fg__gpu_blas_adds(fg__gpu_blas_type(graph, op), op->bias >= 0, op->act))
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
         }
@@ -1763,7 +1764,7 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
 static fg_result fg__gpu_launch_products(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, fg__gpu_blas_product *p, int *code) {
     fg__gpu_plan *plan = l->plan;
     bool expanded = fg__gpu_is_expanded(step->weight_type);
-    int32_t piece = expanded ? FG__MIN(a->n, fg__gpu_expanded_rows(a->k)) : a->n, first;
+    int32_t piece = expanded ? FG__MIN(a->n, fg__gpu_expanded_rows(plan->device, a->k)) : a->n, first;
     fg__gpu_pointer out = p->out;
     fg_gpu_expand_args e;
     fg_result r = FG_OK;
