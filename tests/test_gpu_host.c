@@ -852,6 +852,120 @@ static void test_gpu_host_blas_types(void) {
     gpu_standin_check();
 }
 
+/* A product of a quantised matrix by the library, which takes it as halves, in pieces where there is no room for all: what our kernels
+   make of it, but for the order of sums. With src2 in place, or without. */
+static void gpu_check_expand(const char *path, fg_type type, bool in_place, size_t scratch, long pieces) {
+    enum { ROWS = 260, N = 192, K = 96 };
+    static const standin_blas good = {-1, 0, 0, 0};
+    float *out[2];
+    double error = 0, square = 0;
+    long products[2];
+    size_t bytes[2];
+    int with, i;
+    gpu_scratch_bytes = scratch;
+    for (with = 0; with < 2; with++) {
+        uint64_t state = 47;
+        cpu_rig *rig = cpu_rig_new(ROWS);
+        int x = cpu_slot(rig, N, false), y = cpu_slot(rig, N, false);
+        standin_stats stats;
+        fg_op *op;
+        out[with] = (float *)calloc(ROWS * N, sizeof(float));
+        cpu_op(rig, FG_OP_EMBED, -1, x, N)->weight = cpu_weight(rig, FG_TYPE_F32, N, ROWS, FG_OP_EMBED, &state);
+        cpu_op(rig, FG_OP_EMBED, -1, y, N)->weight = rig->ops[0].weight;
+        op = cpu_op(rig, FG_OP_GEMM, x, y, N);
+        op->k = K;
+        op->src2 = in_place ? y : -1;
+        op->weight = cpu_weight(rig, type, K, N, FG_OP_GEMM, &state);
+        cpu_rig_end(rig, y);
+        gpu_use_blas(with != 0);
+        gpu_standin.set_blas(&good);
+        if (cpu_rig_open(rig, path, 1) == FG_OK) {
+            fg_memory memory;
+            for (i = 0; i < 3; i++) memcpy(out[with], cpu_rig_run(rig, 0, ROWS), ROWS * N * sizeof(float)); /* as it is, captured, as a graph */
+            CHECK(rig->backend->prepare(rig->device, &rig->graph, NULL, &memory) == FG_OK);
+            bytes[with] = memory.activations;
+        } else bytes[with] = 0;
+        gpu_standin.get_stats(&stats);
+        products[with] = stats.products;
+        gpu_use_blas(false);
+        cpu_rig_free(rig);
+    }
+    gpu_scratch_bytes = 0;
+    for (i = 0; i < ROWS * N; i++) {
+        error += (double)(out[1][i] - out[0][i]) * (double)(out[1][i] - out[0][i]);
+        square += (double)out[0][i] * (double)out[0][i];
+    }
+    CHECKF(products[0] == 0 && products[1] == 1 + 3 * pieces, "%s: %ld products", path, products[1]);
+    CHECKF(square > 0 && error <= 1e-8 * square, "%s, %s: an error of %g", path, fg_type_name(type), sqrt(error / square));
+    /* the rows of one piece, as halves, and the products before they are added */
+    CHECKF(bytes[1] == bytes[0] + FG__GPU_BLAS_WORKSPACE + (size_t)(pieces > 1 ? 64 : N) * 128 * 2 + (in_place ? ROWS * N * sizeof(float) : 0), "%zu bytes and %zu",
+           bytes[0], bytes[1]);
+    for (i = 0; i < 2; i++) free(out[i]);
+}
+
+static void test_gpu_host_blas_expand(void) {
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    gpu_check_expand("cuda", FG_TYPE_Q8_0, false, 0, 1);
+    gpu_check_expand("cuda", FG_TYPE_Q8_0, true, 1, 3);
+    gpu_check_expand("hip64", FG_TYPE_Q4_0, true, 64 * 128 * 2 + 5, 3);
+    gpu_standin_check();
+}
+
+/* Rows of a norm and of act_mul whose product is next have their activations made with them: fewer kernels, the same bits as where ranges
+   of ops end between. */
+static int gpu_made_acts(const char *path, fg_type type, int rows, bool blas) {
+    enum { N = 64, F = 128 };
+    static const int ends[] = {1, 2, 4, 5, 9};
+    static const standin_blas good = {-1, 0, 0, 0};
+    uint64_t state = 53;
+    cpu_rig *rig = cpu_rig_new(rows);
+    int x = cpu_slot(rig, N, false), y = cpu_slot(rig, N, false), z = cpu_slot(rig, 2 * F, false), v = cpu_slot(rig, F, false), i, launched = 0;
+    float *whole = (float *)calloc((size_t)rows * N, sizeof(float));
+    fg_op *op;
+    cpu_op(rig, FG_OP_EMBED, -1, x, N)->weight = cpu_weight(rig, FG_TYPE_F32, N, rows, FG_OP_EMBED, &state);
+    cpu_op(rig, FG_OP_NORM, x, y, N)->weight = cpu_weight(rig, FG_TYPE_F32, N, 0, FG_OP_NORM, &state);
+    for (i = 0; i < 2; i++) {
+        op = cpu_op(rig, FG_OP_GEMM, y, z, F);
+        op->k = N, op->dst_col = i * F;
+        op->weight = cpu_weight(rig, type, N, F, FG_OP_GEMM, &state);
+    }
+    op = cpu_op(rig, FG_OP_ACT_MUL, z, v, F);
+    op->src2 = z, op->src2_col = F, op->act = FG_ACT_SILU;
+    op = cpu_op(rig, FG_OP_GEMM, v, x, N);
+    op->k = F, op->src2 = x;
+    op->weight = cpu_weight(rig, type, F, N, FG_OP_GEMM, &state);
+    cpu_rig_end(rig, x);
+    gpu_use_blas(blas);
+    gpu_standin.set_blas(&good);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        memcpy(whole, cpu_rig_run(rig, 0, rows), (size_t)rows * N * sizeof(float));
+        launched = ((fg__gpu_plan *)(void *)rig->plan)->n_launched;
+        for (i = 0; i < 5; i++) {
+            rig->batch.first_op = i ? ends[i - 1] : 0;
+            rig->batch.n_ops = FG__MIN(ends[i], rig->graph.n_ops) - rig->batch.first_op;
+            CHECKF(cpu_rig_submit(rig) == FG_OK, "%s", fg_last_error());
+        }
+        CHECKF(memcmp(whole, rig->output.logits, (size_t)rows * N * sizeof(float)) == 0, "%s, type %d, %d rows: other bits", path, (int)type, rows);
+    }
+    gpu_use_blas(false);
+    free(whole);
+    cpu_rig_free(rig);
+    return launched;
+}
+
+static void test_gpu_host_made_acts(void) {
+    int n;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    /* embed, norm, two products, act_mul, product, gather, sample, choose */
+    CHECKF((n = gpu_made_acts("cuda", FG_TYPE_Q8_0, 20, false)) == 9, "%d kernels", n);
+    CHECKF((n = gpu_made_acts("cuda-invariant", FG_TYPE_F16, 3, false)) == 9, "%d kernels", n);
+    CHECKF((n = gpu_made_acts("hip64", FG_TYPE_BF16, 100, false)) == 9, "%d kernels", n);
+    /* products by the library count as two; it adds to bfloat16 products itself, and those of halves are finished by a kernel */
+    CHECKF((n = gpu_made_acts("cuda", FG_TYPE_BF16, 100, true)) == 12, "%d kernels", n);
+    CHECKF((n = gpu_made_acts("hip", FG_TYPE_F16, 100, true)) == 15, "%d kernels", n);
+    gpu_standin_check();
+}
+
 /* Every call of the library fails in turn: the answer comes all the same. */
 static void test_gpu_host_blas_faults(void) {
     standin_blas blas = {0, 0, 0, 0};
@@ -1228,6 +1342,8 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_blas_faults);
     RUN(test_gpu_host_blas_unused);
     RUN(test_gpu_host_blas_types);
+    RUN(test_gpu_host_blas_expand);
+    RUN(test_gpu_host_made_acts);
     RUN(test_gpu_host_hopper);
     RUN(test_gpu_host_hopper_attention);
     RUN(test_gpu_host_special_types);
