@@ -61,15 +61,22 @@ static bool wanted(const char *name) {
     return n_words == 0;
 }
 
+/* Launch i of what is timed: a kernel, or with `kernel` -1 a product of a library. */
+static void launch(int kernel, const void *args, size_t bytes, int turns, int i) {
+    char *at = (char *)(uintptr_t)args + bytes * (size_t)(i % turns);
+    if (kernel < 0) must_driver(fg__gpu_blas_multiply(d, (const fg__gpu_blas_product *)(const void *)at));
+    else must(fg__gpu_launch_now(d, kernel, at, false));
+}
+
 /* Seconds of a launch: `n` of them in a graph, with the arguments in turn; the median of nine. */
 static double seconds(int kernel, const void *args, size_t bytes, int turns, int n) {
     void *graph, *exec;
     double taken[9], start;
     int i, j;
-    must(fg__gpu_launch_now(d, kernel, (void *)(uintptr_t)args, false));
+    launch(kernel, args, bytes, turns, 0);
     must_driver(d->api.stream_wait(d->compute));
     must_driver(d->api.capture_begin(d->compute, 2));
-    for (i = 0; i < n; i++) must(fg__gpu_launch_now(d, kernel, (char *)(uintptr_t)args + bytes * (size_t)(i % turns), false));
+    for (i = 0; i < n; i++) launch(kernel, args, bytes, turns, i);
     must_driver(d->api.capture_end(d->compute, &graph));
     must_driver(d->api.graph_instantiate(&exec, graph, 0));
     for (i = -2; i < 9; i++) {
@@ -181,6 +188,42 @@ static void product(bench_weight *w, int kernel, int rows) {
     line(kernel_name(kernel), shape, s, rows <= 128 ? (double)w->bytes : 0, rows >= 16 ? flops : 0);
 }
 
+/* What a product by the library consists of: halves of the weight, the product, what is done to it. */
+static void library(bench_weight *w) {
+    static const int rows[] = {128, 256, 512, 2048};
+    bool expanded = fg__gpu_is_expanded((fg_type)w->type);
+    int type = w->type == FG_TYPE_BF16 ? FG__GPU_BLAS_BF16 : FG__GPU_BLAS_F16, i, n = FG__MIN(w->n, fg__gpu_expanded_rows(d, w->k));
+    fg__gpu_pointer halves = take((size_t)n * fg__gpu_expanded_stride(w->k) * 2);
+    fg_gpu_gemm_args finish = w->args[0];
+    fg_gpu_expand_args e;
+    fg__gpu_blas_product p;
+    char shape[64];
+    fg__gpu_blas_open(d, type);
+    memset(&e, 0, sizeof(e));
+    memset(&p, 0, sizeof(p));
+    e.weight = w->args[0].weight, e.dst = halves, e.layout = w->args[0].layout;
+    e.n = n, e.k = w->k, e.dst_stride = (int32_t)fg__gpu_expanded_stride(w->k);
+    snprintf(shape, sizeof(shape), "%dx%d", n, w->k);
+    if (expanded)
+        line(kernel_name(fg_gpu_expand_kernel(w->type)), shape, seconds(fg_gpu_expand_kernel(w->type), &e, sizeof(e), 1, 20),
+             (double)n * (e.layout.stride + 2.0 * w->k), 0);
+    p.type = type, p.n = n, p.k = w->k;
+    p.weight = expanded ? halves : w->args[0].weight, p.acts = w->args[0].acts, p.out = w->args[0].dst;
+    p.weight_stride = expanded ? e.dst_stride : w->args[0].layout.stride / 2, p.acts_stride = w->args[0].acts_stride, p.out_stride = w->n;
+    for (i = 0; i < FG__COUNT(rows) && fg__gpu_blas_has(d, type); i++) {
+        put(finish.count, &rows[i], 4);
+        acts_of(&w->args[0], rows[i], false);
+        p.rows = finish.max_rows = rows[i], p.add = 0;
+        snprintf(shape, sizeof(shape), "%dx%d, %d rows", n, w->k, rows[i]);
+        line(type == FG__GPU_BLAS_BF16 ? "library_BF16" : "library_F16", shape, seconds(-1, &p, sizeof(p), 1, 20), 0, 2.0 * n * w->k * rows[i]);
+        p.add = p.out, p.add_stride = p.out_stride;
+        if (type == FG__GPU_BLAS_BF16) line("library_BF16 +", shape, seconds(-1, &p, sizeof(p), 1, 20), 0, 2.0 * n * w->k * rows[i]);
+        finish.src = finish.dst, finish.src_stride = finish.dst_stride;
+        if (expanded) line("finish", shape, seconds(FG_GPU_KERNEL_finish, &finish, sizeof(finish), 1, 20), 8.0 * w->n * rows[i], 0);
+    }
+    give(halves);
+}
+
 static void products(int type) {
     static const int shapes[][2] = {{4096, 4096}, {6144, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096},
                                     {2048, 2048}, {2560, 2048}, {11264, 2048}, {2048, 5632}};
@@ -188,7 +231,7 @@ static void products(int type) {
     static bench_weight w;
     int i, j;
     for (i = 0; i < FG__COUNT(shapes); i++) {
-        if (!wanted("gemv") && !wanted("gemm") && !wanted("skinny")) return;
+        if (!wanted("gemv") && !wanted("gemm") && !wanted("skinny") && !wanted("library")) return;
         weight_open(&w, type, shapes[i][0], shapes[i][1]);
         for (j = 0; j < FG__COUNT(rows); j++) {
             int which = fg_gpu_product_for(rows[j], 0);
@@ -198,6 +241,7 @@ static void products(int type) {
             if (fg_gpu_skinny_kernel(type, rows[j]) >= 0) product(&w, fg_gpu_skinny_kernel(type, rows[j]), rows[j]);
             if (fg_gpu_skinny_kernel(type, rows[j]) < 0 || n_words) product(&w, fg_gpu_weight_kernel(type, which), rows[j]);
         }
+        if (i < 4 && wanted("library")) library(&w);
         weight_close(&w);
     }
 }
@@ -269,7 +313,7 @@ static void attention(int kv_type, int n_head, int n_kv_head, int dim, int seqs,
 static void small(int rows) {
     fg_gpu_norm_args norm;
     fg_gpu_act_mul_args act;
-    fg__gpu_pointer room = take((size_t)rows * 32768 * 4), count = take(4), weight = take(65536);
+    fg__gpu_pointer room = take((size_t)rows * 32768 * 4), count = take(4), weight = take(65536), acts = take((size_t)rows * (14336 * 2 + 4));
     char shape[32];
     put(count, &rows, 4);
     memset(&norm, 0, sizeof(norm));
@@ -279,6 +323,12 @@ static void small(int rows) {
     norm.eps = 1e-5f;
     snprintf(shape, sizeof(shape), "%d rows of 4096", rows);
     line("norm", shape, seconds(FG_GPU_KERNEL_norm, &norm, sizeof(norm), 1, 200), 8.0 * rows * 4096, 0);
+    norm.src2 = room + (uint64_t)rows * 32768;
+    norm.src2_stride = 4096;
+    line("norm +", shape, seconds(FG_GPU_KERNEL_norm, &norm, sizeof(norm), 1, 200), 16.0 * rows * 4096, 0);
+    norm.src2 = 0;
+    norm.acts = acts, norm.scales = acts + (uint64_t)rows * 14336 * 2, norm.acts_stride = 4096;
+    line("norm, acts", shape, seconds(FG_GPU_KERNEL_norm, &norm, sizeof(norm), 1, 200), 10.0 * rows * 4096, 0);
     memset(&act, 0, sizeof(act));
     act.src = room, act.src2 = room + 14336 * 4, act.dst = room, act.count = count;
     act.n = 14336;
@@ -287,7 +337,9 @@ static void small(int rows) {
     act.max_rows = rows;
     snprintf(shape, sizeof(shape), "%d rows of 14336", rows);
     line("act_mul", shape, seconds(FG_GPU_KERNEL_act_mul, &act, sizeof(act), 1, 200), 12.0 * rows * 14336, 0);
-    give(room), give(count), give(weight);
+    act.acts = acts, act.scales = norm.scales, act.acts_stride = 14336;
+    line("act_rows", shape, seconds(FG_GPU_KERNEL_act_rows, &act, sizeof(act), 1, 200), 14.0 * rows * 14336, 0);
+    give(room), give(count), give(weight), give(acts);
 }
 
 static void *read_all(const char *path) {
@@ -323,7 +375,7 @@ int main(int argc, char **argv) {
     if (copy_rate == 0) copy_rate = roofs.read_bytes_per_s;
     must(fg__gpu_enter(d));
     printf("%s, %s: %.0f GB/s of copies\n", d->name, d->isa, roofs.read_bytes_per_s / 1e9);
-    for (rows = 1; rows <= 512 && (wanted("norm") || wanted("act_mul")); rows *= 8) small(rows);
+    for (rows = 1; rows <= 512 && (wanted("norm") || wanted("act_mul") || wanted("act_rows")); rows *= 8) small(rows);
     for (i = 0; i < FG__COUNT(types); i++) products((int)types[i]);
     for (i = 1; i <= 128 && wanted("attention"); i *= i == 1 ? 8 : 4) {
         attention(FG_TYPE_F16, 32, 8, 128, i, 512, 1);

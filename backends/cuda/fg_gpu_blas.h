@@ -1,4 +1,5 @@
-/* fg_gpu_blas.h: large products of BF16 and F16 weights by cuBLASLt or hipBLASLt, where one is installed.
+/* fg_gpu_blas.h: large products by cuBLASLt or hipBLASLt, where one is installed: of BF16 and F16 weights, and of quantised ones, which a
+   kernel (expand) makes halves of before, as many rows at a time as there is room for.
 
    Included by fg_gpu_host.h. The two libraries have the same functions under other names, found at run time. For each type that a plan
    has a product of known numbers is compared before, in a trial (fg_gpu_special.h); a type that does not agree, as BF16 where a device

@@ -229,7 +229,8 @@ FG_BODY void fgk_embed(const fg_gpu_embed_args *a, int type) {
 
 /* ---- norm, activations: a workgroup of FG_GPU_ROW_THREADS has a row, a thread four adjacent elements of each FG_ROW_STEP. Rows that
    begin at multiples of 16 bytes, and are not too long, stay in registers from the only time they are read; others are read again. Both
-   ways give the same bits: a thread has the same elements, and sums are taken in the same order. ---- */
+   ways give the same bits: a thread has the same elements, and sums are taken in the same order. The count of rows is looked at when
+   what is read is under way, not before: there is memory for max_rows. ---- */
 
 enum { FG_ROW_STEP = 4 * FG_GPU_ROW_THREADS, FG_NORM_HELD = 4, FG_ROW_HELD = 7 }; /* HELD: steps in registers, of norm and others */
 
@@ -351,23 +352,21 @@ FG_DEV fgk_f4 fgk_squares(fgk_f4 v, float mean, int n, fgk_f4 sum) {
 
 FG_DEV void fgk_norm_held(const fg_gpu_norm_args *a, float *src, const float *src2, float *dst, float *parts) {
     const float *weight = (const float *)a->weight, *bias = (const float *)a->bias;
-    fgk_f4 v[FG_NORM_HELD], w[FG_NORM_HELD], sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    fgk_f4 v[FG_NORM_HELD], w[FG_NORM_HELD], s[FG_NORM_HELD], sum = {0.0f, 0.0f, 0.0f, 0.0f};
     float mean = 0.0f, factor;
-    int row = fgk_block_y(), first = 4 * fgk_thread(), j;
+    int row = fgk_block_y(), first = 4 * fgk_thread(), count = fgk_count(a->count), j;
     FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) {
         int i = first + j * FG_ROW_STEP;
         v[j] = fgk_row_get(src + i, a->n - i, 1);
-        w[j].x = w[j].y = w[j].z = w[j].w = 0.0f;
+        s[j] = fgk_row_get(src2 + i, a->src2 ? a->n - i : 0, 1);
+        w[j] = fgk_row_get(weight + i, a->weight ? a->n - i : 0, 1);
     }
-    if (a->src2) {
-        FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) w[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+    if (row >= count) return;
+    if (a->src2)
         FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) {
-            v[j] = fgk_add_f4(v[j], w[j]);
+            v[j] = fgk_add_f4(v[j], s[j]);
             fgk_row_put(src + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
         }
-    }
-    if (a->weight) /* under way while the sum is taken */
-        FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) w[j] = fgk_row_get(weight + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
     if (a->bias) {
         FG_UNROLL for (j = 0; j < FG_NORM_HELD; j++) sum = fgk_add_f4(sum, v[j]);
         mean = fgk_row_sum(fgk_sum_f4(sum), parts) / (float)a->n;
@@ -392,6 +391,7 @@ FG_DEV void fgk_norm_read(const fg_gpu_norm_args *a, float *src, const float *sr
     fgk_f4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     float mean = 0.0f, most = 0.0f, factor;
     int row = fgk_block_y(), first = 4 * fgk_thread(), i;
+    if (row >= fgk_count(a->count)) return;
     if (a->src2)
         FG_ROLLED for (i = first; i < a->n; i += FG_ROW_STEP)
             fgk_row_put(src + i, fgk_add_f4(fgk_row_get(src + i, a->n - i, wide), fgk_row_get(src2 + i, a->n - i, wide)), a->n - i, wide);
@@ -422,7 +422,6 @@ FG_BODY void fgk_norm(const fg_gpu_norm_args *a) {
     int row = fgk_block_y(), wide = fgk_is_wide(a->src | a->src2 | a->dst | a->weight | a->bias, a->n | a->src_stride | a->dst_stride | (a->src2 ? a->src2_stride : 0));
     float *src = (float *)a->src + (int64_t)row * a->src_stride, *dst = (float *)a->dst + (int64_t)row * a->dst_stride;
     const float *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride;
-    if (row >= fgk_count(a->count)) return;
     if (wide && a->n <= FG_NORM_HELD * FG_ROW_STEP) fgk_norm_held(a, src, src2, dst, parts);
     else fgk_norm_read(a, src, src2, dst, wide, parts);
 }
@@ -448,19 +447,21 @@ FG_DEV void fgk_acts_bytes(const fg_gpu_acts_args *a, const float *src, char *ou
 
 FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
     FG_SHARED(float, parts, 16);
-    int row = fgk_block_y(), wide = fgk_is_wide(a->src, a->k | a->src_stride), first = 4 * fgk_thread(), i, j;
+    int row = fgk_block_y(), wide = fgk_is_wide(a->src, a->k | a->src_stride), first = 4 * fgk_thread(), count = fgk_count(a->count), i, j;
     const float *src = (const float *)a->src + (int64_t)row * a->src_stride;
     uint16_t *out = (uint16_t *)a->acts + (int64_t)row * a->acts_stride;
     float *scale = (float *)a->scales + row, most = 0.0f;
-    if (row >= fgk_count(a->count)) return;
     if (a->format == FG_GPU_ACTS_BYTES) {
+        if (row >= count) return;
         fgk_acts_bytes(a, src, (char *)out);
         if (fgk_thread() == 0) fgk_store(scale, 1.0f);
     } else if (wide && a->k <= FG_ROW_HELD * FG_ROW_STEP) {
         fgk_f4 v[FG_ROW_HELD];
         FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) v[j] = fgk_row_get(src + first + j * FG_ROW_STEP, a->k - first - j * FG_ROW_STEP, 1);
+        if (row >= count) return;
         fgk_acts_held(a->format, v, FG_ROW_HELD, out, a->acts_stride, scale, parts);
     } else {
+        if (row >= count) return;
         if (a->format != FG_GPU_ACTS_BFLOAT)
             FG_ROLLED for (i = first; i < a->k; i += FG_ROW_STEP) most = fgk_most_f4(fgk_row_get(src + i, a->k - i, wide), most);
         fgk_acts_read(a->format, src, a->k, wide, most, out, a->acts_stride, scale, parts);
@@ -2061,19 +2062,22 @@ FG_DEV int fgk_act_mul_wide(const fg_gpu_act_mul_args *a) {
 /* A thread has four elements. */
 FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
     int row = fgk_block_y(), i = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - i, wide = fgk_act_mul_wide(a);
+    int count = fgk_count(a->count);
     fgk_f4 x, y;
-    if (row >= fgk_count(a->count) || n <= 0) return;
+    if (n <= 0) return;
     x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + i, n, wide);
     y = fgk_row_get((const float *)a->src2 + (int64_t)row * a->src2_stride + i, n, wide);
+    if (row >= count) return;
     x = a->act == 1 ? fgk_act_four(1, x) : a->act == 2 ? fgk_act_four(2, x) : fgk_act_four(a->act, x);
     fgk_row_put((float *)a->dst + (int64_t)row * a->dst_stride + i, fgk_mul_f4(x, y), n, wide);
 }
 
 FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, const float *src2, float *dst, int act, float *parts) {
     fgk_f4 v[FG_ROW_HELD], y[3]; /* of src2, no more than registers suffice for */
-    int row = fgk_block_y(), first = 4 * fgk_thread(), j;
+    int row = fgk_block_y(), first = 4 * fgk_thread(), count = fgk_count(a->count), j;
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) v[j] = fgk_row_get(src + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
     FG_UNROLL for (j = 0; j < 3; j++) y[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+    if (row >= count) return;
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) {
         int next = first + (j + 3) * FG_ROW_STEP;
         if (first + j * FG_ROW_STEP < a->n) v[j] = fgk_mul_f4(fgk_act_four(act, v[j]), y[j % 3]); /* else 0 stays */
@@ -2089,10 +2093,9 @@ FG_BODY void fgk_act_rows(const fg_gpu_act_mul_args *a) {
     int row = fgk_block_y(), wide = fgk_act_mul_wide(a), i;
     const float *src = (const float *)a->src + (int64_t)row * a->src_stride, *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride;
     float *dst = (float *)a->dst + (int64_t)row * a->dst_stride, most = 0.0f;
-    if (row >= fgk_count(a->count)) return;
     if (wide && a->n <= FG_ROW_HELD * FG_ROW_STEP && a->act == 1) fgk_act_rows_held(a, src, src2, dst, 1, parts);
     else if (wide && a->n <= FG_ROW_HELD * FG_ROW_STEP && a->act == 2) fgk_act_rows_held(a, src, src2, dst, 2, parts);
-    else {
+    else if (row < fgk_count(a->count)) {
         FG_ROLLED for (i = 4 * fgk_thread(); i < a->n; i += FG_ROW_STEP) {
             fgk_f4 v = fgk_row_get(src + i, a->n - i, wide), y = fgk_row_get(src2 + i, a->n - i, wide);
             v = fgk_mul_f4(fgk_act_four(a->act, v), y);
