@@ -2073,15 +2073,15 @@ FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
 }
 
 FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, const float *src2, float *dst, int act, float *parts) {
-    fgk_f4 v[FG_ROW_HELD], y[3]; /* of src2, no more than registers suffice for */
+    fgk_f4 v[FG_ROW_HELD], y[2]; /* of src2, no more than registers suffice for */
     int row = fgk_block_y(), first = 4 * fgk_thread(), count = fgk_count(a->count), j;
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) v[j] = fgk_row_get(src + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
-    FG_UNROLL for (j = 0; j < 3; j++) y[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
+    FG_UNROLL for (j = 0; j < 2; j++) y[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
     if (row >= count) return;
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) {
-        int next = first + (j + 3) * FG_ROW_STEP;
-        if (first + j * FG_ROW_STEP < a->n) v[j] = fgk_mul_f4(fgk_act_four(act, v[j]), y[j % 3]); /* else 0 stays */
-        if (j + 3 < FG_ROW_HELD) y[j % 3] = fgk_row_get(src2 + next, a->n - next, 1);
+        int next = first + (j + 2) * FG_ROW_STEP;
+        if (first + j * FG_ROW_STEP < a->n) v[j] = fgk_mul_f4(fgk_act_four(act, v[j]), y[j % 2]); /* else 0 stays */
+        if (j + 2 < FG_ROW_HELD) y[j % 2] = fgk_row_get(src2 + next, a->n - next, 1);
     }
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) fgk_row_put(dst + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
     fgk_acts_held(a->format, v, FG_ROW_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row, parts);
