@@ -69,6 +69,12 @@ FG_DEV float fgk_exp(float x) { return expf(x); }
 FG_DEV float fgk_log(float x) { return logf(x); }
 FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
 FG_DEV float fgk_round(float x) { return rintf(x); }
+FG_DEV float fgk_exp_near(float x) { /* within (4 + |x|) units of the last place; 0 below 2^-126 */
+    x *= 1.4426950408889634f;
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+FG_DEV float fgk_most(float a, float b) { return fmaxf(a, b); } /* of a number and what is none the number */
 FG_DEV float fgk_reciprocal(float x) { /* within a unit of the last place; of what is above 2^126 0 */
     asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
     return x;
@@ -381,6 +387,8 @@ FG_DEV float fgk_exp(float x) { return __builtin_expf(x); }
 FG_DEV float fgk_log(float x) { return __builtin_logf(x); }
 FG_DEV float fgk_sqrt(float x) { return __builtin_sqrtf(x); }
 FG_DEV float fgk_round(float x) { return __builtin_rintf(x); }
+FG_DEV float fgk_exp_near(float x) { return __builtin_amdgcn_exp2f(x * 1.4426950408889634f); }
+FG_DEV float fgk_most(float a, float b) { return __builtin_fmaxf(a, b); }
 FG_DEV float fgk_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
@@ -582,6 +590,8 @@ FG_DEV float fgk_exp(float x) { return expf(x); }
 FG_DEV float fgk_log(float x) { return logf(x); }
 FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
 FG_DEV float fgk_round(float x) { return rintf(x); }
+FG_DEV float fgk_exp_near(float x) { return exp2f(x * 1.4426950408889634f); }
+FG_DEV float fgk_most(float a, float b) { return fmaxf(a, b); }
 FG_DEV float fgk_reciprocal(float x) { return 1.0f / x; }
 FG_DEV float fgk_half_to_float(uint32_t h) { return hg_half_to_float((uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return hg_float_to_half(x); }

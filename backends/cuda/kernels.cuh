@@ -52,13 +52,13 @@ FG_DEV float fgk_block_max(float x, float *parts) {
 
 FG_DEV int fgk_count(uint64_t address) { return (int)fgk_load_u32((const void *)address); }
 
-/* Quotients by a reciprocal: the division that is right to the last bit is most of the instructions of an activation. */
+/* By what the hardware has for powers and quotients: those that are right to the last bits would be most of the instructions. */
 FG_DEV float fgk_act_of(int which, float x) {
-    if (which == 1) return x * fgk_reciprocal(1.0f + fgk_exp(-x)); /* SiLU */
+    if (which == 1) return x * fgk_reciprocal(1.0f + fgk_exp_near(-x)); /* SiLU */
     if (which == 2) {                               /* GELU, tanh form: x * (1 + tanh y) / 2 */
         float y = 0.79788456f * (x + 0.044715f * x * x * x);
         y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
-        return x - x * fgk_reciprocal(1.0f + fgk_exp(2.0f * y));
+        return x - x * fgk_reciprocal(1.0f + fgk_exp_near(2.0f * y));
     }
     if (which == 3) { /* GELU; erf by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7 */
         float a = fgk_abs(x) * 0.70710678f, t = fgk_reciprocal(1.0f + 0.3275911f * a);
@@ -268,7 +268,7 @@ FG_DEV fgk_f4 fgk_add_f4(fgk_f4 a, fgk_f4 b) {
 FG_DEV float fgk_sum_f4(fgk_f4 v) { return v.x + v.y + (v.z + v.w); }
 
 FG_DEV float fgk_most_f4(fgk_f4 v, float most) {
-    return fgk_max(fgk_abs(v.w), fgk_max(fgk_abs(v.z), fgk_max(fgk_abs(v.y), fgk_max(fgk_abs(v.x), most))));
+    return fgk_most(fgk_abs(v.w), fgk_most(fgk_abs(v.z), fgk_most(fgk_abs(v.y), fgk_most(fgk_abs(v.x), most))));
 }
 
 /* Over a row's workgroup, for all of it; of a maximum none is negative. `parts` has room for its 16 groups, and is used but once. */
