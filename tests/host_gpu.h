@@ -19,7 +19,7 @@
 
 #include <stdarg.h>
 
-enum { HG_THREADS = 512, HG_SHARED_DECLARED = 49152, HG_SHARED = 6 * 49152, HG_STACK = 65536, HG_ASYNC = 64 };
+enum { HG_THREADS = 512, HG_SHARED_DECLARED = 49152, HG_SHARED = 6 * 49152, HG_STACK = 65536, HG_ASYNC = 128 };
 enum { HG_WG = 128, HG_WG_OPS = 32, HG_WG_SUMS = 2 }; /* threads of a warpgroup; its products, and sums, that may be under way */
 enum { HG_HALVES, HG_BFLOATS };          /* what they multiply */
 enum { HG_NOBODY = -1, HG_SEVERAL = -2 }; /* instead of a thread */
@@ -41,10 +41,11 @@ typedef struct hg_thread {
     uint32_t value, received;
     size_t shared_used;
     uint32_t published, published_before; /* publishings, in all and before the last barrier */
-    int steps[HG_STEPS], n_async;
+    int steps[HG_STEPS], n_async, async_group; /* async_group: of copies from now on */
     struct {
         char *to;
         const char *from;
+        int bytes, group;
     } async[HG_ASYNC];
     struct { /* of products of warpgroups; numbers count them from the start of the kernel */
         uint32_t issued, landed, committed, waited, ends[HG_WG_OPS]; /* ends: `issued` at each commit */
@@ -351,29 +352,38 @@ static void hg_write(const void *p, size_t bytes) {
 
 /* ---- Asynchronous copies. Until the wait the old content is gone and the new one not there. ---- */
 
-static void hg_async_copy(void *to, const void *from) {
+static void hg_async_copy(void *to, const void *from, int bytes) {
     hg_thread *thread = &hg.threads[hg.current];
-    hg_word *w = hg_shared_words(to, 16);
+    hg_word *w = hg_shared_words(to, (size_t)bytes);
     int i;
-    hg_global(from, 16);
+    hg_global(from, (size_t)bytes);
     if (thread->n_async == HG_ASYNC) hg_fail("too many asynchronous copies without a wait");
-    hg_write(to, 16);
-    memset(to, 0xFF, 16);
-    for (i = 0; i < 4; i++) w[i].writer = HG_NOBODY;
+    hg_write(to, (size_t)bytes);
+    memset(to, 0xFF, (size_t)bytes);
+    for (i = 0; i < bytes / 4; i++) w[i].writer = HG_NOBODY;
     thread->async[thread->n_async].to = (char *)to;
-    thread->async[thread->n_async++].from = (const char *)from;
+    thread->async[thread->n_async].from = (const char *)from;
+    thread->async[thread->n_async].bytes = bytes;
+    thread->async[thread->n_async++].group = thread->async_group;
 }
 
-static void hg_async_wait(void) {
+static void hg_async_commit(void) { hg.threads[hg.current].async_group++; }
+
+/* Those of groups before `group` land. */
+static void hg_async_land(int group) {
     hg_thread *thread = &hg.threads[hg.current];
-    int i;
+    int i, n = 0;
     if (hg_leaves_out(HG_ASYNC_WAIT)) return;
-    for (i = 0; i < thread->n_async; i++) {
-        hg_write(thread->async[i].to, 16);
-        memcpy(thread->async[i].to, thread->async[i].from, 16);
-    }
-    thread->n_async = 0;
+    for (i = 0; i < thread->n_async; i++)
+        if (thread->async[i].group < group) {
+            hg_write(thread->async[i].to, (size_t)thread->async[i].bytes);
+            memcpy(thread->async[i].to, thread->async[i].from, (size_t)thread->async[i].bytes);
+        } else thread->async[n++] = thread->async[i];
+    thread->n_async = n;
 }
+
+static void hg_async_wait(void) { hg_async_land(hg.threads[hg.current].async_group + 1); }
+static void hg_async_wait_for(int n) { hg_async_land(hg.threads[hg.current].async_group - n); }
 
 /* ---- Half floats, as the hardware converts them. ---- */
 
@@ -733,7 +743,7 @@ static void hg_run_block(void) {
     for (t = 0; t < hg.n_threads; t++) {
         hg_thread *thread = &hg.threads[t];
         thread->state = HG_READY;
-        thread->line = thread->n_async = 0;
+        thread->line = thread->n_async = thread->async_group = 0;
         thread->shared_used = 0;
         thread->published = thread->published_before = 0;
         memset(&thread->wg, 0, sizeof(thread->wg));

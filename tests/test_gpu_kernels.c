@@ -146,9 +146,9 @@ static void hgt_warpgroups(const void *args) {
     const uint64_t *a = (const uint64_t *)args;
     uint64_t left = fg_gpu_wg_operand(fgk_shared_address(x)), right = fg_gpu_wg_operand(fgk_shared_address(y));
     int kind = hgw_kind, me = fgk_thread(), i, k;
-    fgk_wg_sums sums;
+    float sums[64];
     for (i = me; i < 192 * 8; i += 256) fgk_put_u4(x + i / 8 * 64 + ((i % 8) ^ (i / 8 & 7)) * 8, fgk_load_u4((const uint16_t *)a[1] + 8 * i));
-    for (i = 0; i < 64; i++) sums.x[i] = 1.0f;
+    for (i = 0; i < 64; i++) sums[i] = 1.0f;
     if (kind != HGW_NOT_PUBLISHED && kind != HGW_LATE_PUBLISH) fgk_wg_publish();
     if (kind != HGW_NO_BARRIER) fgk_barrier();
     if (kind == HGW_LATE_PUBLISH) fgk_wg_publish();
@@ -157,15 +157,15 @@ static void hgt_warpgroups(const void *args) {
     if (kind == HGW_SHIFTED) right += 128 >> 4;
     if (kind == HGW_OUTSIDE) right += 1024 >> 4;
     if (kind == HGW_OTHER_OPERAND && me >= 192) left += 1024 >> 4;
-    for (k = 0; k < 4; k++) fgk_wg_mma(&sums, left + 2 * (uint64_t)k, right + 2 * (uint64_t)k);
-    if (kind == HGW_TOUCHED) sums.x[me % 64] = 0.0f;
+    for (k = 0; k < 4; k++) fgk_wg_mma(128, sums, left + 2 * (uint64_t)k, right + 2 * (uint64_t)k);
+    if (kind == HGW_TOUCHED) sums[me % 64] = 0.0f;
     if (kind != HGW_NO_COMMIT) fgk_wg_commit();
-    if (kind == HGW_EARLY_READ) fgk_store((float *)a[0], sums.x[0]);
+    if (kind == HGW_EARLY_READ) fgk_store((float *)a[0], sums[0]);
     if (kind == HGW_OVERWRITTEN) fgk_put_u4(y + me % 128 * 64, fgk_load_u4((const uint16_t *)a[1]));
     if (kind != HGW_NO_WAIT) fgk_wg_wait(0);
     if (kind == HGW_NO_BARRIER_AFTER) fgk_put_u4(y + me % 128 * 64, fgk_load_u4((const uint16_t *)a[1]));
     if (me >= 128 && kind != HGW_EARLY_READ)
-        for (i = 0; i < 64; i++) fgk_store((float *)a[0] + fgk_wg_row(i) * 128 + fgk_wg_col(i), sums.x[i]);
+        for (i = 0; i < 64; i++) fgk_store((float *)a[0] + fgk_wg_row(i) * 128 + fgk_wg_col(i), sums[i]);
 }
 
 /* What is wrong with products of warpgroups is found; what is right gives the product. */
@@ -716,16 +716,25 @@ static void test_gpu_joined(void) {
     hg_close();
 }
 
-/* By products of warpgroups: the host adds up in the same order, so that the bits are those of gemm16. */
+/* By products of warpgroups: the host adds up in the same order, so that the bits are those of gemm16; but where two warpgroups share
+   the sums. */
 static void gk_check_warpgroups(gk_product *p, const float *by16) {
-    int kernel = fg_gpu_weight_kernel((int)p->w.type, FG_GPU_GEMMWG), t;
+    int kernel = fg_gpu_weight_kernel((int)p->w.type, FG_GPU_GEMMWG), way, t;
     if (hg.width != 32) return;
-    gk_forget(p);
-    gk_run(kernel, &p->args);
-    for (t = 0; t < p->m; t++)
-        CHECKF(memcmp(by16 + t * p->args.dst_stride, gk_floats(p->args.dst) + t * p->args.dst_stride, (size_t)p->w.n * sizeof(float)) == 0,
-               "%s: row %d is not that of gemm16", gk_name(kernel), t);
-    CHECK(isnan(gk_floats(p->args.dst)[p->w.n]));
+    for (way = FG_GPU_WG_256; way <= FG_GPU_WG_WAYS; way++) {
+        gk_forget(p);
+        p->args.way = way;
+        gk_run(kernel, &p->args);
+        for (t = 0; t < p->m && way != FG_GPU_WG_HALVES; t++)
+            CHECKF(memcmp(by16 + t * p->args.dst_stride, gk_floats(p->args.dst) + t * p->args.dst_stride, (size_t)p->w.n * sizeof(float)) == 0,
+                   "%s: way %d, row %d is not that of gemm16", gk_name(kernel), way, t);
+        if (way == FG_GPU_WG_HALVES) {
+            double error = gk_product_error(p, p->m);
+            CHECKF(error < 1e-3, "%s by halves: error %g", gk_name(kernel), error);
+        }
+        CHECK(isnan(gk_floats(p->args.dst)[p->w.n]));
+    }
+    p->args.way = 0;
 }
 
 /* By products of bytes: as near as activations of eight bits allow, the same bits 16 or 64 rows at a time and for a row alone. */
@@ -813,6 +822,70 @@ static void test_gpu_gemm_tiles(void) {
         gk_product_end(&p);
     }
     hg_close();
+}
+
+/* Products of warpgroups of more tiles and steps than one, in all ways, of widths that are no multiples of anything; results that lie so
+   that four at a time are stored, and such that are not; a row has the same bits however many there are. */
+static void test_gpu_gemm_warpgroups(void) {
+    static const struct {
+        fg_type type;
+        int k, n, m;
+        bool extras;
+    } cases[] = {{FG_TYPE_Q8_0, 480, 136, 300, true}, {FG_TYPE_BF16, 1025, 71, 70, false}, {FG_TYPE_F32, 33, 10, 5, false},
+                 {FG_TYPE_Q2_K, 768, 68, 3, true},    {FG_TYPE_F16, 200, 129, 129, true}};
+    int i, way, aligned, t;
+    hg.width = 32;
+    for (i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])); i++) {
+        uint64_t state = 37 + (uint64_t)i;
+        gk_product p = gk_product_new(cases[i].type, cases[i].k, cases[i].n, cases[i].m, cases[i].extras, &state);
+        int kernel = fg_gpu_weight_kernel((int)cases[i].type, FG_GPU_GEMMWG);
+        float *last = (float *)malloc((size_t)p.args.n * sizeof(float));
+        gk_run(FG_GPU_KERNEL_acts, &p.acts);
+        for (aligned = 0; aligned < 2; aligned++) {
+            if (aligned) { /* with a row's worth of room behind */
+                p.args.dst_stride = (p.args.n + 7) / 4 * 4;
+                p.args.dst = gk_put(NULL, (size_t)p.m * (size_t)p.args.dst_stride * sizeof(float));
+                p.args.src2_stride = p.args.n / 4 * 4;
+                p.args.act = FG_ACT_NONE;
+                if (p.args.n % 4 == 0 && p.args.src2) p.args.src2 = gk_normal((size_t)p.m * (size_t)p.args.src2_stride, &state);
+                else p.args.src2_stride = p.args.n + 2;
+            }
+            for (way = FG_GPU_WG_256; way <= FG_GPU_WG_WAYS; way++) {
+                double error;
+                *(int32_t *)(uintptr_t)p.args.count = p.m;
+                p.args.max_rows = p.m + 1;
+                p.args.way = way;
+                gk_forget(&p);
+                gk_run(kernel, &p.args);
+                CHECKF((error = gk_product_error(&p, p.m)) < (cases[i].type == FG_TYPE_BF16 ? 2e-3 : 1e-3), "%s, way %d: error %g", gk_name(kernel), way, error);
+                memcpy(last, gk_floats(p.args.dst), (size_t)p.args.n * sizeof(float));
+                *(int32_t *)(uintptr_t)p.args.count = 1;
+                gk_forget(&p);
+                gk_run(kernel, &p.args);
+                CHECK(memcmp(last, gk_floats(p.args.dst), (size_t)p.args.n * sizeof(float)) == 0);
+                for (t = 1; t < p.m; t++) CHECK(isnan(gk_floats(p.args.dst)[t * p.args.dst_stride]));
+            }
+        }
+        free(last);
+        gk_product_end(&p);
+    }
+    hg_close();
+}
+
+/* Ways of sizes that are often met. */
+static void test_gpu_wg_ways(void) {
+    static const int sizes[][3] = {{4096, 128, FG_GPU_WG_HALVES}, {4096, 512, FG_GPU_WG_128}, {4096, 2048, FG_GPU_WG_256}, {14336, 2048, FG_GPU_WG_256}, {14336, 128, FG_GPU_WG_128}};
+    fg_gpu_gemm_args a;
+    int i;
+    memset(&a, 0, sizeof(a));
+    for (i = 0; i < 5; i++) {
+        a.n = sizes[i][0];
+        a.max_rows = sizes[i][1];
+        CHECKF(fg_gpu_wg_way(&a) == sizes[i][2], "%d x %d: way %d", a.n, a.max_rows, fg_gpu_wg_way(&a));
+        a.way = FG_GPU_WG_128;
+        CHECK(fg_gpu_wg_way(&a) == FG_GPU_WG_128);
+        a.way = 0;
+    }
 }
 
 /* Activations of any size keep their bits. */
@@ -1768,6 +1841,8 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_across);
     RUN(test_gpu_gemm);
     RUN(test_gpu_gemm_tiles);
+    RUN(test_gpu_gemm_warpgroups);
+    RUN(test_gpu_wg_ways);
     RUN(test_gpu_acts);
     RUN(test_gpu_acts_bytes);
     RUN(test_gpu_finish);

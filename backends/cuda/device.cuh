@@ -162,6 +162,25 @@ FG_DEV void fgk_async_wait(void) {
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
+/* The same of 4 bytes. */
+FG_DEV void fgk_async_copy_word(void *to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+#else
+    *(uint32_t *)to = *(const uint32_t *)from;
+#endif
+}
+/* Copies so far are a group; a wait for all groups but the last n. */
+FG_DEV void fgk_async_commit(void) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+#if __CUDA_ARCH__ >= 800
+#define fgk_async_wait_for(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#else
+#define fgk_async_wait_for(n) ((void)0)
+#endif
 
 /* Fragments: 16x16 halves whose rows are 16 adjacent halves in shared memory, and 16x16 sums. */
 typedef struct fgk_frag {
@@ -239,9 +258,6 @@ FG_DEV float fgk_exp2(float x) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define FG_WARPGROUPS 1
 #define FG_SHARED_MORE(type, name) extern __shared__ __align__(1024) type name[]
-typedef struct fgk_wg_sums {
-    float x[64];
-} fgk_wg_sums;
 FG_DEV uint32_t fgk_shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 FG_DEV void fgk_wg_publish(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 FG_DEV void fgk_wg_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -262,9 +278,16 @@ FG_DEV void fgk_wg_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85" \
     ", %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106" \
     ", %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-/* sums[i][j] += row i of a . row j of b */
-FG_DEV void fgk_wg_mma(fgk_wg_sums *c, uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " FGK_0_31 FGK_32_63 "}, %64, %65, 1, 1, 1, 0, 0;" : FGK_64(c->x) : "l"(a), "l"(b));
+/* sums[i][j] += row i of a . row j of b, of n (128 or 256) rows of b */
+FG_DEV void fgk_wg_mma(int n, float *x, uint64_t a, uint64_t b) {
+    if (n == 256)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 " FGK_0_31 FGK_32_63 FGK_64_127 "}, %128, %129, 1, 1, 1, 0, 0;"
+                     : FGK_128(x)
+                     : "l"(a), "l"(b));
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " FGK_0_31 FGK_32_63 "}, %64, %65, 1, 1, 1, 0, 0;"
+                     : FGK_64(x)
+                     : "l"(a), "l"(b));
 }
 /* The same of numbers of a type (F16, BF16), by n (64 or 128) rows; with `more` 0 what the sums were does not count. */
 #define FGK_SCORES_64(T)                                                                                                        \
@@ -438,6 +461,9 @@ FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
 }
 FG_DEV void fgk_async_copy(void *to, const void *from) { fgk_put_u4(to, fgk_load_u4(from)); }
 FG_DEV void fgk_async_wait(void) {}
+FG_DEV void fgk_async_copy_word(void *to, const void *from) { *(uint32_t *)to = fgk_load_u32(from); }
+FG_DEV void fgk_async_commit(void) {}
+#define fgk_async_wait_for(n) ((void)0)
 
 /* Fragments, as for NVIDIA. WMMA (gfx11, gfx12) and MFMA (gfx90a, gfx94x) where there are any, else products of pairs. */
 #define FG_SUMS (256 / FG_WARP)
@@ -655,8 +681,11 @@ FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
     hg_write(p, 16);
     memcpy(p, &v, 16);
 }
-FG_DEV void fgk_async_copy(void *to, const void *from) { hg_async_copy(to, from); }
+FG_DEV void fgk_async_copy(void *to, const void *from) { hg_async_copy(to, from, 16); }
 FG_DEV void fgk_async_wait(void) { hg_async_wait(); }
+FG_DEV void fgk_async_copy_word(void *to, const void *from) { hg_async_copy(to, from, 4); }
+FG_DEV void fgk_async_commit(void) { hg_async_commit(); }
+#define fgk_async_wait_for(n) hg_async_wait_for(n)
 
 /* Fragments lie as on NVIDIA's warps of 32 lanes, and as MFMA has them on warps of 64. */
 #define FG_SUMS (256 / hg.width)
@@ -731,9 +760,6 @@ FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
 /* Products of warpgroups. */
 #define FG_WARPGROUPS 1
 #define FG_SHARED_MORE(type, name) type *name = (type *)hg_shared_more()
-typedef struct fgk_wg_sums {
-    float x[64];
-} fgk_wg_sums;
 FG_DEV uint32_t fgk_shared_address(const void *p) { return (uint32_t)((const char *)p - hg.shared); }
 FG_DEV void fgk_wg_publish(void) { hg_publish(); }
 FG_DEV void fgk_wg_fence(void) { hg_wg_fence(); }
@@ -741,7 +767,7 @@ FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_wait(n) hg_wg_wait(n)
 #define fgk_wg_hold(x, n) ((void)0)
 #define fgk_wg_hold_u32(x, n) ((void)0)
-#define fgk_wg_mma(c, a, b) hg_wg_mma((c)->x, a, b, 128, HG_HALVES, 1, __LINE__)
+#define fgk_wg_mma(n, x, a, b) hg_wg_mma(x, a, b, n, HG_HALVES, 1, __LINE__)
 #define fgk_wg_scores(type, n, x, a, b, more) hg_wg_mma(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
 #define fgk_wg_weighted(type, n, x, a, b) hg_wg_mma_held(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, __LINE__)
 static uint32_t fgk_float_to_bfloat(float x);

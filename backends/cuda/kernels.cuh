@@ -94,33 +94,34 @@ FG_DEV float fgk_code_value(int type, uint32_t code) {
 
 FG_DEV float fgk_mxfp4_half_scale(uint32_t e) { return fgk_from_bits(e < 2u ? 0x00200000u << e : (e - 1u) << 23); }
 
-/* From the bits that fgk_unit_fetch brought. */
-FG_DEV void fgk_unit_scales(int type, fgk_unit *unit) {
-    uint32_t bits = unit->s;
+/* From the words of its planes: those of the unit in the low bits of `bits`, d and dmin of its 256 in `both`. */
+FG_DEV void fgk_unit_scale_words(int type, uint32_t bits, uint32_t both, fgk_unit *unit) {
     unit->min[0] = unit->min[1] = 0.0f;
-    if (fg_gpu_is_float(type)) return;
-    if (type == FG_GPU_MXFP4) {
-        unit->scale[0] = unit->scale[1] = fgk_mxfp4_half_scale(bits);
-    } else if (type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1) {
+    if (type == FG_GPU_MXFP4) unit->scale[0] = unit->scale[1] = fgk_mxfp4_half_scale(bits & 255u);
+    else if (!fg_gpu_has_blocks_of_256(type)) {
         unit->scale[0] = unit->scale[1] = fgk_half_to_float(bits);
-        unit->min[0] = unit->min[1] = -fgk_half_to_float(bits >> 16);
-    } else if (!fg_gpu_has_blocks_of_256(type)) {
-        unit->scale[0] = unit->scale[1] = fgk_half_to_float(bits);
+        if (type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1) unit->min[0] = unit->min[1] = -fgk_half_to_float(bits >> 16);
     } else {
-        float d = fgk_half_to_float(unit->d), dmin = fgk_half_to_float(unit->d >> 16);
+        float d = fgk_half_to_float(both), dmin = fgk_half_to_float(both >> 16);
         if (type == FG_GPU_Q2_K) {
             unit->scale[0] = d * (float)(bits & 15u);
             unit->scale[1] = d * (float)(bits >> 8 & 15u);
             unit->min[0] = dmin * (float)(bits >> 4 & 15u);
-            unit->min[1] = dmin * (float)(bits >> 12);
+            unit->min[1] = dmin * (float)(bits >> 12 & 15u);
         } else if (type == FG_GPU_Q4_K || type == FG_GPU_Q5_K) {
             unit->scale[0] = unit->scale[1] = d * (float)(bits & 255u);
-            unit->min[0] = unit->min[1] = dmin * (float)(bits >> 8);
+            unit->min[0] = unit->min[1] = dmin * (float)(bits >> 8 & 255u);
         } else {
             unit->scale[0] = d * (float)(int8_t)(bits & 255u);
-            unit->scale[1] = type == FG_GPU_IQ4_XS ? unit->scale[0] : d * (float)(int8_t)(bits >> 8);
+            unit->scale[1] = type == FG_GPU_IQ4_XS ? unit->scale[0] : d * (float)(int8_t)(bits >> 8 & 255u);
         }
     }
+}
+
+/* From the bits that fgk_unit_fetch brought. */
+FG_DEV void fgk_unit_scales(int type, fgk_unit *unit) {
+    unit->min[0] = unit->min[1] = 0.0f;
+    if (!fg_gpu_is_float(type)) fgk_unit_scale_words(type, unit->s, unit->d, unit);
 }
 
 FG_DEV void fgk_unit_scale_bits(int type, const char *row, const fg_gpu_layout *layout, int u, fgk_unit *unit) {
@@ -737,8 +738,8 @@ FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
    asynchronously. Rows of tiles have 8 halves of padding, against conflicts. */
 enum { FG_GEMM_K = 64, FG_GEMM_PAD = 72, FG_GEMM_W = FG_GPU_GEMM_ROWS * FG_GEMM_PAD };
 
-/* A unit as halves: its four pieces of 16 bytes are those from `first` on of a row in shared memory, where piece c is at c ^ turn. */
-FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int first, int turn) {
+/* A unit as halves: its four pieces of 16 bytes are `first` and each `step` on of a row in shared memory, where piece c is at c ^ turn. */
+FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int first, int step, int turn) {
     int g;
     FG_UNROLL for (g = 0; g < 8; g += 2) {
         float w[8];
@@ -749,7 +750,7 @@ FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int fi
         v.y = fgk_two_halves(w[2], w[3]);
         v.z = fgk_two_halves(w[4], w[5]);
         v.w = fgk_two_halves(w[6], w[7]);
-        fgk_put_u4(row + ((first + g / 2) ^ turn) * 8, v);
+        fgk_put_u4(row + ((first + g / 2 * step) ^ turn) * 8, v);
     }
 }
 
@@ -774,7 +775,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
     fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
     fgk_gemm_acts(a, x_tiles, col0, count, 0, cols);
-    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD, me % 2 * 4, 0);
+    fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD, me % 2 * 4, 1, 0);
     fgk_async_wait();
     fgk_barrier();
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
@@ -793,7 +794,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
                 FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) fgk_mma(&sums[s][c], &rows[s], &col);
             }
         }
-        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD, me % 2 * 4, 0);
+        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD, me % 2 * 4, 1, 0);
         fgk_async_wait();
         fgk_barrier();
     }
@@ -827,7 +828,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
         fgk_barrier();
-        fgk_gemm_store(type, &unit, to_w, me % 2 * 4, 0);
+        fgk_gemm_store(type, &unit, to_w, me % 2 * 4, 1, 0);
         FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
         fgk_barrier();
         if (k0 + FG_GEMM_K < a->k) {
@@ -995,62 +996,214 @@ FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, in
 #endif
 
 #if defined(FG_WARPGROUPS)
-enum { FG_WG_TILE = FG_GPU_BIG_ROWS * FG_GPU_WG_K };
+/* Shared memory of gemmwg: three tiles of the weight as halves, then stages of activations, then of units of the weight as they lie in
+   device memory: of these a thread has its own, in planes of 16 bytes of each thread and, the last, of four words. In halves. */
+enum { FG_WG_W = FG_GPU_BIG_ROWS * FG_GPU_WG_K, FG_WG_W_STAGES = 3, FG_WG_PLANE = FG_GPU_GEMV_THREADS * 8 };
 
-/* A stage's activations. */
-FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, int count, int k0) {
-    int i;
-    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_BIG_ROWS * 8; i += FG_GPU_GEMV_THREADS) {
-        int row = i / 8, c = i % 8, col = col0 + row < count ? col0 + row : count - 1;
-        fgk_async_copy(tile + row * FG_GPU_WG_K + (c ^ (row & 7)) * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k0 + c * 8);
+/* Planes of a unit: of its lo bits, and one of the rest. */
+FG_DEV int fgk_wg_planes(int type) { return (fg_gpu_lo_bits(type) + 3) / 4 + !fg_gpu_is_float(type); }
+
+/* Steps that copies are ahead. */
+FG_DEV int fgk_wg_ahead(int type, bool small) { return type == FG_GPU_F32 ? (small ? 2 : 1) : small ? 4 : 2; }
+
+/* Activations of a step: 64 of k of each row; `twice`: of 128, of which the second half is a tile of its own. What is beyond the end
+   may be any numbers, because weights are 0 there. */
+FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, uint16_t *stage, int col0, int count, int k0, int cols, bool twice) {
+    int mine = fgk_thread() / 8, c = fgk_thread() % 8, i;
+    FG_UNROLL for (i = 0; i < 8; i++) {
+        int col = col0 + mine + 32 * i % cols, k = k0 + 32 * i / cols * FG_GPU_WG_K;
+        if (32 * i >= cols && !twice) continue;
+        col = col < count ? col : count - 1;
+        if (32 * i >= cols && k >= a->acts_stride) k = k0;
+        fgk_async_copy(stage + (mine + 32 * i) * FG_GPU_WG_K + (c ^ (mine & 7)) * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k + c * 8);
     }
 }
 
-/* As fgk_gemm_big, by products of warpgroups: each of the two has 64 rows of the weight and all 128 of activations. While a stage is
-   multiplied the next one is filled, which the products of the stage before it may still read: so there are three. A unit of the
-   weight waits in registers for its turn. */
-FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *tiles, int type) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
-    int units = (a->k + 31) / 32, half = me / 128, mine = me / 2, first = me % 2 * 4, stage = 0, k0, i, kk;
-    int row = n0 + mine < a->n ? n0 + mine : a->n - 1;
-    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
-    float *out = (float *)(void *)tiles; /* at the end */
+/* Unit u, or of float types four runs of 8 weights, each second from k on. */
+FG_DEV void fgk_wg_copy(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int k, uint16_t *raw) {
+    int me = fgk_thread(), lo = fg_gpu_lo_bits(type), i, j;
+    if (fg_gpu_is_float(type)) {
+        FG_UNROLL for (i = 0; i < 4; i++)
+            if (k + 16 * i < 32 * units)
+                FG_UNROLL for (j = 0; j < lo / 16; j++)
+                    fgk_async_copy(raw + (i * lo / 16 + j) * FG_WG_PLANE + me * 8, row + (int64_t)(k + 16 * i) * (lo / 8) + 16 * j);
+    } else if (u < units) {
+        uint16_t *rest = raw + (fgk_wg_planes(type) - 1) * FG_WG_PLANE + me * 2;
+        FG_UNROLL for (i = 0; i < lo / 4; i++) fgk_async_copy(raw + i * FG_WG_PLANE + me * 8, row + (u * lo + 4 * i) * 4);
+        if (lo < 4)
+            FG_UNROLL for (i = 0; i < lo; i++) fgk_async_copy_word(raw + me * 2 + i * (FG_WG_PLANE / 4), row + (u * lo + i) * 4);
+        FG_UNROLL for (i = 0; i < fg_gpu_hi_bits(type); i++)
+            fgk_async_copy_word(rest + i * (FG_WG_PLANE / 4), row + layout->hi_at + (u * fg_gpu_hi_bits(type) + i) * 4);
+        fgk_async_copy_word(rest + 2 * (FG_WG_PLANE / 4), row + layout->s_at + u * fg_gpu_scale_bytes(type) / 4 * 4);
+        if (fg_gpu_has_blocks_of_256(type)) fgk_async_copy_word(rest + 3 * (FG_WG_PLANE / 4), row + layout->d_at + u / 8 * 4);
+    }
+}
+
+FG_DEV uint32_t fgk_wg_word(const uint16_t *p) { return fgk_get_u32((const uint32_t *)(const void *)p); }
+
+/* What came; zeros beyond the end. */
+FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, fgk_unit *unit) {
+    int me = fgk_thread(), words = fg_gpu_is_float(type) ? fg_gpu_lo_bits(type) : (fg_gpu_lo_bits(type) + 3) / 4 * 4, i;
+    FG_UNROLL for (i = 0; i < words; i += 4) {
+        fgk_f4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (fg_gpu_lo_bits(type) < 4) {
+            if (u >= units) continue;
+            unit->lo[0] = fgk_wg_word(raw + me * 2);
+            unit->lo[1] = fgk_wg_word(raw + me * 2 + FG_WG_PLANE / 4);
+            continue;
+        }
+        if (fg_gpu_is_float(type) ? k + i / (fg_gpu_lo_bits(type) / 4) * 16 < 32 * units : u < units)
+            v = fgk_get_f4((const float *)(const void *)(raw + i / 4 * FG_WG_PLANE + me * 8));
+        unit->lo[i] = fgk_bits(v.x);
+        unit->lo[i + 1] = fgk_bits(v.y);
+        unit->lo[i + 2] = fgk_bits(v.z);
+        unit->lo[i + 3] = fgk_bits(v.w);
+    }
+    if (fg_gpu_is_float(type)) return;
+    if (u < units) {
+        const uint16_t *rest = raw + (fgk_wg_planes(type) - 1) * FG_WG_PLANE + me * 2;
+        uint32_t bits = fgk_wg_word(rest + 2 * (FG_WG_PLANE / 4)) >> (u * fg_gpu_scale_bytes(type)) % 4 * 8;
+        FG_UNROLL for (i = 0; i < fg_gpu_hi_bits(type); i++) unit->hi[i] = fgk_wg_word(rest + i * (FG_WG_PLANE / 4));
+        fgk_unit_scale_words(type, bits, fg_gpu_has_blocks_of_256(type) ? fgk_wg_word(rest + 3 * (FG_WG_PLANE / 4)) : 0, unit);
+    } else {
+        if (fg_gpu_lo_bits(type) < 4) unit->lo[0] = unit->lo[1] = 0;
+        unit->hi[0] = unit->hi[1] = 0;
+        unit->scale[0] = unit->scale[1] = unit->min[0] = unit->min[1] = 0.0f;
+    }
+}
+
+/* Products of the workgroup, two parts [cols][FG_FINISH_ROW] in shared memory, of 64 rows of the weight each, or (`halves`) to be added
+   up. Four at a time where they lie so, and without an activation: of a tile all loads of what is added come before the first of them
+   is waited for. */
+FG_DEV void fgk_wg_finish(const fg_gpu_gemm_args *a, float *tile, int n0, int col0, int cols, int count, bool halves) {
+    int total = (halves ? 16 : 32) * cols, part = cols * FG_FINISH_ROW, me = fgk_thread(), at, i;
+    if (a->act || ((a->dst | a->src2 | a->bias) & 15) || ((a->n | a->dst_stride | a->src2_stride) & 3)) {
+        if (halves) {
+            FG_ROLLED for (i = me; i < part; i += FG_GPU_GEMV_THREADS)
+                if (i % FG_FINISH_ROW < FG_FINISH_ROWS) fgk_put(tile + i, fgk_get(tile + i) + fgk_get(tile + part + i));
+            fgk_barrier();
+        }
+        FG_ROLLED for (i = 0; i < (halves ? 1 : 2); i++)
+            fgk_finish_tile(a, tile + i * part, n0 + i * FG_FINISH_ROWS, col0, cols, count, FG_GPU_GEMV_THREADS);
+        return;
+    }
+    FG_ROLLED for (at = me; at < total; at += 4 * FG_GPU_GEMV_THREADS) {
+        fgk_u4 more[4], bias = {0, 0, 0, 0};
+        float scale[4];
+        int j[4], t[4];
+        FG_UNROLL for (i = 0; i < 4; i++) {
+            int place = at + i * FG_GPU_GEMV_THREADS;
+            t[i] = col0 + place / 16 % cols;
+            j[i] = n0 + place / 16 / cols * FG_FINISH_ROWS + place % 16 * 4;
+            if (j[i] >= a->n || t[i] >= count) j[i] = -1;
+            more[i].x = more[i].y = more[i].z = more[i].w = 0;
+            scale[i] = 0.0f;
+            if (j[i] < 0) continue;
+            scale[i] = fgk_load((const float *)a->scales + t[i]);
+            if (a->src2) more[i] = fgk_load_u4((const float *)a->src2 + (int64_t)t[i] * a->src2_stride + j[i]);
+        }
+        FG_UNROLL for (i = 0; i < 4; i++) {
+            int place = at + i * FG_GPU_GEMV_THREADS;
+            const float *from = tile + place / 16 / cols * part + place / 16 % cols * FG_FINISH_ROW + place % 16 * 4;
+            fgk_f4 x, y = {0.0f, 0.0f, 0.0f, 0.0f};
+            fgk_u4 v;
+            if (j[i] < 0) continue;
+            x = fgk_get_f4(from);
+            if (halves) {
+                y = fgk_get_f4(from + part);
+                x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+            }
+            x.x *= scale[i], x.y *= scale[i], x.z *= scale[i], x.w *= scale[i];
+            if (a->bias) {
+                bias = fgk_load_u4((const float *)a->bias + j[i]);
+                x.x += fgk_from_bits(bias.x), x.y += fgk_from_bits(bias.y), x.z += fgk_from_bits(bias.z), x.w += fgk_from_bits(bias.w);
+            }
+            if (a->src2) {
+                x.x += fgk_from_bits(more[i].x), x.y += fgk_from_bits(more[i].y);
+                x.z += fgk_from_bits(more[i].z), x.w += fgk_from_bits(more[i].w);
+            }
+            v.x = fgk_bits(x.x), v.y = fgk_bits(x.y), v.z = fgk_bits(x.z), v.w = fgk_bits(x.w);
+            fgk_store_u4((float *)a->dst + (int64_t)t[i] * a->dst_stride + j[i], v);
+        }
+    }
+}
+
+/* As fgk_gemm_big, by products of warpgroups, of which each has 64 rows of the weight and all of the tile's activations; or (`halves`)
+   the same rows, and every second 64 of k. All from device memory is copied asynchronously, `ahead` steps before its turn: latency is
+   that many steps then. A step multiplies what the one before made halves of, while the next ones are made; so there are three tiles of
+   the weight, and two stages of activations more than are on their way: the products of the step before may still read theirs until
+   its end, when each warpgroup waits for its own. */
+FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, int type, int cols) {
+    bool halves = cols == 128 && fg_gpu_wg_way(a) == FG_GPU_WG_HALVES, small = cols == 128 && !halves;
+    int count = fgk_count(a->count), me = fgk_thread(), group = me / 128, units = (a->k + 31) / 32, i, kk;
+    int lines = fg_gpu_ceil(a->n, halves ? 64 : 128), tiles = fg_gpu_ceil(a->max_rows, cols), id = fgk_block_y() * tiles + fgk_block_x();
+    int set = id / (FG_GPU_WG_COLUMNS * lines), width = tiles - set * FG_GPU_WG_COLUMNS, col0, n0;
+    int step = halves ? 2 * FG_GPU_WG_K : FG_GPU_WG_K, steps = fg_gpu_ceil(a->k, step), ahead = fgk_wg_ahead(type, small), stages = ahead + 2;
+    int stage = small ? FG_WG_W : 2 * FG_WG_W, turn = fgk_wg_planes(type) * FG_WG_PLANE;
+    int w_to = 1, w_from = 0, x_to = ahead, x_from = 0, raw_to = 0, raw_from = 1, u, k, row, first, jump;
+    uint16_t *x = shared + FG_WG_W_STAGES * FG_WG_W, *raw = x + stages * stage, *to;
+    const char *from;
+    float sums[128], *out = (float *)(void *)shared; /* out: at the end */
     fgk_unit unit;
-    fgk_wg_sums sums;
+    /* Tiles of the same rows of the weight come one after the other, FG_GPU_WG_COLUMNS of them at most. */
+    width = width < FG_GPU_WG_COLUMNS ? width : FG_GPU_WG_COLUMNS;
+    id -= set * FG_GPU_WG_COLUMNS * lines;
+    col0 = (set * FG_GPU_WG_COLUMNS + id % width) * cols;
+    n0 = id / width * (halves ? 64 : 128);
     if (col0 >= count) return;
-    FG_UNROLL for (i = 0; i < 64; i++) sums.x[i] = 0.0f;
-    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
-    fgk_wg_acts(a, tiles + FG_WG_TILE, col0, count, 0);
-    fgk_gemm_store(type, &unit, tiles + mine * FG_GPU_WG_K, first, mine & 7);
-    if (FG_GPU_WG_K < a->k) fgk_unit_load(type, from, &a->layout, units, 2 + me % 2, FG_GPU_WG_K + 32 * (me % 2), 8, &unit);
-    fgk_wg_hold(sums.x, 64); /* not before each fence: there products of the stage before still add to them */
-    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GPU_WG_K) {
-        int then = stage + 1 < FG_GPU_WG_STAGES ? stage + 1 : 0, k1 = k0 + FG_GPU_WG_K, k2 = k1 + FG_GPU_WG_K;
-        const uint16_t *w = tiles + stage * 2 * FG_WG_TILE, *x = w + FG_WG_TILE;
-        uint16_t *next = tiles + then * 2 * FG_WG_TILE;
-        fgk_async_wait();
+    row = halves ? me % 128 / 2 : me / 2;
+    u = me % 2 + (halves ? group * 2 : 0);
+    k = (halves ? group * FG_GPU_WG_K : 0) + (fg_gpu_is_float(type) ? me % 2 * 8 : me % 2 * 32);
+    first = fg_gpu_is_float(type) ? me % 2 : me % 2 * 4;
+    jump = fg_gpu_is_float(type) ? 2 : 1;
+    from = (const char *)a->weight + (int64_t)(n0 + row < a->n ? n0 + row : a->n - 1) * a->layout.stride;
+    to = shared + (halves ? group * (FG_WG_W / 2) : 0) + row * FG_GPU_WG_K;
+    FG_UNROLL for (i = 0; i < cols / 2; i++) sums[i] = 0.0f;
+    fgk_wg_copy(type, from, &a->layout, units, u, k, raw);
+    FG_ROLLED for (i = 0; i < ahead; i++) {
+        if (i < steps) fgk_wg_acts(a, x + i * stage, col0, count, i * step, cols, halves);
+        if (i + 1 < steps) fgk_wg_copy(type, from, &a->layout, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + (i + 1) * turn);
+        fgk_async_commit();
+    }
+    if (ahead == 4) fgk_async_wait_for(3);
+    else if (ahead == 2) fgk_async_wait_for(1);
+    else fgk_async_wait_for(0);
+    fgk_wg_unit(type, units, u, k, raw, &unit);
+    fgk_gemm_store(type, &unit, to, first, jump, row & 7);
+    fgk_wg_hold(sums, cols / 2); /* not before each fence: there products of the step before still add to them */
+    FG_ROLLED for (i = 0; i < steps; i++) {
+        const uint16_t *left = shared + w_from * FG_WG_W + group * (FG_WG_W / 2), *right = x + x_from * stage + (halves ? group * FG_WG_W : 0);
+        if (ahead == 4) fgk_async_wait_for(3);
+        else if (ahead == 2) fgk_async_wait_for(1);
+        else fgk_async_wait_for(0);
         fgk_wg_publish();
         fgk_barrier();
         fgk_wg_fence();
         FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16)
-            fgk_wg_mma(&sums, fg_gpu_wg_operand(fgk_shared_address(w + half * 64 * FG_GPU_WG_K + kk)), fg_gpu_wg_operand(fgk_shared_address(x + kk)));
+            fgk_wg_mma(cols, sums, fg_gpu_wg_operand(fgk_shared_address(left + kk)), fg_gpu_wg_operand(fgk_shared_address(right + kk)));
         fgk_wg_commit();
-        if (k1 < a->k) {
-            fgk_wg_acts(a, next + FG_WG_TILE, col0, count, k1);
-            fgk_gemm_store(type, &unit, next + mine * FG_GPU_WG_K, first, mine & 7);
+        if (i + ahead < steps) fgk_wg_acts(a, x + x_to * stage, col0, count, (i + ahead) * step, cols, halves);
+        if (i + ahead + 1 < steps)
+            fgk_wg_copy(type, from, &a->layout, units, u + (i + ahead + 1) * (step / 32), k + (i + ahead + 1) * step, raw + raw_to * turn);
+        fgk_async_commit();
+        if (i + 1 < steps) {
+            fgk_wg_unit(type, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + raw_from * turn, &unit);
+            fgk_gemm_store(type, &unit, to + w_to * FG_WG_W, first, jump, row & 7);
         }
-        if (k2 < a->k) fgk_unit_load(type, from, &a->layout, units, k2 / 32 + me % 2, k2 + 32 * (me % 2), 8, &unit);
         fgk_wg_wait(1);
-        stage = then;
+        w_from = w_to;
+        w_to = w_to + 1 < FG_WG_W_STAGES ? w_to + 1 : 0;
+        x_to = x_to + 1 < stages ? x_to + 1 : 0;
+        x_from = x_from + 1 < stages ? x_from + 1 : 0;
+        raw_to = raw_to < ahead ? raw_to + 1 : 0;
+        raw_from = raw_from < ahead ? raw_from + 1 : 0;
     }
     fgk_wg_wait(0);
-    fgk_wg_hold(sums.x, 64);
+    fgk_wg_hold(sums, cols / 2);
     fgk_barrier();
-    FG_UNROLL for (i = 0; i < 64; i++)
-        fgk_put(out + (half * FG_GPU_BIG_ROWS + fgk_wg_col(i)) * FG_FINISH_ROW + fgk_wg_row(i), sums.x[i]);
+    FG_UNROLL for (i = 0; i < cols / 2; i++) fgk_put(out + (group * cols + fgk_wg_col(i)) * FG_FINISH_ROW + fgk_wg_row(i), sums[i]);
     fgk_barrier();
-    FG_ROLLED for (i = 0; i < 2; i++)
-        fgk_finish_tile(a, out + i * FG_GPU_BIG_ROWS * FG_FINISH_ROW, n0 + i * FG_FINISH_ROWS, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
+    fgk_wg_finish(a, out, n0, col0, cols, count, halves);
 }
 #endif
 
@@ -2436,8 +2589,9 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
     FG_KERNEL(widewg##dim##_##T, attention, FG_GPU_GEMV_THREADS, FG_SHARED_MORE(uint16_t, fgk_more);           \
               fgk_wide_warpgroups(&args, fgk_more, FG_GPU_##T, dim))
 #define FG_WARPGROUP_KERNEL(T)                                                                                               \
-    FG_KERNEL(gemmwg_##T, gemm, FG_TWO_AT_ONCE(FG_GPU_GEMV_THREADS), FG_SHARED_MORE(uint16_t, fgk_more);                      \
-              fgk_gemm_warpgroups(&args, fgk_more, FG_GPU_##T))
+    FG_KERNEL(gemmwg_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED_MORE(uint16_t, fgk_more);                                      \
+              if (fg_gpu_wg_way(&args) == FG_GPU_WG_256) fgk_gemm_warpgroups(&args, fgk_more, FG_GPU_##T, 256);                \
+              else fgk_gemm_warpgroups(&args, fgk_more, FG_GPU_##T, 128))
 #else
 #define FG_WIDE_WG_KERNEL(T, dim)
 #define FG_WARPGROUP_KERNEL(T)

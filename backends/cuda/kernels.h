@@ -136,6 +136,7 @@ typedef struct fg_gpu_gemm_args {
     int32_t exponent; /* of skinny: the weight's scales are halves once multiplied by 2 to it; see fg_gpu_exponent */
     fg_gpu_more more[2]; /* of gemv and skinny; n counts the rows of all */
     int32_t across;      /* of skinny: warps side by side, fg_gpu_skinny_across */
+    int32_t way; /* of gemmwg, FG_GPU_WG_256 and so on; 0: the one of fg_gpu_wg_way */
 } fg_gpu_gemm_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
@@ -504,11 +505,15 @@ enum {
     FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
-    FG_GPU_BIG_ROWS = 128,     /* of gemm128 and gemmwg, and rows of src */
-    FG_GPU_WG_K = 64,          /* of k in one stage of gemmwg */
-    FG_GPU_WG_STAGES = 3,
-    FG_GPU_WG_BYTES = FG_GPU_WG_STAGES * 2 * FG_GPU_BIG_ROWS * FG_GPU_WG_K * 2 /* of its shared memory */
+    FG_GPU_BIG_ROWS = 128,     /* of gemm128, and rows of src */
+    FG_GPU_WG_K = 64,          /* of k that a warpgroup of gemmwg multiplies in one step */
+    FG_GPU_WG_BYTES = 224 << 10, /* of its shared memory, which no other workgroup has then */
+    FG_GPU_WG_PROCESSORS = 132, /* of a Hopper */
+    FG_GPU_WG_COLUMNS = 8      /* tiles of rows of src that read a row of the weight at about the same time */
 };
+
+/* Ways of gemmwg: tiles of 128 rows of the weight by 256 or 128 of src; of 64 by 128 whose k the two warpgroups share. */
+enum { FG_GPU_WG_256 = 1, FG_GPU_WG_128, FG_GPU_WG_HALVES, FG_GPU_WG_WAYS = FG_GPU_WG_HALVES };
 
 /* Of widewg for heads of `dim`: positions in one stage, and bytes of its shared memory for each dimension, of the queries and of K and V
    of two stages. */
@@ -519,6 +524,23 @@ FG_GPU_FN int fg_gpu_wg_row_bytes(int dim) { return 2 * (FG_GPU_WG_ROWS + 4 * fg
 FG_GPU_FN int fg_gpu_wg_dim(int kernel) { return 64 << (kernel - FG_GPU_KERNEL_widewg64_F16) % 3; }
 
 FG_GPU_FN int32_t fg_gpu_ceil(int32_t a, int32_t b) { return a / b + (a % b != 0); }
+
+FG_GPU_FN int fg_gpu_wg_lines(int way) { return way == FG_GPU_WG_HALVES ? 64 : 128; } /* rows of the weight of a tile, */
+FG_GPU_FN int fg_gpu_wg_cols(int way) { return way == FG_GPU_WG_256 ? 256 : 128; }     /* and of src */
+
+/* The way that should take the shortest time: turns of all processors, by what one costs. It depends on the sizes of the weight and the
+   most rows of a pass alone. */
+FG_GPU_FN int fg_gpu_wg_way(const fg_gpu_gemm_args *a) {
+    int32_t least = 0x7FFFFFFF;
+    int way, best = a->way;
+    if (best) return best;
+    for (way = FG_GPU_WG_256; way <= FG_GPU_WG_WAYS; way++) {
+        int32_t tiles = fg_gpu_ceil(a->n, fg_gpu_wg_lines(way)) * fg_gpu_ceil(a->max_rows, fg_gpu_wg_cols(way));
+        int32_t cost = fg_gpu_ceil(tiles, FG_GPU_WG_PROCESSORS) * (way == FG_GPU_WG_256 ? 32 : way == FG_GPU_WG_128 ? 18 : 11);
+        if (cost < least) least = cost, best = way;
+    }
+    return best;
+}
 
 FG_GPU_FN int32_t fg_gpu_sample_pieces(int32_t n) { return fg_gpu_ceil(n, FG_GPU_SAMPLE_PIECE); }
 
@@ -573,11 +595,14 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         }
         if (which <= FG_GPU_GEMV8)
             return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)), FG_GPU_GEMV_THREADS);
-        if (which >= FG_GPU_GEMM128) {
-            fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
+        if (which == FG_GPU_GEMMWG) {
+            int way = fg_gpu_wg_way(a);
+            fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->max_rows, fg_gpu_wg_cols(way)), fg_gpu_ceil(a->n, fg_gpu_wg_lines(way)), FG_GPU_GEMV_THREADS);
             shape.shared_bytes = fg_gpu_more_bytes(kernel);
             return shape;
         }
+        if (which == FG_GPU_GEMM128)
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
                                  FG_GPU_THREADS);
     }
