@@ -329,6 +329,15 @@ FG_DEV void fgk_wg_weighted(int type, int n, float *x, const uint32_t *a, uint64
     else if (n == 128) FGK_WEIGHTED_128("bf16");
     else FGK_WEIGHTED_256("bf16");
 }
+/* Two halves each: a - b and a * b, rounded once. */
+FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
 /* Two numbers in halves of a word, to the nearest. */
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     uint32_t pair;
@@ -770,6 +779,12 @@ FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_mma(n, x, a, b) hg_wg_mma(x, a, b, n, HG_HALVES, 1, __LINE__)
 #define fgk_wg_scores(type, n, x, a, b, more) hg_wg_mma(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
 #define fgk_wg_weighted(type, n, x, a, b) hg_wg_mma_held(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, __LINE__)
+FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
+    return fgk_float_to_half(fgk_half_to_float(a) - fgk_half_to_float(b)) | fgk_float_to_half(fgk_half_to_float(a >> 16) - fgk_half_to_float(b >> 16)) << 16;
+}
+FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
+    return fgk_float_to_half(fgk_half_to_float(a) * fgk_half_to_float(b)) | fgk_float_to_half(fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16)) << 16;
+}
 static uint32_t fgk_float_to_bfloat(float x);
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     if (type == FG_GPU_F16) return fgk_float_to_half(a) | fgk_float_to_half(b) << 16;

@@ -1006,17 +1006,22 @@ FG_DEV int fgk_wg_planes(int type) { return (fg_gpu_lo_bits(type) + 3) / 4 + !fg
 /* Steps that copies are ahead. */
 FG_DEV int fgk_wg_ahead(int type, bool small) { return type == FG_GPU_F32 ? (small ? 2 : 1) : small ? 4 : 2; }
 
-/* Activations of a step: 64 of k of each row; `twice`: of 128, of which the second half is a tile of its own. What is beyond the end
-   may be any numbers, because weights are 0 there. */
-FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, uint16_t *stage, int col0, int count, int k0, int cols, bool twice) {
-    int mine = fgk_thread() / 8, c = fgk_thread() % 8, i;
-    FG_UNROLL for (i = 0; i < 8; i++) {
-        int col = col0 + mine + 32 * i % cols, k = k0 + 32 * i / cols * FG_GPU_WG_K;
-        if (32 * i >= cols && !twice) continue;
-        col = col < count ? col : count - 1;
-        if (32 * i >= cols && k >= a->acts_stride) k = k0;
-        fgk_async_copy(stage + (mine + 32 * i) * FG_GPU_WG_K + (c ^ (mine & 7)) * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k + c * 8);
+/* Where this thread copies activations from, in each of 32 rows one piece; and those of a step: 64 of k of each row; `twice`: of 128, of
+   which the second half is a tile of its own. What is beyond the end may be any numbers, because weights are 0 there. */
+FG_DEV void fgk_wg_acts_from(const fg_gpu_gemm_args *a, const uint16_t **from, int col0, int count, int cols) {
+    int me = fgk_thread(), i;
+    FG_UNROLL for (i = 0; i < cols / 32; i++) {
+        int col = col0 + me / 8 + 32 * i < count ? col0 + me / 8 + 32 * i : count - 1;
+        from[i] = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 8 * 8;
     }
+}
+FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, const uint16_t *const *from, uint16_t *stage, int k, int cols, bool twice) {
+    int mine = fgk_thread() / 8, i;
+    uint16_t *to = stage + mine * FG_GPU_WG_K + (fgk_thread() % 8 ^ (mine & 7)) * 8;
+    FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + i * 32 * FG_GPU_WG_K, from[i] + k);
+    if (!twice) return;
+    k = k + FG_GPU_WG_K < a->acts_stride ? k + FG_GPU_WG_K : k;
+    FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + (cols + i * 32) * FG_GPU_WG_K, from[i] + k);
 }
 
 /* Unit u, or of float types four runs of 8 weights, each second from k on. */
@@ -1069,6 +1074,26 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
         if (fg_gpu_lo_bits(type) < 4) unit->lo[0] = unit->lo[1] = 0;
         unit->hi[0] = unit->hi[1] = 0;
         unit->scale[0] = unit->scale[1] = unit->min[0] = unit->min[1] = 0.0f;
+    }
+}
+
+/* As fgk_gemm_store, of the same bits. Codes with 0x6400 over them are halves, 1024 more than the code; where the scale is a half, all
+   of it is done in pairs of them. F16 lies as it is. */
+FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int first, int step, int turn) {
+    uint32_t zero = 0x64006400u + (uint32_t)fgk_code_zero(type) * 0x10001u, scale;
+    int g, p;
+    if (type != FG_GPU_F16 && type != FG_GPU_Q4_0 && type != FG_GPU_Q5_0 && type != FG_GPU_Q8_0) {
+        fgk_gemm_store(type, unit, row, first, step, turn);
+        return;
+    }
+    scale = type == FG_GPU_F16 ? 0 : fgk_two_halves(unit->scale[0], unit->scale[0]);
+    FG_UNROLL for (g = 0; g < 4; g++) {
+        uint32_t pairs[4];
+        fgk_u4 v;
+        FG_UNROLL for (p = 0; p < 4; p++)
+            pairs[p] = type == FG_GPU_F16 ? unit->lo[4 * g + p] : fgk_wg_mul(fgk_wg_sub(fgk_unit_pair(type, unit, 4 * g + p) | 0x64006400u, zero), scale);
+        v.x = pairs[0], v.y = pairs[1], v.z = pairs[2], v.w = pairs[3];
+        fgk_put_u4(row + ((first + g * step) ^ turn) * 8, v);
     }
 }
 
@@ -1143,6 +1168,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     int w_to = 1, w_from = 0, x_to = ahead, x_from = 0, raw_to = 0, raw_from = 1, u, k, row, first, jump;
     uint16_t *x = shared + FG_WG_W_STAGES * FG_WG_W, *raw = x + stages * stage, *to;
     const char *from;
+    const uint16_t *acts[8];
     float sums[128], *out = (float *)(void *)shared; /* out: at the end */
     fgk_unit unit;
     /* Tiles of the same rows of the weight come one after the other, FG_GPU_WG_COLUMNS of them at most. */
@@ -1158,10 +1184,11 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     jump = fg_gpu_is_float(type) ? 2 : 1;
     from = (const char *)a->weight + (int64_t)(n0 + row < a->n ? n0 + row : a->n - 1) * a->layout.stride;
     to = shared + (halves ? group * (FG_WG_W / 2) : 0) + row * FG_GPU_WG_K;
+    fgk_wg_acts_from(a, acts, col0, count, cols);
     FG_UNROLL for (i = 0; i < cols / 2; i++) sums[i] = 0.0f;
     fgk_wg_copy(type, from, &a->layout, units, u, k, raw);
     FG_ROLLED for (i = 0; i < ahead; i++) {
-        if (i < steps) fgk_wg_acts(a, x + i * stage, col0, count, i * step, cols, halves);
+        if (i < steps) fgk_wg_acts(a, acts, x + i * stage, i * step, cols, halves);
         if (i + 1 < steps) fgk_wg_copy(type, from, &a->layout, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + (i + 1) * turn);
         fgk_async_commit();
     }
@@ -1169,7 +1196,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     else if (ahead == 2) fgk_async_wait_for(1);
     else fgk_async_wait_for(0);
     fgk_wg_unit(type, units, u, k, raw, &unit);
-    fgk_gemm_store(type, &unit, to, first, jump, row & 7);
+    fgk_wg_store(type, &unit, to, first, jump, row & 7);
     fgk_wg_hold(sums, cols / 2); /* not before each fence: there products of the step before still add to them */
     FG_ROLLED for (i = 0; i < steps; i++) {
         const uint16_t *left = shared + w_from * FG_WG_W + group * (FG_WG_W / 2), *right = x + x_from * stage + (halves ? group * FG_WG_W : 0);
@@ -1182,13 +1209,13 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
         FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16)
             fgk_wg_mma(cols, sums, fg_gpu_wg_operand(fgk_shared_address(left + kk)), fg_gpu_wg_operand(fgk_shared_address(right + kk)));
         fgk_wg_commit();
-        if (i + ahead < steps) fgk_wg_acts(a, x + x_to * stage, col0, count, (i + ahead) * step, cols, halves);
+        if (i + ahead < steps) fgk_wg_acts(a, acts, x + x_to * stage, (i + ahead) * step, cols, halves);
         if (i + ahead + 1 < steps)
             fgk_wg_copy(type, from, &a->layout, units, u + (i + ahead + 1) * (step / 32), k + (i + ahead + 1) * step, raw + raw_to * turn);
         fgk_async_commit();
         if (i + 1 < steps) {
             fgk_wg_unit(type, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + raw_from * turn, &unit);
-            fgk_gemm_store(type, &unit, to + w_to * FG_WG_W, first, jump, row & 7);
+            fgk_wg_store(type, &unit, to + w_to * FG_WG_W, first, jump, row & 7);
         }
         fgk_wg_wait(1);
         w_from = w_to;
