@@ -338,6 +338,16 @@ FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
     asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
     return a;
 }
+FG_DEV void fgk_wg_floats(uint32_t pair, float *x) {
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
+}
+/* A number that compilers keep in a register: an instruction has one of its own, not two. */
+FG_DEV uint32_t fgk_wg_kept(uint32_t x) {
+    asm("mov.b32 %0, %0;" : "+r"(x));
+    return x;
+}
+/* Bytes 0 and 2 (of `odd` 1 and 3) of a word, above each the byte of x. */
+FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return __byte_perm(word, x, odd ? 0x4341 : 0x4240); }
 /* Two numbers in halves of a word, to the nearest. */
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     uint32_t pair;
@@ -785,6 +795,9 @@ FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
 FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
     return fgk_float_to_half(fgk_half_to_float(a) * fgk_half_to_float(b)) | fgk_float_to_half(fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16)) << 16;
 }
+FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
+FG_DEV uint32_t fgk_wg_kept(uint32_t x) { return x; }
+FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return (word >> 8 * odd & 0x00FF00FFu) | (x & 255u) * 0x01000100u; }
 static uint32_t fgk_float_to_bfloat(float x);
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     if (type == FG_GPU_F16) return fgk_float_to_half(a) | fgk_float_to_half(b) << 16;

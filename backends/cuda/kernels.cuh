@@ -1008,20 +1008,20 @@ FG_DEV int fgk_wg_ahead(int type, bool small) { return type == FG_GPU_F32 ? (sma
 
 /* Where this thread copies activations from, in each of 32 rows one piece; and those of a step: 64 of k of each row; `twice`: of 128, of
    which the second half is a tile of its own. What is beyond the end may be any numbers, because weights are 0 there. */
-FG_DEV void fgk_wg_acts_from(const fg_gpu_gemm_args *a, const uint16_t **from, int col0, int count, int cols) {
+FG_DEV void fgk_wg_acts_from(const fg_gpu_gemm_args *a, const char **from, int col0, int count, int cols) {
     int me = fgk_thread(), i;
     FG_UNROLL for (i = 0; i < cols / 32; i++) {
         int col = col0 + me / 8 + 32 * i < count ? col0 + me / 8 + 32 * i : count - 1;
-        from[i] = (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + me % 8 * 8;
+        from[i] = (const char *)a->acts + ((int64_t)col * a->acts_stride + me % 8 * 8) * 2;
     }
 }
-FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, const uint16_t *const *from, uint16_t *stage, int k, int cols, bool twice) {
+FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, const char *const *from, uint16_t *stage, int k, int cols, bool twice) {
     int mine = fgk_thread() / 8, i;
     uint16_t *to = stage + mine * FG_GPU_WG_K + (fgk_thread() % 8 ^ (mine & 7)) * 8;
-    FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + i * 32 * FG_GPU_WG_K, from[i] + k);
+    FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + i * 32 * FG_GPU_WG_K, from[i] + 2 * k);
     if (!twice) return;
     k = k + FG_GPU_WG_K < a->acts_stride ? k + FG_GPU_WG_K : k;
-    FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + (cols + i * 32) * FG_GPU_WG_K, from[i] + k);
+    FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + (cols + i * 32) * FG_GPU_WG_K, from[i] + 2 * k);
 }
 
 /* Unit u, or of float types four runs of 8 weights, each second from k on. */
@@ -1077,21 +1077,34 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
     }
 }
 
-/* As fgk_gemm_store, of the same bits. Codes with 0x6400 over them are halves, 1024 more than the code; where the scale is a half, all
-   of it is done in pairs of them. F16 lies as it is. */
+/* As fgk_gemm_store, of the same bits. Codes with 0x6400 over them are halves, 1024 more than the code, which is faster than conversions
+   of whole numbers; where the scale is a half, and nothing is added, all of it is done in pairs of them. F16 lies as it is. */
 FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int first, int step, int turn) {
-    uint32_t zero = 0x64006400u + (uint32_t)fgk_code_zero(type) * 0x10001u, scale;
+    uint32_t over = fgk_wg_kept(0x64006400u), zero = 0x64006400u + (uint32_t)fgk_code_zero(type) * 0x10001u, scale;
+    bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0;
     int g, p;
-    if (type != FG_GPU_F16 && type != FG_GPU_Q4_0 && type != FG_GPU_Q5_0 && type != FG_GPU_Q8_0) {
+    if (type == FG_GPU_F32 || type == FG_GPU_BF16 || type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4) {
         fgk_gemm_store(type, unit, row, first, step, turn);
         return;
     }
-    scale = type == FG_GPU_F16 ? 0 : fgk_two_halves(unit->scale[0], unit->scale[0]);
+    scale = whole ? fgk_two_halves(unit->scale[0], unit->scale[0]) : 0;
     FG_UNROLL for (g = 0; g < 4; g++) {
         uint32_t pairs[4];
         fgk_u4 v;
-        FG_UNROLL for (p = 0; p < 4; p++)
-            pairs[p] = type == FG_GPU_F16 ? unit->lo[4 * g + p] : fgk_wg_mul(fgk_wg_sub(fgk_unit_pair(type, unit, 4 * g + p) | 0x64006400u, zero), scale);
+        FG_UNROLL for (p = 0; p < 4; p++) {
+            float x[2];
+            if (type == FG_GPU_F16) {
+                pairs[p] = unit->lo[4 * g + p];
+                continue;
+            }
+            pairs[p] = type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[2 * g + p / 2], over >> 24, p % 2) : fgk_unit_pair(type, unit, 4 * g + p) | over;
+            pairs[p] = fgk_wg_sub(pairs[p], zero);
+            if (whole) pairs[p] = fgk_wg_mul(pairs[p], scale);
+            else {
+                fgk_wg_floats(pairs[p], x);
+                pairs[p] = fgk_two_halves(unit->scale[g / 2] * x[0] - unit->min[g / 2], unit->scale[g / 2] * x[1] - unit->min[g / 2]);
+            }
+        }
         v.x = pairs[0], v.y = pairs[1], v.z = pairs[2], v.w = pairs[3];
         fgk_put_u4(row + ((first + g * step) ^ turn) * 8, v);
     }
@@ -1168,7 +1181,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     int w_to = 1, w_from = 0, x_to = ahead, x_from = 0, raw_to = 0, raw_from = 1, u, k, row, first, jump;
     uint16_t *x = shared + FG_WG_W_STAGES * FG_WG_W, *raw = x + stages * stage, *to;
     const char *from;
-    const uint16_t *acts[8];
+    const char *acts[8];
     float sums[128], *out = (float *)(void *)shared; /* out: at the end */
     fgk_unit unit;
     /* Tiles of the same rows of the weight come one after the other, FG_GPU_WG_COLUMNS of them at most. */
@@ -1199,15 +1212,15 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     fgk_wg_store(type, &unit, to, first, jump, row & 7);
     fgk_wg_hold(sums, cols / 2); /* not before each fence: there products of the step before still add to them */
     FG_ROLLED for (i = 0; i < steps; i++) {
-        const uint16_t *left = shared + w_from * FG_WG_W + group * (FG_WG_W / 2), *right = x + x_from * stage + (halves ? group * FG_WG_W : 0);
+        uint64_t left = fg_gpu_wg_operand(fgk_shared_address(shared + w_from * FG_WG_W + group * (FG_WG_W / 2)));
+        uint64_t right = fg_gpu_wg_operand(fgk_shared_address(x + x_from * stage + (halves ? group * FG_WG_W : 0)));
         if (ahead == 4) fgk_async_wait_for(3);
         else if (ahead == 2) fgk_async_wait_for(1);
         else fgk_async_wait_for(0);
         fgk_wg_publish();
         fgk_barrier();
         fgk_wg_fence();
-        FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16)
-            fgk_wg_mma(cols, sums, fg_gpu_wg_operand(fgk_shared_address(left + kk)), fg_gpu_wg_operand(fgk_shared_address(right + kk)));
+        FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16) fgk_wg_mma(cols, sums, left + (uint64_t)kk / 8, right + (uint64_t)kk / 8);
         fgk_wg_commit();
         if (i + ahead < steps) fgk_wg_acts(a, acts, x + x_to * stage, (i + ahead) * step, cols, halves);
         if (i + ahead + 1 < steps)
