@@ -341,9 +341,9 @@ FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
 FG_DEV void fgk_wg_floats(uint32_t pair, float *x) {
     asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
 }
-/* A number that compilers keep in a register: an instruction has one of its own, not two. */
-FG_DEV uint32_t fgk_wg_kept(uint32_t x) {
-    asm("mov.b32 %0, %0;" : "+r"(x));
+/* (x & mask) | over, in one instruction. */
+FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) {
+    asm("lop3.b32 %0, %0, %1, %2, 0xEA;" : "+r"(x) : "r"(mask), "r"(over));
     return x;
 }
 /* Bytes 0 and 2 (of `odd` 1 and 3) of a word, above each the byte of x. */
@@ -796,7 +796,7 @@ FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
     return fgk_float_to_half(fgk_half_to_float(a) * fgk_half_to_float(b)) | fgk_float_to_half(fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16)) << 16;
 }
 FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
-FG_DEV uint32_t fgk_wg_kept(uint32_t x) { return x; }
+FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
 FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return (word >> 8 * odd & 0x00FF00FFu) | (x & 255u) * 0x01000100u; }
 static uint32_t fgk_float_to_bfloat(float x);
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {

@@ -1077,10 +1077,18 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
     }
 }
 
+/* Codes 2p and 2p + 1 of a unit, with `over` over each. */
+FG_DEV uint32_t fgk_wg_pair_over(int type, const fgk_unit *unit, int p, uint32_t over) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), at = hi * (p % (hi ? 16 / hi : 1)) - lo;
+    uint32_t ones = 0x00010001u, pair = fgk_wg_field(unit->lo[p * lo / 16] >> lo * (p % (16 / lo)), ((1u << lo) - 1u) * ones, over);
+    if (!hi) return pair;
+    return fgk_wg_field(at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at, (((1u << hi) - 1u) << lo) * ones, pair);
+}
+
 /* As fgk_gemm_store, of the same bits. Codes with 0x6400 over them are halves, 1024 more than the code, which is faster than conversions
    of whole numbers; where the scale is a half, and nothing is added, all of it is done in pairs of them. F16 lies as it is. */
 FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int first, int step, int turn) {
-    uint32_t over = fgk_wg_kept(0x64006400u), zero = 0x64006400u + (uint32_t)fgk_code_zero(type) * 0x10001u, scale;
+    uint32_t over = 0x64006400u, zero = 0x64006400u + (uint32_t)fgk_code_zero(type) * 0x10001u, scale;
     bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0;
     int g, p;
     if (type == FG_GPU_F32 || type == FG_GPU_BF16 || type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4) {
@@ -1097,7 +1105,7 @@ FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int firs
                 pairs[p] = unit->lo[4 * g + p];
                 continue;
             }
-            pairs[p] = type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[2 * g + p / 2], over >> 24, p % 2) : fgk_unit_pair(type, unit, 4 * g + p) | over;
+            pairs[p] = type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[2 * g + p / 2], over >> 24, p % 2) : fgk_wg_pair_over(type, unit, 4 * g + p, over);
             pairs[p] = fgk_wg_sub(pairs[p], zero);
             if (whole) pairs[p] = fgk_wg_mul(pairs[p], scale);
             else {
