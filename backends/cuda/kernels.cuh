@@ -997,7 +997,8 @@ FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, in
 
 #if defined(FG_WARPGROUPS)
 /* Shared memory of gemmwg: three tiles of the weight as halves, then stages of activations, then of units of the weight as they lie in
-   device memory: of these a thread has its own, in planes of 16 bytes of each thread and, the last, of four words. In halves. */
+   device memory: of these a thread has its own, in planes of 16 bytes of each thread and, the last, of four words; but floats of 16 bits
+   are rows. In halves. */
 enum { FG_WG_W = FG_GPU_BIG_ROWS * FG_GPU_WG_K, FG_WG_W_STAGES = 3, FG_WG_PLANE = FG_GPU_GEMV_THREADS * 8 };
 
 /* Planes of a unit: of its lo bits, and one of the rest. */
@@ -1024,7 +1025,17 @@ FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, const char *const *from, uint
     FG_UNROLL for (i = 0; i < cols / 32; i++) fgk_async_copy(to + (cols + i * 32) * FG_GPU_WG_K, from[i] + 2 * k);
 }
 
-/* Unit u, or of float types four runs of 8 weights, each second from k on. */
+/* Floats of 16 bits: a row by eight threads, so that they ask for whole lines, ordered as an operand is; its readers are others. */
+FG_DEV void fgk_wg_copy_rows(const fg_gpu_gemm_args *a, int n0, int k0, int units, bool halves, uint16_t *raw) {
+    int me = fgk_thread(), c = me % 8, half = halves ? me / 128 : 0, mine = halves ? me % 128 / 8 : me / 8, k = k0 + half * FG_GPU_WG_K + c * 8, i;
+    if (k >= 32 * units) return;
+    FG_UNROLL for (i = 0; i < 4; i++) {
+        int row = mine + (halves ? 16 : 32) * i, line = n0 + row < a->n ? n0 + row : a->n - 1;
+        fgk_async_copy(raw + half * (FG_WG_W / 2) + row * FG_GPU_WG_K + (c ^ (mine & 7)) * 8, (const char *)a->weight + (int64_t)line * a->layout.stride + 2 * k);
+    }
+}
+
+/* Unit u, or of floats of 32 bits four runs of 8 weights, each second from k on. */
 FG_DEV void fgk_wg_copy(int type, const char *row, const fg_gpu_layout *layout, int units, int u, int k, uint16_t *raw) {
     int me = fgk_thread(), lo = fg_gpu_lo_bits(type), i, j;
     if (fg_gpu_is_float(type)) {
@@ -1046,8 +1057,8 @@ FG_DEV void fgk_wg_copy(int type, const char *row, const fg_gpu_layout *layout, 
 
 FG_DEV uint32_t fgk_wg_word(const uint16_t *p) { return fgk_get_u32((const uint32_t *)(const void *)p); }
 
-/* What came; zeros beyond the end. */
-FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, fgk_unit *unit) {
+/* What came; zeros beyond the end. at, turn: of this thread's row, where a row is of several. */
+FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, int at, int turn, fgk_unit *unit) {
     int me = fgk_thread(), words = fg_gpu_is_float(type) ? fg_gpu_lo_bits(type) : (fg_gpu_lo_bits(type) + 3) / 4 * 4, i;
     FG_UNROLL for (i = 0; i < words; i += 4) {
         fgk_f4 v = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -1058,7 +1069,7 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
             continue;
         }
         if (fg_gpu_is_float(type) ? k + i / (fg_gpu_lo_bits(type) / 4) * 16 < 32 * units : u < units)
-            v = fgk_get_f4((const float *)(const void *)(raw + i / 4 * FG_WG_PLANE + me * 8));
+            v = fgk_get_f4((const float *)(const void *)(raw + (fg_gpu_lo_bits(type) == 16 ? at + ((me % 2 + i / 2) ^ turn) * 8 : i / 4 * FG_WG_PLANE + me * 8)));
         unit->lo[i] = fgk_bits(v.x);
         unit->lo[i + 1] = fgk_bits(v.y);
         unit->lo[i + 2] = fgk_bits(v.z);
@@ -1207,16 +1218,19 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     to = shared + (halves ? group * (FG_WG_W / 2) : 0) + row * FG_GPU_WG_K;
     fgk_wg_acts_from(a, acts, col0, count, cols);
     FG_UNROLL for (i = 0; i < cols / 2; i++) sums[i] = 0.0f;
-    fgk_wg_copy(type, from, &a->layout, units, u, k, raw);
+    if (fg_gpu_lo_bits(type) == 16) fgk_wg_copy_rows(a, n0, 0, units, halves, raw);
+    else fgk_wg_copy(type, from, &a->layout, units, u, k, raw);
     FG_ROLLED for (i = 0; i < ahead; i++) {
         if (i < steps) fgk_wg_acts(a, acts, x + i * stage, i * step, cols, halves);
-        if (i + 1 < steps) fgk_wg_copy(type, from, &a->layout, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + (i + 1) * turn);
+        if (i + 1 < steps && fg_gpu_lo_bits(type) == 16) fgk_wg_copy_rows(a, n0, (i + 1) * step, units, halves, raw + (i + 1) * turn);
+        else if (i + 1 < steps) fgk_wg_copy(type, from, &a->layout, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + (i + 1) * turn);
         fgk_async_commit();
     }
     if (ahead == 4) fgk_async_wait_for(3);
     else if (ahead == 2) fgk_async_wait_for(1);
     else fgk_async_wait_for(0);
-    fgk_wg_unit(type, units, u, k, raw, &unit);
+    if (fg_gpu_lo_bits(type) == 16) fgk_barrier();
+    fgk_wg_unit(type, units, u, k, raw, to - shared, row & 7, &unit);
     fgk_wg_store(type, &unit, to, first, jump, row & 7);
     fgk_wg_hold(sums, cols / 2); /* not before each fence: there products of the step before still add to them */
     FG_ROLLED for (i = 0; i < steps; i++) {
@@ -1231,11 +1245,13 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
         FG_UNROLL for (kk = 0; kk < FG_GPU_WG_K; kk += 16) fgk_wg_mma(cols, sums, left + (uint64_t)kk / 8, right + (uint64_t)kk / 8);
         fgk_wg_commit();
         if (i + ahead < steps) fgk_wg_acts(a, acts, x + x_to * stage, (i + ahead) * step, cols, halves);
-        if (i + ahead + 1 < steps)
+        if (i + ahead + 1 < steps && fg_gpu_lo_bits(type) == 16)
+            fgk_wg_copy_rows(a, n0, (i + ahead + 1) * step, units, halves, raw + raw_to * turn);
+        else if (i + ahead + 1 < steps)
             fgk_wg_copy(type, from, &a->layout, units, u + (i + ahead + 1) * (step / 32), k + (i + ahead + 1) * step, raw + raw_to * turn);
         fgk_async_commit();
         if (i + 1 < steps) {
-            fgk_wg_unit(type, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + raw_from * turn, &unit);
+            fgk_wg_unit(type, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + raw_from * turn, to - shared, row & 7, &unit);
             fgk_wg_store(type, &unit, to + w_to * FG_WG_W, first, jump, row & 7);
         }
         fgk_wg_wait(1);
