@@ -5,6 +5,7 @@
        build/bench_gpu --image other.cubin gemv   with other code; only kernels with a word in their name
        build/bench_gpu --early 0                  kernels begin only when the one before has ended
        build/bench_gpu --copy 3.0e12 --flops 8e14 the roofs, where they were measured otherwise
+       build/bench_gpu --way 2 gemmwg             gemmwg in one of its ways (kernels.h), whatever the shape
 
    A line is a kernel, a shape, microseconds of a launch within a graph of many, and what that comes to: bytes of weights or of KV cache
    a second beside copies within the device's memory, operations a second beside the peak given. Weights take turns, so that no cache
@@ -19,7 +20,7 @@
 static fg__gpu_device *d;
 static double copy_rate, flop_rate = 8e14;
 static const char *const *words;
-static int n_words;
+static int n_words, only_way;
 
 static void must(fg_result r) {
     if (r == FG_OK) return;
@@ -178,13 +179,14 @@ static void product(bench_weight *w, int kernel, int rows) {
     if (!wanted(kernel_name(kernel))) return;
     put(w->args[0].count, &rows, 4);
     for (t = 0; t < w->turns; t++) {
-        w->args[t].max_rows = rows;
+        w->args[t].max_rows = rows, w->args[t].way = only_way;
         if (kernel >= FG_GPU_KERNEL_skinny8_F16) w->args[t].across = fg_gpu_skinny_across(w->n, w->k, fg_gpu_skinny_cols(kernel));
     }
     if (kernel % FG_GPU_PER_WEIGHT >= FG_GPU_GEMM16 || kernel >= FG_GPU_KERNEL_rope_kv_F16) acts_of(&w->args[0], rows, w->type == FG_TYPE_BF16 && w->n == w->k);
     launches = (int)FG__MIN(FG__MAX(1e-3 / ((double)w->bytes / 2e12 + flops / 3e14), w->turns), 150);
     s = seconds(kernel, w->args, sizeof(w->args[0]), w->turns, launches);
-    snprintf(shape, sizeof(shape), "%dx%d, %d rows", w->n, w->k, rows);
+    if (kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG) snprintf(shape, sizeof(shape), "%dx%d, %d rows, way %d", w->n, w->k, rows, fg_gpu_wg_way(&w->args[0]));
+    else snprintf(shape, sizeof(shape), "%dx%d, %d rows", w->n, w->k, rows);
     line(kernel_name(kernel), shape, s, rows <= 128 ? (double)w->bytes : 0, rows >= 16 ? flops : 0);
 }
 
@@ -366,6 +368,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--image") == 0) options.image = read_all(argv[i + 1]);
         else if (strcmp(argv[i], "--copy") == 0) copy_rate = atof(argv[i + 1]);
         else if (strcmp(argv[i], "--flops") == 0) flop_rate = atof(argv[i + 1]);
+        else if (strcmp(argv[i], "--way") == 0) only_way = atoi(argv[i + 1]);
         else fprintf(stderr, "bench_gpu: no option %s\n", argv[i]), exit(2);
     }
     words = (const char *const *)argv + i, n_words = argc - i;
