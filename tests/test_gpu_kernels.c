@@ -857,7 +857,8 @@ static void test_gpu_gemm_warpgroups(void) {
                 p.args.way = way;
                 gk_forget(&p);
                 gk_run(kernel, &p.args);
-                CHECKF((error = gk_product_error(&p, p.m)) < (cases[i].type == FG_TYPE_BF16 ? 2e-3 : 1e-3), "%s, way %d: error %g", gk_name(kernel), way, error);
+                CHECKF((error = gk_product_error(&p, p.m)) < (cases[i].type == FG_TYPE_BF16 ? 2e-3 : 1e-3),
+                       "%s, way %d: error %g", gk_name(kernel), way, error);
                 memcpy(last, gk_floats(p.args.dst), (size_t)p.args.n * sizeof(float));
                 *(int32_t *)(uintptr_t)p.args.count = 1;
                 gk_forget(&p);
@@ -874,7 +875,8 @@ static void test_gpu_gemm_warpgroups(void) {
 
 /* Ways of sizes that are often met. */
 static void test_gpu_wg_ways(void) {
-    static const int sizes[][3] = {{4096, 128, FG_GPU_WG_HALVES}, {4096, 512, FG_GPU_WG_128}, {4096, 2048, FG_GPU_WG_256}, {14336, 2048, FG_GPU_WG_256}, {14336, 128, FG_GPU_WG_128}};
+    static const int sizes[][3] = {{4096, 128, FG_GPU_WG_HALVES}, {4096, 512, FG_GPU_WG_128}, {4096, 2048, FG_GPU_WG_256}, {14336, 2048, FG_GPU_WG_256},
+                                   {14336, 128, FG_GPU_WG_128}};
     fg_gpu_gemm_args a;
     int i;
     memset(&a, 0, sizeof(a));

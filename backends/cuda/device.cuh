@@ -790,10 +790,12 @@ FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_scores(type, n, x, a, b, more) hg_wg_mma(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
 #define fgk_wg_weighted(type, n, x, a, b) hg_wg_mma_held(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, __LINE__)
 FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
-    return fgk_float_to_half(fgk_half_to_float(a) - fgk_half_to_float(b)) | fgk_float_to_half(fgk_half_to_float(a >> 16) - fgk_half_to_float(b >> 16)) << 16;
+    return fgk_float_to_half(fgk_half_to_float(a) - fgk_half_to_float(b)) |
+           fgk_float_to_half(fgk_half_to_float(a >> 16) - fgk_half_to_float(b >> 16)) << 16;
 }
 FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
-    return fgk_float_to_half(fgk_half_to_float(a) * fgk_half_to_float(b)) | fgk_float_to_half(fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16)) << 16;
+    return fgk_float_to_half(fgk_half_to_float(a) * fgk_half_to_float(b)) |
+           fgk_float_to_half(fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16)) << 16;
 }
 FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
 FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }

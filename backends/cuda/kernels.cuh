@@ -1027,11 +1027,13 @@ FG_DEV void fgk_wg_acts(const fg_gpu_gemm_args *a, const char *const *from, uint
 
 /* Floats of 16 bits: a row by eight threads, so that they ask for whole lines, ordered as an operand is; its readers are others. */
 FG_DEV void fgk_wg_copy_rows(const fg_gpu_gemm_args *a, int n0, int k0, int units, bool halves, uint16_t *raw) {
-    int me = fgk_thread(), c = me % 8, half = halves ? me / 128 : 0, mine = halves ? me % 128 / 8 : me / 8, k = k0 + half * FG_GPU_WG_K + c * 8, i;
+    int me = fgk_thread(), c = me % 8, half = halves ? me / 128 : 0, mine = halves ? me % 128 / 8 : me / 8, i;
+    int k = k0 + half * FG_GPU_WG_K + c * 8;
     if (k >= 32 * units) return;
     FG_UNROLL for (i = 0; i < 4; i++) {
         int row = mine + (halves ? 16 : 32) * i, line = n0 + row < a->n ? n0 + row : a->n - 1;
-        fgk_async_copy(raw + half * (FG_WG_W / 2) + row * FG_GPU_WG_K + (c ^ (mine & 7)) * 8, (const char *)a->weight + (int64_t)line * a->layout.stride + 2 * k);
+        fgk_async_copy(raw + half * (FG_WG_W / 2) + row * FG_GPU_WG_K + (c ^ (mine & 7)) * 8,
+                       (const char *)a->weight + (int64_t)line * a->layout.stride + 2 * k);
     }
 }
 
@@ -1061,6 +1063,7 @@ FG_DEV uint32_t fgk_wg_word(const uint16_t *p) { return fgk_get_u32((const uint3
 FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, int at, int turn, fgk_unit *unit) {
     int me = fgk_thread(), words = fg_gpu_is_float(type) ? fg_gpu_lo_bits(type) : (fg_gpu_lo_bits(type) + 3) / 4 * 4, i;
     FG_UNROLL for (i = 0; i < words; i += 4) {
+        int place = fg_gpu_lo_bits(type) == 16 ? at + ((me % 2 + i / 2) ^ turn) * 8 : i / 4 * FG_WG_PLANE + me * 8;
         fgk_f4 v = {0.0f, 0.0f, 0.0f, 0.0f};
         if (fg_gpu_lo_bits(type) < 4) {
             if (u >= units) continue;
@@ -1069,7 +1072,7 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
             continue;
         }
         if (fg_gpu_is_float(type) ? k + i / (fg_gpu_lo_bits(type) / 4) * 16 < 32 * units : u < units)
-            v = fgk_get_f4((const float *)(const void *)(raw + (fg_gpu_lo_bits(type) == 16 ? at + ((me % 2 + i / 2) ^ turn) * 8 : i / 4 * FG_WG_PLANE + me * 8)));
+            v = fgk_get_f4((const float *)(const void *)(raw + place));
         unit->lo[i] = fgk_bits(v.x);
         unit->lo[i + 1] = fgk_bits(v.y);
         unit->lo[i + 2] = fgk_bits(v.z);
@@ -1116,7 +1119,8 @@ FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int firs
                 pairs[p] = unit->lo[4 * g + p];
                 continue;
             }
-            pairs[p] = type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[2 * g + p / 2], over >> 24, p % 2) : fgk_wg_pair_over(type, unit, 4 * g + p, over);
+            pairs[p] = type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[2 * g + p / 2], over >> 24, p % 2)
+                                           : fgk_wg_pair_over(type, unit, 4 * g + p, over);
             pairs[p] = fgk_wg_sub(pairs[p], zero);
             if (whole) pairs[p] = fgk_wg_mul(pairs[p], scale);
             else {
@@ -1195,7 +1199,8 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     int count = fgk_count(a->count), me = fgk_thread(), group = me / 128, units = (a->k + 31) / 32, i, kk;
     int lines = fg_gpu_ceil(a->n, halves ? 64 : 128), tiles = fg_gpu_ceil(a->max_rows, cols), id = fgk_block_y() * tiles + fgk_block_x();
     int set = id / (FG_GPU_WG_COLUMNS * lines), width = tiles - set * FG_GPU_WG_COLUMNS, col0, n0;
-    int step = halves ? 2 * FG_GPU_WG_K : FG_GPU_WG_K, steps = fg_gpu_ceil(a->k, step), ahead = fgk_wg_ahead(type, small), stages = ahead + 2;
+    int step = halves ? 2 * FG_GPU_WG_K : FG_GPU_WG_K, steps = fg_gpu_ceil(a->k, step);
+    int ahead = fgk_wg_ahead(type, small), stages = ahead + 2;
     int stage = small ? FG_WG_W : 2 * FG_WG_W, turn = fgk_wg_planes(type) * FG_WG_PLANE;
     int w_to = 1, w_from = 0, x_to = ahead, x_from = 0, raw_to = 0, raw_from = 1, u, k, row, first, jump;
     uint16_t *x = shared + FG_WG_W_STAGES * FG_WG_W, *raw = x + stages * stage, *to;
@@ -1223,7 +1228,8 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     FG_ROLLED for (i = 0; i < ahead; i++) {
         if (i < steps) fgk_wg_acts(a, acts, x + i * stage, i * step, cols, halves);
         if (i + 1 < steps && fg_gpu_lo_bits(type) == 16) fgk_wg_copy_rows(a, n0, (i + 1) * step, units, halves, raw + (i + 1) * turn);
-        else if (i + 1 < steps) fgk_wg_copy(type, from, &a->layout, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + (i + 1) * turn);
+        else if (i + 1 < steps)
+            fgk_wg_copy(type, from, &a->layout, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + (i + 1) * turn);
         fgk_async_commit();
     }
     if (ahead == 4) fgk_async_wait_for(3);

@@ -597,7 +597,8 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
             return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)), FG_GPU_GEMV_THREADS);
         if (which == FG_GPU_GEMMWG) {
             int way = fg_gpu_wg_way(a);
-            fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->max_rows, fg_gpu_wg_cols(way)), fg_gpu_ceil(a->n, fg_gpu_wg_lines(way)), FG_GPU_GEMV_THREADS);
+            fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->max_rows, fg_gpu_wg_cols(way)),
+                                                   fg_gpu_ceil(a->n, fg_gpu_wg_lines(way)), FG_GPU_GEMV_THREADS);
             shape.shared_bytes = fg_gpu_more_bytes(kernel);
             return shape;
         }
