@@ -109,8 +109,8 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     if (!code) code = api->preference_create(&call->preference);
     if (!code) code = api->preference_set(call->preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
     if (!code)
-        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out, call->preference, 1,
-                              call->found, &found);
+        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out,
+                              call->preference, 1, call->found, &found);
     return code ? code : found < 1;
 }
 
@@ -124,7 +124,8 @@ static int fg__gpu_blas_multiply(fg__gpu_device *d, const fg__gpu_blas_product *
     code = fg__gpu_blas_describe(blas, p, &call);
     if (!code)
         code = blas->api.matmul(blas->handle, call.desc, &one, p->weight, call.weight, p->acts, call.acts, p->add ? &one : &zero,
-                                p->add ? p->add : p->out, call.add ? call.add : call.out, p->out, call.out, call.found, blas->workspace.at, FG__GPU_BLAS_WORKSPACE, d->compute);
+                                p->add ? p->add : p->out, call.add ? call.add : call.out, p->out, call.out, call.found, blas->workspace.at,
+                                FG__GPU_BLAS_WORKSPACE, d->compute);
     fg__gpu_blas_end(blas, &call);
     return code;
 }
@@ -183,8 +184,8 @@ static bool fg__gpu_blas_agrees(fg__gpu_device *d, int type, fg__gpu_pointer at)
     p.weight_stride = p.acts_stride = FG__GPU_TRY_K;
     p.out_stride = FG__GPU_TRY_N;
     if (type == FG__GPU_BLAS_BF16) p.add = p.out, p.add_stride = p.out_stride; /* as plans do */
-    if (d->api.copy_to_device(at, halves, (weights + acts) * 2 + out * sizeof(float), d->compute) || fg__gpu_blas_multiply(d, &p) || d->api.stream_wait(d->compute) ||
-        d->api.copy_to_host(d->stages[0].at, p.out, out * sizeof(float), d->compute) || d->api.stream_wait(d->compute))
+    if (d->api.copy_to_device(at, halves, (weights + acts) * 2 + out * sizeof(float), d->compute) || fg__gpu_blas_multiply(d, &p) ||
+        d->api.stream_wait(d->compute) || d->api.copy_to_host(d->stages[0].at, p.out, out * sizeof(float), d->compute) || d->api.stream_wait(d->compute))
         return false;
     for (i = 0; i < FG__GPU_TRY_ROWS; i++)
         for (j = 0; j < FG__GPU_TRY_N; j++) {

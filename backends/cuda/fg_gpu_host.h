@@ -1266,7 +1266,8 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         if (fg__gpu_blas_has(plan->device, fg__gpu_blas_type(graph, op))) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
             if (fg__gpu_is_expanded(graph->tensors[op->weight].type))
-                plan->expanded_bytes = FG__MAX(plan->expanded_bytes, (size_t)FG__MIN(op->n, fg__gpu_expanded_rows(plan->device, op->k)) * fg__gpu_expanded_stride(op->k) * 2);
+                plan->expanded_bytes = FG__MAX(plan->expanded_bytes, (size_t)FG__MIN(op->n, fg__gpu_expanded_rows(plan->device, op->k)) *
+                                                                         fg__gpu_expanded_stride(op->k) * 2);
             if (op->src2 >= 0 && op->src2 == op->dst && !fg__gpu_blas_adds(fg__gpu_blas_type(graph, op), op->bias >= 0, op->act))
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
         }
@@ -1761,7 +1762,8 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
 }
 
 /* The library's products: of quantised weights as many rows at a time as there is room for as halves, each into its columns. */
-static fg_result fg__gpu_launch_products(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a, fg__gpu_blas_product *p, int *code) {
+static fg_result fg__gpu_launch_products(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a,
+                                          fg__gpu_blas_product *p, int *code) {
     fg__gpu_plan *plan = l->plan;
     bool expanded = fg__gpu_is_expanded(step->weight_type);
     int32_t piece = expanded ? FG__MIN(a->n, fg__gpu_expanded_rows(plan->device, a->k)) : a->n, first;
@@ -1840,23 +1842,26 @@ static int fg__gpu_acts_of(const fg__gpu_launcher *l, const fg__gpu_step *step, 
 /* The activations that the next product will read, where it is of the n columns that this op writes; else 0. */
 static int fg__gpu_acts_wanted(const fg__gpu_launcher *l, const fg_op *op, int32_t n) {
     const fg__gpu_plan *plan = l->plan;
+    bool per_row = plan->steps[op - plan->graph->ops].per_row;
     int i, type;
     for (i = (int)(op - plan->graph->ops) + 1; i < l->key->end; i++) {
         const fg_op *next = &plan->graph->ops[i];
         if (next->type == FG_OP_GEMM) {
             type = fg__gpu_acts_of(l, &plan->steps[i], plan->steps[i].per_row ? l->key->rows : l->key->tokens);
-            if (next->src == op->dst && next->src_col == op->dst_col && next->k == n && plan->steps[i].per_row == plan->steps[op - plan->graph->ops].per_row)
+            if (next->src == op->dst && next->src_col == op->dst_col && next->k == n && plan->steps[i].per_row == per_row)
                 return type == FG__GPU_BYTES ? 0 : type;
             if (type) return 0;
         }
-        if ((next->type != FG_OP_SAMPLE && next->dst == op->dst) || ((next->type == FG_OP_NORM || next->type == FG_OP_ROPE_KV) && next->src == op->dst))
+        if ((next->type != FG_OP_SAMPLE && next->dst == op->dst) ||
+            ((next->type == FG_OP_NORM || next->type == FG_OP_ROPE_KV) && next->src == op->dst))
             return 0;
     }
     return 0;
 }
 
 /* Has a kernel make of the rows that it writes what the next product reads. */
-static void fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, int32_t n, uint64_t *acts, uint64_t *scales, int32_t *stride, int32_t *format) {
+static void fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, int32_t n, uint64_t *acts, uint64_t *scales, int32_t *stride,
+                              int32_t *format) {
     const fg_op *op = &l->plan->graph->ops[step - l->plan->steps];
     int type = fg__gpu_acts_wanted(l, op, n);
     if (!type) return;

@@ -324,7 +324,8 @@ FG_DEV void fgk_acts_held(int format, const fgk_f4 *v, int held, uint16_t *to, i
 }
 
 /* The same of a row in memory, of whose elements `most` is the largest of this thread's. */
-FG_DEV void fgk_acts_read(int format, const float *from, int n, int wide, float most, uint16_t *to, int acts_stride, float *scale, float *parts) {
+FG_DEV void fgk_acts_read(int format, const float *from, int n, int wide, float most, uint16_t *to, int acts_stride, float *scale,
+                          float *parts) {
     float factor = 1.0f;
     int i;
     if (format != FG_GPU_ACTS_BFLOAT) factor = fgk_acts_factor(fgk_row_max(most, parts), scale);
@@ -386,7 +387,8 @@ FG_DEV void fgk_norm_held(const fg_gpu_norm_args *a, float *src, const float *sr
         fgk_store_f4(dst + i, v[j]);
     }
     if (a->acts)
-        fgk_acts_held(a->format, v, FG_NORM_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row, parts + 32);
+        fgk_acts_held(a->format, v, FG_NORM_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+                      (float *)a->scales + row, parts + 32);
 }
 
 FG_DEV void fgk_norm_read(const fg_gpu_norm_args *a, float *src, const float *src2, float *dst, int wide, float *parts) {
@@ -415,13 +417,14 @@ FG_DEV void fgk_norm_read(const fg_gpu_norm_args *a, float *src, const float *sr
         most = fgk_most_f4(v, most);
     }
     if (a->acts)
-        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row,
-                      parts + 32);
+        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+                      (float *)a->scales + row, parts + 32);
 }
 
 FG_BODY void fgk_norm(const fg_gpu_norm_args *a) {
     FG_SHARED(float, parts, 48);
-    int row = fgk_block_y(), wide = fgk_is_wide(a->src | a->src2 | a->dst | a->weight | a->bias, a->n | a->src_stride | a->dst_stride | (a->src2 ? a->src2_stride : 0));
+    int row = fgk_block_y(), strides = a->n | a->src_stride | a->dst_stride | (a->src2 ? a->src2_stride : 0);
+    int wide = fgk_is_wide(a->src | a->src2 | a->dst | a->weight | a->bias, strides);
     float *src = (float *)a->src + (int64_t)row * a->src_stride, *dst = (float *)a->dst + (int64_t)row * a->dst_stride;
     const float *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride;
     if (wide && a->n <= FG_NORM_HELD * FG_ROW_STEP) fgk_norm_held(a, src, src2, dst, parts);
@@ -711,7 +714,8 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
 /* Rows of a quantised weight as halves, for a library: a thread has eight weights, a quarter of a unit. The words of its planes are
    shifted so that its pairs are the first of a unit. */
 FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
-    int row = fgk_block_x(), e = fgk_block_y() * FG_GPU_THREADS + fgk_thread(), u = e / 4, q = e % 4, lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), g, j;
+    int row = fgk_block_x(), e = fgk_block_y() * FG_GPU_THREADS + fgk_thread(), u = e / 4, q = e % 4, g, j;
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type);
     const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
     fgk_unit unit;
     float w[8];
@@ -2308,7 +2312,8 @@ FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, co
         if (j + 2 < FG_ROW_HELD) y[j % 2] = fgk_row_get(src2 + next, a->n - next, 1);
     }
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) fgk_row_put(dst + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
-    fgk_acts_held(a->format, v, FG_ROW_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row, parts);
+    fgk_acts_held(a->format, v, FG_ROW_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+                  (float *)a->scales + row, parts);
 }
 
 /* act_mul of whole rows, of which acts are made. The usual activations have code of their own. */
@@ -2326,8 +2331,8 @@ FG_BODY void fgk_act_rows(const fg_gpu_act_mul_args *a) {
             fgk_row_put(dst + i, v, a->n - i, wide);
             most = fgk_most_f4(v, most); /* 0 beyond the row: every activation of 0 is 0 */
         }
-        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride, (float *)a->scales + row,
-                      parts);
+        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+                      (float *)a->scales + row, parts);
     }
 }
 
