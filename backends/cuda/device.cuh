@@ -101,10 +101,18 @@ FG_DEV uint32_t fgk_two_halves(float a, float b) { /* a in the low half */
     return h;
 }
 
-/* Two codes below 1024 as halves, `zero` less; they are exact: 0x6400 is 1024, and its last bit 1. */
-FG_DEV uint32_t fgk_halves_of_codes(uint32_t pair, int zero) {
-    uint32_t h, from = 0x64006400u + (uint32_t)zero * 0x00010001u;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(h) : "r"(pair | 0x64006400u), "r"(from));
+/* Bits of x under the mask, with `over` over them: one instruction, where the compiler would make two of constants. */
+FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) {
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(y) : "r"(x), "r"(mask), "r"(over));
+    return y;
+}
+/* Bytes 0 and 2 (odd: 1 and 3) of a word, above each the byte of `over`. */
+FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) { return __byte_perm(word, over, odd ? 0x4341 : 0x4240); }
+/* Two halves each: a - b; a * b + c, rounded once. */
+FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
+    uint32_t h;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(h) : "r"(a), "r"(b));
     return h;
 }
 FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
@@ -641,8 +649,10 @@ FG_DEV float fgk_reciprocal(float x) { return 1.0f / x; }
 FG_DEV float fgk_half_to_float(uint32_t h) { return hg_half_to_float((uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return hg_float_to_half(x); }
 FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
-FG_DEV uint32_t fgk_halves_of_codes(uint32_t pair, int zero) {
-    return fgk_two_halves((float)((int)(pair & 0xFFFFu) - zero), (float)((int)(pair >> 16) - zero));
+FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
+FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) { return (word >> 8 * odd & 0x00FF00FFu) | (over & 255u) * 0x01000100u; }
+FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
+    return fgk_two_halves(fgk_half_to_float(a & 0xFFFFu) - fgk_half_to_float(b & 0xFFFFu), fgk_half_to_float(a >> 16) - fgk_half_to_float(b >> 16));
 }
 FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
     return fgk_two_halves(fgk_half_to_float(a & 0xFFFFu) * fgk_half_to_float(b & 0xFFFFu) + fgk_half_to_float(c & 0xFFFFu),

@@ -571,40 +571,81 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
 #if defined(FG_STRAIGHT)
 /* For 2 to 64 rows (of quantised weights from 1 on): weights go from memory into matrix fragments, expanded in registers, and so do
    half-float activations, which all workgroups read and caches hold; no tile in shared memory, no barrier before the end. A warp has
-   `strips` times 16 rows of the weight, a->across warps are side by side, and 8 / across share k: of it each takes 128 in turn, of which
-   lane c of four has unit c whole (of float types: 8 of each unit), so that it reads 16 bytes at a time and needs one scale. Which k a
+   `strips` times 16 rows of the weight, a->across warps are side by side, and 8 / across share k: of it each takes 128 in turn, or 256, of which
+   lane c of four has a unit, or two, whole (of float types: 8 of each unit), so that it reads 32 bytes and needs few scales. Which k a
    place of a fragment stands for does not matter where both operands agree.
 
    Bounds: bytes of the weight; from some 32 rows on what the activations take of the first cache, 4 * cols * 64 bytes of each warp for its
    16 * strips by 128 of the weight. */
 enum { FG_SKINNY_PAD = 4 };
 
-/* Eight halves of a row of activations: of quarter q of the groups of 128 from `group` on, where each next group is `apart` further. */
-FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int group, int apart, int q) {
-    int c = fgk_lane() & 3, k = 128 * (group + q / 4 * apart) + (fg_gpu_is_float(type) ? 8 * c + 32 * (q & 3) : 32 * c + 8 * (q & 3));
+/* Units that a lane has of a step of k, 32 bytes of most types: what lies together is read at about the same time. */
+FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; }
+
+/* Eight halves of a row of activations: quarter q of the lane's unit i of a step. */
+FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int step, int i, int q) {
+    int c = fgk_lane() & 3, each = fgk_skinny_each(type), u = (4 * step + c) * each + i;
+    int k = fg_gpu_is_float(type) ? 128 * step + 8 * c : 32 * u, end = fg_gpu_is_float(type) ? 128 * step + 32 * q : 32 * u;
     fgk_u4 zeros = {0, 0, 0, 0};
-    return k < stride ? fgk_load_u4(row + k) : zeros;
+    return end < stride ? fgk_load_u4(row + k + (fg_gpu_is_float(type) ? 32 : 8) * q) : zeros;
 }
 
-FG_DEV void fgk_skinny_fetch(int type, const char *const *rows, const fg_gpu_layout *layout, int units, int group, int n, fgk_unit *ring) {
-    int u = 4 * group + (fgk_lane() & 3), j;
-    FG_UNROLL for (j = 0; j < n; j++) fgk_unit_fetch(type, rows[j], layout, units, u, 128 * group + 8 * (fgk_lane() & 3), 32, &ring[j]);
+/* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. */
+FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int step, fgk_unit *ring) {
+    int c = fgk_lane() & 3, lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), bytes = fg_gpu_scale_bytes(type), u = 8 * step + 2 * c, i, j;
+    if (fgk_skinny_each(type) == 1) {
+        fgk_unit_fetch(type, row, layout, units, 4 * step + c, 128 * step + 8 * c, 32, ring);
+        return;
+    }
+    FG_UNROLL for (i = 0; i < 2; i++) {
+        FG_UNROLL for (j = 0; j < lo; j++) ring[4 * i].lo[j] = 0;
+        ring[4 * i].hi[0] = ring[4 * i].hi[1] = ring[4 * i].s = ring[4 * i].d = 0;
+    }
+    if (u >= units) return;
+    FG_UNROLL for (i = 0; i < lo / 2; i++) { /* past the last unit there are other planes, of no weight: scales there are 0 */
+        fgk_u4 v = fgk_load_u4(row + 4 * lo * u + 16 * i);
+        if (lo == 4) {
+            ring[4 * i].lo[0] = v.x, ring[4 * i].lo[1] = v.y, ring[4 * i].lo[2] = v.z, ring[4 * i].lo[3] = v.w;
+        } else {
+            ring[0].lo[0] = v.x, ring[0].lo[1] = v.y, ring[4].lo[0] = v.z, ring[4].lo[1] = v.w;
+        }
+    }
+    FG_UNROLL for (i = 0; i < 2; i++) {
+        FG_UNROLL for (j = 0; j < hi; j++) ring[4 * i].hi[j] = fgk_load_u32(row + layout->hi_at + 4 * ((u + i) * hi + j));
+        ring[4 * i].s = bytes == 4 ? fgk_load_u32(row + layout->s_at + 4 * (u + i)) : i ? ring[0].s
+                      : bytes == 2 ? fgk_load_u32(row + layout->s_at + 2 * u) : fgk_load_u16(row + layout->s_at + u);
+        if (fg_gpu_has_blocks_of_256(type)) ring[4 * i].d = i ? ring[0].d : fgk_load_u32(row + layout->d_at + 4 * step);
+    }
 }
 
 /* Scales and minima of a unit as halves, both halves of a word the same. */
 typedef struct fgk_skinny_scale {
-    uint32_t scale[2], min[2]; /* of its halves; minima negated */
+    uint32_t scale[2], min[2], part[2]; /* of its halves; minima negated; a sixteenth of the scales */
 } fgk_skinny_scale;
 
-FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, float factor, fgk_skinny_scale *s) {
-    int h;
-    fgk_unit_scales(type, unit);
+/* Of the lane's unit i of a step. */
+FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, int i, float factor, fgk_skinny_scale *s) {
+    int bytes = fg_gpu_scale_bytes(type), h;
+    if (fg_gpu_is_float(type)) return;
+    fgk_unit_scale_words(type, bytes < 4 && fgk_skinny_each(type) == 2 ? unit->s >> 8 * bytes * i : unit->s, unit->d, unit);
     if (!fg_gpu_has_numbers(type)) return;
     FG_UNROLL for (h = 0; h < 2; h++) {
         uint32_t both = fgk_two_halves(unit->scale[h] * factor, -unit->min[h] * factor);
-        s->scale[h] = (both & 0xFFFFu) | both << 16;
-        s->min[h] = both >> 16 | (both & 0xFFFF0000u);
+        s->scale[h] = fgk_low_halves(both, both);
+        s->min[h] = fgk_high_halves(both, both);
+        s->part[h] = fgk_halves_fma(s->scale[h], 0x2C002C00u, 0u);
     }
+}
+
+/* Weights 2p and 2p + 1 of a unit as halves. Codes with 0x6400 over them are halves, 1024 more than they; every second pair of four bits is
+   left where it is, and so sixteen times as much. */
+FG_DEV uint32_t fgk_skinny_pair(int type, const fgk_unit *unit, const fgk_skinny_scale *s, int p) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), h = p / 8, odd = lo == 4 ? p % 2 : 0, left = 4 * odd, at = hi ? hi * (p % (16 / hi)) - lo - left : 0;
+    uint32_t over = 0x64006400u, ones = 0x00010001u, pair;
+    if (lo == 8) pair = fgk_bytes_over(unit->lo[p / 2], over >> 24, p % 2);
+    else pair = fgk_field(unit->lo[p * lo / 16] >> (lo == 4 ? p % 4 / 2 * 8 : lo * (p % 8)), (((1u << lo) - 1u) << left) * ones, over);
+    if (hi) pair = fgk_field(at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at, (((1u << hi) - 1u) << (lo + left)) * ones, pair);
+    return fgk_halves_fma(fgk_halves_sub(pair, over + ((uint32_t)fgk_code_zero(type) << left) * ones), odd ? s->part[h] : s->scale[h], s->min[h]);
 }
 
 /* Four weights each of rows r and r + 8 as the left operand of a step. */
@@ -612,9 +653,7 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
     int r, p;
     FG_UNROLL for (r = 0; r < 2; r++) {
         if (fg_gpu_has_numbers(type)) {
-            FG_UNROLL for (p = 0; p < 2; p++)
-                f->x[2 * p + r] = fgk_halves_fma(fgk_halves_of_codes(fgk_unit_pair(type, &units[r], 2 * g + p), fgk_code_zero(type)),
-                                                 scales[r].scale[g / 4], scales[r].min[g / 4]);
+            FG_UNROLL for (p = 0; p < 2; p++) f->x[2 * p + r] = fgk_skinny_pair(type, &units[r], &scales[r], 2 * g + p);
         } else {
             float w[4];
             fgk_unit_four(type, &units[r], g, w);
@@ -627,7 +666,7 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
 FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips) {
     int count, across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
     int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across, mine = warp % across * 16 * strips;
-    int units = (a->k + 31) / 32, groups = (units + 3) / 4, tiles = cols / 8, row = all + FG_SKINNY_PAD, g, d, i, j, t, w;
+    int units = (a->k + 31) / 32, each = fgk_skinny_each(type), steps = (units + 4 * each - 1) / (4 * each), tiles = cols / 8, row = all + FG_SKINNY_PAD, g, d, i, j, t, w;
     int bits = fg_gpu_lo_bits(type), depth = (bits >= 8 ? 2 : cols < 32 ? 4 : 2) / (bits >= 8 ? strips : 1), buffers = tiles == 1 && depth > 1 ? 8 : 2;
     const char *rows[4];
     const uint16_t *acts[8];
@@ -641,7 +680,8 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
         rows[j] = fgk_row(a, n0 + mine + lane / 4 + 8 * j, &exponent);
         factors[j] = fgk_from_bits((uint32_t)(127 + exponent) << 23);
     }
-    FG_UNROLL for (d = 0; d < depth; d++) fgk_skinny_fetch(type, rows, &a->layout, units, share + d * shares, 2 * strips, ring[d]);
+    FG_UNROLL for (d = 0; d < depth; d += each)
+        FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
     fgk_depend();
     count = fgk_count(a->count);
     if (col0 >= count) return;
@@ -653,14 +693,15 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
     FG_UNROLL for (i = 0; i < buffers / 2; i++)
-        FG_UNROLL for (t = 0; t < tiles; t++) x[i][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, share, shares, i);
-    FG_ROLLED for (g = share; g < groups; g += depth * shares) {
+        FG_UNROLL for (t = 0; t < tiles; t++) x[i][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, share, 0, i);
+    FG_ROLLED for (g = share; g < steps; g += depth / each * shares) {
         FG_UNROLL for (i = 0; i < 4 * depth; i++) {
             fgk_unit *its = ring[i / 4];
+            int then = i + buffers / 2; /* whose activations are loaded now */
             if (i % 4 == 0)
-                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], factors[j], &scales[j]);
+                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], i / 4 % each, factors[j], &scales[j]);
             FG_UNROLL for (t = 0; t < tiles; t++)
-                x[(i + buffers / 2) % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g, shares, i + buffers / 2);
+                x[then % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g + then / 4 / each * shares, then / 4 % each, then % 4);
             FG_UNROLL for (w = 0; w < 2; w++)
                 FG_UNROLL for (j = 0; j < strips; j++) {
                     fgk_frag left, right;
@@ -673,7 +714,9 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
                         else fgk_mma(&sums[j][t / 2], &left, &right);
                     }
                 }
-            if (i % 4 == 3) fgk_skinny_fetch(type, rows, &a->layout, units, g + (i / 4 + depth) * shares, 2 * strips, its);
+            if (i % (4 * each) == 4 * each - 1)
+                FG_UNROLL for (j = 0; j < 2 * strips; j++)
+                    fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (i / 4 + 1 - each + depth) / each * shares, &ring[i / 4 + 1 - each][j]);
         }
     }
     FG_ROLLED for (w = 0; w < shares; w++) { /* in this order for all */
