@@ -129,6 +129,14 @@ FG_DEV fgk_u4 fgk_load_u4(const void *p) {
 FG_DEV uint32_t fgk_load_u32(const void *p) { return *(const uint32_t *)p; }
 FG_DEV uint32_t fgk_load_u16(const void *p) { return *(const uint16_t *)p; }
 FG_DEV uint32_t fgk_load_u8(const void *p) { return *(const uint8_t *)p; }
+/* What a pass reads once, and no kernel writes: caches need not keep it. */
+FG_DEV fgk_u4 fgk_once_u4(const void *p) {
+    uint4 v = __ldcs((const uint4 *)p);
+    fgk_u4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
+FG_DEV uint32_t fgk_once_u32(const void *p) { return __ldcs((const uint32_t *)p); }
+FG_DEV uint32_t fgk_once_u16(const void *p) { return __ldcs((const uint16_t *)p); }
 FG_DEV void fgk_store_u4(void *p, fgk_u4 v) { *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w); }
 FG_DEV fgk_f4 fgk_load_f4(const float *p) { /* also of what this kernel has written */
     float4 v = *(const float4 *)p;
@@ -824,6 +832,9 @@ FG_DEV int fgk_wg_col(int i) { return hg_wg_col(hg.current, i); }
 
 #if !defined(__CUDACC__)
 #define FG_KERNEL_EARLY FG_KERNEL
+#define fgk_once_u4 fgk_load_u4
+#define fgk_once_u32 fgk_load_u32
+#define fgk_once_u16 fgk_load_u16
 FG_DEV void fgk_depend(void) {}
 #endif
 #define FG_ANY_AT_ONCE(threads) threads

@@ -594,7 +594,14 @@ FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int ste
 FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int step, fgk_unit *ring) {
     int c = fgk_lane() & 3, lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), bytes = fg_gpu_scale_bytes(type), u = 8 * step + 2 * c, i, j;
     if (fgk_skinny_each(type) == 1) {
-        fgk_unit_fetch(type, row, layout, units, 4 * step + c, 128 * step + 8 * c, 32, ring);
+        u = 4 * step + c;
+        FG_UNROLL for (i = 0; i < lo / 4; i++) { /* of float types 16 bytes of each unit of the step */
+            int at = fg_gpu_is_float(type) ? 4 * step + i : u;
+            fgk_u4 v = {0, 0, 0, 0};
+            if (at < units) v = fgk_once_u4(row + (fg_gpu_is_float(type) ? 64 * at + 16 * c : 32 * u + 16 * i));
+            ring->lo[4 * i] = v.x, ring->lo[4 * i + 1] = v.y, ring->lo[4 * i + 2] = v.z, ring->lo[4 * i + 3] = v.w;
+        }
+        ring->s = bytes && u < units ? fgk_once_u16(row + layout->s_at + 2 * u) : 0;
         return;
     }
     FG_UNROLL for (i = 0; i < 2; i++) {
@@ -603,7 +610,7 @@ FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *lay
     }
     if (u >= units) return;
     FG_UNROLL for (i = 0; i < lo / 2; i++) { /* past the last unit there are other planes, of no weight: scales there are 0 */
-        fgk_u4 v = fgk_load_u4(row + 4 * lo * u + 16 * i);
+        fgk_u4 v = fgk_once_u4(row + 4 * lo * u + 16 * i);
         if (lo == 4) {
             ring[4 * i].lo[0] = v.x, ring[4 * i].lo[1] = v.y, ring[4 * i].lo[2] = v.z, ring[4 * i].lo[3] = v.w;
         } else {
@@ -611,10 +618,10 @@ FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *lay
         }
     }
     FG_UNROLL for (i = 0; i < 2; i++) {
-        FG_UNROLL for (j = 0; j < hi; j++) ring[4 * i].hi[j] = fgk_load_u32(row + layout->hi_at + 4 * ((u + i) * hi + j));
-        ring[4 * i].s = bytes == 4 ? fgk_load_u32(row + layout->s_at + 4 * (u + i)) : i ? ring[0].s
-                      : bytes == 2 ? fgk_load_u32(row + layout->s_at + 2 * u) : fgk_load_u16(row + layout->s_at + u);
-        if (fg_gpu_has_blocks_of_256(type)) ring[4 * i].d = i ? ring[0].d : fgk_load_u32(row + layout->d_at + 4 * step);
+        FG_UNROLL for (j = 0; j < hi; j++) ring[4 * i].hi[j] = fgk_once_u32(row + layout->hi_at + 4 * ((u + i) * hi + j));
+        ring[4 * i].s = bytes == 4 ? fgk_once_u32(row + layout->s_at + 4 * (u + i)) : i ? ring[0].s
+                      : bytes == 2 ? fgk_once_u32(row + layout->s_at + 2 * u) : fgk_once_u16(row + layout->s_at + u);
+        if (fg_gpu_has_blocks_of_256(type)) ring[4 * i].d = i ? ring[0].d : fgk_once_u32(row + layout->d_at + 4 * step);
     }
 }
 
@@ -666,7 +673,7 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
 FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips) {
     int count, across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
     int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across, mine = warp % across * 16 * strips;
-    int units = (a->k + 31) / 32, each = fgk_skinny_each(type), steps = (units + 4 * each - 1) / (4 * each), tiles = cols / 8, row = all + FG_SKINNY_PAD, g, d, i, j, t, w;
+    int units = (a->k + 31) / 32, each = fgk_skinny_each(type), steps = (units + 4 * each - 1) / (4 * each), tiles = cols / 8, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32, g, d, i, j, t, w, h;
     int bits = fg_gpu_lo_bits(type), depth = (bits >= 8 ? 2 : cols < 32 ? 4 : 2) / (bits >= 8 ? strips : 1), buffers = tiles == 1 && depth > 1 ? 8 : 2;
     const char *rows[4];
     const uint16_t *acts[8];
@@ -719,21 +726,21 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
                     fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (i / 4 + 1 - each + depth) / each * shares, &ring[i / 4 + 1 - each][j]);
         }
     }
-    FG_ROLLED for (w = 0; w < shares; w++) { /* in this order for all */
-        if (share == w)
-            FG_UNROLL for (j = 0; j < strips; j++)
-                FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
-                    FG_UNROLL for (i = 0; i < (tiles == 1 ? FG_SUMS / 2 : FG_SUMS); i++) {
-                        float *to = tile + (16 * t + fgk_sum_col(i)) * row + mine + 16 * j + fgk_sum_row(i);
-                        fgk_put(to, w ? fgk_get(to) + sums[j][t].x[i] : sums[j][t].x[i]);
-                    }
+    FG_UNROLL for (h = 0; h < cols; h += part) {
+        if (h) fgk_barrier();
+        FG_UNROLL for (j = 0; j < strips; j++)
+            FG_UNROLL for (t = h / 16; t < (h + part + 15) / 16; t++)
+                FG_UNROLL for (i = 0; i < (tiles == 1 ? FG_SUMS / 2 : FG_SUMS); i++)
+                    fgk_put(tile + (warp * part + 16 * t - h + fgk_sum_col(i)) * row + 16 * j + fgk_sum_row(i), sums[j][t].x[i]);
         fgk_barrier();
-    }
-    FG_ROLLED for (i = me; i < all * cols; i += FG_GPU_GEMV_THREADS) {
-        j = n0 + i % all, t = col0 + i / all;
-        if (j >= a->n || t >= count) continue;
-        (void)fgk_row(a, j, &w);
-        fgk_finish(a, t, j, fgk_get(tile + i / all * row + i % all) * (fgk_load((const float *)a->scales + t) * fgk_from_bits((uint32_t)(127 - w) << 23)));
+        FG_ROLLED for (i = me; i < all * part; i += FG_GPU_GEMV_THREADS) {
+            float sum = 0.0f;
+            j = i & (all - 1), t = i >> fgk_log2(all);
+            if (n0 + j >= a->n || col0 + h + t >= count) continue;
+            for (w = 0; w < shares; w++) sum += fgk_get(tile + ((w * across + j / (16 * strips)) * part + t) * row + j % (16 * strips));
+            (void)fgk_row(a, n0 + j, &w);
+            fgk_finish(a, col0 + h + t, n0 + j, sum * (fgk_load((const float *)a->scales + col0 + h + t) * fgk_from_bits((uint32_t)(127 - w) << 23)));
+        }
     }
 }
 #endif
@@ -2680,14 +2687,14 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 
 /* Of NVIDIA alone: gemv and gemm do their work on others. */
 #if defined(FG_STRAIGHT)
-#define FG_SKINNY_KERNEL(T, cols, strips, across, bounds) /* across: at most */                                                                       \
+#define FG_SKINNY_KERNEL(T, cols, strips, bounds)                                                                        \
     FG_KERNEL_EARLY(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                              \
-              FG_SHARED(float, tile, cols *(16 * strips * across + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips))
+              FG_SHARED(float, tile, 8 * (cols < 32 ? cols : 32) * (16 * strips + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips))
 #define FG_SKINNY_KERNELS(T)     \
-    FG_SKINNY_KERNEL(T, 8, 1, 8, FG_TWO_AT_ONCE) \
-    FG_SKINNY_KERNEL(T, 16, 1, 8, FG_TWO_AT_ONCE) \
-    FG_SKINNY_KERNEL(T, 32, 1, 8, FG_TWO_AT_ONCE) \
-    FG_SKINNY_KERNEL(T, 64, 2, 4, FG_ANY_AT_ONCE)
+    FG_SKINNY_KERNEL(T, 8, 1, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 16, 1, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 32, 1, FG_TWO_AT_ONCE) \
+    FG_SKINNY_KERNEL(T, 64, 2, FG_ANY_AT_ONCE)
 #else
 #define FG_SKINNY_KERNELS(T)
 #endif

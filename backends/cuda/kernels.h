@@ -428,7 +428,7 @@ FG_GPU_FN int fg_gpu_skinny_strips(int cols) { return cols == 64 ? 2 : 1; }
    are fewer it is the same, so that bits do not depend on the device. */
 FG_GPU_FN int fg_gpu_skinny_across(int32_t n, int32_t k, int cols) {
     int32_t strips = (n + 15) / 16 / fg_gpu_skinny_strips(cols), steps = (k + 127) / 128, best = 0, across, found = 1;
-    for (across = 1; across <= (cols == 64 ? 4 : 8); across *= 2) {
+    for (across = 1; across <= 8; across *= 2) {
         int32_t blocks = (strips + across - 1) / across, at_once = cols == 64 ? 132 : 264;
         int32_t cost = (blocks + at_once - 1) / at_once * (6 + (steps * across + 7) / 8);
         if (across > 1 && cost >= best) continue;
