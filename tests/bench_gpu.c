@@ -124,7 +124,7 @@ typedef struct bench_weight {
 
 static void weight_open(bench_weight *w, int type, int n, int k) {
     fg_gpu_layout layout = fg_gpu_layout_of(type, k);
-    fg__gpu_pointer src = take((size_t)MOST_ROWS * (size_t)k * 4), acts = take((size_t)MOST_ROWS * (size_t)(k + 64) * 2);
+    fg__gpu_pointer src = take((size_t)MOST_ROWS * (size_t)k * 4), acts = take((size_t)MOST_ROWS * (size_t)(k + FG_GPU_FRAGMENTS_ALIGN) * 2);
     fg__gpu_pointer scales = take(MOST_ROWS * 4), dst = take((size_t)MOST_ROWS * (size_t)n * 4), count = take(4), weights;
     uint32_t *host;
     size_t i;
@@ -147,7 +147,7 @@ static void weight_open(bench_weight *w, int type, int n, int k) {
         a->layout = layout;
         a->n = a->dst_stride = n;
         a->k = a->src_stride = k;
-        a->acts_stride = (int32_t)fg__round_up((size_t)k, FG_GPU_ACTS_ALIGN);
+        a->acts_stride = fg_gpu_acts_stride(FG_GPU_ACTS_HALF, k);
         a->exponent = -4;
     }
     must_driver(d->api.stream_wait(d->compute));
@@ -159,13 +159,14 @@ static void weight_close(bench_weight *w) {
     give(a->weight), give(a->src), give(a->acts), give(a->scales), give(a->dst), give(a->count);
 }
 
-static void acts_of(const fg_gpu_gemm_args *a, int rows, bool shown) {
+static void acts_of(const fg_gpu_gemm_args *a, int format, int rows, bool shown) {
     fg_gpu_acts_args x;
     char shape[64];
     memset(&x, 0, sizeof(x));
     x.src = a->src, x.acts = a->acts, x.scales = a->scales, x.count = a->count;
     x.k = x.src_stride = a->k;
-    x.acts_stride = a->acts_stride;
+    x.acts_stride = fg_gpu_acts_stride(format, a->k);
+    x.format = format;
     x.max_rows = rows;
     must(fg__gpu_launch_now(d, FG_GPU_KERNEL_acts, &x, false));
     snprintf(shape, sizeof(shape), "%d rows of %d", rows, a->k);
@@ -173,16 +174,16 @@ static void acts_of(const fg_gpu_gemm_args *a, int rows, bool shown) {
 }
 
 static void product(bench_weight *w, int kernel, int rows) {
-    int t, launches;
+    int t, launches, format = kernel >= FG_GPU_KERNEL_skinny8_F16 ? fg_gpu_acts_fragments(w->type) : FG_GPU_ACTS_HALF;
     double s, flops = 2.0 * w->n * w->k * rows;
     char shape[64];
     if (!wanted(kernel_name(kernel))) return;
     put(w->args[0].count, &rows, 4);
     for (t = 0; t < w->turns; t++) {
-        w->args[t].max_rows = rows, w->args[t].way = only_way;
+        w->args[t].max_rows = rows, w->args[t].way = only_way, w->args[t].acts_stride = fg_gpu_acts_stride(format, w->k);
         if (kernel >= FG_GPU_KERNEL_skinny8_F16) w->args[t].across = fg_gpu_skinny_across(w->n, w->k, fg_gpu_skinny_cols(kernel));
     }
-    if (kernel % FG_GPU_PER_WEIGHT >= FG_GPU_GEMM16 || kernel >= FG_GPU_KERNEL_rope_kv_F16) acts_of(&w->args[0], rows, w->type == FG_TYPE_BF16 && w->n == w->k);
+    if (kernel % FG_GPU_PER_WEIGHT >= FG_GPU_GEMM16 || kernel >= FG_GPU_KERNEL_rope_kv_F16) acts_of(&w->args[0], format, rows, w->type == FG_TYPE_BF16 && w->n == w->k);
     launches = (int)FG__MIN(FG__MAX(1e-3 / ((double)w->bytes / 2e12 + flops / 3e14), w->turns), 150);
     s = seconds(kernel, w->args, sizeof(w->args[0]), w->turns, launches);
     if (kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG) snprintf(shape, sizeof(shape), "%dx%d, %d rows, way %d", w->n, w->k, rows, fg_gpu_wg_way(&w->args[0]));
@@ -211,10 +212,10 @@ static void library(bench_weight *w) {
              (double)n * (e.layout.stride + 2.0 * w->k), 0);
     p.type = type, p.n = n, p.k = w->k;
     p.weight = expanded ? halves : w->args[0].weight, p.acts = w->args[0].acts, p.out = w->args[0].dst;
-    p.weight_stride = expanded ? e.dst_stride : w->args[0].layout.stride / 2, p.acts_stride = w->args[0].acts_stride, p.out_stride = w->n;
+    p.weight_stride = expanded ? e.dst_stride : w->args[0].layout.stride / 2, p.acts_stride = fg_gpu_acts_stride(FG_GPU_ACTS_HALF, w->k), p.out_stride = w->n;
     for (i = 0; i < FG__COUNT(rows) && fg__gpu_blas_has(d, type); i++) {
         put(finish.count, &rows[i], 4);
-        acts_of(&w->args[0], rows[i], false);
+        acts_of(&w->args[0], FG_GPU_ACTS_HALF, rows[i], false);
         p.rows = finish.max_rows = rows[i], p.add = 0;
         snprintf(shape, sizeof(shape), "%dx%d, %d rows", n, w->k, rows[i]);
         line(type == FG__GPU_BLAS_BF16 ? "library_BF16" : "library_F16", shape, seconds(-1, &p, sizeof(p), 1, 20), 0, 2.0 * n * w->k * rows[i]);

@@ -511,6 +511,11 @@ typedef struct gk_product {
     int m;
 } gk_product;
 
+/* Bytes of activations of so many rows: of those in the order of fragments whole tiles. */
+static size_t gk_acts_bytes(int format, int k, int rows) {
+    return (size_t)(format < FG_GPU_ACTS_FRAGMENTS_0 ? rows : (rows + 63) / 64 * 64) * (size_t)fg_gpu_acts_stride(format, k) * 2;
+}
+
 static gk_product gk_product_new(fg_type type, int k, int n, int m, bool extras, uint64_t *state) {
     gk_product p;
     float most = 0;
@@ -530,8 +535,8 @@ static gk_product gk_product_new(fg_type type, int k, int n, int m, bool extras,
     p.args.k = k;
     p.args.src_stride = k + 5;
     p.args.src = gk_normal((size_t)m * (size_t)(k + 5), state);
-    p.args.acts_stride = (k + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN;
-    p.args.acts = gk_put(NULL, (size_t)m * (size_t)p.args.acts_stride * 2);
+    p.args.acts_stride = fg_gpu_acts_stride(FG_GPU_ACTS_HALF, k);
+    p.args.acts = gk_put(NULL, gk_acts_bytes(FG_GPU_ACTS_FRAGMENTS_0, k, m));
     p.args.scales = gk_put(NULL, (size_t)m * sizeof(float));
     p.args.dst_stride = n + 1;
     p.args.dst = gk_put(NULL, (size_t)m * (size_t)(n + 1) * sizeof(float));
@@ -552,6 +557,13 @@ static gk_product gk_product_new(fg_type type, int k, int n, int m, bool extras,
     p.acts.acts_stride = p.args.acts_stride;
     p.acts.max_rows = m;
     return p;
+}
+
+/* Activations as skinny reads them. */
+static void gk_make_fragments(gk_product *p) {
+    p->acts.format = fg_gpu_acts_fragments((int)p->w.type);
+    p->acts.acts_stride = p->args.acts_stride = fg_gpu_acts_stride(p->acts.format, p->args.k);
+    gk_run(FG_GPU_KERNEL_acts, &p->acts);
 }
 
 static void gk_product_end(gk_product *p) {
@@ -649,7 +661,7 @@ static void test_gpu_skinny(void) {
                 double error;
                 p.args.across = 1 << (i + j + k) % 4; /* any is right */
                 *(int32_t *)(uintptr_t)p.args.count = k ? p.m : rows[j];
-                gk_run(FG_GPU_KERNEL_acts, &p.acts);
+                gk_make_fragments(&p);
                 gk_forget(&p);
                 gk_run(kernel, &p.args);
                 error = gk_product_error(&p, k ? p.m : rows[j]);
@@ -692,7 +704,8 @@ static void test_gpu_joined(void) {
                 p[j].args.src = p[0].args.src, p[j].args.acts = p[0].args.acts, p[j].args.scales = p[0].args.scales;
                 if (j != 1) p[j].args.bias = gk_normal((size_t)p[j].args.n, &state);
                 p[j].args.exponent -= j;
-                if (j == 0) gk_run(FG_GPU_KERNEL_acts, &p[0].acts);
+                if (j == 0) gk_make_fragments(&p[0]);
+                p[j].args.acts_stride = p[0].args.acts_stride;
                 p[j].args.across = 2;
                 gk_run(kernel, &p[j].args);
                 n += p[j].args.n;
@@ -1022,8 +1035,8 @@ static uint64_t gk_acts_of(uint64_t src, int n, int stride, int format, uint64_t
     memset(&a, 0, sizeof(a));
     a.src = src;
     a.k = n, a.src_stride = stride, a.max_rows = 2, a.format = format;
-    a.acts_stride = (n + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN;
-    a.acts = gk_put(NULL, 2 * (size_t)a.acts_stride * 2);
+    a.acts_stride = fg_gpu_acts_stride(format, n);
+    a.acts = gk_put(NULL, gk_acts_bytes(format, n, 2));
     a.scales = *scales = gk_put(NULL, 2 * sizeof(float));
     a.count = gk_int(2);
     gk_run(FG_GPU_KERNEL_acts, &a);
@@ -1033,8 +1046,7 @@ static uint64_t gk_acts_of(uint64_t src, int n, int stride, int format, uint64_t
 /* What norm and act_rows make is what `acts` makes of the rows that they write. */
 static void gk_check_made(uint64_t acts, uint64_t scales, int format, uint64_t dst, int n, int stride, const char *what) {
     uint64_t its_scales, its = gk_acts_of(dst, n, stride, format, &its_scales);
-    size_t bytes = 4 * (size_t)((n + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN);
-    CHECKF(memcmp(gk_floats(acts), gk_floats(its), bytes) == 0, "%s of %d, format %d: other activations", what, n, format);
+    CHECKF(memcmp(gk_floats(acts), gk_floats(its), gk_acts_bytes(format, n, 2)) == 0, "%s of %d, format %d: other activations", what, n, format);
     CHECKF(format == FG_GPU_ACTS_BFLOAT || memcmp(gk_floats(scales), gk_floats(its_scales), 2 * sizeof(float)) == 0, "%s of %d: other scales", what, n);
 }
 
@@ -1043,11 +1055,12 @@ static void gk_check_row_ways(int n, int flags) {
     uint64_t state = (uint64_t)n, acts[2], scales[2], norms[2], muls[2], rows[2];
     float *src = (float *)malloc(2 * (size_t)n * sizeof(float)), *src2 = (float *)malloc(2 * (size_t)n * sizeof(float));
     uint64_t vector = gk_normal((size_t)n + 1, &state);
-    int format = flags & 1 ? FG_GPU_ACTS_BFLOAT : FG_GPU_ACTS_HALF, way, t, i;
+    static const int formats[] = {FG_GPU_ACTS_HALF, FG_GPU_ACTS_FRAGMENTS_0, FG_GPU_ACTS_FRAGMENTS_1, FG_GPU_ACTS_FRAGMENTS_2};
+    int format = flags & 1 ? FG_GPU_ACTS_BFLOAT : formats[(flags / 2 + n) % 4], way, t, i;
     size_t bytes = (size_t)n * sizeof(float);
     for (i = 0; i < 2 * n; i++) src[i] = cpu_normal(&state), src2[i] = cpu_normal(&state);
     for (way = 0; way < 2; way++) { /* the other begins at one element more */
-        int stride = (n + 3) / 4 * 4 + 4 + way, acts_stride = (n + FG_GPU_ACTS_ALIGN - 1) / FG_GPU_ACTS_ALIGN * FG_GPU_ACTS_ALIGN;
+        int stride = (n + 3) / 4 * 4 + 4 + way, acts_stride = fg_gpu_acts_stride(format, n);
         size_t size = 2 * (size_t)stride * sizeof(float) + 4;
         fg_gpu_norm_args a;
         fg_gpu_act_mul_args m;
@@ -1069,13 +1082,13 @@ static void gk_check_row_ways(int n, int flags) {
         muls[way] = m.dst;
         gk_run(FG_GPU_KERNEL_act_mul, &m);
         rows[way] = m.dst = gk_put(NULL, size) + 4 * (uint64_t)way;
-        m.acts = gk_put(NULL, 2 * (size_t)acts_stride * 2), m.scales = gk_put(NULL, 2 * sizeof(float));
+        m.acts = gk_put(NULL, gk_acts_bytes(format, n, 2)), m.scales = gk_put(NULL, 2 * sizeof(float));
         gk_run(FG_GPU_KERNEL_act_rows, &m);
         gk_check_made(m.acts, m.scales, format, muls[way], n, stride, "act_rows");
         if (!(flags & 2)) a.src2 = 0;
         a.weight = flags & 4 ? vector : 0, a.bias = flags & 8 ? vector : 0;
         a.eps = 1e-5f;
-        a.acts = gk_put(NULL, 2 * (size_t)acts_stride * 2), a.scales = gk_put(NULL, 2 * sizeof(float));
+        a.acts = gk_put(NULL, gk_acts_bytes(format, n, 2)), a.scales = gk_put(NULL, 2 * sizeof(float));
         gk_run(FG_GPU_KERNEL_norm, &a);
         gk_check_made(a.acts, a.scales, format, a.dst, n, stride, "norm");
         for (t = 0; t < 2; t++) {
@@ -1085,7 +1098,7 @@ static void gk_check_row_ways(int n, int flags) {
             CHECK(isnan(gk_floats(a.dst)[n]) && isnan(gk_floats(m.dst)[n]));
         }
     }
-    CHECKF(memcmp(gk_floats(acts[0]), gk_floats(acts[1]), (size_t)((n + 63) / 64 * 64) * 4) == 0, "acts of %d", n);
+    CHECKF(memcmp(gk_floats(acts[0]), gk_floats(acts[1]), gk_acts_bytes(format, n, 2)) == 0, "acts of %d", n);
     CHECK(format == FG_GPU_ACTS_BFLOAT || memcmp(gk_floats(scales[0]), gk_floats(scales[1]), 2 * sizeof(float)) == 0);
     free(src);
     free(src2);
@@ -1099,6 +1112,70 @@ static void test_gpu_row_ways(void) {
         for (flags = 0; flags < (widths[i] < 2000 ? 16 : 3); flags++) {
             hg.width = 32 << (flags & 1);
             gk_check_row_ways(widths[i], widths[i] < 2000 ? flags : (flags * 7 + i) % 16);
+        }
+    hg_close();
+}
+
+/* Half (row, k) of activations in the order of fragments: eight of a lane of each tile, load by load. */
+static size_t gk_fragment_at(int format, int stride, int row, int k) {
+    int units = format - FG_GPU_ACTS_FRAGMENTS_0, width = units == 2 ? 256 : 128, c, load;
+    c = units == 0 ? k % 32 / 8 : k % width / (32 * units);
+    load = units == 0 ? k % 128 / 32 : k % (32 * units) / 8;
+    return ((size_t)(row / 8 * (stride / width) + k / width) * (size_t)(width / 32) + (size_t)load) * 256 + (size_t)(row % 8 * 4 + c) * 8 + (size_t)(k % 8);
+}
+
+/* By kernel `which` (acts, norm, act_rows), of 13 rows of which 11 are there: exactly the halves of rows one after the other, elsewhere,
+   then zeros, and nothing in the place of other rows. */
+static void gk_check_fragments(int which, int n) {
+    static const int kernels[] = {FG_GPU_KERNEL_acts, FG_GPU_KERNEL_norm, FG_GPU_KERNEL_act_rows};
+    enum { ROWS = 11 };
+    uint64_t state = (uint64_t)n + 3, src = gk_normal((size_t)ROWS * (size_t)(n + 3), &state), src2 = gk_normal((size_t)ROWS * (size_t)(n + 3), &state);
+    uint64_t dst = gk_put(NULL, (size_t)ROWS * (size_t)(n + 3) * sizeof(float)), count = gk_int(ROWS), acts[4], scales[4];
+    int way, t, k, bad;
+    for (way = 0; way < 4; way++) {
+        int format = way ? FG_GPU_ACTS_FRAGMENTS_0 + way - 1 : FG_GPU_ACTS_HALF, stride = fg_gpu_acts_stride(format, n), halves = fg_gpu_acts_stride(0, n);
+        const uint16_t *rows, *got;
+        uint8_t *seen;
+        fg_gpu_acts_args a;
+        fg_gpu_norm_args b;
+        fg_gpu_act_mul_args m;
+        memset(&a, 0, sizeof(a));
+        memset(&b, 0, sizeof(b));
+        memset(&m, 0, sizeof(m));
+        acts[way] = gk_put(NULL, gk_acts_bytes(format, n, 13));
+        scales[way] = gk_put(NULL, 13 * sizeof(float));
+        a.src = b.src = m.src = src, b.dst = m.dst = dst, m.src2 = src2;
+        a.acts = b.acts = m.acts = acts[way], a.scales = b.scales = m.scales = scales[way];
+        a.count = b.count = m.count = count;
+        a.k = b.n = m.n = n, a.src_stride = b.src_stride = b.dst_stride = m.src_stride = m.src2_stride = m.dst_stride = n + 3;
+        a.acts_stride = b.acts_stride = m.acts_stride = stride, a.format = b.format = m.format = format;
+        a.max_rows = b.max_rows = m.max_rows = 13;
+        b.eps = 1e-5f, m.act = FG_ACT_SILU;
+        gk_run(kernels[which], which == 0 ? (void *)&a : which == 1 ? (void *)&b : (void *)&m);
+        if (!way) continue;
+        rows = (const uint16_t *)(uintptr_t)acts[0], got = (const uint16_t *)(uintptr_t)acts[way];
+        seen = (uint8_t *)calloc(1, gk_acts_bytes(format, n, 13));
+        for (t = bad = 0; t < ROWS; t++)
+            for (k = 0; k < stride; k++) {
+                size_t at = gk_fragment_at(format, stride, t, k);
+                bad += seen[at]++ || got[at] != (k < n ? rows[t * halves + k] : 0);
+                bad += at != (size_t)(fg_gpu_acts_row(format, stride, t) + fg_gpu_acts_column(format, k));
+            }
+        for (k = 0; k < (int)(gk_acts_bytes(format, n, 13) / 2); k++) bad += !seen[k] && got[k] != 0xFFFF;
+        CHECKF(bad == 0, "%s, format %d, %d wide: %d halves", gk_name(kernels[which]), format, n, bad);
+        CHECK(memcmp(gk_floats(scales[0]), gk_floats(scales[way]), 13 * sizeof(float)) == 0);
+        free(seen);
+    }
+    gk_end();
+}
+
+static void test_gpu_acts_fragments(void) {
+    static const int widths[] = {1, 73, 256, 517, 2305, 8193};
+    int which, i;
+    for (which = 0; which < 3; which++)
+        for (i = 0; i < 6; i++) {
+            hg.width = 32 << (i & 1);
+            gk_check_fragments(which, widths[i]);
         }
     hg_close();
 }
@@ -1847,6 +1924,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_wg_ways);
     RUN(test_gpu_acts);
     RUN(test_gpu_acts_bytes);
+    RUN(test_gpu_acts_fragments);
     RUN(test_gpu_finish);
     RUN(test_gpu_norm);
     RUN(test_gpu_row_ways);

@@ -1272,7 +1272,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
         }
     }
-    plan->acts_bytes = fg__round_up((size_t)plan->acts_k, FG_GPU_ACTS_ALIGN) * fg__round_up((size_t)plan->acts_rows, FG_GPU_ACTS_ALIGN) * 2;
+    plan->acts_bytes = fg__round_up((size_t)plan->acts_k, FG_GPU_FRAGMENTS_ALIGN) * fg__round_up((size_t)plan->acts_rows, FG_GPU_ACTS_ALIGN) * 2;
     for (i = 0; i < plan->n_sets; i++) plan->sets[i].counts_at = at, at += 2 * FG__GPU_TURNS;
     plan->tokens_at = at, at += graph->max_tokens;
     plan->positions_at = at, at += graph->max_tokens;
@@ -1345,6 +1345,8 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_take(d, plan->slots_bytes, &plan->memory)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->batch_words * 4, &plan->batch)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->acts_bytes, &plan->acts)) != FG_OK) return r;
+    /* skinny reads whole tiles of rows */
+    if ((r = fg__gpu_check(d, d->api.fill(plan->acts.at, 0, plan->acts.bytes, d->compute), "clearing activations")) != FG_OK) return r;
     if ((r = fg__gpu_take(d, (size_t)plan->acts_rows * sizeof(float), &plan->scales)) != FG_OK) return r;
     if (plan->products_bytes && (r = fg__gpu_take(d, plan->products_bytes, &plan->products)) != FG_OK) return r;
     if (plan->expanded_bytes && (r = fg__gpu_take(d, plan->expanded_bytes, &plan->expanded)) != FG_OK) return r;
@@ -1736,7 +1738,13 @@ static fg_result fg__gpu_launch(fg__gpu_launcher *l, int kernel, void *args) {
 
 #include "fg_gpu_special.h"
 
-/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library; FG__GPU_BYTES. */
+static int fg__gpu_acts_format(int type) {
+    return type >= FG__GPU_FRAGMENTS ? type - FG__GPU_FRAGMENTS
+         : type == FG__GPU_BLAS_BF16 ? FG_GPU_ACTS_BFLOAT : type == FG__GPU_BYTES ? FG_GPU_ACTS_BYTES : FG_GPU_ACTS_HALF;
+}
+
+/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library; FG__GPU_BYTES;
+   FG__GPU_FRAGMENTS and a format. */
 static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a,
                                      int type) {
     fg_gpu_acts_args acts;
@@ -1750,9 +1758,9 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
     acts.count = a->count;
     acts.k = a->k;
     acts.src_stride = a->src_stride;
-    acts.acts_stride = a->acts_stride;
+    acts.acts_stride = fg_gpu_acts_stride(fg__gpu_acts_format(type), a->k);
     acts.max_rows = a->max_rows;
-    acts.format = type == FG__GPU_BLAS_BF16 ? FG_GPU_ACTS_BFLOAT : type == FG__GPU_BYTES ? FG_GPU_ACTS_BYTES : FG_GPU_ACTS_HALF;
+    acts.format = fg__gpu_acts_format(type);
     if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_acts, &acts)) != FG_OK) return r;
     l->acts_slot = step->src;
     l->acts_col = step->src_col;
@@ -1835,7 +1843,8 @@ static int fg__gpu_skinny_of(const fg__gpu_device *d, const fg__gpu_step *step, 
 static int fg__gpu_acts_of(const fg__gpu_launcher *l, const fg__gpu_step *step, int rows) {
     const fg__gpu_device *d = l->plan->device;
     if (fg__gpu_by_library(l, step, rows)) return step->blas_type;
-    if (fg_gpu_product_for(rows, d->options.invariant) < FG_GPU_GEMM16 && fg__gpu_skinny_of(d, step, rows) < 0) return 0;
+    if (fg__gpu_skinny_of(d, step, rows) >= 0) return FG__GPU_FRAGMENTS + fg_gpu_acts_fragments((int)step->weight_type);
+    if (fg_gpu_product_for(rows, d->options.invariant) < FG_GPU_GEMM16) return 0;
     return d->loader.driver->is_hip && fg__gpu_special_for(d, step->weight_type, rows) >= 0 ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
 }
 
@@ -1867,8 +1876,8 @@ static void fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, int
     if (!type) return;
     *acts = l->plan->acts.at;
     *scales = l->plan->scales.at;
-    *stride = (int32_t)fg__round_up((size_t)n, FG_GPU_ACTS_ALIGN);
-    *format = type == FG__GPU_BLAS_BF16 ? FG_GPU_ACTS_BFLOAT : FG_GPU_ACTS_HALF;
+    *format = fg__gpu_acts_format(type);
+    *stride = fg_gpu_acts_stride(*format, n);
     l->acts_slot = op->dst;
     l->acts_col = op->dst_col;
     l->acts_k = n;
@@ -1902,6 +1911,7 @@ static void fg__gpu_join(const fg__gpu_step *step, fg_gpu_gemm_args *a) {
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
     int which = fg_gpu_product_for(rows, d->options.invariant), special = which < FG_GPU_GEMM16 ? -1 : fg__gpu_special_for(d, step->weight_type, rows);
+    int acts = which < FG_GPU_GEMM16 ? 0 : special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
     bool done = true;
     fg_result r;
     a->max_rows = rows;
@@ -1910,9 +1920,13 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
     if (fg__gpu_joins(l, step)) fg__gpu_join(step, a);
-    if (special < 0 && (special = fg__gpu_skinny_of(d, step, rows)) >= 0) a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(special));
-    if ((which >= FG_GPU_GEMM16 || special >= 0) && (r = fg__gpu_launch_acts(l, step, a, special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16)) != FG_OK)
-        return r;
+    if (special < 0 && (special = fg__gpu_skinny_of(d, step, rows)) >= 0) {
+        int format = fg_gpu_acts_fragments((int)step->weight_type);
+        a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(special));
+        a->acts_stride = fg_gpu_acts_stride(format, a->k);
+        acts = FG__GPU_FRAGMENTS + format;
+    }
+    if (acts && (r = fg__gpu_launch_acts(l, step, a, acts)) != FG_OK) return r;
     return fg__gpu_launch(l, special >= 0 ? special : step->kernel + which, a);
 }
 

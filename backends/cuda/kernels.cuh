@@ -309,17 +309,20 @@ FG_DEV void fgk_acts_put(int format, uint16_t *to, fgk_f4 v, float factor) {
     else fgk_store_u2(to, fgk_two_halves(v.x * factor, v.y * factor), fgk_two_halves(v.z * factor, v.w * factor));
 }
 
+/* How far in a row of acts a thread's elements of the next FG_ROW_STEP are, which is whole groups of every format. */
+FG_DEV int fgk_acts_step(int format) { return fg_gpu_acts_column(format, FG_ROW_STEP); }
+
 /* Acts of a row whose elements in `v` are this thread's, 0 beyond the row. */
 FG_DEV void fgk_acts_held(int format, const fgk_f4 *v, int held, uint16_t *to, int acts_stride, float *scale, float *parts) {
     float most = 0.0f, factor = 1.0f;
-    int j;
+    int step = fgk_acts_step(format), j;
+    to += fg_gpu_acts_column(format, 4 * fgk_thread());
     if (format != FG_GPU_ACTS_BFLOAT) {
         FG_UNROLL for (j = 0; j < held; j++) most = fgk_most_f4(v[j], most);
         factor = fgk_acts_factor(fgk_row_max(most, parts), scale);
     }
     FG_UNROLL for (j = 0; j < held; j++) {
-        int i = 4 * fgk_thread() + j * FG_ROW_STEP;
-        if (i < acts_stride) fgk_acts_put(format, to + i, v[j], factor);
+        if (4 * fgk_thread() + j * FG_ROW_STEP < acts_stride) fgk_acts_put(format, to + j * step, v[j], factor);
     }
 }
 
@@ -327,10 +330,11 @@ FG_DEV void fgk_acts_held(int format, const fgk_f4 *v, int held, uint16_t *to, i
 FG_DEV void fgk_acts_read(int format, const float *from, int n, int wide, float most, uint16_t *to, int acts_stride, float *scale,
                           float *parts) {
     float factor = 1.0f;
-    int i;
+    int step = fgk_acts_step(format), i;
+    to += fg_gpu_acts_column(format, 4 * fgk_thread());
     if (format != FG_GPU_ACTS_BFLOAT) factor = fgk_acts_factor(fgk_row_max(most, parts), scale);
-    FG_ROLLED for (i = 4 * fgk_thread(); i < acts_stride; i += FG_ROW_STEP)
-        fgk_acts_put(format, to + i, fgk_row_get(from + i, n - i, wide), factor);
+    FG_ROLLED for (i = 4 * fgk_thread(); i < acts_stride; i += FG_ROW_STEP, to += step)
+        fgk_acts_put(format, to, fgk_row_get(from + i, n - i, wide), factor);
 }
 
 FG_DEV fgk_f4 fgk_normed(fgk_f4 v, float mean, float factor) {
@@ -387,7 +391,7 @@ FG_DEV void fgk_norm_held(const fg_gpu_norm_args *a, float *src, const float *sr
         fgk_store_f4(dst + i, v[j]);
     }
     if (a->acts)
-        fgk_acts_held(a->format, v, FG_NORM_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+        fgk_acts_held(a->format, v, FG_NORM_HELD, (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row), a->acts_stride,
                       (float *)a->scales + row, parts + 32);
 }
 
@@ -417,7 +421,7 @@ FG_DEV void fgk_norm_read(const fg_gpu_norm_args *a, float *src, const float *sr
         most = fgk_most_f4(v, most);
     }
     if (a->acts)
-        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row), a->acts_stride,
                       (float *)a->scales + row, parts + 32);
 }
 
@@ -454,7 +458,7 @@ FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
     FG_SHARED(float, parts, 16);
     int row = fgk_block_y(), wide = fgk_is_wide(a->src, a->k | a->src_stride), first = 4 * fgk_thread(), count = fgk_count(a->count), i, j;
     const float *src = (const float *)a->src + (int64_t)row * a->src_stride;
-    uint16_t *out = (uint16_t *)a->acts + (int64_t)row * a->acts_stride;
+    uint16_t *out = (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row);
     float *scale = (float *)a->scales + row, most = 0.0f;
     if (a->format == FG_GPU_ACTS_BYTES) {
         if (row >= count) return;
@@ -582,12 +586,11 @@ enum { FG_SKINNY_PAD = 4 };
 /* Units that a lane has of a step of k, 32 bytes of most types: what lies together is read at about the same time. */
 FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; }
 
-/* Eight halves of a row of activations: quarter q of the lane's unit i of a step. */
+/* Eight halves of a row of activations: quarter q of the lane's unit i of a step, where fg_gpu_acts_column has it. */
 FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int step, int i, int q) {
-    int c = fgk_lane() & 3, each = fgk_skinny_each(type), u = (4 * step + c) * each + i;
-    int k = fg_gpu_is_float(type) ? 128 * step + 8 * c : 32 * u, end = fg_gpu_is_float(type) ? 128 * step + 32 * q : 32 * u;
+    int each = fgk_skinny_each(type);
     fgk_u4 zeros = {0, 0, 0, 0};
-    return end < stride ? fgk_load_u4(row + k + (fg_gpu_is_float(type) ? 32 : 8) * q) : zeros;
+    return 128 * each * step < stride ? fgk_load_u4(row + ((step * each + i) * 4 + q) * 256 + (fgk_lane() & 3) * 8) : zeros;
 }
 
 /* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. */
@@ -690,17 +693,15 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     FG_UNROLL for (d = 0; d < depth; d += each)
         FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
     fgk_depend();
-    count = fgk_count(a->count);
-    if (col0 >= count) return;
-    FG_UNROLL for (t = 0; t < tiles; t++) {
-        int at = col0 + 8 * t + lane / 4;
-        acts[t] = (const uint16_t *)a->acts + (int64_t)(at < count ? at : count - 1) * a->acts_stride;
-    }
+    FG_UNROLL for (t = 0; t < tiles; t++) /* rows beyond the count, too: what is there stays in columns that nobody reads */
+        acts[t] = (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + 8 * t + lane / 4);
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
     FG_UNROLL for (i = 0; i < buffers / 2; i++)
         FG_UNROLL for (t = 0; t < tiles; t++) x[i][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, share, 0, i);
+    count = fgk_count(a->count); /* looked at when what the product begins with is under way */
+    if (col0 >= count) return;
     FG_ROLLED for (g = share; g < steps; g += depth / each * shares) {
         FG_UNROLL for (i = 0; i < 4 * depth; i++) {
             fgk_unit *its = ring[i / 4];
@@ -2362,7 +2363,7 @@ FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, co
         if (j + 2 < FG_ROW_HELD) y[j % 2] = fgk_row_get(src2 + next, a->n - next, 1);
     }
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) fgk_row_put(dst + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
-    fgk_acts_held(a->format, v, FG_ROW_HELD, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+    fgk_acts_held(a->format, v, FG_ROW_HELD, (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row), a->acts_stride,
                   (float *)a->scales + row, parts);
 }
 
@@ -2381,7 +2382,7 @@ FG_BODY void fgk_act_rows(const fg_gpu_act_mul_args *a) {
             fgk_row_put(dst + i, v, a->n - i, wide);
             most = fgk_most_f4(v, most); /* 0 beyond the row: every activation of 0 is 0 */
         }
-        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + (int64_t)row * a->acts_stride, a->acts_stride,
+        fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row), a->acts_stride,
                       (float *)a->scales + row, parts);
     }
 }

@@ -81,7 +81,8 @@ enum {
     FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
     FG_GPU_TOP_WORDS = 4 + 2 * FG_GPU_CANDIDATES,
     FG_GPU_MAX_HEAD_DIM = 512,
-    FG_GPU_ACTS_ALIGN = 64      /* rows of half-float activations are padded with zeros to multiples of it */
+    FG_GPU_ACTS_ALIGN = 64,     /* rows of half-float activations are padded with zeros to multiples of it */
+    FG_GPU_FRAGMENTS_ALIGN = 256 /* in the order of fragments to multiples of it */
 };
 
 /* ---- Argument structs. ---- */
@@ -111,12 +112,13 @@ typedef struct fg_gpu_norm_args {
 /* Half-float activations for the gemm kernels: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
    overflows. As FG_GPU_ACTS_BFLOAT bfloat16, as they are. As FG_GPU_ACTS_BYTES (of gemmi kernels) a row has acts_stride signed
    bytes, then of each 32 of them a float, by which they are multiplied, and the sums of both halves, 16 bits each; scales[T] = 1.
-   Products of one src share them. */
-enum { FG_GPU_ACTS_HALF, FG_GPU_ACTS_BFLOAT, FG_GPU_ACTS_BYTES };
+   As FG_GPU_ACTS_FRAGMENTS_<units> the same halves in the order in which skinny reads them, see fg_gpu_acts_row. Products of one src
+   share them. */
+enum { FG_GPU_ACTS_HALF, FG_GPU_ACTS_BFLOAT, FG_GPU_ACTS_BYTES, FG_GPU_ACTS_FRAGMENTS_0, FG_GPU_ACTS_FRAGMENTS_1, FG_GPU_ACTS_FRAGMENTS_2 };
 
 typedef struct fg_gpu_acts_args {
     uint64_t src, acts, scales, count;
-    int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: k rounded up to FG_GPU_ACTS_ALIGN */
+    int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: fg_gpu_acts_stride */
     int32_t format;
 } fg_gpu_acts_args;
 
@@ -788,6 +790,33 @@ FG_GPU_FN int fg_gpu_has_blocks_of_256(int type) { return (type >= FG_GPU_Q2_K &
 
 FG_GPU_FN int fg_gpu_scale_bytes(int type) {
     return fg_gpu_is_float(type) ? 0 : type == FG_GPU_MXFP4 ? 1 : type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1 ? 4 : 2;
+}
+
+/* Activations in the order in which skinny reads them: what its warp loads at once, eight halves of each of eight rows from each of four
+   places of k, is 512 bytes in a row, and what it loads next follows. Lane 4r + c has row r; of a quantised weight it has `units` adjacent
+   units of four times as many (128 or 256 of k), whose quarters are loads; of a float type, 0 units, 8 weights of each of four units.
+   Rows lie in tiles of eight, of which there is memory for all. */
+FG_GPU_FN int fg_gpu_acts_fragments(int type) {
+    return fg_gpu_is_float(type) ? FG_GPU_ACTS_FRAGMENTS_0 : fg_gpu_lo_bits(type) == 8 ? FG_GPU_ACTS_FRAGMENTS_1 : FG_GPU_ACTS_FRAGMENTS_2;
+}
+
+/* Element (row, k) of activations is the half at the sum of both; acts_stride is of the format. */
+FG_GPU_FN int64_t fg_gpu_acts_row(int format, int32_t acts_stride, int32_t row) {
+    uint32_t r = (uint32_t)row;
+    return format < FG_GPU_ACTS_FRAGMENTS_0 ? (int64_t)r * acts_stride : (int64_t)(r / 8 * 8) * acts_stride + r % 8 * 32;
+}
+
+FG_GPU_FN int32_t fg_gpu_acts_column(int format, int32_t k) {
+    uint32_t i = (uint32_t)k;
+    return (int32_t)(format < FG_GPU_ACTS_FRAGMENTS_0    ? i
+                     : format == FG_GPU_ACTS_FRAGMENTS_0 ? i / 32 * 256 + i % 32
+                     : format == FG_GPU_ACTS_FRAGMENTS_1 ? (i / 128 * 4 + i % 32 / 8) * 256 + i % 128 / 32 * 8 + i % 8
+                                                         : (i / 256 * 8 + i % 64 / 8) * 256 + i % 256 / 64 * 8 + i % 8);
+}
+
+FG_GPU_FN int32_t fg_gpu_acts_stride(int format, int32_t k) {
+    int32_t align = format < FG_GPU_ACTS_FRAGMENTS_0 ? FG_GPU_ACTS_ALIGN : FG_GPU_FRAGMENTS_ALIGN;
+    return fg_gpu_ceil(k, align) * align;
 }
 
 /* k: of the weight; up to 2^26. */
