@@ -590,7 +590,7 @@ FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; 
 FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int step, int i, int q) {
     int each = fgk_skinny_each(type);
     fgk_u4 zeros = {0, 0, 0, 0};
-    return 128 * each * step < stride ? fgk_load_u4(row + ((step * each + i) * 4 + q) * 256 + (fgk_lane() & 3) * 8) : zeros;
+    return row && 128 * each * step < stride ? fgk_load_u4(row + ((step * each + i) * 4 + q) * 256 + (fgk_lane() & 3) * 8) : zeros;
 }
 
 /* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. */
@@ -693,8 +693,10 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     FG_UNROLL for (d = 0; d < depth; d += each)
         FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
     fgk_depend();
-    FG_UNROLL for (t = 0; t < tiles; t++) /* rows beyond the count, too: what is there stays in columns that nobody reads */
-        acts[t] = (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + 8 * t + lane / 4);
+    FG_UNROLL for (t = 0; t < tiles; t++) { /* rows beyond the count, too: what is there stays in columns that nobody reads */
+        int at = col0 + 8 * t + lane / 4;
+        acts[t] = at < a->max_rows ? (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, at) : 0;
+    }
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
