@@ -53,15 +53,6 @@ static const fg__gpu_blas_kind fg__gpu_hipblaslt = {
     fg__gpu_hipblaslt_names, 2 /* HIPBLAS_COMPUTE_32F */, 0 /* HIPBLASLT_MATMUL_DESC_TRANSA */, 112 /* HIPBLAS_OP_T */,
 };
 
-/* out[rows, n] = acts[rows, k] . weight[n, k]^T + add[rows, n], as floats; type: FG__GPU_BLAS_F16 or BF16 of both. Strides in elements.
-   add may be 0; it may be out. */
-typedef struct fg__gpu_blas_product {
-    int type;
-    int32_t n, k, rows;
-    fg__gpu_pointer weight, acts, out, add;
-    int32_t weight_stride, acts_stride, out_stride, add_stride;
-} fg__gpu_blas_product;
-
 /* Whether weights are quantised, of a type that a kernel makes halves of for the library. */
 static bool fg__gpu_is_expanded(fg_type type) { return fg_gpu_expand_kernel((int)type) >= 0; }
 
@@ -80,19 +71,13 @@ static bool fg__gpu_blas_has(const fg__gpu_device *d, int type) { return type &&
 
 static const char *fg__gpu_blas_name(int type) { return fg_type_name(type == FG__GPU_BLAS_F16 ? FG_TYPE_F16 : FG_TYPE_BF16); }
 
-/* What a call of the library needs; the pointers are NULL or must be destroyed. */
-typedef struct fg__gpu_blas_call {
-    void *desc, *weight, *acts, *out, *add, *preference;
-    uint64_t found[64]; /* the result of the search begins with the algorithm; 96 bytes, or fewer */
-} fg__gpu_blas_call;
-
 static void fg__gpu_blas_end(const fg__gpu_blas *blas, fg__gpu_blas_call *call) {
-    if (call->preference) (void)blas->api.preference_destroy(call->preference);
     if (call->add) (void)blas->api.layout_destroy(call->add);
     if (call->out) (void)blas->api.layout_destroy(call->out);
     if (call->acts) (void)blas->api.layout_destroy(call->acts);
     if (call->weight) (void)blas->api.layout_destroy(call->weight);
     if (call->desc) (void)blas->api.desc_destroy(call->desc);
+    memset(call, 0, sizeof(*call));
 }
 
 /* The libraries count rows and columns as Fortran does: our rows are their columns. */
@@ -100,6 +85,7 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     const fg__gpu_blas_api *api = &blas->api;
     int32_t transposed = blas->kind->transposed, found = 0;
     uint64_t workspace = FG__GPU_BLAS_WORKSPACE;
+    void *preference = NULL;
     int code = api->desc_create(&call->desc, blas->kind->compute, FG__GPU_BLAS_F32);
     if (!code) code = api->desc_set(call->desc, blas->kind->transpose_a, &transposed, sizeof(transposed));
     if (!code) code = api->layout_create(&call->weight, p->type, (uint64_t)p->k, (uint64_t)p->n, p->weight_stride);
@@ -107,27 +93,46 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     if (!code)
         code = api->layout_create(&call->out, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->out_stride);
     if (!code && p->add) code = api->layout_create(&call->add, FG__GPU_BLAS_F32, (uint64_t)p->n, (uint64_t)p->rows, p->add_stride);
-    if (!code) code = api->preference_create(&call->preference);
-    if (!code) code = api->preference_set(call->preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
+    if (!code) code = api->preference_create(&preference);
+    if (!code) code = api->preference_set(preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
     if (!code)
-        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out,
-                              call->preference, 1, call->found, &found);
+        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out, preference, 1,
+                              call->found, &found);
+    if (preference) (void)api->preference_destroy(preference);
+    call->product = *p;
     return code ? code : found < 1;
+}
+
+static bool fg__gpu_blas_is_same(const fg__gpu_blas_product *a, const fg__gpu_blas_product *b) {
+    return a->type == b->type && a->n == b->n && a->k == b->k && a->rows == b->rows && a->weight_stride == b->weight_stride &&
+           a->acts_stride == b->acts_stride && a->out_stride == b->out_stride && !a->add == !b->add && (!a->add || a->add_stride == b->add_stride);
+}
+
+/* The call for a product, from those that were kept or made now. 0, or the library's error; then *call is not complete. */
+static int fg__gpu_blas_call_of(fg__gpu_blas *blas, const fg__gpu_blas_product *p, fg__gpu_blas_call **call) {
+    int i;
+    for (i = 0; i < FG__GPU_BLAS_CALLS; i++)
+        if (blas->calls[i].desc && fg__gpu_blas_is_same(&blas->calls[i].product, p)) {
+            *call = &blas->calls[i];
+            return 0;
+        }
+    *call = &blas->calls[blas->next_call];
+    blas->next_call = (blas->next_call + 1) % FG__GPU_BLAS_CALLS;
+    fg__gpu_blas_end(blas, *call);
+    return fg__gpu_blas_describe(blas, p, *call);
 }
 
 /* 0, or the library's error. */
 static int fg__gpu_blas_multiply(fg__gpu_device *d, const fg__gpu_blas_product *p) {
     static const float one = 1.0f, zero = 0.0f;
     fg__gpu_blas *blas = &d->blas;
-    fg__gpu_blas_call call;
-    int code;
-    memset(&call, 0, sizeof(call));
-    code = fg__gpu_blas_describe(blas, p, &call);
+    fg__gpu_blas_call *call;
+    int code = fg__gpu_blas_call_of(blas, p, &call);
     if (!code)
-        code = blas->api.matmul(blas->handle, call.desc, &one, p->weight, call.weight, p->acts, call.acts, p->add ? &one : &zero,
-                                p->add ? p->add : p->out, call.add ? call.add : call.out, p->out, call.out, call.found, blas->workspace.at,
+        code = blas->api.matmul(blas->handle, call->desc, &one, p->weight, call->weight, p->acts, call->acts, p->add ? &one : &zero,
+                                p->add ? p->add : p->out, call->add ? call->add : call->out, p->out, call->out, call->found, blas->workspace.at,
                                 FG__GPU_BLAS_WORKSPACE, d->compute);
-    fg__gpu_blas_end(blas, &call);
+    if (code) fg__gpu_blas_end(blas, call);
     return code;
 }
 
@@ -135,6 +140,8 @@ static int fg__gpu_blas_multiply(fg__gpu_device *d, const fg__gpu_blas_product *
 
 static void fg__gpu_blas_close(fg__gpu_device *d) {
     fg__gpu_blas *blas = &d->blas;
+    int i;
+    for (i = 0; i < FG__GPU_BLAS_CALLS; i++) fg__gpu_blas_end(blas, &blas->calls[i]);
     if (blas->handle) (void)blas->api.destroy(blas->handle);
     fg__gpu_give(d, &blas->workspace);
     fg__gpu_library_close(blas->library);

@@ -299,11 +299,31 @@ typedef struct fg__gpu_blas_kind {
     int compute, transpose_a, transposed;
 } fg__gpu_blas_kind;
 
+/* out[rows, n] = acts[rows, k] . weight[n, k]^T + add[rows, n], as floats; type: FG__GPU_BLAS_F16 or BF16 of both. Strides in elements.
+   add may be 0; it may be out. */
+typedef struct fg__gpu_blas_product {
+    int type;
+    int32_t n, k, rows;
+    fg__gpu_pointer weight, acts, out, add;
+    int32_t weight_stride, acts_stride, out_stride, add_stride;
+} fg__gpu_blas_product;
+
+/* What a call of the library needs; the pointers are NULL or must be destroyed. */
+typedef struct fg__gpu_blas_call {
+    fg__gpu_blas_product product; /* its shape; the pointers do not matter, but for whether something is added */
+    void *desc, *weight, *acts, *out, *add;
+    uint64_t found[64]; /* the result of the search begins with the algorithm; 96 bytes, or fewer */
+} fg__gpu_blas_call;
+
+enum { FG__GPU_BLAS_CALLS = 64 }; /* more than the passes of a model that come again and again have */
+
 typedef struct fg__gpu_blas {
     const fg__gpu_blas_kind *kind;
     fg__gpu_blas_api api;
     void *library, *handle;
     fg__gpu_range workspace;
+    fg__gpu_blas_call calls[FG__GPU_BLAS_CALLS]; /* kept, because the search takes longer than many a product; desc is NULL: none */
+    int next_call;                               /* which gives way to a new one: the oldest */
     uint32_t tried, ready; /* types of products, a bit for each (fg_gpu_blas.h) */
 } fg__gpu_blas;
 
@@ -842,6 +862,13 @@ static fg_result fg__gpu_open(const fg__gpu_driver *driver, const fg__gpu_image 
 #define FG__GPU_KV_TYPES \
     ((uint64_t)1 << FG_TYPE_F32 | (uint64_t)1 << FG_TYPE_F16 | (uint64_t)1 << FG_TYPE_BF16 | (uint64_t)1 << FG_TYPE_Q8_0)
 
+/* What fills so many processors: halves of quantised weights are made, and kernels begun, once a pass. Activations of 2048 tokens are half
+   a gigabyte for a model of 8 billion weights: too much of a small memory. */
+static int fg__gpu_token_budget(int processors, size_t memory) {
+    int by_memory = memory >> 20 < 12 << 10 ? 512 : memory >> 20 < 30 << 10 ? 1024 : 2048;
+    return FG__MIN(by_memory, processors <= 40 ? 512 : processors <= 80 ? 1024 : 2048);
+}
+
 static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     const fg__gpu_device *d = (const fg__gpu_device *)(const void *)handle;
     memset(caps, 0, sizeof(*caps));
@@ -850,7 +877,7 @@ static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     caps->candidates = FG_MAX_CANDIDATES;
     caps->memory_bytes = d->memory;
     caps->block_tokens = 64;
-    caps->token_budget = 512;
+    caps->token_budget = fg__gpu_token_budget(d->attributes[FG__GPU_PROCESSORS], d->memory);
     caps->in_flight = FG__GPU_BLOCKS;
     caps->kv_types = FG__GPU_KV_TYPES;
 #define FG__BIT(name, id) caps->weight_types |= (uint64_t)1 << id;
