@@ -986,42 +986,42 @@ static void test_gpu_finish(void) {
         memset(&b, 0, sizeof(b));
         memset(&a, 0, sizeof(a));
         hg.width = 32 << (act & 1);
-        b.src = a.src = gk_normal(3 * 150, &state);
-        b.acts = gk_put(NULL, 3 * 192 * 2);
-        b.count = a.count = gk_int(2);
+        b.src = a.src = gk_normal(7 * 150, &state);
+        b.acts = gk_put(NULL, 7 * 192 * 2);
+        b.count = a.count = gk_int(6);
         b.k = a.n = b.src_stride = a.src_stride = 150;
         b.acts_stride = 192;
-        b.max_rows = a.max_rows = 3;
+        b.max_rows = a.max_rows = 7;
         b.format = FG_GPU_ACTS_BFLOAT;
         gk_run(FG_GPU_KERNEL_acts, &b);
-        for (i = 0; i < 2 * 192; i++) {
+        for (i = 0; i < 6 * 192; i++) {
             uint16_t wanted = i % 192 < 150 ? fg__f32_to_bf16(gk_floats(a.src)[i / 192 * 150 + i % 192]) : 0;
             CHECK(((uint16_t *)(uintptr_t)b.acts)[i] == wanted);
         }
-        a.scales = act % 2 ? gk_normal(3, &state) : 0;
+        a.scales = act % 2 ? gk_normal(7, &state) : 0;
         a.bias = act % 3 ? gk_normal(150, &state) : 0;
-        a.src2 = act % 2 ? 0 : gk_normal(3 * 160, &state);
+        a.src2 = act % 2 ? 0 : gk_normal(7 * 160, &state);
         a.src2_stride = 160;
-        a.dst = gk_put(NULL, 3 * 170 * sizeof(float));
+        a.dst = gk_put(NULL, 7 * 170 * sizeof(float));
         a.dst_stride = 170;
         a.act = act;
         gk_run(FG_GPU_KERNEL_finish, &a);
-        if (act < 2) { /* four at a time, in place: the same */
+        if (act < 6) { /* four at a time, in place: the same */
             fg_gpu_gemm_args b = a;
-            b.dst = b.src = gk_put(NULL, 2 * 152 * sizeof(float));
+            b.dst = b.src = gk_put(NULL, 6 * 152 * sizeof(float));
             b.dst_stride = b.src_stride = 152, b.n = 148;
-            for (t = 0; t < 2; t++) memcpy(gk_floats(b.src) + t * 152, gk_floats(a.src) + t * 150, 148 * sizeof(float));
+            for (t = 0; t < 6; t++) memcpy(gk_floats(b.src) + t * 152, gk_floats(a.src) + t * 150, 148 * sizeof(float));
             gk_run(FG_GPU_KERNEL_finish, &b);
-            for (t = 0; t < 2; t++) CHECK(memcmp(gk_floats(b.dst) + t * 152, gk_floats(a.dst) + t * 170, 148 * sizeof(float)) == 0);
+            for (t = 0; t < 6; t++) CHECK(memcmp(gk_floats(b.dst) + t * 152, gk_floats(a.dst) + t * 170, 148 * sizeof(float)) == 0);
         }
-        for (t = 0; t < 2; t++) {
+        for (t = 0; t < 6; t++) {
             double wanted[150];
             for (i = 0; i < 150; i++)
                 wanted[i] = cpu_act(act, (double)gk_floats(a.src)[t * 150 + i] * (a.scales ? (double)gk_floats(a.scales)[t] : 1) +
                                              (a.bias ? (double)gk_floats(a.bias)[i] : 0)) + (a.src2 ? (double)gk_floats(a.src2)[t * 160 + i] : 0);
             CHECKF(gk_error(gk_floats(a.dst) + t * 170, wanted, 150) < 1e-6, "activation %d", act);
         }
-        CHECK(isnan(gk_floats(a.dst)[2 * 170]));
+        CHECK(isnan(gk_floats(a.dst)[6 * 170]));
         gk_end();
     }
     hg_close();
@@ -1193,15 +1193,15 @@ static void test_gpu_expand(void) {
             CHECK(fg_gpu_expand_kernel((int)cpu_types[i]) < 0);
             continue;
         }
-        w = gk_weight_new(cpu_types[i], 1280, 5, &state);
+        w = gk_weight_new(cpu_types[i], 1280, 8, &state);
         memset(&a, 0, sizeof(a));
         a.weight = w.device + (uint64_t)w.layout.stride;
-        a.dst = gk_put(NULL, 3 * 1344 * 2);
+        a.dst = gk_put(NULL, 6 * 1344 * 2);
         a.layout = w.layout;
-        a.n = 3, a.k = 1280, a.dst_stride = 1344;
-        memset((void *)(uintptr_t)a.dst, 0x55, 3 * 1344 * 2);
+        a.n = 6, a.k = 1280, a.dst_stride = 1344;
+        memset((void *)(uintptr_t)a.dst, 0x55, 6 * 1344 * 2);
         gk_run(fg_gpu_expand_kernel((int)cpu_types[i]), &a);
-        for (t = 0; t < 3; t++)
+        for (t = 0; t < 6; t++)
             for (j = 0; j < 1344; j++)
                 bad += ((uint16_t *)(uintptr_t)a.dst)[t * 1344 + j] != (j < 1280 ? hg_float_to_half(w.values[(t + 1) * 1280 + j]) : 0x5555);
         CHECKF(bad == 0, "%s: %d halves differ", fg_type_name(cpu_types[i]), bad);

@@ -121,6 +121,30 @@ FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(h) : "r"(a), "r"(b), "r"(c));
     return h;
 }
+/* Two halves each: a - b and a * b, rounded once. */
+FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+FG_DEV void fgk_wg_floats(uint32_t pair, float *x) {
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
+}
+/* (x & mask) | over, in one instruction. */
+FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) {
+    asm("lop3.b32 %0, %0, %1, %2, 0xEA;" : "+r"(x) : "r"(mask), "r"(over));
+    return x;
+}
+/* Bytes 0 and 2 (of `odd` 1 and 3) of a word, above each the byte of x. */
+FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return __byte_perm(word, x, odd ? 0x4341 : 0x4240); }
+/* Byte i is that of a (0 to 3) and b (4 to 7) which the lowest bits 4i and on of s number; s has no nibbles above 7 in its low half. */
+FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
+    asm("prmt.b32 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(s));
+    return a;
+}
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
     uint4 v = *(const uint4 *)p; /* no __ldg: compilers may move that before fgk_depend */
@@ -346,25 +370,6 @@ FG_DEV void fgk_wg_weighted(int type, int n, float *x, const uint32_t *a, uint64
     else if (n == 128) FGK_WEIGHTED_128("bf16");
     else FGK_WEIGHTED_256("bf16");
 }
-/* Two halves each: a - b and a * b, rounded once. */
-FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
-    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-    return a;
-}
-FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-    return a;
-}
-FG_DEV void fgk_wg_floats(uint32_t pair, float *x) {
-    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
-}
-/* (x & mask) | over, in one instruction. */
-FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) {
-    asm("lop3.b32 %0, %0, %1, %2, 0xEA;" : "+r"(x) : "r"(mask), "r"(over));
-    return x;
-}
-/* Bytes 0 and 2 (of `odd` 1 and 3) of a word, above each the byte of x. */
-FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return __byte_perm(word, x, odd ? 0x4341 : 0x4240); }
 /* Two numbers in halves of a word, to the nearest. */
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     uint32_t pair;
@@ -452,6 +457,20 @@ FG_DEV float fgk_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
 FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
+typedef _Float16 fgk__v2h __attribute__((ext_vector_type(2)));
+FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
+    return __builtin_bit_cast(uint32_t, __builtin_bit_cast(fgk__v2h, a) - __builtin_bit_cast(fgk__v2h, b));
+}
+FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
+    return __builtin_bit_cast(uint32_t, __builtin_bit_cast(fgk__v2h, a) * __builtin_bit_cast(fgk__v2h, b));
+}
+FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
+FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
+FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return __builtin_amdgcn_perm(x, word, odd ? 0x04030401u : 0x04020400u); }
+FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
+    s = (s & 0xFFu) | (s & 0xFF00u) << 8;
+    return __builtin_amdgcn_perm(b, a, (s | s << 4) & 0x0F0F0F0Fu);
+}
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
     fgk__v4u v = *(const FG_AS1 fgk__v4u *)p;
@@ -819,6 +838,13 @@ FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
 FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
 FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
 FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return (word >> 8 * odd & 0x00FF00FFu) | (x & 255u) * 0x01000100u; }
+FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t word = 0;
+    int i;
+    for (i = 0; i < 4; i++) word |= (uint32_t)(both >> 8 * (s >> 4 * i & 7u) & 255u) << 8 * i;
+    return word;
+}
 static uint32_t fgk_float_to_bfloat(float x);
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     if (type == FG_GPU_F16) return fgk_float_to_half(a) | fgk_float_to_half(b) << 16;

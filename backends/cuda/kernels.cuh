@@ -748,46 +748,95 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
 }
 #endif
 
-/* What is left to do after a product by a library: a thread has four elements. */
+/* What is left to do after a product by a library: a thread has four elements of several rows, so that enough loads are under way. */
 FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
-    int row = fgk_block_y(), j = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - j, wide;
-    fgk_f4 x;
-    float scale;
-    if (row >= fgk_count(a->count) || n <= 0) return;
+    int row = FG_GPU_FINISH_ROWS * fgk_block_y(), j = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - j, wide, r;
+    int count = fgk_count(a->count);
+    fgk_f4 x[FG_GPU_FINISH_ROWS], y[FG_GPU_FINISH_ROWS], bias;
+    float scale[FG_GPU_FINISH_ROWS];
+    if (row >= count || n <= 0) return;
     wide = fgk_is_wide(a->src | a->dst | a->src2 | a->bias, a->n | a->src_stride | a->dst_stride | (a->src2 ? a->src2_stride : 0));
-    scale = a->scales ? fgk_load((const float *)a->scales + row) : 1.0f;
-    x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + j, n, wide);
-    x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
-    if (a->bias) x = fgk_add_f4(x, fgk_row_get((const float *)a->bias + j, n, wide));
-    if (a->act) x = fgk_act_four(a->act, x);
-    if (a->src2) x = fgk_add_f4(x, fgk_row_get((const float *)a->src2 + (int64_t)row * a->src2_stride + j, n, wide));
-    fgk_row_put((float *)a->dst + (int64_t)row * a->dst_stride + j, x, n, wide);
+    bias = fgk_row_get((const float *)a->bias + j, a->bias ? n : 0, wide);
+    FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++) {
+        int some = row + r < count ? n : 0;
+        scale[r] = a->scales && some ? fgk_load((const float *)a->scales + row + r) : 1.0f;
+        x[r] = fgk_row_get((const float *)a->src + (int64_t)(row + r) * a->src_stride + j, some, wide);
+        y[r] = fgk_row_get((const float *)a->src2 + (int64_t)(row + r) * a->src2_stride + j, a->src2 ? some : 0, wide);
+    }
+    FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++) {
+        x[r].x *= scale[r], x[r].y *= scale[r], x[r].z *= scale[r], x[r].w *= scale[r];
+        if (a->bias) x[r] = fgk_add_f4(x[r], bias);
+        if (a->act) x[r] = fgk_act_four(a->act, x[r]);
+        if (a->src2) x[r] = fgk_add_f4(x[r], y[r]);
+        fgk_row_put((float *)a->dst + (int64_t)(row + r) * a->dst_stride + j, x[r], row + r < count ? n : 0, wide);
+    }
 }
 
-/* Rows of a quantised weight as halves, for a library: a thread has eight weights, a quarter of a unit. The words of its planes are
-   shifted so that its pairs are the first of a unit. */
-FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
-    int row = fgk_block_x(), e = fgk_block_y() * FG_GPU_THREADS + fgk_thread(), u = e / 4, q = e % 4, g, j;
-    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type);
-    const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
-    fgk_unit unit;
-    float w[8];
+/* Codes 2p and 2p + 1 of a unit, with `over` over each. */
+FG_DEV uint32_t fgk_wg_pair_over(int type, const fgk_unit *unit, int p, uint32_t over) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), at = hi * (p % (hi ? 16 / hi : 1)) - lo;
+    uint32_t ones = 0x00010001u, pair = fgk_wg_field(unit->lo[p * lo / 16] >> lo * (p % (16 / lo)), ((1u << lo) - 1u) * ones, over);
+    if (!hi) return pair;
+    return fgk_wg_field(at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at, (((1u << hi) - 1u) << lo) * ones, pair);
+}
+
+/* A word of 4-bit codes as values of bytes, 128 more, those of pairs 0 and 1, then of 2 and 3. */
+FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
+    /* as fgk_code_value has them: of codes 0 to 3, 4 to 7, 8 to 11, 12 to 15 */
+    uint32_t a = (type == FG_GPU_MXFP4 ? 0x03020100u : 0xBFAD9881u) ^ 0x80808080u, b = (type == FG_GPU_MXFP4 ? 0x0C080604u : 0xF6EADDCFu) ^ 0x80808080u;
+    uint32_t c = (type == FG_GPU_MXFP4 ? 0xFDFEFF00u : 0x26190D01u) ^ 0x80808080u, d = (type == FG_GPU_MXFP4 ? 0xF4F8FAFCu : 0x71594535u) ^ 0x80808080u;
+    uint32_t code = word & 0x77777777u, high = word >> 1 & 0x44444444u, x[2];
+    int i;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        x[i] = fgk_pick_bytes(fgk_pick_bytes(a, b, code >> 16 * i), fgk_pick_bytes(c, d, code >> 16 * i), 0x3210u | high >> 16 * i);
+    to[0] = fgk_pick_bytes(x[0], x[1], 0x5140u);
+    to[1] = fgk_pick_bytes(x[0], x[1], 0x7362u);
+}
+
+/* The first eight weights of a unit as halves, all of the first scale: floats, rounded once. */
+FG_DEV fgk_u4 fgk_expand_eight(int type, const fgk_unit *unit) {
+    bool table = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4;
+    bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0 || type == FG_GPU_IQ4_NL; /* exact before they are rounded */
+    uint32_t over = 0x64006400u, zero = over + (uint32_t)(table ? 128 : fgk_code_zero(type)) * 0x10001u, pairs[4], bytes[2];
+    uint32_t scale = whole ? fgk_two_halves(unit->scale[0], unit->scale[0]) : 0;
     fgk_u4 v;
+    int p;
+    if (table) fgk_code_values(type, unit->lo[0], bytes);
+    FG_UNROLL for (p = 0; p < 4; p++) {
+        float x[2];
+        uint32_t pair = table ? fgk_pick_bytes(bytes[p / 2], over >> 24, p % 2 ? 0x4342u : 0x4140u)
+                      : type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[p / 2], over >> 24, p % 2) : fgk_wg_pair_over(type, unit, p, over);
+        pair = fgk_wg_sub(pair, zero);
+        fgk_wg_floats(pair, x);
+        pairs[p] = whole ? fgk_wg_mul(pair, scale)
+                         : fgk_two_halves(unit->scale[0] * x[0] - unit->min[0], unit->scale[0] * x[1] - unit->min[0]);
+    }
+    v.x = pairs[0], v.y = pairs[1], v.z = pairs[2], v.w = pairs[3];
+    return v;
+}
+
+/* Rows of a quantised weight as halves, for a library: a thread has the same eight weights, a quarter of a unit, of several rows, so that
+   many loads are under way and addresses cost little. The words of its planes are shifted so that its pairs are the first of a unit. */
+FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
+    int row = FG_GPU_EXPAND_ROWS * fgk_block_x(), e = fgk_block_y() * FG_GPU_THREADS + fgk_thread(), u = e / 4, q = e % 4, r, j;
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type);
+    bool halves = type == FG_GPU_Q2_K || type == FG_GPU_Q3_K || type == FG_GPU_Q6_K; /* of a unit, with scales of their own */
+    fgk_unit units[FG_GPU_EXPAND_ROWS];
     if (8 * e >= a->k) return;
-    fgk_unit_scale_bits(type, from, &a->layout, u, &unit);
-    fgk_unit_scales(type, &unit);
-    unit.scale[0] = q < 2 ? unit.scale[0] : unit.scale[1];
-    unit.min[0] = q < 2 ? unit.min[0] : unit.min[1];
-    if (lo == 2) unit.lo[0] = fgk_load_u32(from + 8 * u + 4 * (q / 2)) >> 8 * (q % 2);
-    else FG_UNROLL for (j = 0; j < lo / 4; j++) unit.lo[j] = fgk_load_u32(from + 4 * (e * (lo / 4) + j));
-    if (hi == 1) unit.hi[0] = fgk_load_u32(from + a->layout.hi_at + 4 * u) >> 4 * q;
-    if (hi == 2) unit.hi[0] = fgk_load_u32(from + a->layout.hi_at + 8 * u + 4 * (q / 2)) >> 8 * (q % 2);
-    FG_UNROLL for (g = 0; g < 2; g++) fgk_unit_four(type, &unit, g, w + 4 * g);
-    v.x = fgk_two_halves(w[0], w[1]);
-    v.y = fgk_two_halves(w[2], w[3]);
-    v.z = fgk_two_halves(w[4], w[5]);
-    v.w = fgk_two_halves(w[6], w[7]);
-    fgk_store_u4((uint16_t *)a->dst + (int64_t)row * a->dst_stride + 8 * e, v);
+    FG_UNROLL for (r = 0; r < FG_GPU_EXPAND_ROWS; r++) {
+        const char *from = (const char *)a->weight + (int64_t)(row + r < a->n ? row + r : a->n - 1) * a->layout.stride;
+        fgk_unit *unit = &units[r];
+        fgk_unit_scale_bits(type, from, &a->layout, u, unit);
+        if (lo == 2) unit->lo[0] = fgk_load_u32(from + 8 * u + 4 * (q / 2)) >> 8 * (q % 2);
+        else FG_UNROLL for (j = 0; j < lo / 4; j++) unit->lo[j] = fgk_load_u32(from + 4 * (e * (lo / 4) + j));
+        if (hi == 1) unit->hi[0] = fgk_load_u32(from + a->layout.hi_at + 4 * u) >> 4 * q;
+        if (hi == 2) unit->hi[0] = fgk_load_u32(from + a->layout.hi_at + 8 * u + 4 * (q / 2)) >> 8 * (q % 2);
+    }
+    FG_UNROLL for (r = 0; r < FG_GPU_EXPAND_ROWS; r++) {
+        if (halves) units[r].s >>= q / 2 * 8;
+        fgk_unit_scales(type, &units[r]);
+        if (row + r < a->n) fgk_store_u4((uint16_t *)a->dst + (int64_t)(row + r) * a->dst_stride + 8 * e, fgk_expand_eight(type, &units[r]));
+    }
 }
 
 /* For many rows: 64 rows of the weight by `cols` (16 or 64) rows of half-float activations, 64 of k at a time. The weight is
@@ -1146,14 +1195,6 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
         unit->hi[0] = unit->hi[1] = 0;
         unit->scale[0] = unit->scale[1] = unit->min[0] = unit->min[1] = 0.0f;
     }
-}
-
-/* Codes 2p and 2p + 1 of a unit, with `over` over each. */
-FG_DEV uint32_t fgk_wg_pair_over(int type, const fgk_unit *unit, int p, uint32_t over) {
-    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), at = hi * (p % (hi ? 16 / hi : 1)) - lo;
-    uint32_t ones = 0x00010001u, pair = fgk_wg_field(unit->lo[p * lo / 16] >> lo * (p % (16 / lo)), ((1u << lo) - 1u) * ones, over);
-    if (!hi) return pair;
-    return fgk_wg_field(at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at, (((1u << hi) - 1u) << lo) * ones, pair);
 }
 
 /* As fgk_gemm_store, of the same bits. Codes with 0x6400 over them are halves, 1024 more than the code, which is faster than conversions

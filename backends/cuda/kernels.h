@@ -508,6 +508,8 @@ enum {
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128, and rows of src */
+    FG_GPU_EXPAND_ROWS = 4,    /* of the weight, of a thread of expand */
+    FG_GPU_FINISH_ROWS = 4,    /* of src, of a thread of finish */
     FG_GPU_WG_K = 64,          /* of k that a warpgroup of gemmwg multiplies in one step */
     FG_GPU_WG_BYTES = 224 << 10, /* of its shared memory, which no other workgroup has then */
     FG_GPU_WG_PROCESSORS = 132, /* of a Hopper */
@@ -586,7 +588,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     }
     if (kernel >= FG_GPU_KERNEL_expand_Q4_0) {
         const fg_gpu_expand_args *a = (const fg_gpu_expand_args *)args;
-        return fg_gpu_shape_make(a->n, fg_gpu_ceil(a->k, 8 * FG_GPU_THREADS), FG_GPU_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_EXPAND_ROWS), fg_gpu_ceil(a->k, 8 * FG_GPU_THREADS), FG_GPU_THREADS);
     }
     if (kernel < FG_GPU_KERNEL_rope_kv_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
@@ -632,7 +634,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_finish) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), fg_gpu_ceil(a->max_rows, FG_GPU_FINISH_ROWS), FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_act_rows)
         return fg_gpu_shape_make(1, ((const fg_gpu_act_mul_args *)args)->max_rows, FG_GPU_ROW_THREADS);
