@@ -301,6 +301,9 @@ FG_DEV float fgk_exp2(float x) {
 #define FG_SHARED_MORE(type, name) extern __shared__ __align__(1024) type name[]
 FG_DEV uint32_t fgk_shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 FG_DEV void fgk_wg_publish(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FG_DEV void fgk_async_copy_or_zero(void *to, const void *from, int some) { /* as fgk_async_copy, which from sm_80 on can do so */
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(fgk_shared_address(to)), "l"(from), "r"(some ? 16 : 0) : "memory");
+}
 FG_DEV void fgk_wg_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 FG_DEV void fgk_wg_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 #define fgk_wg_wait(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
@@ -819,6 +822,11 @@ FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
 #define FG_SHARED_MORE(type, name) type *name = (type *)hg_shared_more()
 FG_DEV uint32_t fgk_shared_address(const void *p) { return (uint32_t)((const char *)p - hg.shared); }
 FG_DEV void fgk_wg_publish(void) { hg_publish(); }
+FG_DEV void fgk_async_copy_or_zero(void *to, const void *from, int some) {
+    fgk_u4 zeros = {0, 0, 0, 0};
+    if (some) fgk_async_copy(to, from);
+    else fgk_put_u4(to, zeros);
+}
 FG_DEV void fgk_wg_fence(void) { hg_wg_fence(); }
 FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_wait(n) hg_wg_wait(n)

@@ -2113,35 +2113,48 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
    scores go through shared memory between barriers. Heads of 256: as many operations in a tile of 64, half as many powers of two, the same
    bytes. A cache of bytes goes through registers on its way, some 10 instructions for 8 of its numbers. */
 
-/* K or V of n positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. */
+/* K or V of n positions from `base` on: 64 dimensions of all, then the next 64. Zeros beyond `end` and head_dim. A thread has the same
+   16 bytes of some positions: it asks for all their blocks before it waits for the first. */
 FG_DEV void fgk_wg_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, uint64_t cache, int head, int base, uint16_t *tile, int type,
                        int dim, int n) {
-    int across = dim / 8, shift = fgk_log2(a->kv.block_tokens), i;
-    FG_UNROLL for (i = fgk_thread(); i < n * across; i += FG_GPU_GEMV_THREADS) {
-        int row = i / across, c = i % across, p = base + row, block = -1;
-        uint16_t *to = tile + c / 8 * (n * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8;
-        fgk_u4 zeros = {0, 0, 0, 0};
-        if (type == FG_GPU_Q8_0) {
-            fgk_put_u4(to, fgk_kv_halves(a, item, cache, head, p, 8 * c, type));
-            continue;
-        }
-        if (p < item->end && 8 * c < a->kv.head_dim)
-            block = (int)fgk_load_u32((const int32_t *)a->table + (int64_t)item->seq * a->table_stride + (p >> shift));
-        if (block < 0) fgk_put_u4(to, zeros);
-        else fgk_async_copy(to, fgk_kv_row(&a->kv, cache, type, block, p & (a->kv.block_tokens - 1), head) + 16 * c);
+    int across = dim / 8, apart = FG_GPU_GEMV_THREADS / across, row = fgk_thread() / across, c = fgk_thread() % across, blocks[8], i;
+    int shift = fgk_log2(a->kv.block_tokens), p = base + row, end = 8 * c < a->kv.head_dim ? item->end : 0;
+    uint16_t *to = tile + c / 8 * (n * 64) + row * 64 + (c % 8 ^ (row & 7)) * 8; /* `apart` is a multiple of 8 */
+    const int32_t *table = (const int32_t *)a->table + (int64_t)item->seq * a->table_stride;
+    const char *from = fgk_kv_row(&a->kv, cache, type, 0, 0, head) + 16 * c;
+    if (type == FG_GPU_Q8_0) {
+        FG_UNROLL for (i = 0; i < n / apart; i++)
+            fgk_put_u4(to + i * apart * 64, fgk_kv_halves(a, item, cache, head, p + i * apart, 8 * c, type));
+        return;
     }
+    FG_UNROLL for (i = 0; i < n / apart; i++) blocks[i] = p + i * apart < end ? (int)fgk_load_u32(table + ((p + i * apart) >> shift)) : -1;
+    FG_UNROLL for (i = 0; i < n / apart; i++)
+        fgk_async_copy_or_zero(to + i * apart * 64,
+                               from + (int64_t)(blocks[i] < 0 ? 0 : blocks[i]) * (int64_t)a->kv.block_stride +
+                                   ((p + i * apart) & (a->kv.block_tokens - 1)) * fg_gpu_kv_row_bytes(type, a->kv.head_dim), blocks[i] >= 0);
 }
 
-/* The queries, times `scale`, as K lies. */
+/* The queries, times `scale`, as K lies; eight loads at a time. */
 FG_DEV void fgk_wg_queries(const fg_gpu_attention_args *a, const fg_gpu_attn_item *item, int kv_head, int all_heads, int head0, int heads, float scale,
                           uint16_t *q, int type, int dim) {
-    int m = item->n_tokens * heads, n = a->kv.head_dim, i;
-    FG_UNROLL for (i = fgk_thread(); i < FG_GPU_WG_ROWS * dim / 2; i += FG_GPU_GEMV_THREADS) {
-        int row = i / (dim / 2), d = i % (dim / 2) * 2;
-        uint16_t *to = q + d / 64 * (FG_GPU_WG_ROWS * 64) + row * 64 + (d % 64 / 8 ^ (row & 7)) * 8 + d % 8;
-        const float *src = (const float *)a->q + (int64_t)(item->token + row / heads) * a->q_stride + (kv_head * all_heads + head0 + row % heads) * n + d;
-        float x = row < m && d < n ? fgk_load(src) * scale : 0.0f, y = row < m && d + 1 < n ? fgk_load(src + 1) * scale : 0.0f;
-        fgk_put_u32((uint32_t *)(void *)to, fgk_wg_pair(type, x, y));
+    int m = item->n_tokens * heads, n = a->kv.head_dim, apart = FG_GPU_GEMV_THREADS / (dim / 2), i, j;
+    int row = fgk_thread() / (dim / 2), d = fgk_thread() % (dim / 2) * 2, token = row / heads, head = row % heads, tokens = apart / heads;
+    const float *src = (const float *)a->q + (int64_t)item->token * a->q_stride + (kv_head * all_heads + head0) * n + d;
+    FG_ROLLED for (i = 0; i < FG_GPU_WG_ROWS; i += 8 * apart) {
+        float x[8], y[8];
+        FG_UNROLL for (j = 0; j < 8; j++) {
+            const float *at = src + (int64_t)token * a->q_stride + head * n;
+            bool some = i + j * apart + row < m;
+            x[j] = some && d < n ? fgk_load(at) : 0.0f;
+            y[j] = some && d + 1 < n ? fgk_load(at + 1) : 0.0f;
+            token += tokens, head += apart - tokens * heads;
+            if (head >= heads) head -= heads, token++;
+        }
+        FG_UNROLL for (j = 0; j < 8; j++) {
+            int at = i + j * apart + row;
+            uint16_t *to = q + d / 64 * (FG_GPU_WG_ROWS * 64) + at * 64 + (d % 64 / 8 ^ (at & 7)) * 8 + d % 8;
+            fgk_put_u32((uint32_t *)(void *)to, fgk_wg_pair(type, x[j] * scale, y[j] * scale));
+        }
     }
 }
 
