@@ -966,6 +966,52 @@ static void test_gpu_host_made_acts(void) {
     gpu_standin_check();
 }
 
+/* What the library made for products is kept, of so many shapes, the newest. */
+static int gpu_blas_made, gpu_blas_searches;
+static int FG__GPU_CALL gpu_blas_desc(void **desc, int compute, int scale) { return (void)compute, (void)scale, gpu_blas_made++, *desc = &gpu_blas_made, 0; }
+static int FG__GPU_CALL gpu_blas_set(void *desc, int attribute, const void *value, size_t bytes) {
+    return (void)desc, (void)attribute, (void)value, (void)bytes, 0;
+}
+static int FG__GPU_CALL gpu_blas_layout(void **layout, int type, uint64_t rows, uint64_t columns, int64_t stride) {
+    return (void)type, (void)rows, (void)columns, (void)stride, gpu_blas_made++, *layout = &gpu_blas_made, 0;
+}
+static int FG__GPU_CALL gpu_blas_preference(void **preference) { return gpu_blas_made++, *preference = &gpu_blas_made, 0; }
+static int FG__GPU_CALL gpu_blas_drop(void *object) { return (void)object, gpu_blas_made--, 0; }
+static int FG__GPU_CALL gpu_blas_search(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int most, void *results,
+                                        int *found) {
+    return (void)handle, (void)desc, (void)a, (void)b, (void)c, (void)d, (void)preference, (void)most, (void)results, gpu_blas_searches++, *found = 1, 0;
+}
+
+static void test_gpu_host_blas_calls(void) {
+    fg__gpu_blas *blas = (fg__gpu_blas *)calloc(1, sizeof(fg__gpu_blas));
+    fg__gpu_blas_call *call = NULL;
+    fg__gpu_blas_product p;
+    int i, turn;
+    if (!blas) return;
+    memset(&p, 0, sizeof(p));
+    blas->kind = &fg__gpu_cublaslt;
+    blas->api.desc_create = gpu_blas_desc, blas->api.desc_set = gpu_blas_set, blas->api.desc_destroy = gpu_blas_drop;
+    blas->api.layout_create = gpu_blas_layout, blas->api.layout_destroy = gpu_blas_drop;
+    blas->api.preference_create = gpu_blas_preference, blas->api.preference_set = gpu_blas_set, blas->api.preference_destroy = gpu_blas_drop;
+    blas->api.heuristic = gpu_blas_search;
+    gpu_blas_made = gpu_blas_searches = 0;
+    for (turn = 0; turn < 3; turn++)
+        for (i = 0; i < FG__GPU_BLAS_CALLS; i++) {
+            p.n = 64 + i, p.add = i % 2 ? 4096 : 0, p.weight += 512; /* where things are does not matter */
+            CHECK(fg__gpu_blas_call_of(blas, &p, &call) == 0 && call->product.n == p.n && !call->add == !p.add);
+        }
+    CHECK(gpu_blas_searches == FG__GPU_BLAS_CALLS && gpu_blas_made == FG__GPU_BLAS_CALLS / 2 * 9);
+    p.add = 0;
+    CHECK(fg__gpu_blas_call_of(blas, &p, &call) == 0 && !call->add); /* instead of the oldest, without what is added */
+    p.n = 64;
+    CHECK(fg__gpu_blas_call_of(blas, &p, &call) == 0 && gpu_blas_searches == FG__GPU_BLAS_CALLS + 2);
+    for (i = 0; i < FG__GPU_BLAS_CALLS; i++) fg__gpu_blas_end(blas, &blas->calls[i]);
+    CHECKF(gpu_blas_made == 0, "%d objects are left", gpu_blas_made);
+    free(blas);
+    CHECK(fg__gpu_token_budget(16, (size_t)8 << 30) == 512 && fg__gpu_token_budget(128, (size_t)24 << 30) == 1024);
+    CHECK(fg__gpu_token_budget(68, (size_t)48 << 30) == 1024 && fg__gpu_token_budget(132, (size_t)80 << 30) == 2048);
+}
+
 /* Every call of the library fails in turn: the answer comes all the same. */
 static void test_gpu_host_blas_faults(void) {
     standin_blas blas = {0, 0, 0, 0};
@@ -1344,6 +1390,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_vulkan_async);
     RUN(test_gpu_host_blas);
     RUN(test_gpu_host_blas_faults);
+    RUN(test_gpu_host_blas_calls);
     RUN(test_gpu_host_blas_unused);
     RUN(test_gpu_host_blas_types);
     RUN(test_gpu_host_blas_expand);
