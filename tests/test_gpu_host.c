@@ -968,7 +968,9 @@ static void test_gpu_host_made_acts(void) {
 
 /* What the library made for products is kept, of so many shapes, the newest. */
 static int gpu_blas_made, gpu_blas_searches;
-static int FG__GPU_CALL gpu_blas_desc(void **desc, int compute, int scale) { return (void)compute, (void)scale, gpu_blas_made++, *desc = &gpu_blas_made, 0; }
+static int FG__GPU_CALL gpu_blas_desc(void **desc, int compute, int scale) {
+    return (void)compute, (void)scale, gpu_blas_made++, *desc = &gpu_blas_made, 0;
+}
 static int FG__GPU_CALL gpu_blas_set(void *desc, int attribute, const void *value, size_t bytes) {
     return (void)desc, (void)attribute, (void)value, (void)bytes, 0;
 }
@@ -977,9 +979,11 @@ static int FG__GPU_CALL gpu_blas_layout(void **layout, int type, uint64_t rows, 
 }
 static int FG__GPU_CALL gpu_blas_preference(void **preference) { return gpu_blas_made++, *preference = &gpu_blas_made, 0; }
 static int FG__GPU_CALL gpu_blas_drop(void *object) { return (void)object, gpu_blas_made--, 0; }
-static int FG__GPU_CALL gpu_blas_search(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int most, void *results,
-                                        int *found) {
-    return (void)handle, (void)desc, (void)a, (void)b, (void)c, (void)d, (void)preference, (void)most, (void)results, gpu_blas_searches++, *found = 1, 0;
+static int FG__GPU_CALL gpu_blas_search(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int most,
+                                        void *results, int *found) {
+    (void)handle, (void)desc, (void)a, (void)b, (void)c, (void)d, (void)preference, (void)most, (void)results;
+    gpu_blas_searches++;
+    return *found = 1, 0;
 }
 
 static void test_gpu_host_blas_calls(void) {
@@ -992,7 +996,8 @@ static void test_gpu_host_blas_calls(void) {
     blas->kind = &fg__gpu_cublaslt;
     blas->api.desc_create = gpu_blas_desc, blas->api.desc_set = gpu_blas_set, blas->api.desc_destroy = gpu_blas_drop;
     blas->api.layout_create = gpu_blas_layout, blas->api.layout_destroy = gpu_blas_drop;
-    blas->api.preference_create = gpu_blas_preference, blas->api.preference_set = gpu_blas_set, blas->api.preference_destroy = gpu_blas_drop;
+    blas->api.preference_create = gpu_blas_preference, blas->api.preference_set = gpu_blas_set;
+    blas->api.preference_destroy = gpu_blas_drop;
     blas->api.heuristic = gpu_blas_search;
     gpu_blas_made = gpu_blas_searches = 0;
     for (turn = 0; turn < 3; turn++)

@@ -96,8 +96,8 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
     if (!code) code = api->preference_create(&preference);
     if (!code) code = api->preference_set(preference, FG__GPU_BLAS_MOST_WORKSPACE, &workspace, sizeof(workspace));
     if (!code)
-        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out, preference, 1,
-                              call->found, &found);
+        code = api->heuristic(blas->handle, call->desc, call->weight, call->acts, call->add ? call->add : call->out, call->out,
+                              preference, 1, call->found, &found);
     if (preference) (void)api->preference_destroy(preference);
     call->product = *p;
     return code ? code : found < 1;
@@ -105,7 +105,8 @@ static int fg__gpu_blas_describe(const fg__gpu_blas *blas, const fg__gpu_blas_pr
 
 static bool fg__gpu_blas_is_same(const fg__gpu_blas_product *a, const fg__gpu_blas_product *b) {
     return a->type == b->type && a->n == b->n && a->k == b->k && a->rows == b->rows && a->weight_stride == b->weight_stride &&
-           a->acts_stride == b->acts_stride && a->out_stride == b->out_stride && !a->add == !b->add && (!a->add || a->add_stride == b->add_stride);
+           a->acts_stride == b->acts_stride && a->out_stride == b->out_stride && !a->add == !b->add &&
+           (!a->add || a->add_stride == b->add_stride);
 }
 
 /* The call for a product, from those that were kept or made now. 0, or the library's error; then *call is not complete. */
@@ -130,8 +131,8 @@ static int fg__gpu_blas_multiply(fg__gpu_device *d, const fg__gpu_blas_product *
     int code = fg__gpu_blas_call_of(blas, p, &call);
     if (!code)
         code = blas->api.matmul(blas->handle, call->desc, &one, p->weight, call->weight, p->acts, call->acts, p->add ? &one : &zero,
-                                p->add ? p->add : p->out, call->add ? call->add : call->out, p->out, call->out, call->found, blas->workspace.at,
-                                FG__GPU_BLAS_WORKSPACE, d->compute);
+                                p->add ? p->add : p->out, call->add ? call->add : call->out, p->out, call->out, call->found,
+                                blas->workspace.at, FG__GPU_BLAS_WORKSPACE, d->compute);
     if (code) fg__gpu_blas_end(blas, call);
     return code;
 }

@@ -783,8 +783,9 @@ FG_DEV uint32_t fgk_wg_pair_over(int type, const fgk_unit *unit, int p, uint32_t
 /* A word of 4-bit codes as values of bytes, 128 more, those of pairs 0 and 1, then of 2 and 3. */
 FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
     /* as fgk_code_value has them: of codes 0 to 3, 4 to 7, 8 to 11, 12 to 15 */
-    uint32_t a = (type == FG_GPU_MXFP4 ? 0x03020100u : 0xBFAD9881u) ^ 0x80808080u, b = (type == FG_GPU_MXFP4 ? 0x0C080604u : 0xF6EADDCFu) ^ 0x80808080u;
-    uint32_t c = (type == FG_GPU_MXFP4 ? 0xFDFEFF00u : 0x26190D01u) ^ 0x80808080u, d = (type == FG_GPU_MXFP4 ? 0xF4F8FAFCu : 0x71594535u) ^ 0x80808080u;
+    bool fp4 = type == FG_GPU_MXFP4;
+    uint32_t a = (fp4 ? 0x03020100u : 0xBFAD9881u) ^ 0x80808080u, b = (fp4 ? 0x0C080604u : 0xF6EADDCFu) ^ 0x80808080u;
+    uint32_t c = (fp4 ? 0xFDFEFF00u : 0x26190D01u) ^ 0x80808080u, d = (fp4 ? 0xF4F8FAFCu : 0x71594535u) ^ 0x80808080u;
     uint32_t code = word & 0x77777777u, high = word >> 1 & 0x44444444u, x[2];
     int i;
     FG_UNROLL for (i = 0; i < 2; i++)
@@ -796,7 +797,7 @@ FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
 /* The first eight weights of a unit as halves, all of the first scale: floats, rounded once. */
 FG_DEV fgk_u4 fgk_expand_eight(int type, const fgk_unit *unit) {
     bool table = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4;
-    bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0 || type == FG_GPU_IQ4_NL; /* exact before they are rounded */
+    bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0 || type == FG_GPU_IQ4_NL; /* their scales are halves */
     uint32_t over = 0x64006400u, zero = over + (uint32_t)(table ? 128 : fgk_code_zero(type)) * 0x10001u, pairs[4], bytes[2];
     uint32_t scale = whole ? fgk_two_halves(unit->scale[0], unit->scale[0]) : 0;
     fgk_u4 v;
@@ -835,7 +836,8 @@ FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
     FG_UNROLL for (r = 0; r < FG_GPU_EXPAND_ROWS; r++) {
         if (halves) units[r].s >>= q / 2 * 8;
         fgk_unit_scales(type, &units[r]);
-        if (row + r < a->n) fgk_store_u4((uint16_t *)a->dst + (int64_t)(row + r) * a->dst_stride + 8 * e, fgk_expand_eight(type, &units[r]));
+        if (row + r < a->n)
+            fgk_store_u4((uint16_t *)a->dst + (int64_t)(row + r) * a->dst_stride + 8 * e, fgk_expand_eight(type, &units[r]));
     }
 }
 
@@ -2131,7 +2133,8 @@ FG_DEV void fgk_wg_tile(const fg_gpu_attention_args *a, const fg_gpu_attn_item *
     FG_UNROLL for (i = 0; i < n / apart; i++)
         fgk_async_copy_or_zero(to + i * apart * 64,
                                from + (int64_t)(blocks[i] < 0 ? 0 : blocks[i]) * (int64_t)a->kv.block_stride +
-                                   ((p + i * apart) & (a->kv.block_tokens - 1)) * fg_gpu_kv_row_bytes(type, a->kv.head_dim), blocks[i] >= 0);
+                                   ((p + i * apart) & (a->kv.block_tokens - 1)) * fg_gpu_kv_row_bytes(type, a->kv.head_dim),
+                               blocks[i] >= 0);
 }
 
 /* The queries, times `scale`, as K lies; eight loads at a time. */
