@@ -2186,9 +2186,9 @@ FG_DEV void fgk_wg_softmax(const fg_gpu_attention_args *a, const fg_gpu_attn_ite
     FG_UNROLL for (r = 0; r < 2; r++) {
         float highest = rows->most[r], from, part = 0.0f;
         FG_UNROLL for (i = 0; i < n / 2; i++)
-            if (i / 2 % 2 == r) highest = fgk_max(highest, x[i]);
-        highest = fgk_max(highest, fgk_shuffle_xor(highest, 1));
-        highest = fgk_max(highest, fgk_shuffle_xor(highest, 2));
+            if (i / 2 % 2 == r) highest = fgk_most(highest, x[i]); /* what is none makes the sum none */
+        highest = fgk_most(highest, fgk_shuffle_xor(highest, 1));
+        highest = fgk_most(highest, fgk_shuffle_xor(highest, 2));
         from = highest == FG_NEG_INF ? 0.0f : highest;
         FG_UNROLL for (i = 0; i < n / 2; i++)
             if (i / 2 % 2 == r) {
@@ -2275,6 +2275,8 @@ FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room,
         fgk_wg_wait(1);
         fgk_wg_hold(s, positions / 2);
         fgk_wg_softmax(a, &item, base, &rows, s, positions);
+        /* Never so: ptxas moves the wait before the softmax, which products are to hide, but not before what may write what they read. */
+        if (rows.sum[0] + rows.sum[1] < 0.0f) fgk_put_u32((uint32_t *)(void *)room, 0);
         fgk_wg_wait(0);
         fgk_wg_hold(o, dim / 2);
         fgk_wg_hold_u32(weights, positions / 4);
