@@ -1116,19 +1116,20 @@ static void test_gpu_row_ways(void) {
     hg_close();
 }
 
-/* Half (row, k) of activations in the order of fragments: eight of a lane of each tile, load by load. */
+/* Half (row, k) of activations in the order of fragments: load by load eight tiles of eight rows, of each lane eight. */
 static size_t gk_fragment_at(int format, int stride, int row, int k) {
     int units = format - FG_GPU_ACTS_FRAGMENTS_0, width = units == 2 ? 256 : 128, c, load;
     c = units == 0 ? k % 32 / 8 : k % width / (32 * units);
     load = units == 0 ? k % 128 / 32 : k % (32 * units) / 8;
-    return ((size_t)(row / 8 * (stride / width) + k / width) * (size_t)(width / 32) + (size_t)load) * 256 + (size_t)(row % 8 * 4 + c) * 8 + (size_t)(k % 8);
+    load += (row / 64 * (stride / width) + k / width) * (width / 32);
+    return (size_t)(load * 8 + row % 64 / 8) * 256 + (size_t)(row % 8 * 4 + c) * 8 + (size_t)(k % 8);
 }
 
-/* By kernel `which` (acts, norm, act_rows), of 13 rows of which 11 are there: exactly the halves of rows one after the other, elsewhere,
+/* By kernel `which` (acts, norm, act_rows), of 77 rows of which 75 are there: exactly the halves of rows one after the other, elsewhere,
    then zeros, and nothing in the place of other rows. */
 static void gk_check_fragments(int which, int n) {
     static const int kernels[] = {FG_GPU_KERNEL_acts, FG_GPU_KERNEL_norm, FG_GPU_KERNEL_act_rows};
-    enum { ROWS = 11 };
+    enum { ROWS = 75 };
     uint64_t state = (uint64_t)n + 3, src = gk_normal((size_t)ROWS * (size_t)(n + 3), &state), src2 = gk_normal((size_t)ROWS * (size_t)(n + 3), &state);
     uint64_t dst = gk_put(NULL, (size_t)ROWS * (size_t)(n + 3) * sizeof(float)), count = gk_int(ROWS), acts[4], scales[4];
     int way, t, k, bad;
@@ -1142,35 +1143,35 @@ static void gk_check_fragments(int which, int n) {
         memset(&a, 0, sizeof(a));
         memset(&b, 0, sizeof(b));
         memset(&m, 0, sizeof(m));
-        acts[way] = gk_put(NULL, gk_acts_bytes(format, n, 13));
-        scales[way] = gk_put(NULL, 13 * sizeof(float));
+        acts[way] = gk_put(NULL, gk_acts_bytes(format, n, 77));
+        scales[way] = gk_put(NULL, 77 * sizeof(float));
         a.src = b.src = m.src = src, b.dst = m.dst = dst, m.src2 = src2;
         a.acts = b.acts = m.acts = acts[way], a.scales = b.scales = m.scales = scales[way];
         a.count = b.count = m.count = count;
         a.k = b.n = m.n = n, a.src_stride = b.src_stride = b.dst_stride = m.src_stride = m.src2_stride = m.dst_stride = n + 3;
         a.acts_stride = b.acts_stride = m.acts_stride = stride, a.format = b.format = m.format = format;
-        a.max_rows = b.max_rows = m.max_rows = 13;
+        a.max_rows = b.max_rows = m.max_rows = 77;
         b.eps = 1e-5f, m.act = FG_ACT_SILU;
         gk_run(kernels[which], which == 0 ? (void *)&a : which == 1 ? (void *)&b : (void *)&m);
         if (!way) continue;
         rows = (const uint16_t *)(uintptr_t)acts[0], got = (const uint16_t *)(uintptr_t)acts[way];
-        seen = (uint8_t *)calloc(1, gk_acts_bytes(format, n, 13));
+        seen = (uint8_t *)calloc(1, gk_acts_bytes(format, n, 77));
         for (t = bad = 0; t < ROWS; t++)
             for (k = 0; k < stride; k++) {
                 size_t at = gk_fragment_at(format, stride, t, k);
                 bad += seen[at]++ || got[at] != (k < n ? rows[t * halves + k] : 0);
                 bad += at != (size_t)(fg_gpu_acts_row(format, stride, t) + fg_gpu_acts_column(format, k));
             }
-        for (k = 0; k < (int)(gk_acts_bytes(format, n, 13) / 2); k++) bad += !seen[k] && got[k] != 0xFFFF;
+        for (k = 0; k < (int)(gk_acts_bytes(format, n, 77) / 2); k++) bad += !seen[k] && got[k] != 0xFFFF;
         CHECKF(bad == 0, "%s, format %d, %d wide: %d halves", gk_name(kernels[which]), format, n, bad);
-        CHECK(memcmp(gk_floats(scales[0]), gk_floats(scales[way]), 13 * sizeof(float)) == 0);
+        CHECK(memcmp(gk_floats(scales[0]), gk_floats(scales[way]), 77 * sizeof(float)) == 0);
         free(seen);
     }
     gk_end();
 }
 
 static void test_gpu_acts_fragments(void) {
-    static const int widths[] = {1, 73, 256, 517, 2305, 8193};
+    static const int widths[] = {1, 73, 256, 517, 2308, 8193};
     int which, i;
     for (which = 0; which < 3; which++)
         for (i = 0; i < 6; i++) {

@@ -586,11 +586,12 @@ enum { FG_SKINNY_PAD = 4 };
 /* Units that a lane has of a step of k, 32 bytes of most types: what lies together is read at about the same time. */
 FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; }
 
-/* Eight halves of a row of activations: quarter q of the lane's unit i of a step, where fg_gpu_acts_column has it. */
+/* Eight halves of a row of activations, in the order of fragments: quarter q of the lane's unit i of a step; beyond the last step those of
+   the first, where weights are 0. No row: zeros. */
 FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int step, int i, int q) {
-    int each = fgk_skinny_each(type);
+    int each = fgk_skinny_each(type), at = 128 * each * step < stride ? step : 0;
     fgk_u4 zeros = {0, 0, 0, 0};
-    return row && 128 * each * step < stride ? fgk_load_u4(row + ((step * each + i) * 4 + q) * 256 + (fgk_lane() & 3) * 8) : zeros;
+    return row ? fgk_load_u4(row + 2048 * (4 * (each * at + i) + q) + 8 * (fgk_lane() & 3)) : zeros;
 }
 
 /* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. */
@@ -693,10 +694,9 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     FG_UNROLL for (d = 0; d < depth; d += each)
         FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
     fgk_depend();
-    FG_UNROLL for (t = 0; t < tiles; t++) { /* rows beyond the count, too: what is there stays in columns that nobody reads */
-        int at = col0 + 8 * t + lane / 4;
-        acts[t] = at < a->max_rows ? (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, at) : 0;
-    }
+    FG_UNROLL for (t = 0; t < tiles; t++) /* rows beyond the count, too: what is there stays in columns that nobody reads */
+        acts[t] = tiles > 1 || lane / 4 < a->max_rows - col0
+                      ? (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 256 * t : 0;
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;

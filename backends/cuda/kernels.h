@@ -795,9 +795,10 @@ FG_GPU_FN int fg_gpu_scale_bytes(int type) {
 }
 
 /* Activations in the order in which skinny reads them: what its warp loads at once, eight halves of each of eight rows from each of four
-   places of k, is 512 bytes in a row, and what it loads next follows. Lane 4r + c has row r; of a quantised weight it has `units` adjacent
-   units of four times as many (128 or 256 of k), whose quarters are loads; of a float type, 0 units, 8 weights of each of four units.
-   Rows lie in tiles of eight, of which there is memory for all. */
+   places of k, is 512 bytes one after the other; then come the same places of k of the next eight rows, up to 64, then what it loads next,
+   so that distances are known when it is compiled. Lane 4r + c has row r; of a quantised weight it has `units` adjacent units of four
+   times as many (128 or 256 of k), whose quarters are loads; of a float type, 0 units, 8 weights of each of four units. There is memory
+   for multiples of 64 rows. */
 FG_GPU_FN int fg_gpu_acts_fragments(int type) {
     return fg_gpu_is_float(type) ? FG_GPU_ACTS_FRAGMENTS_0 : fg_gpu_lo_bits(type) == 8 ? FG_GPU_ACTS_FRAGMENTS_1 : FG_GPU_ACTS_FRAGMENTS_2;
 }
@@ -805,15 +806,15 @@ FG_GPU_FN int fg_gpu_acts_fragments(int type) {
 /* Element (row, k) of activations is the half at the sum of both; acts_stride is of the format. */
 FG_GPU_FN int64_t fg_gpu_acts_row(int format, int32_t acts_stride, int32_t row) {
     uint32_t r = (uint32_t)row;
-    return format < FG_GPU_ACTS_FRAGMENTS_0 ? (int64_t)r * acts_stride : (int64_t)(r / 8 * 8) * acts_stride + r % 8 * 32;
+    return format < FG_GPU_ACTS_FRAGMENTS_0 ? (int64_t)r * acts_stride : (int64_t)(r / 64 * 64) * acts_stride + r % 64 / 8 * 256 + r % 8 * 32;
 }
 
 FG_GPU_FN int32_t fg_gpu_acts_column(int format, int32_t k) {
     uint32_t i = (uint32_t)k;
     return (int32_t)(format < FG_GPU_ACTS_FRAGMENTS_0    ? i
-                     : format == FG_GPU_ACTS_FRAGMENTS_0 ? i / 32 * 256 + i % 32
-                     : format == FG_GPU_ACTS_FRAGMENTS_1 ? (i / 128 * 4 + i % 32 / 8) * 256 + i % 128 / 32 * 8 + i % 8
-                                                         : (i / 256 * 8 + i % 64 / 8) * 256 + i % 256 / 64 * 8 + i % 8);
+                     : format == FG_GPU_ACTS_FRAGMENTS_0 ? i / 32 * 2048 + i % 32
+                     : format == FG_GPU_ACTS_FRAGMENTS_1 ? (i / 128 * 4 + i % 32 / 8) * 2048 + i % 128 / 32 * 8 + i % 8
+                                                         : (i / 256 * 8 + i % 64 / 8) * 2048 + i % 256 / 64 * 8 + i % 8);
 }
 
 FG_GPU_FN int32_t fg_gpu_acts_stride(int format, int32_t k) {
