@@ -803,7 +803,7 @@ FG_GPU_FN int fg_gpu_acts_fragments(int type) {
     return fg_gpu_is_float(type) ? FG_GPU_ACTS_FRAGMENTS_0 : fg_gpu_lo_bits(type) == 8 ? FG_GPU_ACTS_FRAGMENTS_1 : FG_GPU_ACTS_FRAGMENTS_2;
 }
 
-/* Element (row, k) of activations is the half at the sum of both; acts_stride is of the format. */
+/* Element (row, k) of activations is the half at the sum of both; acts_stride is of the format; k is under 2^25. */
 FG_GPU_FN int64_t fg_gpu_acts_row(int format, int32_t acts_stride, int32_t row) {
     uint32_t r = (uint32_t)row;
     return format < FG_GPU_ACTS_FRAGMENTS_0 ? (int64_t)r * acts_stride : (int64_t)(r / 64 * 64) * acts_stride + r % 64 / 8 * 256 + r % 8 * 32;
