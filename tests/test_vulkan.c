@@ -348,14 +348,15 @@ static void test_vulkan_attention_cuts(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     for (p = 0; p < 4; p++) {
         const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
-        bool halves = p == 1 || p == 2;
+        bool halves = p == 1 || p == 2, gpu = d->properties.device_type != 4;
         if (halves && d->rungs == 0) continue;
         for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             fg_type type = cases[i].kv_type;
             double limit = halves ? 0 : type == FG_TYPE_F32 ? 2e-5 : type == FG_TYPE_Q8_0 ? 2e-2 : type == FG_TYPE_F16 ? 1e-3 : 8e-3;
             if (halves && i != 0 && i != 2) continue; /* other types are floats either way; test_vulkan_attention_long has halves */
             if ((p == 3) != (i == 6)) continue; /* pieces of a pool: sums in the order of its blocks */
-            vulkan_check_cuts(paths[p], &cases[i], limit, p == 2 ? 8e-3f : p == 3 ? 1e-5f : 0.0f);
+            /* compilers of GPUs contract sums of one shape and not of another */
+            vulkan_check_cuts(paths[p], &cases[i], limit, p == 2 || (halves && gpu) ? 8e-3f : p == 3 ? 1e-5f : gpu ? 3e-5f : 0.0f);
         }
     }
 }

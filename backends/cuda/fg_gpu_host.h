@@ -1947,8 +1947,9 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
     if (fg__gpu_joins(l, step)) fg__gpu_join(step, a);
-    if (special < 0 && (special = fg__gpu_skinny_of(d, step, rows)) >= 0) {
+    if (fg__gpu_skinny_of(d, step, rows) >= 0) {
         int format = fg_gpu_acts_fragments((int)step->weight_type);
+        special = fg__gpu_skinny_of(d, step, rows);
         a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(special));
         a->acts_stride = fg_gpu_acts_stride(format, a->k);
         acts = FG__GPU_FRAGMENTS + format;
