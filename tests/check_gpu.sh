@@ -7,7 +7,7 @@
 #     tests/check_gpu.sh --quick build tests                the named stages, small models only
 #     tests/check_gpu.sh --target sm_90a build              for a card that is not there
 #
-# Stages: card build tests sanitizer models bench attention peers transformers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
+# Stages: card build tests sanitizer kernels models bench attention peers transformers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
 # beside; `report` is made of these, so that stages may run one at a time.
 #
 # Options: --target T (default: asks nvidia-smi or rocminfo), --models DIR (default build/gpu-check/models), --llama DIR, --quick.
@@ -25,12 +25,12 @@ while [ $# -gt 0 ]; do
     --llama) llama=$2 && shift ;;
     --quick) quick=1 ;;
     -h | --help) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p;}' "tests/check_gpu.sh" && exit 0 ;;
-    card | build | tests | sanitizer | models | bench | attention | peers | transformers | report) stages="$stages $1" ;;
+    card | build | tests | sanitizer | kernels | models | bench | attention | peers | transformers | report) stages="$stages $1" ;;
     *) echo "check_gpu.sh: no stage or option '$1'; see --help" >&2 && exit 2 ;;
     esac
     shift
 done
-stages=" ${stages:-card build tests sanitizer models bench attention peers transformers report} "
+stages=" ${stages:-card build tests sanitizer kernels models bench attention peers transformers report} "
 models=${models:-$out/models}
 mkdir -p "$out" "$models"
 passed=0 failed=0 skipped=0
@@ -122,13 +122,20 @@ sanitizer() {
     [ $bad = 0 ]
 }
 
+# Every kernel beside the roof that bounds it, see tests/bench_gpu.c.
+kernels() {
+    [ $backend = cuda ] || { echo "of CUDA alone" && return 77; }
+    ${CC:-cc} -O2 -DFG_NO_SIMD -o build/bench_gpu tests/bench_gpu.c -lpthread -lm -ldl || return 1
+    build/bench_gpu >"$out/kernels.txt" && echo "$out/kernels.txt"
+}
+
 list() { if [ -n "$quick" ]; then echo "1.1b:Q8_0"; else echo "1.1b:BF16 1.1b:Q8_0 1.1b:Q4_K_M 8b:BF16 8b:Q8_0 8b:Q4_K_M"; fi; }
 
 # Random weights, written here.
 write_models() {
     for model in $(list); do
         file=$models/$(echo "$model" | tr ':' '-').gguf
-        [ -s "$file" ] || $python tests/make_model.py --shape "${model%%:*}" --type "${model#*:}" "$file.part" && { [ -s "$file" ] || mv "$file.part" "$file"; } || return 1
+        [ -s "$file" ] || $python tests/make_model.py --repeat --shape "${model%%:*}" --type "${model#*:}" "$file.part" && { [ -s "$file" ] || mv "$file.part" "$file"; } || return 1
         ls -l "$file"
     done
 }
@@ -139,7 +146,7 @@ bench() {
     for model in $(list); do
         file=$models/$(echo "$model" | tr ':' '-').gguf
         for prompt in 512 2048; do
-            build/fastgen bench -m "$file" --backend $backend -p $prompt -n 64 -b 1,8,32,128 -r 3 --mixed --json -q >"$out/bench-$model-$prompt.json" || return 1
+            build/fastgen bench -m "$file" --backend $backend -p $prompt -n 64 -b 1,8,32,128 -r 5 --mixed --json -q >"$out/bench-$model-$prompt.json" || return 1
         done
         build/fastgen bench -m "$file" --backend $backend -p 512 -n 64 -b 1,32 -r 3 --async overlap --json -q >"$out/bench-$model-overlap.json" || return 1
     done
@@ -257,6 +264,7 @@ stage card card
 stage build build
 stage tests tests
 stage sanitizer sanitizer
+stage kernels kernels
 stage models write_models
 stage bench bench
 stage attention attention

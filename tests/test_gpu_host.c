@@ -1110,6 +1110,53 @@ static void gpu_check_hopper(fg_type type, int n_types) {
     model_sample_close(&m);
 }
 
+/* Kernels may begin early where the device can, the driver knows how, and their code waits; by that call of the driver they do the same. */
+static void test_gpu_host_early(void) {
+    static const fg__gpu_image waits = {"sm_90a", NULL, 0, 0}, newer = {"compute_100", NULL, 0, 0}, older = {"compute_80", NULL, 0, 0};
+    fg__gpu_device *d;
+    fg_gpu_act_mul_args a;
+    float x[100], y[100];
+    int32_t count = 1, i;
+    void *memory;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    d = (fg__gpu_device *)(void *)gpu_open("cuda", NULL);
+    CHECK(d->loader.launch_ex != NULL && !fg__gpu_early(d));
+    d->attributes[FG__GPU_MAJOR] = 9;
+    d->loader.version = 12030;
+    CHECK(!fg__gpu_early(d)); /* code of the options */
+    d->image = &older;
+    CHECK(!fg__gpu_early(d));
+    d->image = &newer;
+    CHECK(fg__gpu_early(d));
+    d->image = &waits;
+    CHECK(fg__gpu_early(d));
+    d->loader.version = 12020;
+    CHECK(!fg__gpu_early(d));
+    d->loader.version = 13000;
+    d->options.no_early = true;
+    CHECK(!fg__gpu_early(d));
+    d->options.no_early = false;
+    for (i = 0; i < 100; i++) x[i] = (float)i;
+    memory = fg_backend_cuda()->alloc((fg_device *)(void *)d, 1024);
+    CHECK(memory && fg_backend_cuda()->write((fg_device *)(void *)d, memory, 0, x, sizeof(x)) == FG_OK);
+    CHECK(fg_backend_cuda()->write((fg_device *)(void *)d, memory, 1000, &count, 4) == FG_OK);
+    memset(&a, 0, sizeof(a));
+    a.src = a.src2 = ((fg__gpu_range *)memory)->at;
+    a.dst = a.src + 512;
+    a.count = a.src + 1000;
+    a.n = a.src_stride = a.src2_stride = a.dst_stride = 100;
+    a.max_rows = 1;
+    CHECK(fg__gpu_enter(d) == FG_OK && fg__gpu_copies_wait(d) == FG_OK && fg__gpu_early(d));
+    CHECK(fg__gpu_launch_now(d, FG_GPU_KERNEL_act_mul, &a, false) == FG_OK && d->api.stream_wait(d->compute) == 0);
+    fg__gpu_leave(d);
+    CHECK(fg_backend_cuda()->read((fg_device *)(void *)d, memory, 512, y, sizeof(y)) == FG_OK);
+    for (i = 0; i < 100; i++) CHECK(y[i] == x[i] * x[i]);
+    fg_backend_cuda()->free((fg_device *)(void *)d, memory);
+    d->image = NULL;
+    fg_backend_cuda()->close((fg_device *)(void *)d);
+    gpu_standin_check();
+}
+
 static void test_gpu_host_hopper(void) {
     if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
     gpu_shared_most = 227 * 1024;
@@ -1400,6 +1447,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_blas_types);
     RUN(test_gpu_host_blas_expand);
     RUN(test_gpu_host_made_acts);
+    RUN(test_gpu_host_early);
     RUN(test_gpu_host_hopper);
     RUN(test_gpu_host_hopper_attention);
     RUN(test_gpu_host_special_types);

@@ -21,6 +21,10 @@
    CPU's results; else as on other devices, and the log says so. What is tried, the library too, runs in a context of its own, so that a
    fault there costs nothing but this way of computing. A BF16 cache then has queries and weights of positions rounded to BF16, too.
 
+   From Hopper on, with a driver of 12.3 or later, a kernel begins while the one before still runs, and waits for what that one writes
+   (fg_gpu_options.no_early: it does not). Products of up to 128 rows, and attention of few queries over F16, BF16 and Q8_0 caches, multiply
+   half floats with float sums; a pass of one row with a float weight, and F32 caches, have floats alone.
+
    The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
 

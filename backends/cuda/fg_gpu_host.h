@@ -1723,10 +1723,15 @@ static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function
     return fg__gpu_check(d, code, names[kernel]);
 }
 
-/* Whether kernels begin while the one before still runs; they wait for what it writes themselves (fgk_depend). Graphs have such launches
-   since CUDA 12.3. */
+/* Code for 9.0 and later: its kernels wait for what the one before writes (fgk_depend). PTX for older devices does not, wherever it runs. */
+static bool fg__gpu_waits(const fg__gpu_image *image) {
+    const char *number = image ? strchr(image->target, '_') : NULL;
+    return number && strtol(number + 1, NULL, 10) >= 90;
+}
+
+/* Whether kernels begin while the one before still runs. Graphs have such launches since CUDA 12.3. */
 static bool fg__gpu_early(const fg__gpu_device *d) {
-    return d->loader.launch_ex && d->loader.version >= 12030 && d->attributes[FG__GPU_MAJOR] >= 9 && !d->options.no_early;
+    return d->loader.launch_ex && d->loader.version >= 12030 && d->attributes[FG__GPU_MAJOR] >= 9 && fg__gpu_waits(d->image) && !d->options.no_early;
 }
 
 static int fg__gpu_launch_early(fg__gpu_device *d, void *function, const fg_gpu_shape *shape, void **parameters) {
