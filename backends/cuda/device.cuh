@@ -102,44 +102,29 @@ FG_DEV uint32_t fgk_two_halves(float a, float b) { /* a in the low half */
     return h;
 }
 
-/* Bits of x under the mask, with `over` over them: one instruction, where the compiler would make two of constants. */
+/* (x & mask) | over: one instruction, where the compiler would make two of constants. */
 FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) {
-    uint32_t y;
-    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(y) : "r"(x), "r"(mask), "r"(over));
-    return y;
-}
-/* Bytes 0 and 2 (odd: 1 and 3) of a word, above each the byte of `over`. */
-FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) { return __byte_perm(word, over, odd ? 0x4341 : 0x4240); }
-/* Two halves each: a - b; a * b + c, rounded once. */
-FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
-    uint32_t h;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(h) : "r"(a), "r"(b));
-    return h;
-}
-FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
-    uint32_t h;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(h) : "r"(a), "r"(b), "r"(c));
-    return h;
-}
-/* Two halves each: a - b and a * b, rounded once. */
-FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
-    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-    return a;
-}
-FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
-    return a;
-}
-FG_DEV void fgk_wg_floats(uint32_t pair, float *x) {
-    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
-}
-/* (x & mask) | over, in one instruction. */
-FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) {
     asm("lop3.b32 %0, %0, %1, %2, 0xEA;" : "+r"(x) : "r"(mask), "r"(over));
     return x;
 }
-/* Bytes 0 and 2 (of `odd` 1 and 3) of a word, above each the byte of x. */
-FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return __byte_perm(word, x, odd ? 0x4341 : 0x4240); }
+/* Bytes 0 and 2 (odd: 1 and 3) of a word, above each the lowest byte of `over`. */
+FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) { return __byte_perm(word, over, odd ? 0x4341 : 0x4240); }
+/* Two halves each: a - b, a * b, a * b + c, rounded once. */
+FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+FG_DEV uint32_t fgk_halves_mul(uint32_t a, uint32_t b) {
+    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+    return a;
+}
+FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
+    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(c));
+    return a;
+}
+FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) {
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
+}
 /* Byte i is that of a (0 to 3) and b (4 to 7) which the lowest bits 4i and on of s number; s has no nibbles above 7 in its low half. */
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     asm("prmt.b32 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(s));
@@ -263,28 +248,20 @@ FG_DEV void fgk_mma(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
 FG_DEV void fgk_mma_narrow(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
     fgk_mma_one(c->x, a->x[0], a->x[1], a->x[2], a->x[3], b->x[0], b->x[2]);
 }
-/* Kernels may fill fragments as they lie: lane 4r + c has of rows r and r + 8 the columns 2c, 2c + 1 (x[0], x[1]) and 8 further (x[2], x[3]). */
+/* Kernels may fill fragments as they lie: lane 4r + c has of rows r and r + 8 the columns 2c, 2c + 1 (x[0], x[1]) and 8 further (x[2],
+   x[3]). */
 #define FG_STRAIGHT 1
 /* Where sum i of this lane stands. */
 FG_DEV int fgk_sum_row(int i) { return (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
 FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 8; }
 
-/* Two words of two halves each: both low ones, both high ones. */
 #define FG_FEW 1 /* fragments as above can be made in registers */
+/* Two words of two halves each: both low ones, both high ones. */
 FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
-/* Two numbers as halves: the nearest; the nearest that are finite. */
+/* Two numbers as halves, of those that are finite the nearest. */
 FG_DEV uint32_t fgk_finite_halves(float a, float b) {
     return fgk_two_halves(fminf(fmaxf(a, -65504.0f), 65504.0f), fminf(fmaxf(b, -65504.0f), 65504.0f));
-}
-/* Four signed bytes times a scale, a half of at most 511.5, as halves. u + 128 in the low bits of 1024 is that much more, and differences
-   and products of halves are rounded once: these are exact. */
-FG_DEV void fgk_bytes_to_halves(uint32_t bytes, uint32_t scale, uint32_t *to) {
-    uint32_t u = bytes ^ 0x80808080u;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(to[0]) : "r"(__byte_perm(u, 0x64646464u, 0x4140)), "r"(0x64806480u));
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(to[1]) : "r"(__byte_perm(u, 0x64646464u, 0x4342)), "r"(0x64806480u));
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(to[0]) : "r"(scale * 0x10001u));
-    asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(to[1]) : "r"(scale * 0x10001u));
 }
 /* 2^x, within two units of the last place. */
 FG_DEV float fgk_exp2(float x) {
@@ -373,11 +350,11 @@ FG_DEV void fgk_wg_weighted(int type, int n, float *x, const uint32_t *a, uint64
     else if (n == 128) FGK_WEIGHTED_128("bf16");
     else FGK_WEIGHTED_256("bf16");
 }
-/* Two numbers in halves of a word, to the nearest. */
+/* Two numbers of a type (F16, BF16) in a word, rounded to the nearest. */
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
     uint32_t pair;
-    if (type == FG_GPU_F16) asm("cvt.rn.f16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
-    else asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
+    if (type == FG_GPU_F16) return fgk_two_halves(a, b);
+    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(a), "f"(b));
     return pair;
 }
 #undef FGK_WEIGHTED_256
@@ -460,16 +437,17 @@ FG_DEV float fgk_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
 FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
-typedef _Float16 fgk__v2h __attribute__((ext_vector_type(2)));
-FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
+FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
+FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) {
+    return __builtin_amdgcn_perm(over, word, odd ? 0x04030401u : 0x04020400u);
+}
+FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
     return __builtin_bit_cast(uint32_t, __builtin_bit_cast(fgk__v2h, a) - __builtin_bit_cast(fgk__v2h, b));
 }
-FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
+FG_DEV uint32_t fgk_halves_mul(uint32_t a, uint32_t b) {
     return __builtin_bit_cast(uint32_t, __builtin_bit_cast(fgk__v2h, a) * __builtin_bit_cast(fgk__v2h, b));
 }
-FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
-FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
-FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return __builtin_amdgcn_perm(x, word, odd ? 0x04030401u : 0x04020400u); }
+FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     s = (s & 0xFFu) | (s & 0xFF00u) << 8;
     return __builtin_amdgcn_perm(b, a, (s | s << 4) & 0x0F0F0F0Fu);
@@ -681,13 +659,31 @@ FG_DEV float fgk_half_to_float(uint32_t h) { return hg_half_to_float((uint16_t)h
 FG_DEV uint32_t fgk_float_to_half(float x) { return hg_float_to_half(x); }
 FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
 FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
-FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) { return (word >> 8 * odd & 0x00FF00FFu) | (over & 255u) * 0x01000100u; }
+FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) {
+    return (word >> 8 * odd & 0x00FF00FFu) | (over & 255u) * 0x01000100u;
+}
+FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t word = 0;
+    int i;
+    for (i = 0; i < 4; i++) word |= (uint32_t)(both >> 8 * (s >> 4 * i & 7u) & 255u) << 8 * i;
+    return word;
+}
+FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
 FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
-    return fgk_two_halves(fgk_half_to_float(a & 0xFFFFu) - fgk_half_to_float(b & 0xFFFFu), fgk_half_to_float(a >> 16) - fgk_half_to_float(b >> 16));
+    float x[2], y[2];
+    fgk_halves_to_floats(a, x), fgk_halves_to_floats(b, y);
+    return fgk_two_halves(x[0] - y[0], x[1] - y[1]);
+}
+FG_DEV uint32_t fgk_halves_mul(uint32_t a, uint32_t b) {
+    float x[2], y[2];
+    fgk_halves_to_floats(a, x), fgk_halves_to_floats(b, y);
+    return fgk_two_halves(x[0] * y[0], x[1] * y[1]);
 }
 FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
-    return fgk_two_halves(fgk_half_to_float(a & 0xFFFFu) * fgk_half_to_float(b & 0xFFFFu) + fgk_half_to_float(c & 0xFFFFu),
-                          fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16) + fgk_half_to_float(c >> 16));
+    float x[2], y[2], z[2];
+    fgk_halves_to_floats(a, x), fgk_halves_to_floats(b, y), fgk_halves_to_floats(c, z);
+    return fgk_two_halves(x[0] * y[0] + z[0], x[1] * y[1] + z[1]);
 }
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
@@ -798,14 +794,7 @@ FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 
 FG_DEV uint32_t fgk_finite_halves(float a, float b) {
     a = a > 65504.0f ? 65504.0f : a < -65504.0f ? -65504.0f : a;
     b = b > 65504.0f ? 65504.0f : b < -65504.0f ? -65504.0f : b;
-    return (uint32_t)hg_float_to_half(a) | (uint32_t)hg_float_to_half(b) << 16;
-}
-FG_DEV void fgk_bytes_to_halves(uint32_t bytes, uint32_t scale, uint32_t *to) {
-    float x[4], by = fgk_half_to_float(scale);
-    int i;
-    for (i = 0; i < 4; i++) x[i] = (float)(int8_t)(bytes >> 8 * i) * by;
-    to[0] = (uint32_t)hg_float_to_half(x[0]) | (uint32_t)hg_float_to_half(x[1]) << 16;
-    to[1] = (uint32_t)hg_float_to_half(x[2]) | (uint32_t)hg_float_to_half(x[3]) << 16;
+    return fgk_two_halves(a, b);
 }
 FG_DEV float fgk_exp2(float x) { return exp2f(x); }
 
@@ -835,27 +824,9 @@ FG_DEV void fgk_wg_commit(void) { hg_wg_commit(); }
 #define fgk_wg_mma(n, x, a, b) hg_wg_mma(x, a, b, n, HG_HALVES, 1, __LINE__)
 #define fgk_wg_scores(type, n, x, a, b, more) hg_wg_mma(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, more, __LINE__)
 #define fgk_wg_weighted(type, n, x, a, b) hg_wg_mma_held(x, a, b, n, (type) == FG_GPU_F16 ? HG_HALVES : HG_BFLOATS, __LINE__)
-FG_DEV uint32_t fgk_wg_sub(uint32_t a, uint32_t b) {
-    return fgk_float_to_half(fgk_half_to_float(a) - fgk_half_to_float(b)) |
-           fgk_float_to_half(fgk_half_to_float(a >> 16) - fgk_half_to_float(b >> 16)) << 16;
-}
-FG_DEV uint32_t fgk_wg_mul(uint32_t a, uint32_t b) {
-    return fgk_float_to_half(fgk_half_to_float(a) * fgk_half_to_float(b)) |
-           fgk_float_to_half(fgk_half_to_float(a >> 16) * fgk_half_to_float(b >> 16)) << 16;
-}
-FG_DEV void fgk_wg_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
-FG_DEV uint32_t fgk_wg_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
-FG_DEV uint32_t fgk_wg_bytes(uint32_t word, uint32_t x, int odd) { return (word >> 8 * odd & 0x00FF00FFu) | (x & 255u) * 0x01000100u; }
-FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
-    uint64_t both = (uint64_t)b << 32 | a;
-    uint32_t word = 0;
-    int i;
-    for (i = 0; i < 4; i++) word |= (uint32_t)(both >> 8 * (s >> 4 * i & 7u) & 255u) << 8 * i;
-    return word;
-}
 static uint32_t fgk_float_to_bfloat(float x);
 FG_DEV uint32_t fgk_wg_pair(int type, float a, float b) {
-    if (type == FG_GPU_F16) return fgk_float_to_half(a) | fgk_float_to_half(b) << 16;
+    if (type == FG_GPU_F16) return fgk_two_halves(a, b);
     return fgk_float_to_bfloat(a) | fgk_float_to_bfloat(b) << 16;
 }
 FG_DEV int fgk_wg_row(int i) { return hg_wg_row(hg.current, i); }

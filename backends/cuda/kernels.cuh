@@ -187,6 +187,17 @@ FG_DEV uint32_t fgk_unit_pair(int type, const fgk_unit *unit, int p) {
     return pair;
 }
 
+/* The same with `over` over each, and `left` bits further up. */
+FG_DEV uint32_t fgk_pair_over(int type, const fgk_unit *unit, int p, int left, uint32_t over) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), at = hi ? hi * (p % (16 / hi)) - lo - left : 0;
+    uint32_t ones = 0x00010001u, pair, high;
+    if (lo == 8) return fgk_bytes_over(unit->lo[p / 2], over >> 24, p % 2);
+    pair = fgk_field(unit->lo[p * lo / 16] >> (lo * (p % (16 / lo)) - left), (((1u << lo) - 1u) << left) * ones, over);
+    if (!hi) return pair;
+    high = at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at;
+    return fgk_field(high, (((1u << hi) - 1u) << (lo + left)) * ones, pair);
+}
+
 /* Weights 4g to 4g+3 of a unit; of float types 4 (g % 2) and on of its run g / 2. */
 FG_DEV void fgk_unit_four(int type, const fgk_unit *unit, int g, float *w) {
     int p, j;
@@ -573,21 +584,21 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
 }
 
 #if defined(FG_STRAIGHT)
-/* For 2 to 64 rows (of quantised weights from 1 on): weights go from memory into matrix fragments, expanded in registers, and so do
+/* For few rows, 2 to 64 (of quantised weights 1 to 128): weights go from memory into matrix fragments, expanded in registers, and so do
    half-float activations, which all workgroups read and caches hold; no tile in shared memory, no barrier before the end. A warp has
-   `strips` times 16 rows of the weight, a->across warps are side by side, and 8 / across share k: of it each takes 128 in turn, or 256, of which
-   lane c of four has a unit, or two, whole (of float types: 8 of each unit), so that it reads 32 bytes and needs few scales. Which k a
-   place of a fragment stands for does not matter where both operands agree.
+   `strips` times 16 rows of the weight, a->across warps are side by side, and 8 / across share k: of it each takes 128 in turn, or 256,
+   of which lane c of four has a unit, or two, whole (of float types: 8 of each unit), so that it reads 32 bytes and needs few scales.
+   Which k a place of a fragment stands for does not matter where both operands agree.
 
-   Bounds: bytes of the weight; from some 32 rows on what the activations take of the first cache, 4 * cols * 64 bytes of each warp for its
+   Bounds: bytes of the weight; from some 32 rows on what activations take of the first cache: 256 * cols bytes of each warp for its
    16 * strips by 128 of the weight. */
 enum { FG_SKINNY_PAD = 4 };
 
 /* Units that a lane has of a step of k, 32 bytes of most types: what lies together is read at about the same time. */
 FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; }
 
-/* Eight halves of a row of activations, in the order of fragments: quarter q of the lane's unit i of a step; beyond the last step those of
-   the first, where weights are 0. No row: zeros. */
+/* Eight halves of a row of activations, in the order of fragments: quarter q of the lane's unit i of a step; beyond the last step those
+   of the first, where weights are 0. No row: zeros. */
 FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int step, int i, int q) {
     int each = fgk_skinny_each(type), at = 128 * each * step < stride ? step : 0;
     fgk_u4 zeros = {0, 0, 0, 0};
@@ -596,7 +607,8 @@ FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int ste
 
 /* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. */
 FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int step, fgk_unit *ring) {
-    int c = fgk_lane() & 3, lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), bytes = fg_gpu_scale_bytes(type), u = 8 * step + 2 * c, i, j;
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), bytes = fg_gpu_scale_bytes(type);
+    int c = fgk_lane() & 3, u = 8 * step + 2 * c, i, j;
     if (fgk_skinny_each(type) == 1) {
         u = 4 * step + c;
         FG_UNROLL for (i = 0; i < lo / 4; i++) { /* of float types 16 bytes of each unit of the step */
@@ -644,19 +656,17 @@ FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, int i, float factor, fgk
         uint32_t both = fgk_two_halves(unit->scale[h] * factor, -unit->min[h] * factor);
         s->scale[h] = fgk_low_halves(both, both);
         s->min[h] = fgk_high_halves(both, both);
-        s->part[h] = fgk_halves_fma(s->scale[h], 0x2C002C00u, 0u);
+        s->part[h] = fgk_halves_mul(s->scale[h], 0x2C002C00u);
     }
 }
 
-/* Weights 2p and 2p + 1 of a unit as halves. Codes with 0x6400 over them are halves, 1024 more than they; every second pair of four bits is
-   left where it is, and so sixteen times as much. */
+/* Weights 2p and 2p + 1 of a unit as halves. Codes with 0x6400 over them are halves, 1024 more than they; every second pair of four bits
+   is left where it is, and so sixteen times as much. */
 FG_DEV uint32_t fgk_skinny_pair(int type, const fgk_unit *unit, const fgk_skinny_scale *s, int p) {
-    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), h = p / 8, odd = lo == 4 ? p % 2 : 0, left = 4 * odd, at = hi ? hi * (p % (16 / hi)) - lo - left : 0;
-    uint32_t over = 0x64006400u, ones = 0x00010001u, pair;
-    if (lo == 8) pair = fgk_bytes_over(unit->lo[p / 2], over >> 24, p % 2);
-    else pair = fgk_field(unit->lo[p * lo / 16] >> (lo == 4 ? p % 4 / 2 * 8 : lo * (p % 8)), (((1u << lo) - 1u) << left) * ones, over);
-    if (hi) pair = fgk_field(at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at, (((1u << hi) - 1u) << (lo + left)) * ones, pair);
-    return fgk_halves_fma(fgk_halves_sub(pair, over + ((uint32_t)fgk_code_zero(type) << left) * ones), odd ? s->part[h] : s->scale[h], s->min[h]);
+    int h = p / 8, odd = fg_gpu_lo_bits(type) == 4 ? p % 2 : 0, left = 4 * odd;
+    uint32_t over = 0x64006400u, zero = over + ((uint32_t)fgk_code_zero(type) << left) * 0x00010001u;
+    uint32_t pair = fgk_halves_sub(fgk_pair_over(type, unit, p, left, over), zero);
+    return fgk_halves_fma(pair, odd ? s->part[h] : s->scale[h], s->min[h]);
 }
 
 /* Four weights each of rows r and r + 8 as the left operand of a step. */
@@ -676,9 +686,12 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
 
 FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips) {
     int count, across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
-    int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across, mine = warp % across * 16 * strips;
-    int units = (a->k + 31) / 32, each = fgk_skinny_each(type), steps = (units + 4 * each - 1) / (4 * each), tiles = cols / 8, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32, g, d, i, j, t, w, h;
-    int bits = fg_gpu_lo_bits(type), depth = (bits >= 8 ? 2 : cols < 32 ? 4 : 2) / (bits >= 8 ? strips : 1), buffers = tiles == 1 && depth > 1 ? 8 : 2;
+    int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across;
+    int units = (a->k + 31) / 32, each = fgk_skinny_each(type), steps = (units + 4 * each - 1) / (4 * each);
+    int mine = warp % across * 16 * strips; /* rows before this warp's */
+    int bytes = fg_gpu_lo_bits(type) >= 8, depth = (bytes ? 2 : cols < 32 ? 4 : 2) / (bytes ? strips : 1);
+    int tiles = cols / 8, buffers = tiles == 1 && depth > 1 ? 8 : 2, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32;
+    int g, d, i, j, t, w, h;
     const char *rows[4];
     const uint16_t *acts[8];
     fgk_unit ring[4][4];
@@ -692,11 +705,12 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
         factors[j] = fgk_from_bits((uint32_t)(127 + exponent) << 23);
     }
     FG_UNROLL for (d = 0; d < depth; d += each)
-        FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
+        FG_UNROLL for (j = 0; j < 2 * strips; j++)
+            fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
     fgk_depend();
     FG_UNROLL for (t = 0; t < tiles; t++) /* rows beyond the count, too: what is there stays in columns that nobody reads */
-        acts[t] = tiles > 1 || lane / 4 < a->max_rows - col0
-                      ? (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 256 * t : 0;
+        acts[t] = tiles == 1 && lane / 4 >= a->max_rows - col0 ? 0
+                : (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 256 * t;
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
@@ -707,11 +721,11 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     FG_ROLLED for (g = share; g < steps; g += depth / each * shares) {
         FG_UNROLL for (i = 0; i < 4 * depth; i++) {
             fgk_unit *its = ring[i / 4];
-            int then = i + buffers / 2; /* whose activations are loaded now */
+            int then = i + buffers / 2, at = then / 4; /* whose activations are loaded now */
             if (i % 4 == 0)
                 FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], i / 4 % each, factors[j], &scales[j]);
             FG_UNROLL for (t = 0; t < tiles; t++)
-                x[then % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g + then / 4 / each * shares, then / 4 % each, then % 4);
+                x[then % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g + at / each * shares, at % each, then % 4);
             FG_UNROLL for (w = 0; w < 2; w++)
                 FG_UNROLL for (j = 0; j < strips; j++) {
                     fgk_frag left, right;
@@ -724,9 +738,11 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
                         else fgk_mma(&sums[j][t / 2], &left, &right);
                     }
                 }
-            if (i % (4 * each) == 4 * each - 1)
+            if (i % (4 * each) == 4 * each - 1) {
+                int done = i / 4 + 1 - each;
                 FG_UNROLL for (j = 0; j < 2 * strips; j++)
-                    fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (i / 4 + 1 - each + depth) / each * shares, &ring[i / 4 + 1 - each][j]);
+                    fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (done + depth) / each * shares, &ring[done][j]);
+            }
         }
     }
     FG_UNROLL for (h = 0; h < cols; h += part) {
@@ -737,12 +753,13 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
                     fgk_put(tile + (warp * part + 16 * t - h + fgk_sum_col(i)) * row + 16 * j + fgk_sum_row(i), sums[j][t].x[i]);
         fgk_barrier();
         FG_ROLLED for (i = me; i < all * part; i += FG_GPU_GEMV_THREADS) {
-            float sum = 0.0f;
+            float sum = 0.0f, scale;
             j = i & (all - 1), t = i >> fgk_log2(all);
             if (n0 + j >= a->n || col0 + h + t >= count) continue;
             for (w = 0; w < shares; w++) sum += fgk_get(tile + ((w * across + j / (16 * strips)) * part + t) * row + j % (16 * strips));
             (void)fgk_row(a, n0 + j, &w);
-            fgk_finish(a, col0 + h + t, n0 + j, sum * (fgk_load((const float *)a->scales + col0 + h + t) * fgk_from_bits((uint32_t)(127 - w) << 23)));
+            scale = fgk_load((const float *)a->scales + col0 + h + t) * fgk_from_bits((uint32_t)(127 - w) << 23);
+            fgk_finish(a, col0 + h + t, n0 + j, sum * scale);
         }
     }
 }
@@ -772,14 +789,6 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
     }
 }
 
-/* Codes 2p and 2p + 1 of a unit, with `over` over each. */
-FG_DEV uint32_t fgk_wg_pair_over(int type, const fgk_unit *unit, int p, uint32_t over) {
-    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), at = hi * (p % (hi ? 16 / hi : 1)) - lo;
-    uint32_t ones = 0x00010001u, pair = fgk_wg_field(unit->lo[p * lo / 16] >> lo * (p % (16 / lo)), ((1u << lo) - 1u) * ones, over);
-    if (!hi) return pair;
-    return fgk_wg_field(at < 0 ? unit->hi[p * hi / 16] << -at : unit->hi[p * hi / 16] >> at, (((1u << hi) - 1u) << lo) * ones, pair);
-}
-
 /* A word of 4-bit codes as values of bytes, 128 more, those of pairs 0 and 1, then of 2 and 3. */
 FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
     /* as fgk_code_value has them: of codes 0 to 3, 4 to 7, 8 to 11, 12 to 15 */
@@ -806,10 +815,10 @@ FG_DEV fgk_u4 fgk_expand_eight(int type, const fgk_unit *unit) {
     FG_UNROLL for (p = 0; p < 4; p++) {
         float x[2];
         uint32_t pair = table ? fgk_pick_bytes(bytes[p / 2], over >> 24, p % 2 ? 0x4342u : 0x4140u)
-                      : type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[p / 2], over >> 24, p % 2) : fgk_wg_pair_over(type, unit, p, over);
-        pair = fgk_wg_sub(pair, zero);
-        fgk_wg_floats(pair, x);
-        pairs[p] = whole ? fgk_wg_mul(pair, scale)
+                            : fgk_pair_over(type, unit, p, 0, over);
+        pair = fgk_halves_sub(pair, zero);
+        fgk_halves_to_floats(pair, x);
+        pairs[p] = whole ? fgk_halves_mul(pair, scale)
                          : fgk_two_halves(unit->scale[0] * x[0] - unit->min[0], unit->scale[0] * x[1] - unit->min[0]);
     }
     v.x = pairs[0], v.y = pairs[1], v.z = pairs[2], v.w = pairs[3];
@@ -1219,12 +1228,10 @@ FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int firs
                 pairs[p] = unit->lo[4 * g + p];
                 continue;
             }
-            pairs[p] = type == FG_GPU_Q8_0 ? fgk_wg_bytes(unit->lo[2 * g + p / 2], over >> 24, p % 2)
-                                           : fgk_wg_pair_over(type, unit, 4 * g + p, over);
-            pairs[p] = fgk_wg_sub(pairs[p], zero);
-            if (whole) pairs[p] = fgk_wg_mul(pairs[p], scale);
+            pairs[p] = fgk_halves_sub(fgk_pair_over(type, unit, 4 * g + p, 0, over), zero);
+            if (whole) pairs[p] = fgk_halves_mul(pairs[p], scale);
             else {
-                fgk_wg_floats(pairs[p], x);
+                fgk_halves_to_floats(pairs[p], x);
                 pairs[p] = fgk_two_halves(unit->scale[g / 2] * x[0] - unit->min[g / 2], unit->scale[g / 2] * x[1] - unit->min[g / 2]);
             }
         }
@@ -1745,6 +1752,15 @@ FG_DEV void fgk_few_read_v(const fg_gpu_attention_args *a, const fgk_few_place *
                      v->x[i], v->scale[i]);
 }
 
+/* Four signed bytes times a scale, a half of at most 511.5, as halves. u + 128 in the low bits of 1024 is that much more, and differences
+   and products of halves are rounded once: these are exact. */
+FG_DEV void fgk_bytes_to_halves(uint32_t bytes, uint32_t scale, uint32_t *to) {
+    uint32_t u = bytes ^ 0x80808080u;
+    int i;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        to[i] = fgk_halves_mul(fgk_halves_sub(fgk_pick_bytes(u, 0x64u, i ? 0x4342u : 0x4140u), 0x64806480u), scale * 0x10001u);
+}
+
 /* What was read at once, as halves in each / 2 words. */
 FG_DEV void fgk_few_halves(fgk_u4 v, uint32_t scale, int type, int each, uint32_t *to) {
     uint32_t words[4];
@@ -2106,8 +2122,8 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
    the left operand of the second product there, and K and V lie in shared memory as halves. While the values of one tile are added up,
    the scores of the next are made, and its softmax; K of the one after that and V of this next one are on their way.
 
-   What it costs by arithmetic (an H200 reaches a third of that, see tests/results/), heads of 128, at the 990 TFLOP/s of half floats and 1.75 GHz that an
-   H100 is sold with, thus 4096 operations in a cycle of each of 132 processors: a tile is 2 * 2 * 128 * 128 * 128 = 8.4 million
+   What it costs by arithmetic (an H200 reaches a third of that, see tests/results/), heads of 128, at the 990 TFLOP/s of half floats and
+   1.75 GHz that an H100 is sold with, thus 4096 operations in a cycle of each of 132 processors: a tile is 2 * 2 * 128 * 128 * 128 = 8.4 million
    operations, 2048 cycles of products; 16384 powers of two at 16 a cycle, 1024, and about 9 instructions more for each of them, 1150 at
    four warps a cycle, which products of the other warpgroup or of the same one hide. It reads 64 KiB, 128 operations a byte: 4.2 TB/s of
    the L2 cache at 60% of the roof. A piece of 2048 positions (16 tiles, 32800 cycles) begins with 64 KiB of queries and the first K
@@ -2750,10 +2766,11 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 /* Of NVIDIA alone: gemv and gemm do their work on others. */
 #if defined(FG_STRAIGHT)
 #define FG_SKINNY_KERNEL(T, cols, strips, bounds)                                                                        \
-    FG_KERNEL_EARLY(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                              \
-              FG_SHARED(float, tile, 8 * (cols < 32 ? cols : 32) * (16 * strips + FG_SKINNY_PAD)); fgk_skinny(&args, tile, FG_GPU_##T, cols, strips))
-#define FG_SKINNY_KERNELS(T)     \
-    FG_SKINNY_KERNEL(T, 8, 1, FG_TWO_AT_ONCE) \
+    FG_KERNEL_EARLY(skinny##cols##_##T, gemm, bounds(FG_GPU_GEMV_THREADS),                                               \
+                    FG_SHARED(float, tile, 8 * (cols < 32 ? cols : 32) * (16 * strips + FG_SKINNY_PAD));                 \
+                    fgk_skinny(&args, tile, FG_GPU_##T, cols, strips))
+#define FG_SKINNY_KERNELS(T)                   \
+    FG_SKINNY_KERNEL(T, 8, 1, FG_TWO_AT_ONCE)  \
     FG_SKINNY_KERNEL(T, 16, 1, FG_TWO_AT_ONCE) \
     FG_SKINNY_KERNEL(T, 32, 1, FG_TWO_AT_ONCE) \
     FG_SKINNY_KERNEL(T, 64, 2, FG_ANY_AT_ONCE)
@@ -2770,7 +2787,7 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 #define FG_FEW_KERNEL(T, dim, bounds)
 #endif
 
-/* Of Hopper alone: other targets have no kernels of these names, and gemm128 and wide do their work. */
+/* Of Hopper alone: other targets have no kernels of these names; other gemm kernels and wide do their work. */
 #if defined(FG_WARPGROUPS)
 #define FG_WIDE_WG_KERNEL(T, dim)                                                                              \
     FG_KERNEL(widewg##dim##_##T, attention, FG_GPU_GEMV_THREADS, FG_SHARED_MORE(uint16_t, fgk_more);           \
