@@ -1,13 +1,13 @@
-/* fg_gpu_special.h: products by what few devices have (kernels.cuh): gemmwg, Hopper's products of warpgroups (wgmma), of more than
-   64 rows; gemmi, dot products of bytes on AMD's devices without matrix instructions, of more than 8 rows of quantised weights; and
-   widewg, attention of many queries by Hopper's products.
+/* fg_gpu_special.h: what few devices have (kernels.cuh): gemmwg, products of more rows than skinny takes, and widewg, attention of many
+   queries, by Hopper's warpgroups (wgmma); gemmi, products of more than 8 rows of quantised weights by dot products of bytes, on AMD's
+   devices without matrix instructions.
 
    Included by fg_gpu_host.h. Before a plan uses such a kernel, a small product by it, or attention, is compared with the CPU's; where
-   they differ, or the kernel is not there, gemm16 to gemm128, and wide, go on doing that work. A fault of the kernel would be the end of
-   its context, so that CUDA tries it in one of its own (a trial), and cuBLASLt, too. HIP has no contexts, and tries them in the device's:
-   nothing says whether others use the device (hipDevicePrimaryCtxGetState tells which device is the thread's), so that it must not be
-   reset, and a fault of a kernel is the end of the process in most versions of ROCm anyway. In the invariance mode there are no gemmwg and
-   widewg, which add up in an order of their own; gemmi then serves all numbers of rows. */
+   they differ, or the kernel is not there, the other gemm kernels, and wide, go on doing that work. A fault of the kernel would be the
+   end of its context, so that CUDA tries it in one of its own (a trial), and cuBLASLt, too. HIP has no contexts, and tries them in the
+   device's: nothing says whether others use the device (hipDevicePrimaryCtxGetState tells which device is the thread's), so that it must
+   not be reset, and a fault of a kernel is the end of the process in most versions of ROCm anyway. In the invariance mode there are no
+   gemmwg and widewg, which add up in an order of their own; gemmi then serves all numbers of rows. */
 
 #ifndef FG_GPU_SPECIAL_H
 #define FG_GPU_SPECIAL_H

@@ -109,7 +109,7 @@ typedef struct fg_gpu_norm_args {
     float eps;
 } fg_gpu_norm_args;
 
-/* Half-float activations for the gemm kernels: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
+/* Half-float activations for gemm and skinny: acts[T, k] = src * 2^e, scales[T] = 2^-e; e is a row's own, such that nothing
    overflows. As FG_GPU_ACTS_BFLOAT bfloat16, as they are. As FG_GPU_ACTS_BYTES (of gemmi kernels) a row has acts_stride signed
    bytes, then of each 32 of them a float, by which they are multiplied, and the sums of both halves, 16 bits each; scales[T] = 1.
    As FG_GPU_ACTS_FRAGMENTS_<units> the same halves in the order in which skinny reads them, see fg_gpu_acts_row. Products of one src
@@ -122,23 +122,22 @@ typedef struct fg_gpu_acts_args {
     int32_t format;
 } fg_gpu_acts_args;
 
-/* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv1 to gemv8) or those of `acts` (gemm16 to gemm128).
-   bias, src2 may be 0; src2 may be dst. `finish`: dst = act(src * scales + bias) + src2 with a product in src; scales may be 0, dst
-   may be src. */
 /* A further weight of a product, of the same type and k, whose rows follow from row `from` on (0: there is none). */
 typedef struct fg_gpu_more {
     uint64_t weight, bias;
     int32_t from, exponent;
 } fg_gpu_more;
 
+/* dst[T, n] = act(src . weight^T + bias) + src2, of float activations (gemv) or those of `acts` (all other products). bias, src2 may be
+   0; src2 may be dst. `finish`: dst = act(src * scales + bias) + src2 with a product in src; scales may be 0, dst may be src. */
 typedef struct fg_gpu_gemm_args {
     uint64_t weight, src, acts, scales, dst, src2, bias, count;
     fg_gpu_layout layout;
     int32_t n, k, src_stride, acts_stride, dst_stride, src2_stride, act, max_rows; /* act: fg_act */
-    int32_t exponent; /* of skinny: the weight's scales are halves once multiplied by 2 to it; see fg_gpu_exponent */
+    int32_t exponent;    /* of skinny: the weight's scales are halves once multiplied by 2 to it; see fg_gpu_exponent */
     fg_gpu_more more[2]; /* of gemv and skinny; n counts the rows of all */
     int32_t across;      /* of skinny: warps side by side, fg_gpu_skinny_across */
-    int32_t way; /* of gemmwg, FG_GPU_WG_256 and so on; 0: the one of fg_gpu_wg_way */
+    int32_t way;         /* of gemmwg, FG_GPU_WG_256 and so on; 0: the one of fg_gpu_wg_way */
 } fg_gpu_gemm_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
@@ -249,7 +248,7 @@ typedef struct fg_gpu_copy_args {
     X(gemm128_##T, gemm)            \
     X(gemmwg_##T, gemm)
 
-/* Of NVIDIA's, for up to 8, 16, 32 and 64 rows; of all types but F32, whose numbers are more than halves. */
+/* Of NVIDIA's, tiles of 8, 16, 32 and 64 rows; of all types but F32, whose numbers are more than halves. */
 #define FG_GPU_SKINNY_KERNELS(X, T) \
     X(skinny8_##T, gemm)            \
     X(skinny16_##T, gemm)           \
@@ -447,8 +446,8 @@ FG_GPU_FN int fg_gpu_expand_kernel(int type) {
     return gemmi < 0 ? -1 : FG_GPU_KERNEL_expand_Q4_0 + (gemmi - FG_GPU_KERNEL_gemmi16_Q4_0) / 2;
 }
 
-/* Which product serves a pass of up to `rows` rows. gemv reads src, gemm reads acts. With `invariant` a row's bits do not depend
-   on how many there are: one kind of product serves all. In place of gemm128 there may be gemmwg, by products of warpgroups
+/* Which product serves a pass of up to `rows` rows where skinny does not. gemv reads src, gemm reads acts. With `invariant` a row's bits
+   do not depend on how many there are: one kind of product serves all. In place of gemm128 there may be gemmwg, by products of warpgroups
    (Hopper), which add up in an order of their own. */
 FG_GPU_FN int fg_gpu_product_for(int rows, int invariant) {
     if (rows <= 8 && !invariant)
@@ -572,8 +571,8 @@ FG_GPU_FN uint32_t fg_gpu_more_bytes(int kernel) {
 FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel >= FG_GPU_KERNEL_skinny8_F16) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
-        int cols = fg_gpu_skinny_cols(kernel);
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 16 * fg_gpu_skinny_strips(cols) * a->across), fg_gpu_ceil(a->max_rows, cols), FG_GPU_GEMV_THREADS);
+        int cols = fg_gpu_skinny_cols(kernel), rows = 16 * fg_gpu_skinny_strips(cols) * a->across;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, rows), fg_gpu_ceil(a->max_rows, cols), FG_GPU_GEMV_THREADS);
     }
     if (kernel >= FG_GPU_KERNEL_widewg64_F16) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
@@ -599,7 +598,8 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
             return fg_gpu_shape_make(fg_gpu_ceil(e->n, 32 * FG_GPU_THREADS), e->max_rows, FG_GPU_THREADS);
         }
         if (which <= FG_GPU_GEMV8)
-            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)), FG_GPU_GEMV_THREADS);
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMV_ROWS), fg_gpu_ceil(a->max_rows, 1 << (which - FG_GPU_GEMV1)),
+                                     FG_GPU_GEMV_THREADS);
         if (which == FG_GPU_GEMMWG) {
             int way = fg_gpu_wg_way(a);
             fg_gpu_shape shape = fg_gpu_shape_make(fg_gpu_ceil(a->max_rows, fg_gpu_wg_cols(way)),
@@ -807,7 +807,8 @@ FG_GPU_FN int fg_gpu_acts_fragments(int type) {
 /* Element (row, k) of activations is the half at the sum of both; acts_stride is of the format; k is under 2^25. */
 FG_GPU_FN int64_t fg_gpu_acts_row(int format, int32_t acts_stride, int32_t row) {
     uint32_t r = (uint32_t)row;
-    return format < FG_GPU_ACTS_FRAGMENTS_0 ? (int64_t)r * acts_stride : (int64_t)(r / 64 * 64) * acts_stride + r % 64 / 8 * 256 + r % 8 * 32;
+    if (format < FG_GPU_ACTS_FRAGMENTS_0) return (int64_t)r * acts_stride;
+    return (int64_t)(r / 64 * 64) * acts_stride + r % 64 / 8 * 256 + r % 8 * 32;
 }
 
 FG_GPU_FN int32_t fg_gpu_acts_column(int format, int32_t k) {
@@ -1005,7 +1006,8 @@ static inline float fg_gpu_row_most(int type, int32_t k, const fg_gpu_layout *la
     return most;
 }
 
-/* What a weight's scales are multiplied by 2 to, that none leaves what a half float holds: weights of up to `most` then reach 2^13 or 2^14. */
+/* What a weight's scales are multiplied by 2 to, so that none leaves what a half float holds: weights of up to `most` then reach 2^13 or
+   2^14. */
 static inline int32_t fg_gpu_exponent(float most) {
     int32_t e = 13;
     if (!(most > 0.0f && most < 1e30f)) return 0;
