@@ -269,10 +269,10 @@ FG_DEV float fgk_exp2(float x) {
     return x;
 }
 
-/* Products of warpgroups (four warps), of which Hopper alone has them: 64 rows of one operand by 128 of the other, both in shared
-   memory as fg_gpu_wg_operand describes. They run on their own: what they read must be there for all (fgk_wg_publish by those
-   who wrote it, then a barrier) and stay, and sums must not be touched, from fgk_wg_mma to the fgk_wg_wait that is for them. In that
-   order the compiler keeps them that touches sums only between a fgk_wg_hold after the wait and one before the fence. */
+/* Products of warpgroups (four warps), which Hopper alone has: 64 rows of one operand by 64, 128 or 256 of the other, in shared memory
+   as fg_gpu_wg_operand describes. They run on their own: what they read must be there for all (fgk_wg_publish by those who wrote it,
+   then a barrier) and stay, and sums must not be touched, from the product to the fgk_wg_wait that is for it. The compiler keeps to that
+   order where sums are touched only between a fgk_wg_hold after the wait and one before the fence. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define FG_WARPGROUPS 1
 #define FG_SHARED_MORE(type, name) extern __shared__ __align__(1024) type name[]

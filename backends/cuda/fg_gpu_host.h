@@ -20,8 +20,8 @@ typedef struct fg_gpu_options {
     bool no_early;        /* a kernel begins when the one before has ended; else, on Hopper and later, while that one still runs */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
-    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB. And for the halves
-                             that weights are made for a library; where a matrix has more, it is multiplied in pieces; 0: 128 MiB */
+    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB. And for the
+                             halves of weights for a library; where a matrix has more, it is multiplied in pieces; 0: 128 MiB */
 } fg_gpu_options;
 
 #ifdef __cplusplus
