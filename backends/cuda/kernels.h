@@ -989,11 +989,13 @@ static inline void fg_gpu_pack_row(int type, int32_t k, const fg_gpu_layout *lay
     }
 }
 
-/* No less than the size of any weight of a packed row. */
+/* No less than the size of any weight of a packed row; 0 where weights are no numbers times scales. */
 static inline float fg_gpu_row_most(int type, int32_t k, const fg_gpu_layout *layout, const uint8_t *row, float (*half)(uint16_t)) {
     int32_t units = fg_gpu_ceil(k, 32), u, bytes = fg_gpu_scale_bytes(type);
-    float most = 0.0f, codes = (float)(1 << (fg_gpu_lo_bits(type) + fg_gpu_hi_bits(type)));
-    for (u = 0; u < units && fg_gpu_has_numbers(type); u++) {
+    float most = 0.0f, codes;
+    if (!fg_gpu_has_numbers(type)) return 0.0f;
+    codes = (float)(1 << (fg_gpu_lo_bits(type) + fg_gpu_hi_bits(type)));
+    for (u = 0; u < units; u++) {
         const uint8_t *s = row + layout->s_at + u * bytes, *d = row + layout->d_at + u / 8 * 4;
         float one = half((uint16_t)(s[0] | s[1] << 8)), less = bytes == 4 ? half((uint16_t)(s[2] | s[3] << 8)) : 0.0f, its;
         if (fg_gpu_has_blocks_of_256(type)) {
