@@ -3,7 +3,7 @@
        cc -O2 -o build/bench_gpu tests/bench_gpu.c -lpthread -lm -ldl
        build/bench_gpu                            all kernels, with the code that ./build.sh cuda built in
        build/bench_gpu --image other.cubin gemv   with other code; only kernels with a word in their name
-       build/bench_gpu --early 0                  kernels begin only when the one before has ended
+       build/bench_gpu --early 0                  kernels begin only when the one before has ended, as those of --image always do
        build/bench_gpu --copy 3.0e12 --flops 8e14 the roofs, where they were measured otherwise
        build/bench_gpu --way 2 gemmwg             gemmwg in one of its ways (kernels.h), whatever the shape
 

@@ -1288,6 +1288,12 @@ static void test_cpu_attention_long(void) {
     cpu_rig_free(rig);
 }
 
+/* A card, which has another kernel for many queries, of half floats; the software driver has none. */
+static bool cpu_is_vulkan_gpu(const char *path) {
+    const fg__vk_device *d = cpu_is_vulkan(path) ? (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(path)) : NULL;
+    return d && d->properties.device_type != 4;
+}
+
 static void cpu_check_copy_blocks(const char *path) {
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
     int i;
@@ -1319,8 +1325,8 @@ static void cpu_check_copy_blocks(const char *path) {
         memcpy(after, before, sizeof(after));
         memset(after + 47 * 64, 0, sizeof(float) * 64);
         cpu_attn_take(rig, after);
-        for (j = 0; j < 48 * 64 && path && strstr(path, "vulkan"); j++) /* there may be another kernel for many queries, of half floats */
-            if (fabsf(before[j] - after[j]) < (strstr(path, "-kv") ? 1e-5f : 4e-3f)) after[j] = before[j];
+        for (j = 0; j < 48 * 64 && path && (strstr(path, "-kv") || cpu_is_vulkan_gpu(path)); j++)
+            if (fabsf(before[j] - after[j]) < (strstr(path, "-kv") ? 1e-5f : 4e-3f)) after[j] = before[j]; /* sums in the order of pieces; a card's matrices */
         CHECK(memcmp(before, after, sizeof(before)) == 0);
         copies[0].to = rig->graph.groups[0].n_blocks;
         CHECK(rig->backend->copy_blocks(rig->device, rig->plan, copies, 1) == FG_ERROR_INVALID_ARGUMENT);

@@ -255,7 +255,6 @@ FG_DEV void fgk_mma_narrow(fgk_sums *c, const fgk_frag *a, const fgk_frag *b) {
 FG_DEV int fgk_sum_row(int i) { return (fgk_thread() & 31) / 4 + i / 2 % 2 * 8; }
 FG_DEV int fgk_sum_col(int i) { return (fgk_thread() & 3) * 2 + i % 2 + i / 4 * 8; }
 
-#define FG_FEW 1 /* fragments as above can be made in registers */
 /* Two words of two halves each: both low ones, both high ones. */
 FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
@@ -788,7 +787,6 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
 #define FG_STRAIGHT 1
 
 /* As on NVIDIA. */
-#define FG_FEW 1
 FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return (a & 0xFFFFu) | b << 16; }
 FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xFFFF0000u); }
 FG_DEV uint32_t fgk_finite_halves(float a, float b) {

@@ -1943,6 +1943,7 @@ static void fg__gpu_join(const fg__gpu_step *step, fg_gpu_gemm_args *a) {
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
     int which = fg_gpu_product_for(rows, d->options.invariant), special = which < FG_GPU_GEMM16 ? -1 : fg__gpu_special_for(d, step->weight_type, rows);
+    int skinny = fg__gpu_skinny_of(d, step, rows);
     int acts = which < FG_GPU_GEMM16 ? 0 : special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
     bool done = true;
     fg_result r;
@@ -1952,10 +1953,10 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         if (r != FG_OK || (done && !l->find_only)) return r;
     }
     if (fg__gpu_joins(l, step)) fg__gpu_join(step, a);
-    if (fg__gpu_skinny_of(d, step, rows) >= 0) {
+    if (skinny >= 0) {
         int format = fg_gpu_acts_fragments((int)step->weight_type);
-        special = fg__gpu_skinny_of(d, step, rows);
-        a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(special));
+        special = skinny;
+        a->across = fg_gpu_skinny_across(a->n, a->k, fg_gpu_skinny_cols(skinny));
         a->acts_stride = fg_gpu_acts_stride(format, a->k);
         acts = FG__GPU_FRAGMENTS + format;
     }

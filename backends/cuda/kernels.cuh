@@ -1673,7 +1673,7 @@ FG_DEV fgk_u4 fgk_kv_halves(const fg_gpu_attention_args *a, const fg_gpu_attn_it
     return v;
 }
 
-#if defined(FG_FEW)
+#if defined(FG_STRAIGHT)
 
 /* Attention of few queries, as decoding has it, in matrix fragments that are made in registers: an item's 16 rows by 16 positions at a
    time, of which every warp has its own, each fourth tile of the context. The order of what is added up within a product is free so long
@@ -2778,7 +2778,7 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
 #define FG_SKINNY_KERNELS(T)
 #endif
 
-#if defined(FG_FEW)
+#if defined(FG_STRAIGHT)
 #define FG_FEW_KERNEL(T, dim, bounds)                                                                                    \
     FG_KERNEL(few##dim##_##T, attention, bounds(FG_GPU_THREADS), FG_SHARED(uint32_t, q, dim * 8);                        \
               FG_SHARED(float, parts, FG_GPU_THREADS / 32 * FG_GPU_ATTN_ROWS *((dim < FG_FEW_PIECE ? dim : FG_FEW_PIECE) + 4)); \

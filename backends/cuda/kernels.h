@@ -991,17 +991,14 @@ static inline void fg_gpu_pack_row(int type, int32_t k, const fg_gpu_layout *lay
 
 /* No less than the size of any weight of a packed row; 0 where weights are no numbers times scales. */
 static inline float fg_gpu_row_most(int type, int32_t k, const fg_gpu_layout *layout, const uint8_t *row, float (*half)(uint16_t)) {
-    int32_t units = fg_gpu_ceil(k, 32), u, bytes = fg_gpu_scale_bytes(type);
+    int32_t units = fg_gpu_ceil(k, 32), u, bytes = fg_gpu_scale_bytes(type), blocks = fg_gpu_has_blocks_of_256(type);
     float most = 0.0f, codes;
     if (!fg_gpu_has_numbers(type)) return 0.0f;
     codes = (float)(1 << (fg_gpu_lo_bits(type) + fg_gpu_hi_bits(type)));
-    for (u = 0; u < units; u++) {
-        const uint8_t *s = row + layout->s_at + u * bytes, *d = row + layout->d_at + u / 8 * 4;
-        float one = half((uint16_t)(s[0] | s[1] << 8)), less = bytes == 4 ? half((uint16_t)(s[2] | s[3] << 8)) : 0.0f, its;
-        if (fg_gpu_has_blocks_of_256(type)) {
-            one = half((uint16_t)(d[0] | d[1] << 8)) * (type == FG_GPU_Q2_K ? 16.0f : type == FG_GPU_Q6_K ? 128.0f : 64.0f);
-            less = half((uint16_t)(d[2] | d[3] << 8)) * 64.0f;
-        }
+    for (u = 0; u < units; u += blocks ? 8 : 1) {
+        const uint8_t *s = row + (blocks ? layout->d_at + u / 8 * 4 : layout->s_at + u * bytes);
+        float one = half((uint16_t)(s[0] | s[1] << 8)), less = blocks || bytes == 4 ? half((uint16_t)(s[2] | s[3] << 8)) : 0.0f, its;
+        if (blocks) one *= type == FG_GPU_Q2_K ? 16.0f : type == FG_GPU_Q6_K ? 128.0f : 64.0f, less *= 64.0f;
         its = codes * (one < 0 ? -one : one) + (less < 0 ? -less : less);
         most = its > most ? its : most;
     }
