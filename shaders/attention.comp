@@ -9,6 +9,7 @@ const int PITCH = ROWS < 4 ? ROWS : ROWS + 4;
 const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = GROUP / SHARES; /* invocations of a word; words */
 const int OWN = (WORDS + GROUP - 1) / GROUP;
 const int STEP = OWN * PER_WORD * ROWS > 32 ? 1 : 4; /* words or positions of a loop's round: a driver may end loops after so many */
+const int ROUND = STEP * OWN;
 shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row]; before a cut what shares add up */
 shared float part[POSITIONS * PITCH];
 
@@ -27,11 +28,12 @@ void load_queries(int me) {
 void multiply_keys(int me, int at) {
     float s[ROWS];
     [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
-    for (int word0 = 0; word0 < WORDS; word0 += STEP)
+    for (int word0 = 0; word0 < WORDS; word0 += STEP) {
+        uvec4 words = STEP == 4 ? four_words(at, word0) : uvec4(k_cache[at + word0]);
         [[unroll]] for (int u = 0; u < STEP; u++) {
             int word = word0 + u;
             if (WORDS % STEP == 0 || word < WORDS) {
-                uint bits = k_cache[at + word];
+                uint bits = words[u];
                 float factor = TYPE == Q8_0 ? scale_of(k_cache[at + WORDS + word / 16], word) : 1.0;
                 [[unroll]] for (int i = 0; i < PER_WORD; i++) {
                     float k = value_of(bits, i) * factor;
@@ -39,12 +41,28 @@ void multiply_keys(int me, int at) {
                 }
             }
         }
+    }
     [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
+}
+
+float acc[OWN * PER_WORD * ROWS];
+
+/* What position j, number u of a round, adds to this invocation's words. */
+void add_values(int me, int j, int u, uint bits[ROUND]) {
+    float weights[ROWS];
+    [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
+    [[unroll]] for (int i = 0; i < OWN; i++) {
+        int word = min(me % SPAN + i * GROUP, WORDS - 1);
+        float factor = TYPE == Q8_0 ? scale_of(value_word(j, WORDS + word / 16), word) : 1.0;
+        [[unroll]] for (int e = 0; e < PER_WORD; e++) {
+            float v = value_of(bits[u * OWN + i], e) * factor;
+            [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
+        }
+    }
 }
 
 void main() {
     int me = int(gl_LocalInvocationIndex), share = me / SPAN;
-    float acc[OWN * PER_WORD * ROWS];
     if (!find_tile()) return;
     start_rows();
     for (int cut = first_cut; cut <= last_cut; cut++) {
@@ -58,25 +76,11 @@ void main() {
             softmax(base);
             [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
                 [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
-            for (int j0 = share; j0 < end; j0 += STEP * SHARES)
-                [[unroll]] for (int u = 0; u < STEP; u++) {
-                    int j = j0 + u * SHARES;
-                    if (row_of[j] >= 0) {
-                        float weights[ROWS];
-                        [[unroll]] for (int r = 0; r < ROWS; r++) weights[r] = part[part_at(j, r)];
-                        [[unroll]] for (int i = 0; i < OWN; i++) {
-                            int word = me % SPAN + i * GROUP;
-                            if (word < WORDS) {
-                                uint bits = v_cache[row_of[j] + word];
-                                float factor = TYPE == Q8_0 ? scale_of(v_cache[row_of[j] + WORDS + word / 16], word) : 1.0;
-                                [[unroll]] for (int e = 0; e < PER_WORD; e++) {
-                                    float v = value_of(bits, e) * factor;
-                                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[(i * PER_WORD + e) * ROWS + r] += weights[r] * v;
-                                }
-                            }
-                        }
-                    }
-                }
+            for (int j0 = share; j0 < end; j0 += STEP * SHARES) {
+                uint bits[ROUND];
+                [[unroll]] for (int i = 0; i < ROUND; i++) bits[i] = value_word(j0 + i / OWN * SHARES, min(me % SPAN + i % OWN * GROUP, WORDS - 1));
+                [[unroll]] for (int u = 0; u < STEP; u++) add_values(me, j0 + u * SHARES, u, bits);
+            }
             barrier();
         }
         end_cut(cut);

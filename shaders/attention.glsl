@@ -2,8 +2,9 @@
    and heads that read the same KV head, so that K and V are read once for all of them. It goes over the positions 64 at a time, from
    multiples of 64 on, with an online softmax; a position that a row does not see adds nothing to it, so that its result does not
    depend on the others of the tile, nor on ROWS. At multiples of SPLIT positions the softmax begins anew, and what there is until then is
-   folded into dst. With ITEMS a workgroup takes the positions of one query between two such cuts, an item that the batch block lists, and
-   leaves its part for attention_merge.comp, which folds parts in the same order: a row has the same bits either way.
+   folded into dst. With ITEMS a workgroup takes some positions of one query, an item that the batch block lists, and leaves its part for
+   attention_merge.comp, which folds parts in the same order: where items are what lies between two such cuts, a row has the same bits
+   either way.
    Of a KV pool in pieces each pass takes the blocks of one, and dst and state hold the sums from one to the next. */
 #extension GL_KHR_memory_scope_semantics : require
 layout(local_size_x = GROUP) in;
@@ -15,7 +16,9 @@ layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 3) buffer Dst { float dst[]; };
 layout(set = 0, binding = 4) buffer State { vec2 state[]; }; /* of a token (or item) and head: the largest score, the sum */
 layout(set = 0, binding = 6) readonly buffer K { uint k_cache[]; };
+layout(set = 0, binding = 6) readonly buffer WideK { uvec4 wide_k_cache[]; };
 layout(set = 0, binding = 7) readonly buffer V { uint v_cache[]; };
+const bool WIDE = TYPE != Q8_0 && WORDS % 4 == 0; /* whether rows of words begin at multiples of 16 bytes */
 const int POSITIONS = 64, SPLIT = 512; /* as FG__VK_SPLIT */
 const int LANES = 4; /* invocations of a row in softmax(): always as many, for the order of sums */
 shared int row_of[POSITIONS];   /* words of the positions' K and V; -1: in another piece, or none */
@@ -25,6 +28,7 @@ shared vec2 row_share[ROWS];    /* of what was there before a cut, and of what c
 
 int token0, position0, last_position, kv_head, head0, tile_heads, n_rows, blocks; /* the tile */
 int first_cut, last_cut; /* it sees positions from SPLIT * first_cut on, and up to before SPLIT * (last_cut + 1) */
+int item_first, item_end; /* those of an item, which is one cut; a multiple of POSITIONS */
 float largest, sum;      /* of this invocation's row, since the last cut */
 vec2 total;              /* the same until then */
 
@@ -36,7 +40,7 @@ bool find_tile() {
     int sharing = n_head / n_kv_head, across = (sharing + ROWS - 1) / ROWS, at_once = max(1, ROWS / sharing), n = 1, seq;
     int part = int(gl_WorkGroupID.x) % across * ROWS, count = ITEMS > 0 ? batch[slots_at] : row_count(), place = int(gl_WorkGroupID.y);
     if (place >= count) return false;
-    token0 = ITEMS > 0 ? batch[rows_at + 2 * place] : place;
+    token0 = ITEMS > 0 ? batch[rows_at + 3 * place] : place;
     seq = batch[seqs_at + token0];
     position0 = batch[positions_at + token0];
     if (ITEMS == 0) {
@@ -50,8 +54,10 @@ bool find_tile() {
     n_rows = n * tile_heads;
     last_position = position0 + n - 1;
     blocks = table_at + seq * table_stride;
-    first_cut = ITEMS > 0 ? batch[rows_at + 2 * place + 1] : first_base() / SPLIT;
-    last_cut = ITEMS > 0 ? first_cut : last_position / SPLIT;
+    item_first = ITEMS > 0 ? batch[rows_at + 3 * place + 1] : 0;
+    item_end = ITEMS > 0 ? batch[rows_at + 3 * place + 2] : 0;
+    first_cut = ITEMS > 0 ? 0 : first_base() / SPLIT;
+    last_cut = ITEMS > 0 ? 0 : last_position / SPLIT;
     return true;
 }
 
@@ -79,6 +85,22 @@ float value_of(uint word, int i) {
     return uintBitsToFloat(i == 0 ? word << 16 : word & 0xFFFF0000u);
 }
 
+/* Four words of keys from a multiple of four on, of those that there are. */
+uvec4 four_words(int at, int word) {
+    if (WIDE) return wide_k_cache[(at + word) / 4];
+    uvec4 four = uvec4(0u);
+    [[unroll]] for (int i = 0; i < 4; i++)
+        if (word + i < WORDS) four[i] = k_cache[at + word + i];
+    return four;
+}
+
+/* A word of values of position j of the step, without a branch, so that many are on their way at once: zero where there is none. What lies
+   at the start of the cache instead may be no number. */
+uint value_word(int j, int word) {
+    uint bits = v_cache[max(row_of[j], 0) + word];
+    return row_of[j] < 0 ? 0u : bits;
+}
+
 /* The scale of the values of a word of Q8_0, from the word that has it. */
 float scale_of(uint pair, int word) { return half_of(word / 8 % 2 == 0 ? pair & 0xFFFFu : pair >> 16); }
 
@@ -99,11 +121,11 @@ void start_rows() {
 int start_cut(int cut) {
     largest = -1e38;
     sum = 0.0;
-    return max(first_base(), cut * SPLIT);
+    return max(first_base(), ITEMS > 0 ? item_first : cut * SPLIT);
 }
 
 /* The last position before the next cut. */
-int end_of(int cut) { return min(last_position, cut * SPLIT + SPLIT - 1); }
+int end_of(int cut) { return min(last_position, (ITEMS > 0 ? item_end : cut * SPLIT + SPLIT) - 1); }
 
 /* Ends there: leaves in row_share how results are to be folded, in row_factor what they are then to be divided by.
    The barrier orders the state too: others of the row have read it. */

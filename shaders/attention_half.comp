@@ -14,6 +14,8 @@ const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = G
 const int OWN = (WORDS + GROUP - 1) / GROUP, PAIRS = PER_WORD / 2;
 const int DIMS = (HEAD_DIM + 7) / 8 * 8;
 const float BIGGER = 64.0;
+const int FOURS = ITEMS > 0 && WORDS >= 16 ? 4 : 1;  /* of words of keys, and eights of positions, that are asked for together: of one query */
+const int EIGHTS = ITEMS > 0 && SHARES <= 4 ? 2 : 1; /* there are few workgroups, and each waits for its own */
 shared f16vec2 q[DIMS / 2 * ROWS]; /* [pair of dimensions][row] */
 shared float part[POSITIONS * PITCH]; /* before a cut what shares add up */
 shared float16_t weights[POSITIONS * PITCH];
@@ -33,61 +35,76 @@ void load_queries(int me) {
 void multiply_keys(int me, int at) {
     float s[ROWS];
     [[unroll]] for (int r = 0; r < ROWS; r++) s[r] = 0.0;
-    for (int d = 0; d < HEAD_DIM; d += 8) {
-        f16vec2 k[4];
-        float factor = 1.0;
-        [[unroll]] for (int i = 0; i < 4; i++) {
-            int word = (d + 2 * i) / PER_WORD;
-            uint bits = word < WORDS ? k_cache[at + word] : 0u;
-            k[i] = TYPE == Q8_0 ? two_bytes(bits, i % 2, 1.0) : unpackFloat2x16(bits);
-        }
-        if (TYPE == Q8_0) factor = scale_of(k_cache[at + WORDS + d / 64], d / 4);
-        [[unroll]] for (int r = 0; r < ROWS; r++) {
-            f16vec2 eight = q[d / 2 * ROWS + r] * k[0];
-            [[unroll]] for (int i = 1; i < 4; i++) eight += q[(d / 2 + i) * ROWS + r] * k[i];
-            s[r] += (float(eight.x) + float(eight.y)) * factor;
+    [[dont_unroll]] for (int word = 0; word < WORDS; word += 4 * FOURS) {
+        uvec4 words[FOURS];
+        [[unroll]] for (int f = 0; f < FOURS; f++) words[f] = four_words(at, WORDS % (4 * FOURS) != 0 ? min(word + 4 * f, (WORDS - 1) / 4 * 4) : word + 4 * f);
+        [[unroll]] for (int eights = 0; eights < FOURS * PAIRS; eights++) {
+            int d = word * PER_WORD + 8 * eights;
+            f16vec2 k[4];
+            float factor = 1.0;
+            if (WORDS % (4 * FOURS) != 0 && d >= HEAD_DIM) continue;
+            [[unroll]] for (int i = 0; i < 4; i++) {
+                uint bits = words[eights / PAIRS][(8 * eights + 2 * i) / PER_WORD % 4];
+                k[i] = TYPE == Q8_0 ? two_bytes(bits, i % 2, 1.0) : unpackFloat2x16(bits);
+            }
+            if (TYPE == Q8_0) factor = scale_of(k_cache[at + WORDS + d / 64], d / 4);
+            [[unroll]] for (int r = 0; r < ROWS; r++) {
+                f16vec2 eight = q[d / 2 * ROWS + r] * k[0];
+                [[unroll]] for (int i = 1; i < 4; i++) eight += q[(d / 2 + i) * ROWS + r] * k[i];
+                s[r] += (float(eight.x) + float(eight.y)) * factor;
+            }
         }
     }
     [[unroll]] for (int r = 0; r < ROWS; r++) part[part_at(me, r)] = s[r];
 }
 
-/* Values `2 * pair` and `2 * pair + 1` of a word. */
-f16vec2 values_of(int at, int word, int pair) {
-    uint bits = v_cache[at + word];
+/* Values `2 * pair` and `2 * pair + 1` of a word of position j. */
+f16vec2 values_of(uint bits, int j, int word, int pair) {
     if (TYPE != Q8_0) return unpackFloat2x16(bits);
-    return two_bytes(bits, pair, scale_of(v_cache[at + WORDS + word / 16], word));
+    return two_bytes(bits, pair, scale_of(value_word(j, WORDS + word / 16), word));
 }
 
 bool is_half(f16vec2 sums) { return abs(float(sums.x)) <= 65504.0 && abs(float(sums.y)) <= 65504.0; }
 
 vec2 acc[OWN * PAIRS * ROWS];
 
-/* What eight positions add to this invocation's pair i. A function rather than a loop's body, since compilers do not unroll loops with
-   loops in them: acc would not be registers. */
-void add_values(int me, int i, int j0) {
-    int word = me % SPAN + i / PAIRS * GROUP;
+/* What eight positions add to this invocation's pair i; where a sum of theirs is past the largest half, it is made in floats. With ITEMS bits are
+   their words: of one query all are asked for before the first is used. Tiles of many rows have other things to do, and no registers for it. */
+void add_eight(int i, int word, int j0, uint bits[8]) {
     f16vec2 eight[ROWS];
     bool past = false;
-    if (i >= OWN * PAIRS || word >= WORDS) return;
     [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] = f16vec2(0.0);
-    for (int j = j0; j < j0 + 8; j++) {
-        f16vec2 v;
-        if (row_of[j] < 0) continue;
-        v = values_of(row_of[j], word, i % PAIRS);
-        [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
-    }
+    if (ITEMS > 0)
+        [[unroll]] for (int j = 0; j < 8; j++) {
+            f16vec2 v = values_of(bits[j], j0 + j, word, i % PAIRS);
+            [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j0 + j, r)] * v;
+        }
+    else
+        for (int j = j0; j < j0 + 8; j++) {
+            f16vec2 v = values_of(value_word(j, word), j, word, i % PAIRS);
+            [[unroll]] for (int r = 0; r < ROWS; r++) eight[r] += weights[part_at(j, r)] * v;
+        }
     [[unroll]] for (int r = 0; r < ROWS; r++) {
         if (is_half(eight[r])) acc[i * ROWS + r] += vec2(eight[r]);
         else past = true;
     }
     if (!past) return;
-    for (int j = j0; j < j0 + 8; j++) {
-        vec2 v;
-        if (row_of[j] < 0) continue;
-        v = vec2(values_of(row_of[j], word, i % PAIRS));
+    [[dont_unroll]] for (int j = j0; j < j0 + 8; j++) {
+        vec2 v = vec2(values_of(value_word(j, word), j, word, i % PAIRS));
         [[unroll]] for (int r = 0; r < ROWS; r++)
             if (!is_half(eight[r])) acc[i * ROWS + r] += float(weights[part_at(j, r)]) * v;
     }
+}
+
+/* What eights of positions add to this invocation's pair i; those of an invocation are SHARES eights apart. A function rather than a loop's
+   body, since compilers do not unroll loops with loops in them: acc would not be registers. */
+void add_values(int me, int i, int j0) {
+    int word = me % SPAN + i / PAIRS * GROUP;
+    uint bits[EIGHTS][8];
+    if (i >= OWN * PAIRS || word >= WORDS) return;
+    [[unroll]] for (int e = 0; ITEMS > 0 && e < EIGHTS; e++)
+        [[unroll]] for (int j = 0; j < 8; j++) bits[e][j] = value_word(j0 + 8 * SHARES * e + j, word);
+    [[unroll]] for (int e = 0; e < EIGHTS; e++) add_eight(i, word, j0 + 8 * SHARES * e, bits[e]);
 }
 
 void main() {
@@ -105,7 +122,7 @@ void main() {
             softmax(base);
             [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
                 [[unroll]] for (int r = 0; r < ROWS; r++) acc[i * ROWS + r] *= row_factor[r];
-            for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8) {
+            for (int j0 = share * 8; j0 < POSITIONS && base + j0 <= last_position; j0 += SHARES * 8 * EIGHTS) {
                 add_values(me, 0, j0);
                 add_values(me, 1, j0);
                 add_values(me, 2, j0);

@@ -16,9 +16,19 @@ void main() {
     if (place >= batch[slots_at + 1] || i >= width) return;
     item = batch[at + 1];
     end = item + batch[at + 2];
-    for (; item < end; item++) {
-        vec2 factors = fold(all, state[item * n_head + i / head_dim]);
-        value = folded(value, parts[item * width + i], factors);
+    for (; item < end; item += 4) { /* four are on their way at once */
+        vec2 states[4];
+        float values[4];
+        [[unroll]] for (int u = 0; u < 4; u++) {
+            int one = min(item + u, end - 1);
+            states[u] = state[one * n_head + i / head_dim];
+            values[u] = parts[one * width + i];
+        }
+        [[unroll]] for (int u = 0; u < 4; u++)
+            if (item + u < end) {
+                vec2 factors = fold(all, states[u]);
+                value = folded(value, values[u], factors);
+            }
     }
     dst[batch[at] * dst_stride + dst_col + i] = value / all.y;
 }

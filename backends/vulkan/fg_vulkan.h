@@ -1920,6 +1920,7 @@ typedef struct fg__vk_push {
 enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8, FG__VK_HAS_EARLIER = 16, FG__VK_HAS_LATER = 32 };
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
+enum { FG__VK_ITEM = 64, FG__VK_ITEMS_OF = 32, FG__VK_ITEM_GROUPS = 1024 };           /* there, too */
 enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
 enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a trial */
 enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
@@ -1944,16 +1945,18 @@ typedef struct fg__vk_prepared {
     bool per_row;
 } fg__vk_prepared;
 
-/* Attention of a group over long contexts. Where a sequence has few queries in a pass (at most FG__VK_SPLIT_QUERIES), each becomes items:
-   its positions between two multiples of FG__VK_SPLIT, a workgroup for each KV head, whose parts are folded afterwards. Workgroups that
-   have all positions of a query fold at the same places in the same order, so that which sequences are cut into items does not show in
-   results: that is a matter of speed and of the room for parts. */
+/* Attention of a group. Where a sequence has few queries in a pass (at most FG__VK_SPLIT_QUERIES), each becomes items: some of its positions,
+   a workgroup for each KV head, whose parts are folded afterwards. Items are FG__VK_ITEM positions long, or more where these give a device
+   FG__VK_ITEM_GROUPS workgroups, or a query FG__VK_ITEMS_OF to fold, but not more than FG__VK_SPLIT. With fg_vulkan_options.invariant they
+   always are that long: workgroups that have all positions of a query fold at its multiples, in the same order, so that which
+   sequences are cut into items does not show in results. */
 typedef struct fg__vk_cuts {
     int at;            /* in the batch block: the numbers of items and of merges, then of each sequence whether it is items */
-    int items_at;      /* there: of an item its token, and after how many multiples of FG__VK_SPLIT it begins */
+    int items_at;      /* there: of an item its token, its first position and that after its last */
     int merges_at;     /* there: of a query's merge its token, its first item, the number of those */
     int most;          /* items that there is room for */
-    int least, n_items; /* of the pass that is submitted: a query of fewer items stays whole; all items */
+    int groups;        /* workgroups of an item */
+    int length, least, n_items; /* of the pass that is submitted: positions of an item; a query of fewer items stays whole; all items */
 } fg__vk_cuts;
 
 enum { FG__VK_WHOLE, FG__VK_ITEMS, FG__VK_MERGES }; /* steps of ATTENTION */
@@ -2130,23 +2133,33 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
     return used;
 }
 
-/* Room for the parts of attention's items: as many as all sequences have at their longest, within FG__VK_SPLIT_BYTES or what one needs. */
+/* The pieces of `length` that one query of a group sees at most. */
+static int64_t fg__vk_most_pieces(const fg_graph *graph, const fg_group *group, int length) {
+    int64_t pieces = ((int64_t)graph->max_blocks_per_seq * group->block_tokens + length - 1) / length;
+    return group->window > 0 ? FG__MIN(pieces, group->window / length + 2) : pieces;
+}
+
+/* Room for the parts of attention's items: as many long ones as all sequences have, within FG__VK_SPLIT_BYTES or what one sequence needs, and short ones
+   enough for FG__VK_ITEM_GROUPS workgroups. */
 static size_t fg__vk_lay_items(fg__vk_plan *plan, size_t used) {
     const fg_graph *graph = plan->graph;
-    int64_t context, seqs = FG__MIN(graph->max_seqs, graph->max_tokens);
+    int64_t seqs = FG__MIN(graph->max_seqs, graph->max_tokens);
+    bool invariant = plan->device->options.invariant;
     int i;
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
         const fg_group *group = &graph->groups[FG__MAX(op->group, 0)];
-        int64_t row = (int64_t)op->n_head * op->head_dim * 4, states = (int64_t)op->n_head * 8, pieces, most;
+        int64_t row = (int64_t)op->n_head * op->head_dim * 4, states = (int64_t)op->n_head * 8, pieces, most, few;
+        fg__vk_cuts *cuts = &plan->cuts[FG__MAX(op->group, 0)];
         if (op->type != FG_OP_ATTENTION) continue;
-        context = (int64_t)graph->max_blocks_per_seq * group->block_tokens;
-        pieces = (context + FG__VK_SPLIT - 1) / FG__VK_SPLIT;
-        if (group->window > 0) pieces = FG__MIN(pieces, group->window / FG__VK_SPLIT + 2);
-        if (pieces < 2) continue;
+        if (fg__vk_most_pieces(graph, group, invariant ? FG__VK_SPLIT : FG__VK_ITEM) < 2) continue;
+        cuts->groups = FG__MAX(cuts->groups, op->n_kv_head);
+        pieces = fg__vk_most_pieces(graph, group, FG__VK_SPLIT);
         most = FG__MIN(seqs * pieces, FG__MAX(pieces, FG__VK_SPLIT_BYTES / (row + states)));
+        few = FG__MIN(seqs * fg__vk_most_pieces(graph, group, FG__VK_ITEM), FG__VK_ITEM_GROUPS / cuts->groups);
+        most = FG__MAX(most, invariant ? 0 : few);
         most = FG__MIN(FG__MIN(most, 65535), (int64_t)(plan->device->max_range / (size_t)row));
-        plan->cuts[op->group].most = FG__MAX(plan->cuts[op->group].most, (int)most);
+        cuts->most = FG__MAX(cuts->most, (int)most);
         plan->parts_bytes = FG__MAX(plan->parts_bytes, (size_t)(most * row));
         plan->part_states_bytes = FG__MAX(plan->part_states_bytes, (size_t)(most * states));
     }
@@ -2205,7 +2218,7 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
         plan->slots_at[g] = at, at += graph->max_tokens;
         plan->tables_at[g] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
         plan->cuts[g].at = at, at += 2 + (plan->cuts[g].most ? graph->max_seqs : 0);
-        plan->cuts[g].items_at = at, at += 2 * plan->cuts[g].most;
+        plan->cuts[g].items_at = at, at += 3 * plan->cuts[g].most;
         plan->cuts[g].merges_at = at, at += 3 * plan->cuts[g].most;
     }
     plan->batch_words = (size_t)at;
@@ -2236,36 +2249,50 @@ static void fg__vk_parcel_add(fg__vk_parcel *p, int at, const void *words, size_
 
 /* The piece of a context in which the first position is that query number i of a sequence sees, and how many pieces it sees. */
 static int fg__vk_pieces_of(const fg__vk_plan *plan, const fg_batch *batch, int g, int s, int i, int *first) {
-    int position = batch->kv_len[s] - (batch->cu_q[s + 1] - batch->cu_q[s]) + i, window = plan->graph->groups[g].window;
-    *first = window > 0 && position >= window ? (position - window + 1) / FG__VK_SPLIT : 0;
-    return position / FG__VK_SPLIT - *first + 1;
+    int position = batch->kv_len[s] - (batch->cu_q[s + 1] - batch->cu_q[s]) + i, window = plan->graph->groups[g].window, length = plan->cuts[g].length;
+    *first = window > 0 && position >= window ? (position - window + 1) / length : 0;
+    return position / length - *first + 1;
 }
 
 /* The items of a sequence; 0: its queries stay whole. */
-static int fg__vk_items_of(const fg__vk_plan *plan, const fg_batch *batch, int g, int s, int least) {
+static int fg__vk_items_of(const fg__vk_plan *plan, const fg_batch *batch, int g, int s) {
     int n = batch->cu_q[s + 1] - batch->cu_q[s], longest = 0, items = 0, first, i;
-    if (n > FG__VK_SPLIT_QUERIES || batch->kv_len[s] <= FG__VK_SPLIT) return 0;
+    if (n > FG__VK_SPLIT_QUERIES || batch->kv_len[s] <= plan->cuts[g].length) return 0;
     for (i = 0; i < n; i++) {
         int pieces = fg__vk_pieces_of(plan, batch, g, s, i, &first);
         longest = FG__MAX(longest, pieces);
         items += pieces;
     }
-    return longest < least ? 0 : items;
+    return longest < plan->cuts[g].least ? 0 : items;
 }
 
-/* Chooses the sequences of a pass that become items: where there is no room for all, those with the longest contexts. Returns the largest
-   group's number of items. */
+/* The items of a pass, and the most of a query. */
+static int64_t fg__vk_count_items(const fg__vk_plan *plan, const fg_batch *batch, int g, int *most) {
+    int64_t n = 0;
+    int s, first;
+    for (*most = 0, s = 0; s < batch->n_seqs; s++) {
+        int items = fg__vk_items_of(plan, batch, g, s);
+        n += items;
+        if (items > 0) *most = FG__MAX(*most, fg__vk_pieces_of(plan, batch, g, s, batch->cu_q[s + 1] - batch->cu_q[s] - 1, &first));
+    }
+    return n;
+}
+
+/* Chooses the length of a pass's items, and the sequences that become such: where there is no room for all, those with the longest contexts. Returns
+   the largest group's number of items. */
 static int fg__vk_choose_items(fg__vk_plan *plan, const fg_batch *batch) {
-    int g, s, largest = 0;
+    int g, one, largest = 0;
     for (g = 0; g < plan->graph->n_groups; g++) {
         fg__vk_cuts *cuts = &plan->cuts[g];
         int64_t n = 0;
         cuts->n_items = 0;
         if (cuts->most == 0) continue;
-        for (cuts->least = 2; cuts->least < 1 << 24; cuts->least += cuts->least / 2) {
-            for (n = 0, s = 0; s < batch->n_seqs; s++) n += fg__vk_items_of(plan, batch, g, s, cuts->least);
-            if (n <= cuts->most) break;
+        cuts->least = 2;
+        for (cuts->length = plan->device->options.invariant ? FG__VK_SPLIT : FG__VK_ITEM;; cuts->length *= 2) {
+            n = fg__vk_count_items(plan, batch, g, &one);
+            if (cuts->length == FG__VK_SPLIT || (one <= FG__VK_ITEMS_OF && n <= cuts->most && n * cuts->groups <= FG__VK_ITEM_GROUPS)) break;
         }
+        for (; n > cuts->most; cuts->least += cuts->least / 2) n = fg__vk_count_items(plan, batch, g, &one);
         cuts->n_items = (int)n;
         largest = FG__MAX(largest, cuts->n_items);
     }
@@ -2279,18 +2306,19 @@ static void fg__vk_fill_items(fg__vk_parcel *p, const fg_batch *batch, int g) {
     int s, t, i, first, n_items = 0, n_merges = 0;
     counts[0] = counts[1] = 0;
     if (!cuts->n_items) return;
-    items = fg__vk_parcel_room(p, cuts->items_at, 2 * (size_t)cuts->n_items);
+    items = fg__vk_parcel_room(p, cuts->items_at, 3 * (size_t)cuts->n_items);
     merges = (int32_t *)(void *)(p->from->chunk->mapped + p->from->offset + (size_t)cuts->merges_at * 4);
     for (s = 0; s < batch->n_seqs; s++) {
-        counts[2 + s] = fg__vk_items_of(plan, batch, g, s, cuts->least) > 0;
+        counts[2 + s] = fg__vk_items_of(plan, batch, g, s) > 0;
         for (t = batch->cu_q[s]; t < batch->cu_q[s + 1] && counts[2 + s]; t++, n_merges++) {
             int pieces = fg__vk_pieces_of(plan, batch, g, s, t - batch->cu_q[s], &first);
             merges[3 * n_merges] = t;
             merges[3 * n_merges + 1] = n_items;
             merges[3 * n_merges + 2] = pieces;
             for (i = 0; i < pieces; i++, n_items++) {
-                items[2 * n_items] = t;
-                items[2 * n_items + 1] = first + i;
+                items[3 * n_items] = t;
+                items[3 * n_items + 1] = (first + i) * cuts->length;
+                items[3 * n_items + 2] = (first + i + 1) * cuts->length;
             }
         }
     }

@@ -1,0 +1,25 @@
+/* Names of the Vulkan backend's shaders, for tables. After backends/vulkan/fg_vulkan.h. */
+static const char *const shader_names[] = {
+    [FG__VK_SHADER_ACT_MUL] = "act_mul",
+    [FG__VK_SHADER_ATTENTION] = "attention",
+    [FG__VK_SHADER_ATTENTION_HALF] = "attention_half",
+    [FG__VK_SHADER_ATTENTION_MATRIX] = "attention_matrix",
+    [FG__VK_SHADER_ATTENTION_MERGE] = "attention_merge",
+    [FG__VK_SHADER_EMBED] = "embed",
+    [FG__VK_SHADER_FEED] = "feed",
+    [FG__VK_SHADER_GATHER] = "gather",
+    [FG__VK_SHADER_GEMM] = "gemm",
+    [FG__VK_SHADER_GEMM_DOT] = "gemm_dot",
+    [FG__VK_SHADER_GEMM_HALF] = "gemm_half",
+    [FG__VK_SHADER_GEMM_MATRIX] = "gemm_matrix",
+    [FG__VK_SHADER_GEMV] = "gemv",
+    [FG__VK_SHADER_GEMV_DOT] = "gemv_dot",
+    [FG__VK_SHADER_GEMV_HALF] = "gemv_half",
+    [FG__VK_SHADER_NORM] = "norm",
+    [FG__VK_SHADER_PICK] = "pick",
+    [FG__VK_SHADER_PREPARE] = "prepare",
+    [FG__VK_SHADER_ROPE_KV] = "rope_kv",
+    [FG__VK_SHADER_SAMPLE] = "sample",
+    [FG__VK_SHADER_TOP] = "top",
+};
+typedef char all_shaders_have_names[FG__COUNT(shader_names) == FG__VK_SHADERS ? 1 : -1];
