@@ -18,7 +18,7 @@ layout(set = 0, binding = 4) buffer State { vec2 state[]; }; /* of a token (or i
 layout(set = 0, binding = 6) readonly buffer K { uint k_cache[]; };
 layout(set = 0, binding = 6) readonly buffer WideK { uvec4 wide_k_cache[]; };
 layout(set = 0, binding = 7) readonly buffer V { uint v_cache[]; };
-const bool WIDE = TYPE != Q8_0 && WORDS % 4 == 0; /* whether rows of words begin at multiples of 16 bytes */
+const bool WIDE = (TYPE == Q8_0 ? 1 : WORDS % 4) == 0; /* rows of words begin at multiples of 16 bytes; of && glslang 13 makes no constant */
 const int POSITIONS = 64, SPLIT = 512; /* as FG__VK_SPLIT */
 const int LANES = 4; /* invocations of a row in softmax(): always as many, for the order of sums */
 shared int row_of[POSITIONS];   /* words of the positions' K and V; -1: in another piece, or none */
@@ -87,10 +87,11 @@ float value_of(uint word, int i) {
 
 /* Four words of keys from a multiple of four on, of those that there are. */
 uvec4 four_words(int at, int word) {
-    if (WIDE) return wide_k_cache[(at + word) / 4];
     uvec4 four = uvec4(0u);
-    [[unroll]] for (int i = 0; i < 4; i++)
-        if (word + i < WORDS) four[i] = k_cache[at + word + i];
+    if (WIDE) four = wide_k_cache[(at + word) / 4];
+    else
+        [[unroll]] for (int i = 0; i < 4; i++)
+            if (word + i < WORDS) four[i] = k_cache[at + word + i];
     return four;
 }
 
