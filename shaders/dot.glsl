@@ -1,21 +1,25 @@
-/* Sums of products of bytes, and src as bytes (prepare.comp): of a row first k / 4 words, then k / 32 scales. */
+/* Sums of products of bytes, and src as bytes (prepare.comp): of a row first k / 4 words, then of each 32 of them a scale and the sums of
+   its halves, two words; at multiples of 16 bytes. */
 #extension GL_EXT_spirv_intrinsics : require
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
 int signed_dot(uint a, uint b, spirv_literal int format); /* OpSDotKHR; format 0: four bytes */
 int dot4(uint a, uint b) { return signed_dot(a, b, 0); }
 
-layout(set = 0, binding = 6) readonly buffer Bytes { uint bytes[]; };
+layout(set = 0, binding = 6) readonly buffer Bytes { uvec4 bytes[]; };
+layout(set = 0, binding = 6) readonly buffer BlockScales { uvec2 block_scales[]; };
 
-int bytes_row(int row) { return row * (k / 32 * 9); }
+int bytes_row(int row) { return row * ((k / 32 * 10 + 3) / 4); } /* of four words */
 
 /* Block u of a row of src: its words, its scale, and where weights are to have something taken off the sums of its halves times that. */
 vec3 load_block(int row, int u, out uint words[8]) {
-    int at = bytes_row(row), sums[2] = int[](0, 0);
-    for (int i = 0; i < 8; i++) {
-        words[i] = bytes[at + u * 8 + i];
-        if (LOWS) sums[i / 4] += dot4(words[i], 0x01010101u);
+    int at = bytes_row(row);
+    uvec4 first = bytes[at + u * 2], second = bytes[at + u * 2 + 1];
+    uvec2 own = block_scales[at * 2 + k / 8 + u];
+    for (int i = 0; i < 4; i++) {
+        words[i] = first[i];
+        words[i + 4] = second[i];
     }
-    precise vec3 x = uintBitsToFloat(bytes[at + k / 4 + u]) * vec3(1.0, sums[0], sums[1]);
+    precise vec3 x = uintBitsToFloat(own.x) * vec3(1.0, bitfieldExtract(int(own.y), 0, 16), bitfieldExtract(int(own.y), 16, 16));
     return x;
 }
 

@@ -13,7 +13,11 @@ const int UNIT = FLOATS ? 8 : 32; /* weights that one call expands */
 const bool HALVES = TYPE == Q2_K || TYPE == Q3_K || TYPE == Q6_K; /* the halves' values differ */
 const bool LOWS = TYPE == Q4_1 || TYPE == Q5_1 || TYPE == Q2_K || TYPE == Q4_K || TYPE == Q5_K; /* low is not 0 */
 
+/* Rows begin at multiples of 16 bytes; in these types so do the blocks' numbers. */
+const bool WIDE = FLOATS || TYPE == Q4_0 || TYPE == Q8_0 || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K || TYPE == IQ4_NL || TYPE == MXFP4;
+
 layout(set = 0, binding = 1) readonly buffer Weight { uint weight[]; };
+layout(set = 0, binding = 1) readonly buffer WideWeight { uvec4 wide_weight[]; };
 
 const int iq4_values[16] = int[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 const int mxfp4_values[16] = int[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
@@ -24,6 +28,12 @@ float tail_half(uint row, uint block) {
 }
 
 int byte_at(uint word_at, uint byte) { return int(weight[word_at + byte / 4u] >> (byte % 4u * 8u) & 255u); }
+
+/* Four words of one, by one load where they lie so. */
+uvec4 four_of(uint at) {
+    if (WIDE) return wide_weight[at / 4u];
+    return uvec4(weight[at], weight[at + 1u], weight[at + 2u], weight[at + 3u]);
+}
 
 float two_floats(uint word, int i) {
     if (TYPE == F16) return i == 0 ? unpackHalf2x16(word).x : unpackHalf2x16(word).y;
@@ -56,8 +66,9 @@ void words_of_32(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) 
         scale = vec2(uintBitsToFloat(e < 2u ? 0x00200000u << e : (e - 1u) << 23));
     } else scale = vec2(tail_half(row, u));
     if (TYPE == Q5_0 || TYPE == Q5_1) high = weight[at++];
+    uvec4 four = four_of(at);
     for (int i = 0; i < 8; i++) {
-        uint word = weight[at + uint(i % 4)] >> (i < 4 ? 0 : 4) & 0x0F0F0F0Fu;
+        uint word = four[i % 4] >> (i < 4 ? 0 : 4) & 0x0F0F0F0Fu;
         if (TYPE == Q5_0 || TYPE == Q5_1) { /* bit b of four to bit 4 of byte b */
             uint bits = high >> (4 * i) & 15u;
             word |= (bits | bits << 7 | bits << 14 | bits << 21) << 4 & 0x10101010u;
@@ -71,14 +82,18 @@ void words_of_32(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) 
 void words_q8(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     scale = vec2(tail_half(row, u));
     low = vec2(0.0);
-    for (int i = 0; i < 8; i++) q[i] = weight[row + u * 8u + uint(i)];
+    uvec4 first = four_of(row + u * 8u), second = four_of(row + u * 8u + 4u);
+    for (int i = 0; i < 4; i++) {
+        q[i] = first[i];
+        q[i + 4] = second[i];
+    }
 }
 
 void words_q2_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint at = row + u / 8u * 21u, j = u % 8u;
-    int first = byte_at(at, 2u * j), second = byte_at(at, 2u * j + 1u);
-    scale = half_of(weight[at + 20u] & 0xFFFFu) * vec2(first & 15, second & 15);
-    low = half_of(weight[at + 20u] >> 16) * vec2(first >> 4, second >> 4);
+    uint pair = weight[at + j / 2u] >> (j % 2u * 16u), dm = weight[at + 20u];
+    scale = half_of(dm & 0xFFFFu) * vec2(pair & 15u, pair >> 8 & 15u);
+    low = half_of(dm >> 16) * vec2(pair >> 4 & 15u, pair >> 12 & 15u);
     for (int i = 0; i < 8; i++) q[i] = weight[at + 4u + j / 4u * 8u + uint(i)] >> (j % 4u * 2u) & 0x03030303u;
 }
 
@@ -97,34 +112,37 @@ void words_q3_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     }
 }
 
-/* Q4_K and Q5_K: 6-bit scales and minimums of 32 weights each. */
+/* Q4_K and Q5_K: 6-bit scales and minimums of 32 weights each. Of four of them bytes have the scales, the next the minimums; of the other four the
+   low bits are in the third, and the high ones where those have none. */
 void words_q45_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
-    uint words = TYPE == Q4_K ? 36u : 44u, at = row + u / 8u * words, j = u % 8u, quants = at + words - 32u, dm = weight[at];
-    int s, m;
-    if (j < 4u) {
-        s = byte_at(at + 1u, j) & 63;
-        m = byte_at(at + 1u, j + 4u) & 63;
-    } else {
-        s = (byte_at(at + 1u, j + 4u) & 15) | (byte_at(at + 1u, j - 4u) >> 6) << 4;
-        m = byte_at(at + 1u, j + 4u) >> 4 | (byte_at(at + 1u, j) >> 6) << 4;
+    uint words = TYPE == Q4_K ? 36u : 44u, at = row + u / 8u * words, j = u % 8u, quants = at + words - 32u + j / 2u * 8u;
+    uvec4 head = four_of(at), first = four_of(quants), second = four_of(quants + 4u), bytes = head >> (j % 4u * 8u);
+    uint s = j < 4u ? bytes.y & 63u : bytes.w & 15u | (bytes.y >> 6 & 3u) << 4;
+    uint m = j < 4u ? bytes.z & 63u : bytes.w >> 4 & 15u | (bytes.z >> 6 & 3u) << 4;
+    scale = vec2(half_of(head.x & 0xFFFFu) * float(s));
+    low = vec2(half_of(head.x >> 16) * float(m));
+    for (int i = 0; i < 4; i++) {
+        q[i] = first[i] >> (j % 2u * 4u) & 0x0F0F0F0Fu;
+        q[i + 4] = second[i] >> (j % 2u * 4u) & 0x0F0F0F0Fu;
     }
-    scale = vec2(half_of(dm & 0xFFFFu) * float(s));
-    low = vec2(half_of(dm >> 16) * float(m));
-    for (int i = 0; i < 8; i++) {
-        uint word = weight[quants + j / 2u * 8u + uint(i)] >> (j % 2u * 4u) & 0x0F0F0F0Fu;
-        if (TYPE == Q5_K) word |= (weight[at + 4u + uint(i)] >> j & 0x01010101u) << 4;
-        q[i] = word;
+    if (TYPE == Q4_K) return;
+    first = four_of(at + 4u) >> j;
+    second = four_of(at + 8u) >> j;
+    for (int i = 0; i < 4; i++) {
+        q[i] |= (first[i] & 0x01010101u) << 4;
+        q[i + 4] |= (second[i] & 0x01010101u) << 4;
     }
 }
 
 void words_q6_k(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     uint at = row + u / 8u * 52u, j = u % 8u;
-    scale = tail_half(row, u / 8u) *
-            vec2((byte_at(at + 48u, 2u * j) ^ 128) - 128, (byte_at(at + 48u, 2u * j + 1u) ^ 128) - 128);
+    int pair = int(weight[at + 48u + j / 2u] >> (j % 2u * 16u));
+    scale = tail_half(row, u / 8u) * vec2(bitfieldExtract(pair, 0, 8), bitfieldExtract(pair, 8, 8));
     low = vec2(0.0);
-    for (int i = 0; i < 8; i++) {
-        uint word = weight[at + j / 4u * 16u + j % 2u * 8u + uint(i)] >> (j % 4u / 2u * 4u) & 0x0F0F0F0Fu;
-        q[i] = less(word | (weight[at + 32u + j / 4u * 8u + uint(i)] >> (j % 4u * 2u) & 0x03030303u) << 4, 32u);
+    for (uint part = 0u; part < 2u; part++) {
+        uvec4 lows = four_of(at + j / 4u * 16u + j % 2u * 8u + part * 4u) >> (j % 4u / 2u * 4u) & 0x0F0F0F0Fu;
+        uvec4 highs = four_of(at + 32u + j / 4u * 8u + part * 4u) >> (j % 4u * 2u) & 0x03030303u;
+        for (int i = 0; i < 4; i++) q[part * 4u + uint(i)] = less(lows[i] | highs[i] << 4, 32u);
     }
 }
 
@@ -149,14 +167,14 @@ void unit_words(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
 
 /* Eight weights of a float type; rows are padded with zeros to whole units. */
 void unit_floats(uint row, uint u, out float w[32]) {
+    uvec4 first = four_of(row + u * (TYPE == F32 ? 8u : 4u)), second = TYPE == F32 ? four_of(row + u * 8u + 4u) : first;
     for (int i = 0; i < 4; i++) {
         if (TYPE == F32) {
-            w[2 * i] = uintBitsToFloat(weight[row + u * 8u + uint(2 * i)]);
-            w[2 * i + 1] = uintBitsToFloat(weight[row + u * 8u + uint(2 * i + 1)]);
+            w[i] = uintBitsToFloat(first[i]);
+            w[i + 4] = uintBitsToFloat(second[i]);
         } else {
-            uint word = weight[row + u * 4u + uint(i)];
-            w[2 * i] = two_floats(word, 0);
-            w[2 * i + 1] = two_floats(word, 1);
+            w[2 * i] = two_floats(first[i], 0);
+            w[2 * i + 1] = two_floats(first[i], 1);
         }
     }
 }

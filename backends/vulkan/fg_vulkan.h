@@ -1798,7 +1798,7 @@ static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor 
         tail = (w->k / elements * n_odd + 3) / 4;
     }
     w->tail_at = (int)words;
-    w->stride = (int)(words + tail);
+    w->stride = (int)(w->vector ? words : (words + tail + 3) / 4 * 4); /* rows at multiples of 16 bytes; see shaders/quant.glsl */
     w->rows_per_piece = (int)FG__MIN(w->n, (int64_t)(d->max_range / 4) / w->stride);
     if (w->rows_per_piece < 1)
         return fg__fail(FG_ERROR_UNSUPPORTED, "a row of '%s' is more than the device sees at once", tensor->name);
@@ -2094,7 +2094,7 @@ static void fg__vk_check_part(void *user, int slot, int first, int n, bool gemm)
 
 /* Words of a row as bytes or halves. */
 static size_t fg__vk_prepared_words(int mode, int k) {
-    return mode == FG__VK_BYTES ? (size_t)k / 32 * 9 : ((size_t)k + 31) / 32 * 16 + 2;
+    return mode == FG__VK_BYTES ? fg__round_up((size_t)k / 32 * 10, 4) : ((size_t)k + 31) / 32 * 16 + 2;
 }
 
 /* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, _HALF, _MATRIX, or 0. */
@@ -2689,7 +2689,7 @@ static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int le
     step->kind = FG_OP_COUNT;
     step->least = least;
     step->most = most;
-    step->groups = 1;
+    step->groups = mode == FG__VK_BYTES ? (op->k / 4 + 127) / 128 : 1;
     step->push.dst_stride = (int32_t)fg__vk_prepared_words(mode, op->k);
     fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k, false, &step->push.src_col, &step->push.src_stride);
     b.at[3] = fg__vk_prepared_range(plan, step, mode, true);
