@@ -88,7 +88,7 @@ float value_of(uint word, int i) {
 /* Four words of keys from a multiple of four on, of those that there are. */
 uvec4 four_words(int at, int word) {
     uvec4 four = uvec4(0u);
-    if (WIDE) four = wide_k_cache[(at + word) / 4];
+    if (WIDE) four = wide_k_cache[uint(at + word) / 4u];
     else
         [[unroll]] for (int i = 0; i < 4; i++)
             if (word + i < WORDS) four[i] = k_cache[at + word + i];

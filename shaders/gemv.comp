@@ -7,16 +7,27 @@
 const int PART = UNIT;
 #include "gemv.glsl"
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
+layout(set = 0, binding = 2) readonly buffer WideSrc { vec4 wide_src[]; };
 
 float scaled(float sum, int col) { return sum; }
+
+/* Part u of a row of src. */
+void load_part(int col, int u, out float x[32]) {
+    int at = col * src_stride + src_col + u * UNIT;
+    for (int i = 0; i < UNIT / 4; i++) {
+        vec4 four = vec4(0.0);
+        if (WIDE_SRC) four = wide_src[uint(at) / 4u + uint(i)];
+        else
+            for (int j = 0; j < 4; j++)
+                if (!RAGGED || u * UNIT + 4 * i + j < k) four[j] = src[at + 4 * i + j];
+        for (int j = 0; j < 4; j++) x[4 * i + j] = four[j];
+    }
+}
 
 void add_part(inout float acc[OWN], int row, int col0, int count, int u) {
     float w[32], x[32], all[ROWS * UNIT];
     if (COLS == 1) { /* x is loaded once for all rows */
-        for (int i = 0; i < UNIT; i++) {
-            int at = u * UNIT + i;
-            x[i] = !RAGGED || at < k ? src[col0 * src_stride + src_col + at] : 0.0;
-        }
+        load_part(col0, u, x);
         for (int r = 0; r < ROWS; r++) {
             unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
             float sum = acc[r];
@@ -30,13 +41,11 @@ void add_part(inout float acc[OWN], int row, int col0, int count, int u) {
         for (int i = 0; i < UNIT; i++) all[r * UNIT + i] = w[i];
     }
     for (int c = 0; c < COLS; c++) {
-        int from = min(col0 + c, count - 1) * src_stride + src_col + u * UNIT;
         float sums[ROWS];
+        load_part(min(col0 + c, count - 1), u, x);
         for (int r = 0; r < ROWS; r++) sums[r] = acc[r * COLS + c];
-        for (int i = 0; i < UNIT; i++) {
-            float one = !RAGGED || u * UNIT + i < k ? src[from + i] : 0.0;
-            for (int r = 0; r < ROWS; r++) sums[r] += all[r * UNIT + i] * one;
-        }
+        for (int i = 0; i < UNIT; i++)
+            for (int r = 0; r < ROWS; r++) sums[r] += all[r * UNIT + i] * x[i];
         for (int r = 0; r < ROWS; r++) acc[r * COLS + c] = sums[r];
     }
 }

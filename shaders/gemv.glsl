@@ -4,8 +4,9 @@
 layout(local_size_x = 64) in;
 layout(constant_id = 1) const int COLS = 1;
 layout(constant_id = 2) const int ROWS = 2;
-layout(constant_id = 3) const int HOW = 0; /* bits: 1: k is not a multiple of 32; 2: a row's bits are those that it has among many */
-const bool RAGGED = (HOW & 1) != 0, IN_SLICES = (HOW & 2) != 0;
+layout(constant_id = 3) const int HOW = 0; /* bits: 1: k is not a multiple of 32; 2: a row's bits are those that it has among many; 4: rows of
+                                              src begin at multiples of 16 bytes, and k is one of 32 */
+const bool RAGGED = (HOW & 1) != 0, IN_SLICES = (HOW & 2) != 0, WIDE_SRC = (HOW & 4) != 0;
 const int TEAMS = 8, OWN = ROWS * COLS, PITCH = SLICES + 1, PARTS = 32 / PART; /* beyond so many teams subgroups do nothing; as FG__VK_TEAMS */
 shared float slices[IN_SLICES ? TEAMS * OWN * PITCH : 1];
 

@@ -1,8 +1,8 @@
 /* Weights and src as halves. Of src (prepare.comp) a row is k halves, zeros up to a multiple of 32, then in four more the
-   exponent of the power of two that the row is to be multiplied by. */
+   exponent of the power of two that the row is to be multiplied by; rows begin at multiples of 16 bytes. */
 layout(set = 0, binding = 7) readonly buffer Halves { f16vec4 halves[]; };
 
-int halves_row(int row) { return row * ((k + 31) / 32 * 8 + 1); }
+int halves_row(int row) { return row * ((k + 31) / 32 * 8 + 2); }
 
 float halves_scale(int row) { return uintBitsToFloat(uint(127 + int(halves[halves_row(row) + (k + 31) / 32 * 8].x)) << 23); }
 

@@ -788,7 +788,8 @@ static void spv_matrix_memory(spv_program *p, const uint32_t *w, bool load) {
     spv_ins *x;
     uint32_t first, comps = (uint32_t)p->types[from.type].comps;
     int i, n = t->comps;
-    if (from.storage != SPV_WORKGROUP || !layout->constant) spv_fail(p, "a matrix that is not in shared memory");
+    bool buffer = load && from.storage != SPV_WORKGROUP && spv_laid_out(from.storage) && from.offset == 0 && p->types[t->of].width == 16;
+    if (!(from.storage == SPV_WORKGROUP || buffer) || !layout->constant) spv_fail(p, "a matrix that is neither in shared memory nor halves of a buffer");
     if (p->error[0]) return;
     if (load) {
         spv_value *v = spv_new_value(p, w[2], w[1], n);
@@ -797,9 +798,9 @@ static void spv_matrix_memory(spv_program *p, const uint32_t *w, bool load) {
     } else first = (uint32_t)p->values[w[2]].regs[0];
     x = spv_emit(p, load ? SPV_MATRIX_LOAD : SPV_MATRIX_STORE, SPV_NO, from.dynamic < 0 ? spv_const(p, 0) : from.dynamic, step.regs[0], 0);
     x->imm = first;
-    x->imm2 = from.base + from.offset;
+    x->imm2 = buffer ? from.base : from.base + from.offset;
     x->c = (int32_t)(t->rows << 20 | t->cols << 8 | comps << 1 | (layout->number & 1));
-    x->kind = 1;
+    x->kind = buffer ? 2 : 1;
 }
 
 static void spv_matrix_multiply(spv_program *p, const uint32_t *w) {
@@ -1562,6 +1563,30 @@ static uint32_t spv_shared(spv_exec *e, uint32_t me, uint64_t at, bool write, ui
     return word->written >= e->epoch0 ? e->shared[at] : 0xFFFFFFFFu;
 }
 
+/* A half of a matrix in a buffer. Invocation 0 of the subgroup stands for all. */
+static float spv_matrix_half(spv_exec *e, const spv_sub *s, uint32_t binding, uint64_t at) {
+    const spv_buffer *b = &e->buffers[binding];
+    uint32_t number = 0xFFFFFFFFu;
+    if (at + 2 > b->bytes) spv_lost(e, s, 0, "reads a matrix in a buffer at byte", at, b->bytes);
+    else if (!b->words || b->words[at / 4].written) memcpy(&number, b->data + at, 2);
+    if (at + 2 <= b->bytes && b->words) {
+        const char *wrong = spv_order_read(e->order, &b->words[at / 4], SPV_COMPUTE, (e->invocation0 + s->index[0]) | e->met << 24);
+        if (wrong) spv_report(e, "subgroup %d %s: a matrix of binding %u, byte %llu", s->number, wrong, (unsigned)binding, (unsigned long long)at);
+    }
+    return spv_half(number & 0xFFFF);
+}
+
+static void spv_matrix_buffer_run(spv_exec *e, spv_sub *s, const spv_ins *x, uint32_t rows, uint32_t cols, uint32_t stride) {
+    uint64_t base = s->regs[x->a].u[0];
+    uint32_t r, c;
+    if (base % 16 || stride % 8) spv_report(e, "a matrix at byte %llu, with %u halves from line to line, which are no multiples of 16 bytes", (unsigned long long)base, (unsigned)stride);
+    for (r = 0; r < rows; r++)
+        for (c = 0; c < cols; c++) {
+            uint32_t j = r * cols + c;
+            s->regs[x->imm + j / SPV_LANES].f[j % SPV_LANES] = spv_matrix_half(e, s, x->imm2, base + 2 * (uint64_t)(x->c & 1 ? c * stride + r : r * stride + c));
+        }
+}
+
 static void spv_matrix_memory_run(spv_exec *e, spv_sub *s, const spv_ins *x, bool load) {
     uint32_t rows = (uint32_t)x->c >> 20, cols = (uint32_t)x->c >> 8 & 0xFFF, comps = (uint32_t)x->c >> 1 & 127, r, c;
     uint64_t base = (uint64_t)x->imm2 + s->regs[x->a].u[0], stride = (uint64_t)s->regs[x->b].u[0] * comps;
@@ -1571,6 +1596,10 @@ static void spv_matrix_memory_run(spv_exec *e, spv_sub *s, const spv_ins *x, boo
             spv_report(e, "lanes of subgroup %d have different places of a matrix", s->number);
             return;
         }
+    if (x->kind == 2) {
+        spv_matrix_buffer_run(e, s, x, rows, cols, (uint32_t)stride);
+        return;
+    }
     for (r = 0; r < rows; r++)
         for (c = 0; c < cols; c++) {
             uint32_t j = r * cols + c;

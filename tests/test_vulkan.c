@@ -922,6 +922,8 @@ static const vulkan_plant vulkan_plants[] = {
     {FG__VK_SHADER_ATTENTION_HALF, -1, 0, PLANT_FOLD, FG_VULKAN_HALF, false, true, "attention"},
     {FG__VK_SHADER_ATTENTION_HALF, 3, 1, PLANT_PIECES, FG_VULKAN_HALF, false, true, "attention"},
     {FG__VK_SHADER_GEMM_MATRIX, 0, FG_TYPE_Q8_0, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "a product"},
+    {FG__VK_SHADER_GEMM_FEW_MATRIX, 0, FG_TYPE_Q8_0, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "a product"},
+    {FG__VK_SHADER_GEMM_FEW_MATRIX, 0, FG_TYPE_F16, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "a product"},
     {FG__VK_SHADER_ATTENTION_MATRIX, 0, FG_TYPE_Q8_0, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "attention"},
     {FG__VK_SHADER_ATTENTION_MATRIX, -1, 0, PLANT_FOLD, FG_VULKAN_MATRIX, false, true, "attention"},
     {FG__VK_SHADER_ATTENTION_MATRIX, -1, 0, PLANT_PIECES, FG_VULKAN_MATRIX, false, true, "attention"},
@@ -932,12 +934,12 @@ static const vulkan_plant vulkan_plants[] = {
     {FG__VK_SHADER_ATTENTION, -1, 0, PLANT_PIECES, 0, false, false, "attention"},
     {FG__VK_SHADER_ATTENTION_MERGE, -1, 0, PLANT_FOLD, 0, false, false, "attention"},
     {FG__VK_SHADER_ROPE_KV, 0, FG_TYPE_Q8_0, PLANT_DIVIDE, FG_VULKAN_HALF, false, true, "attention"},
-    {FG__VK_SHADER_GEMV, 3, 2, PLANT_MULTIPLY, 0, true, true, ""}, /* products of few rows are then those of many */
+    {FG__VK_SHADER_GEMV, 3, 6, PLANT_MULTIPLY, 0, true, true, ""}, /* products of few rows are then those of many */
     {FG__VK_SHADER_GEMV_HALF, 3, 2, PLANT_MULTIPLY, FG_VULKAN_HALF, true, true, "a product"},
     {FG__VK_SHADER_ATTENTION_HALF, 3, 1, PLANT_NEAR, FG_VULKAN_HALF, true, true, "bits depend"},
     {FG__VK_SHADER_GEMM_MATRIX, -1, 0, PLANT_REFUSE, FG_VULKAN_MATRIX, false, true, "Vulkan error -13"},
     {FG__VK_SHADER_GEMV_DOT, -1, 0, PLANT_REFUSE, FG_VULKAN_DOT, false, true, "Vulkan error -13"},
-    {FG__VK_SHADER_GEMV, 3, 2, PLANT_REFUSE, 0, true, true, ""},
+    {FG__VK_SHADER_GEMV, 3, 6, PLANT_REFUSE, 0, true, true, ""},
     {FG__VK_SHADER_GEMM, -1, 0, PLANT_REFUSE, 0, false, false, "Vulkan error -13"},
 };
 
@@ -972,6 +974,7 @@ static void vulkan_check_plants(bool standin, size_t first, size_t step) {
         vulkan_faults.plant = plant;
         vulkan_faults.n_planted = 0;
         memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
+        desc.device = standin && plant->shader == FG__VK_SHADER_GEMM_FEW_MATRIX ? "of 64" : NULL; /* with eight lanes it needs too much memory */
         r = fg_backend_vulkan()->open(&desc, &device);
         if (vulkan_faults.n_planted == 0 && plant->rung && !standin) { /* it has no such rung */
             if (device) fg_backend_vulkan()->close(device);

@@ -11,6 +11,7 @@ static const char *const shader_names[] = {
     [FG__VK_SHADER_GEMM] = "gemm",
     [FG__VK_SHADER_GEMM_DOT] = "gemm_dot",
     [FG__VK_SHADER_GEMM_HALF] = "gemm_half",
+    [FG__VK_SHADER_GEMM_FEW_MATRIX] = "gemm_few_matrix",
     [FG__VK_SHADER_GEMM_MATRIX] = "gemm_matrix",
     [FG__VK_SHADER_GEMV] = "gemv",
     [FG__VK_SHADER_GEMV_DOT] = "gemv_dot",

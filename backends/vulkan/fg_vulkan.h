@@ -1921,7 +1921,17 @@ enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__V
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
 enum { FG__VK_ITEM = 64, FG__VK_ITEMS_OF = 32, FG__VK_ITEM_GROUPS = 1024 };           /* there, too */
-enum { FG__VK_FEW_ROWS = 8, FG__VK_GEMV_COLS = 4, FG__VK_GEMV_ROWS = 4, FG__VK_FEW_GEMV_ROWS = 2, FG__VK_PARTS = 4 };
+enum { FG__VK_PARTS = 4, FG__VK_FEW_ROWS = 8, FG__VK_SOME_ROWS = 64, FG__VK_WIDE_FROM = 4096 };
+
+/* Kernels by the rows of a pass: for one, up to four, to FG__VK_FEW_ROWS, to FG__VK_SOME_ROWS, and more. */
+enum { FG__VK_ONE, FG__VK_FOUR, FG__VK_EIGHT, FG__VK_SOME, FG__VK_MANY, FG__VK_ROW_KINDS };
+
+static int fg__vk_kind(int rows) {
+    return rows == 1 ? FG__VK_ONE : rows <= 4 ? FG__VK_FOUR : rows <= FG__VK_FEW_ROWS ? FG__VK_EIGHT : rows <= FG__VK_SOME_ROWS ? FG__VK_SOME : FG__VK_MANY;
+}
+
+/* Rows of src and of the weight that a subgroup of gemv*.comp takes. */
+static const int fg__vk_gemv_cols[] = {1, 4, 8}, fg__vk_gemv_rows[] = {4, 2, 2};
 enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a trial */
 enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
 
@@ -1973,14 +1983,14 @@ enum { FG__VK_MAX_USES = 8 };
 typedef struct fg__vk_step {
     int op, kind;       /* fg_op_type; FG_OP_COUNT: rows are made bytes or halves */
     int part;           /* ATTENTION: FG__VK_WHOLE, _ITEMS, _MERGES */
-    int pipelines[3];   /* for one row, few rows and many; or the same */
+    int pipelines[FG__VK_ROW_KINDS];
     int least, most;    /* rows for which it is needed */
     uint64_t set;
     fg__vk_buffer_range buffers[FG__VK_BINDINGS]; /* where descriptors are pushed */
     fg__vk_push push;
     fg__vk_use uses[FG__VK_MAX_USES];
     int n_uses, groups; /* workgroups across */
-    int tile[3];        /* ATTENTION: rows of a tile, as pipelines */
+    int tile[FG__VK_ROW_KINDS]; /* ATTENTION: rows of a tile */
     bool per_row, draws; /* draws: only in passes with fg_batch.draws */
 } fg__vk_step;
 
@@ -2094,7 +2104,7 @@ static void fg__vk_check_part(void *user, int slot, int first, int n, bool gemm)
 
 /* Words of a row as bytes or halves. */
 static size_t fg__vk_prepared_words(int mode, int k) {
-    return mode == FG__VK_BYTES ? fg__round_up((size_t)k / 32 * 10, 4) : ((size_t)k + 31) / 32 * 16 + 2;
+    return mode == FG__VK_BYTES ? fg__round_up((size_t)k / 32 * 10, 4) : ((size_t)k + 31) / 32 * 16 + 4;
 }
 
 /* The rung that multiplies by weights of a type where rows are many or few: FG_VULKAN_DOT, _HALF, _MATRIX, or 0. */
@@ -2125,6 +2135,7 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
             size_t rows, bytes;
             if (op->type != FG_OP_GEMM || !fg__vk_reads(plan->device, graph->tensors[op->weight].type, mode)) continue;
             rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
+            if (mode == FG__VK_HALVES) rows = fg__round_up(rows, 32); /* whole tiles are read, whatever lies there */
             bytes = rows * fg__vk_prepared_words(mode, op->k) * 4;
             p->bytes = FG__MAX(p->bytes, bytes);
         }
@@ -2451,7 +2462,7 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     memset(&size, 0, sizeof(size));
     size.type = FG__VK_SIZE_INFO;
     size.size = (uint32_t)d->matrix_lanes;
-    if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX) {
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_GEMM_FEW_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX) {
         info.stage.next = d->asks_lanes ? &size : NULL;
         info.stage.flags = FG__VK_FULL_SUBGROUPS;
     }
@@ -2626,7 +2637,8 @@ static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg_
     fg__vk_write_info writes[FG__VK_BINDINGS];
     fg_result r;
     int i;
-    if (step->pipelines[0] < 0 || step->pipelines[1] < 0 || step->pipelines[2] < 0) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < FG__VK_ROW_KINDS; i++)
+        if (step->pipelines[i] < 0) return FG_ERROR_OUT_OF_MEMORY;
     for (i = 0; i < FG__VK_BINDINGS; i++) {
         step->buffers[i] = i && bindings->at[i].buffer ? bindings->at[i] : fg__vk_whole(&plan->batch);
         if (step->buffers[i].bytes > d->properties.limits.max_storage_range)
@@ -2646,7 +2658,10 @@ static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg_
     return FG_OK;
 }
 
-static void fg__vk_one_pipeline(fg__vk_step *step, int pipeline) { step->pipelines[0] = step->pipelines[1] = step->pipelines[2] = pipeline; }
+static void fg__vk_one_pipeline(fg__vk_step *step, int pipeline) {
+    int i;
+    for (i = 0; i < FG__VK_ROW_KINDS; i++) step->pipelines[i] = pipeline;
+}
 
 static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
@@ -2707,24 +2722,52 @@ static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
     }
 }
 
+/* Whether rows that a product reads begin at multiples of 16 bytes. */
+static bool fg__vk_wide_src(const fg__vk_plan *plan, const fg_op *op) {
+    const fg__vk_slot *slot = &plan->slots[op->src];
+    const fg__vk_part *part = &slot->parts[fg__vk_part_of(slot, op->src_col, op->k)];
+    return (op->src_col - part->origin) % 4 == 0 && part->stride % 4 == 0;
+}
+
+/* Bytes of shared memory of gemm_few_matrix.comp. */
+static size_t fg__vk_few_matrix_bytes(const fg__vk_device *d, int tall) {
+    int subgroups = 128 / d->matrix_lanes, parts = FG__MAX(1, d->matrix_lanes / tall);
+    return (size_t)subgroups * (size_t)tall * ((size_t)(8 * parts + 2) * 8 + 32 * 4);
+}
+
+/* The kernel of some rows by matrices, where its memory leaves room for more than one workgroup: of wide weights with tiles of 32 of their rows, so that src is read less often, of others of 16,
+   for more workgroups; -1: neither goes. In trials the type stands for the width. */
+static int fg__vk_some_matrix(const fg__vk_plan *plan, const fg_op *op, fg_type type) {
+    fg__vk_device *d = plan->device;
+    const fg__vk_matrix_shape *m = &d->shape;
+    size_t most = FG__MIN(d->properties.limits.shared_bytes, 32768);
+    int tall = (d->proving ? fg__vk_is_float(type) : op->n > FG__VK_WIDE_FROM) || m->m > 16 ? 32 : 16;
+    if (fg__vk_few_matrix_bytes(d, tall) > most) tall = 16;
+    if (m->m > (uint32_t)tall || fg__vk_few_matrix_bytes(d, tall) > most) return -1;
+    return fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_FEW_MATRIX, (int)type, (int)m->m << 8 | tall, (int)(m->n << 8 | m->k), 128 / d->matrix_lanes);
+}
+
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
-static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[3]) {
+static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *step) {
     const fg_op *op = &plan->graph->ops[index];
     fg__vk_device *d = plan->device;
     fg_type type = fg__vk_weight_of(plan, op->weight)->type;
     uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
-    int ragged = fg__vk_is_float(type) && op->k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1;
+    int ragged = fg__vk_is_float(type) && op->k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1, i;
     int gemv = few == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : few == FG_VULKAN_HALF ? FG__VK_SHADER_GEMV_HALF : FG__VK_SHADER_GEMV;
     int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
     fg_result r = FG_OK;
-    pipelines[2] = many == FG_VULKAN_MATRIX
-                       ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->matrix_lanes)
-                       : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0);
-    pipelines[0] = pipelines[1] = pipelines[2];
+    fg__vk_one_pipeline(step, many == FG_VULKAN_MATRIX
+                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->matrix_lanes)
+                                  : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0));
+    if (many == FG_VULKAN_MATRIX && !d->options.invariant && (i = fg__vk_some_matrix(plan, op, type)) >= 0) step->pipelines[FG__VK_SOME] = i;
     if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
-        int how = (gemv == FG__VK_SHADER_GEMV && ragged ? 1 : 0) | (d->options.invariant ? 2 : 0); /* see shaders/gemv.glsl */
-        pipelines[0] = fg__vk_pipeline_find(d, gemv, (int)type, 1, FG__VK_GEMV_ROWS, how);
-        pipelines[1] = fg__vk_pipeline_find(d, gemv, (int)type, FG__VK_GEMV_COLS, FG__VK_FEW_GEMV_ROWS, how);
+        int how = d->options.invariant ? 2 : 0; /* see shaders/gemv.glsl */
+        if (gemv == FG__VK_SHADER_GEMV) how |= ragged ? 1 : fg__vk_wide_src(plan, op) ? 4 : 0;
+        for (i = FG__VK_ONE; i <= FG__VK_EIGHT; i++) {
+            int kind = gemv == FG__VK_SHADER_GEMV_HALF ? FG__MIN(i, FG__VK_FOUR) : i; /* whose sums of eight rows are more than registers */
+            step->pipelines[i] = fg__vk_pipeline_find(d, gemv, (int)type, fg__vk_gemv_cols[kind], fg__vk_gemv_rows[kind], how);
+        }
     }
     if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
     if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
@@ -2735,10 +2778,11 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, int pipelines[
 static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
-    int i, pipelines[3];
+    fg__vk_step kernels;
     fg_result prepared;
+    int i;
     if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (GEMM) has a vector for its weight", index);
-    if ((prepared = fg__vk_choose_gemm(plan, index, pipelines)) != FG_OK) return prepared;
+    if ((prepared = fg__vk_choose_gemm(plan, index, &kernels)) != FG_OK) return prepared;
     for (i = 0; i < w->n_pieces && w->pieces[i].row0 < op->n; i++) {
         fg__vk_step *step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
         fg__vk_bindings b;
@@ -2758,7 +2802,7 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
         }
         b.at[6] = fg__vk_prepared_range(plan, step, FG__VK_BYTES, false);
         b.at[7] = fg__vk_prepared_range(plan, step, FG__VK_HALVES, false);
-        memcpy(step->pipelines, pipelines, sizeof(pipelines));
+        memcpy(step->pipelines, kernels.pipelines, sizeof(step->pipelines));
         if ((r = fg__vk_end_step(plan, step, &b)) != FG_OK) return r;
     }
     return FG_OK;
@@ -2823,8 +2867,8 @@ static void fg__vk_choose_attention(const fg__vk_plan *plan, fg__vk_step *step) 
     bool halves = type == FG_TYPE_F16 || type == FG_TYPE_Q8_0;
     uint32_t rungs = fg__vk_heads_rungs(plan, op);
     int i;
-    for (i = 0; i < 3; i++) {
-        bool items = step->part == FG__VK_ITEMS, many = i == 2 && !items, matrix = many && !d->options.invariant;
+    for (i = 0; i < FG__VK_ROW_KINDS; i++) {
+        bool items = step->part == FG__VK_ITEMS, many = i > FG__VK_EIGHT && !items, matrix = many && !d->options.invariant;
         int shader = halves && (rungs & FG_VULKAN_HALF) ? FG__VK_SHADER_ATTENTION_HALF : FG__VK_SHADER_ATTENTION, shape = items;
         int rows = 1, most = many ? 16 : FG__MIN(op->n_head / op->n_kv_head, 16), tall = 32;
         while (rows < most) rows *= 2;
@@ -3091,14 +3135,15 @@ static int fg__vk_teams(const fg__vk_device *d) {
 
 static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_step *step, int rows) {
     fg__vk_device *d = plan->device;
-    int which = rows == 1 ? 0 : rows <= FG__VK_FEW_ROWS ? 1 : 2, across = step->groups, down = rows;
+    int which = fg__vk_kind(rows), across = step->groups, down = rows;
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
-        int shader = d->pipelines[step->pipelines[which]].shader, wide = 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
+        const fg__vk_pipeline *p = &d->pipelines[step->pipelines[which]];
+        int shader = p->shader, wide = shader == FG__VK_SHADER_GEMM_FEW_MATRIX ? p->spec[1] & 255 : 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
         bool few = shader == FG__VK_SHADER_GEMV || shader == FG__VK_SHADER_GEMV_DOT || shader == FG__VK_SHADER_GEMV_HALF;
         if (few) {
-            wide = fg__vk_teams(d) * (which == 0 ? FG__VK_GEMV_ROWS : FG__VK_FEW_GEMV_ROWS);
-            tall = which == 0 ? 1 : FG__VK_GEMV_COLS;
+            tall = p->spec[1];
+            wide = fg__vk_teams(d) * p->spec[2];
         }
         across = (step->push.rows + wide - 1) / wide;
         if (few) across = (int)FG__MIN((uint32_t)across, most); /* their workgroups go on with further rows */
@@ -3730,7 +3775,7 @@ static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
    ================================================================================================ */
 
 /* FG__VK_TRIAL_LONG: slices have two blocks, for the order of sums. */
-enum { FG__VK_TRIAL_K = 256, FG__VK_TRIAL_LONG = FG__VK_SLICES * 32 + 256, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = 33, FG__VK_TRIAL_KEPT = 3 };
+enum { FG__VK_TRIAL_K = 256, FG__VK_TRIAL_LONG = FG__VK_SLICES * 32 + 256, FG__VK_TRIAL_N = 70, FG__VK_TRIAL_ROWS = FG__VK_SOME_ROWS + 1, FG__VK_TRIAL_KEPT = 3 };
 
 /* dst[rows, N] = src[rows, k] . weight^T as a graph, and what it is on this thread. */
 typedef struct fg__vk_trial {
@@ -3856,6 +3901,7 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
 
 /* The largest error of products of one row, of few and of many, and whether a row's bits differ between them. */
 static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, double *error, bool *differs) {
+    static const int rows[] = {1, 3, 7, 39, FG__VK_TRIAL_ROWS}; /* every kind's */
     fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
     fg_result r;
@@ -3866,9 +3912,7 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, double *error
     r = fg__vk_pack(handle, &t->tensors[0], FG_OP_EMBED, &t->weights[0], NULL);
     if (r == FG_OK) r = fg__vk_pack(handle, &t->tensors[1], FG_OP_GEMM, &t->weights[1], NULL);
     if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
-    if (r == FG_OK) r = fg__vk_trial_run(d, t, 1, error);
-    if (r == FG_OK) r = fg__vk_trial_run(d, t, 3, error);
-    if (r == FG_OK) r = fg__vk_trial_run(d, t, FG__VK_TRIAL_ROWS, error);
+    for (i = 0; i < (int)FG__COUNT(rows) && r == FG_OK; i++) r = fg__vk_trial_run(d, t, rows[i], error);
     *differs = *differs || t->differs;
     if (t->plan) fg__vk_release(handle, t->plan);
     for (i = 0; i < 2; i++)
