@@ -1,15 +1,29 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-/* dst = act(src) * src2, by elements. */
-layout(local_size_x = 128) in;
+/* dst = act(src) * src2, by elements; with BYTES by four of them, which become bytes for the next product, too. */
+#define GROUP 128
+layout(local_size_x = GROUP) in;
 #include "common.glsl"
+#include "bytes.glsl"
+layout(constant_id = 0) const int BYTES = 0;
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 3) writeonly buffer Dst { float dst[]; };
 layout(set = 0, binding = 4) readonly buffer Src2 { float src2[]; };
 
+float element(int row, int i) {
+    float x = act_of(act, src[row * src_stride + src_col + i]) * src2[row * src2_stride + src2_col + i];
+    dst[row * dst_stride + dst_col + i] = x;
+    return x;
+}
+
 void main() {
-    int row = int(gl_WorkGroupID.y), i = int(gl_GlobalInvocationID.x);
-    if (row >= row_count() || i >= n) return;
-    dst[row * dst_stride + dst_col + i] =
-        act_of(act, src[row * src_stride + src_col + i]) * src2[row * src2_stride + src2_col + i];
+    int row = int(gl_WorkGroupID.y), at = int(gl_GlobalInvocationID.x);
+    float x[4];
+    if (row >= row_count()) return;
+    if (BYTES == 0) {
+        if (at < n) element(row, at);
+        return;
+    }
+    for (int i = 0; i < 4; i++) x[i] = at < n / 4 ? element(row, 4 * at + i) : 0.0;
+    put_bytes(x, bytes_row(row, n), at, n, int(gl_LocalInvocationIndex));
 }

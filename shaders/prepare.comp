@@ -7,38 +7,15 @@
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
 #include "reduce.glsl"
+#include "bytes.glsl"
 layout(constant_id = 0) const int MODE = 0;
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 3) writeonly buffer Dst { uint dst[]; };
-shared float four_largest[GROUP];
-shared int four_sum[GROUP];
 
-/* An invocation per word, of four numbers; eight share a scale. */
 void to_bytes(int from, int to, int word, int me) {
-    int block = me / 8 * 8, sums[2] = int[](0, 0), sum = 0;
-    float largest = 0.0, x[4], inverse;
-    uint bits = 0u;
-    for (int i = 0; i < 4; i++) {
-        x[i] = word < k / 4 ? src[from + word * 4 + i] : 0.0;
-        largest = max(largest, abs(x[i]));
-    }
-    four_largest[me] = largest;
-    barrier();
-    for (int i = 0; i < 8; i++) largest = max(largest, four_largest[block + i]);
-    inverse = largest > 0.0 ? 127.0 / largest : 0.0;
-    for (int i = 0; i < 4; i++) {
-        int q = int(roundEven(clamp(x[i] * inverse, -127.0, 127.0)));
-        bits |= uint(q & 255) << (8 * i);
-        sum += q;
-    }
-    four_sum[me] = sum;
-    barrier();
-    if (word >= k / 4) return;
-    dst[to + word] = bits;
-    if (me != block) return;
-    for (int i = 0; i < 8; i++) sums[i / 4] += four_sum[block + i];
-    dst[to + k / 4 + word / 4] = floatBitsToUint(largest / 127.0);
-    dst[to + k / 4 + word / 4 + 1] = uint(sums[0] & 0xFFFF) | uint(sums[1]) << 16;
+    float x[4];
+    for (int i = 0; i < 4; i++) x[i] = word < k / 4 ? src[from + word * 4 + i] : 0.0;
+    put_bytes(x, to, word, k, me);
 }
 
 void to_halves(int from, int to, int me) {
@@ -58,6 +35,6 @@ void to_halves(int from, int to, int me) {
 void main() {
     int row = int(gl_WorkGroupID.y), from = row * src_stride + src_col, me = int(gl_LocalInvocationIndex);
     if (row >= row_count()) return;
-    if (MODE == 0) to_bytes(from, row * dst_stride, int(gl_GlobalInvocationID.x), me);
+    if (MODE == 0) to_bytes(from, bytes_row(row, k), int(gl_GlobalInvocationID.x), me);
     else to_halves(from, row * dst_stride, me);
 }

@@ -254,7 +254,8 @@ static void test_spirv_finds_races(void) {
     size_t i;
     SPIRV_ALL;
     for (i = 0; i < 7; i++) CHECKF(spirv_small_gemm(paths[i]) == 0 && spirv_small_attention(paths[i]) == 0, "%s", paths[i]); /* and proves good */
-    spirv_barriers(FG__VK_SHADER_NORM, "vulkan32", spirv_small_gemm, 0);
+    spirv_barriers(FG__VK_SHADER_NORM, "vulkan32", spirv_small_gemm, 2); /* those are for bytes */
+    spirv_barriers(FG__VK_SHADER_NORM, "vulkan64-dot", spirv_small_gemm, 0);
     spirv_barriers(FG__VK_SHADER_GEMM, "vulkan64", spirv_small_gemm, 0);
     spirv_barriers(FG__VK_SHADER_GEMM_DOT, "vulkan64-dot", spirv_small_gemm, 0);
     spirv_barriers(FG__VK_SHADER_GEMM_HALF, "vulkan32-half", spirv_small_gemm, 0);

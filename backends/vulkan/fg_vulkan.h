@@ -2001,9 +2001,10 @@ typedef struct fg__vk_layer {
 
 enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
 
-/* The commands of a range of ops, in passes of so many items of attention (as a bucket). */
+/* The commands of a range of ops, in passes of so many items of attention (as a bucket), with queries that stay whole or without. */
 typedef struct fg__vk_commands {
     int first, end, items;
+    bool whole;
     void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with draws (1) or not */
 } fg__vk_commands;
 
@@ -2039,6 +2040,7 @@ typedef struct fg__vk_plan {
     fg__vk_step feed;               /* tokens that the pass before made, in their places */
     fg__vk_prepared prepared[FG__VK_MODES];
     fg__vk_cuts cuts[FG_MAX_GROUPS];
+    bool whole;                     /* of the pass that is submitted: queries of some group stay whole */
     size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
     size_t parts_at, parts_bytes, part_states_at, part_states_bytes; /* of items, there too */
     int tokens_at, feed_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
@@ -2277,13 +2279,15 @@ static int fg__vk_items_of(const fg__vk_plan *plan, const fg_batch *batch, int g
     return longest < plan->cuts[g].least ? 0 : items;
 }
 
-/* The items of a pass, and the most of a query. */
-static int64_t fg__vk_count_items(const fg__vk_plan *plan, const fg_batch *batch, int g, int *most) {
+/* The items of a pass, and the most of a query; whether queries stay whole. */
+static int64_t fg__vk_count_items(const fg__vk_plan *plan, const fg_batch *batch, int g, int *most, bool *whole) {
     int64_t n = 0;
     int s, first;
+    *whole = false;
     for (*most = 0, s = 0; s < batch->n_seqs; s++) {
         int items = fg__vk_items_of(plan, batch, g, s);
         n += items;
+        if (items == 0) *whole = true;
         if (items > 0) *most = FG__MAX(*most, fg__vk_pieces_of(plan, batch, g, s, batch->cu_q[s + 1] - batch->cu_q[s] - 1, &first));
     }
     return n;
@@ -2293,18 +2297,24 @@ static int64_t fg__vk_count_items(const fg__vk_plan *plan, const fg_batch *batch
    the largest group's number of items. */
 static int fg__vk_choose_items(fg__vk_plan *plan, const fg_batch *batch) {
     int g, one, largest = 0;
+    plan->whole = false;
     for (g = 0; g < plan->graph->n_groups; g++) {
         fg__vk_cuts *cuts = &plan->cuts[g];
+        bool whole = true;
         int64_t n = 0;
         cuts->n_items = 0;
-        if (cuts->most == 0) continue;
+        if (cuts->most == 0) {
+            plan->whole = true;
+            continue;
+        }
         cuts->least = 2;
         for (cuts->length = plan->device->options.invariant ? FG__VK_SPLIT : FG__VK_ITEM;; cuts->length *= 2) {
-            n = fg__vk_count_items(plan, batch, g, &one);
+            n = fg__vk_count_items(plan, batch, g, &one, &whole);
             if (cuts->length == FG__VK_SPLIT || (one <= FG__VK_ITEMS_OF && n <= cuts->most && n * cuts->groups <= FG__VK_ITEM_GROUPS)) break;
         }
-        for (; n > cuts->most; cuts->least += cuts->least / 2) n = fg__vk_count_items(plan, batch, g, &one);
+        for (; n > cuts->most; cuts->least += cuts->least / 2) n = fg__vk_count_items(plan, batch, g, &one, &whole);
         cuts->n_items = (int)n;
+        plan->whole = plan->whole || whole;
         largest = FG__MAX(largest, cuts->n_items);
     }
     return largest;
@@ -2687,18 +2697,23 @@ static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
+static void fg__vk_has_rows(fg__vk_plan *plan, int mode, int slot, int col, int k, bool per_row) {
+    fg__vk_prepared *p = &plan->prepared[mode];
+    p->slot = slot;
+    p->col = col;
+    p->k = k;
+    p->per_row = per_row;
+}
+
 /* A step that makes bytes or halves of a product's rows, unless they are there. */
 static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int least, int most) {
     const fg_op *op = &plan->graph->ops[index];
-    fg__vk_prepared *p = &plan->prepared[mode];
+    const fg__vk_prepared *p = &plan->prepared[mode];
     bool per_row = plan->graph->slots[op->src].per_row;
     fg__vk_step *step;
     fg__vk_bindings b;
     if (p->slot == op->src && p->col == op->src_col && p->k == op->k && p->per_row == per_row) return FG_OK;
-    p->slot = op->src;
-    p->col = op->src_col;
-    p->k = op->k;
-    p->per_row = per_row;
+    fg__vk_has_rows(plan, mode, op->src, op->src_col, op->k, per_row);
     step = fg__vk_add_step(plan, index, per_row);
     memset(&b, 0, sizeof(b));
     step->kind = FG_OP_COUNT;
@@ -2707,7 +2722,7 @@ static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int le
     step->groups = mode == FG__VK_BYTES ? (op->k / 4 + 127) / 128 : 1;
     step->push.dst_stride = (int32_t)fg__vk_prepared_words(mode, op->k);
     fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k, false, &step->push.src_col, &step->push.src_stride);
-    b.at[3] = fg__vk_prepared_range(plan, step, mode, true);
+    b.at[mode == FG__VK_BYTES ? 6 : 3] = fg__vk_prepared_range(plan, step, mode, true);
     fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_PREPARE, mode, 0, 0, 0));
     return fg__vk_end_step(plan, step, &b);
 }
@@ -3003,6 +3018,31 @@ static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index, int part) {
     return r;
 }
 
+/* Whether a NORM or ACT_MUL makes bytes of its rows: where a product is the next to read them, and by dot products of bytes. */
+static bool fg__vk_makes_bytes(const fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index], *next;
+    int i;
+    if ((op->type != FG_OP_NORM && op->type != FG_OP_ACT_MUL) || op->n % 32) return false;
+    for (i = index + 1; i < plan->graph->n_ops; i++) {
+        next = &plan->graph->ops[i];
+        if (next->src != op->dst && next->src2 != op->dst && next->dst != op->dst) continue;
+        return next->type == FG_OP_GEMM && next->src == op->dst && next->src_col == op->dst_col && next->k == op->n &&
+               fg__vk_rung_of(plan->device, fg__vk_weight_of(plan, next->weight)->type, false) == FG_VULKAN_DOT;
+    }
+    return false;
+}
+
+/* Its kernels: those that make bytes for as many rows as products read them of. */
+static void fg__vk_choose_rest(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b, int shader) {
+    const fg_op *op = &plan->graph->ops[step->op];
+    int last = plan->device->rungs & FG_VULKAN_MATRIX ? FG__VK_EIGHT : FG__VK_MANY, i;
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, shader, 0, 0, 0, 0));
+    if (!fg__vk_makes_bytes(plan, step->op)) return;
+    b->at[6] = fg__vk_prepared_range(plan, step, FG__VK_BYTES, true);
+    for (i = FG__VK_ONE; i <= last; i++) step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, 1, 0, 0, 0);
+    fg__vk_has_rows(plan, FG__VK_BYTES, op->dst, op->dst_col, op->n, step->per_row);
+}
+
 static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     bool per_row = plan->graph->slots[op->type == FG_OP_GATHER_ROWS ? op->dst : op->src].per_row;
@@ -3033,7 +3073,7 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
         b.at[3] = fg__vk_whole(&plan->rows);
         fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers, true);
     }
-    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, shader, 0, 0, 0, 0));
+    fg__vk_choose_rest(plan, step, &b, shader);
     return fg__vk_end_step(plan, step, &b);
 }
 
@@ -3101,6 +3141,7 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
     int i;
     for (i = 0; i < graph->n_ops && r == FG_OK; i++) {
         if ((r = fg__vk_check_vectors(plan, &graph->ops[i])) != FG_OK) return r;
+        fg__vk_forget_rows(plan, &graph->ops[i]);
         if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
         else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
@@ -3112,7 +3153,6 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         }
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, true);
         if (r == FG_OK && graph->ops[i].type == FG_OP_SAMPLE) r = fg__vk_plan_draws(plan, i, false);
-        fg__vk_forget_rows(plan, &graph->ops[i]);
     }
     return r == FG_OK ? fg__vk_plan_feed(plan) : r;
 }
@@ -3183,6 +3223,7 @@ static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, const fg__vk_c
         for (i = 0; i < plan->n_steps; i++) {
             const fg__vk_step *step = &plan->steps[i];
             int n = fg__vk_down(plan, step, tokens, rows, items);
+            if (step->kind == FG_OP_ATTENTION && step->part == FG__VK_WHOLE && !range->whole) continue;
             if (step->op < range->first || step->op >= range->end || n == 0 || n < step->least || n > step->most || (step->draws && !draws)) continue;
             if (fg__vk_must_wait(step, used)) {
                 fg__vk_barrier(d, commands, FG__VK_AT_COMPUTE, FG__VK_SHADER_WRITE, FG__VK_AT_COMPUTE, FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
@@ -3210,13 +3251,15 @@ static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end, i
     void *array = plan->commands;
     size_t i;
     for (i = 0; i < plan->n_commands; i++)
-        if (plan->commands[i].first == first && plan->commands[i].end == end && plan->commands[i].items == items) return &plan->commands[i];
+        if (plan->commands[i].first == first && plan->commands[i].end == end && plan->commands[i].items == items && plan->commands[i].whole == plan->whole)
+            return &plan->commands[i];
     if (!fg__reserve(&plan->device->env, &array, &plan->commands_capacity, plan->n_commands + 1, sizeof(fg__vk_commands))) return NULL;
     plan->commands = (fg__vk_commands *)array;
     memset(&plan->commands[plan->n_commands], 0, sizeof(fg__vk_commands));
     plan->commands[plan->n_commands].first = first;
     plan->commands[plan->n_commands].end = end;
     plan->commands[plan->n_commands].items = items;
+    plan->commands[plan->n_commands].whole = plan->whole;
     return &plan->commands[plan->n_commands++];
 }
 
