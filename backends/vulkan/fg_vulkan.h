@@ -26,7 +26,7 @@
    prepared, for some 30 ms on lavapipe.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
-   kernels; attention's do so with cooperative matrices alone. fg_vulkan_options.invariant gives a request the same bits alone and in any
+   kernels, and with what runs beside, by which attention's parts are as long as they are. fg_vulkan_options.invariant gives a request the same bits alone and in any
    batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows and of many then add in one order,
    which either can keep (shaders/product.glsl), and attention does without cooperative matrices. Where products use cooperative matrices
    a row alone pays for a tile of 32: with `off` FG_VULKAN_MATRIX few rows are quicker and many slower. It holds while a layer's keys (and
@@ -36,8 +36,9 @@
    where the device has some: of a family that only copies, or more of the one that computes. On a device of one queue copies come
    between passes; either way the host waits for a copy, and not for passes behind it.
 
-   Attention of up to 8 queries of a sequence is cut at multiples of 512 positions, so that a long context keeps a whole card busy; longer
-   chunks of prompts add in the same order. Which is done where does not show in results. */
+   Attention of up to 8 queries of a sequence is cut into parts of 64 to 512 positions, the longer the more of them there are, so that one
+   context keeps a whole card busy. With `invariant` parts are always 512 long, and longer chunks of prompts add in the same order: which is done
+   where does not show in results then. */
 
 #ifndef FG_VULKAN_H
 #define FG_VULKAN_H
