@@ -5,58 +5,91 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
-/* As gemm_half.comp, by cooperative matrices of M x N x K: 64 rows of the weight by 32 rows of src, 32 of k at a time, through
-   16 KiB of shared memory; the matrices of sums are dealt out to SUBGROUPS subgroups. */
+/* As gemm_half.comp, by cooperative matrices of M x N x K: TILE_N rows of the weight by TILE_M rows of src, 32 of k at a time. Of the tile's sums each
+   of SUBGROUPS subgroups has a part, of several matrices each way, so that what it loads is used several times. The next step's weights and src are on their way while this
+   one's are multiplied. Of tiles of 128 by 64 it takes 19 KiB of shared memory with subgroups of 32. */
 layout(local_size_x = 128) in;
 #include "common.glsl"
 #include "quant.glsl"
 #include "product.glsl"
 #include "half.glsl"
-layout(constant_id = 1) const int M = 16;
-layout(constant_id = 2) const int NK = 16 << 8 | 16; /* K, and 256 times N */
+layout(constant_id = 1) const int MT = 64 << 16 | 32 << 8 | 16; /* M, 256 times TILE_M, 65536 times TILE_N */
+layout(constant_id = 2) const int NK = 16 << 8 | 16;            /* K, and 256 times N */
 layout(constant_id = 3) const int SUBGROUPS = 4;
-const int N = NK >> 8, K = NK & 255;
-const int TILE_N = 64, TILE_M = 32, TILE_K = 32, STRIDE = TILE_K / 4 + 2; /* of f16vec4; shifted from row to row */
-const int ACROSS = TILE_N / M, ALL = ACROSS * (TILE_M / N), OWN = (ALL + SUBGROUPS - 1) / SUBGROUPS;
+const int TILE_N = MT >> 16, TILE_M = MT >> 8 & 255, TILE_K = 32, M = MT & 255, N = NK >> 8, K = NK & 255;
+const int STRIDE = TILE_K / 4 + 2;                                                              /* of f16vec4; shifted from row to row */
+const int LIKED = SUBGROUPS < 4 ? 1 : SUBGROUPS < 16 ? 2 : 4;
+const int DOWN = LIKED * N > TILE_M ? TILE_M / N : LIKED;                                       /* parts of a tile, over rows of src */
+const int ACROSS = SUBGROUPS / DOWN * M > TILE_N ? TILE_N / M : SUBGROUPS / DOWN;               /* and of the weight */
+const int OWN_N = TILE_N / ACROSS / M, OWN_M = TILE_M / DOWN / N;                               /* matrices of sums of a part */
+const int W_EACH = (TILE_N + 127) / 128, X_EACH = TILE_M * 8 / 128, LANES = 128 / SUBGROUPS;    /* rows of weights, f16vec4 of src */
 shared f16vec4 w_tile[TILE_N * STRIDE];
 shared f16vec4 x_tile[TILE_M * STRIDE];
-shared float out_tile[TILE_M * TILE_N];
+shared float out_tile[SUBGROUPS * M * N];
+coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> acc[OWN_N * OWN_M];
+Unexpanded w_next[W_EACH];
+f16vec4 x_next[X_EACH];
+
+void meet() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
+
+void load(int me, int n0, int m0, int k0, int count) {
+    [[unroll]] for (int i = 0; i < W_EACH; i++)
+        if (me + i * 128 < TILE_N) load_unexpanded(n0 + me + i * 128, k0, w_next[i]);
+    [[unroll]] for (int i = 0; i < X_EACH; i++) {
+        int at = me + i * 128;
+        x_next[i] = halves[halves_row(min(m0 + at / 8, count - 1)) + k0 / 4 + at % 8];
+    }
+}
+
+void store(int me) {
+    [[unroll]] for (int i = 0; i < W_EACH; i++)
+        if (me + i * 128 < TILE_N) {
+            f16vec4 w[8];
+            expand_halves(w_next[i], w);
+            for (int j = 0; j < 8; j++) w_tile[(me + i * 128) * STRIDE + j] = w[j];
+        }
+    [[unroll]] for (int i = 0; i < X_EACH; i++) {
+        int at = me + i * 128;
+        x_tile[at / 8 * STRIDE + at % 8] = x_next[i];
+    }
+}
+
+void multiply(int row0, int col0) {
+    [[unroll]] for (int step = 0; step < TILE_K; step += K) {
+        coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b[OWN_M];
+        [[unroll]] for (int c = 0; c < OWN_M; c++)
+            coopMatLoad(b[c], x_tile, uint((col0 + c * N) * STRIDE + step / 4), uint(STRIDE), gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (int r = 0; r < OWN_N; r++) {
+            coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a;
+            coopMatLoad(a, w_tile, uint((row0 + r * M) * STRIDE + step / 4), uint(STRIDE), gl_CooperativeMatrixLayoutRowMajor);
+            [[unroll]] for (int c = 0; c < OWN_M; c++) acc[r * OWN_M + c] = coopMatMulAdd(a, b[c], acc[r * OWN_M + c]);
+        }
+    }
+}
 
 void main() {
-    int me = int(gl_LocalInvocationIndex), count = row_count();
+    int me = int(gl_LocalInvocationIndex), count = row_count(), subgroup = int(gl_SubgroupID), lane = int(subgroupExclusiveAdd(1u));
     int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M;
-    coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> acc[OWN];
+    int row0 = subgroup / DOWN * (OWN_N * M), col0 = subgroup % DOWN * (OWN_M * N), out0 = subgroup * M * N;
+    bool has_part = subgroup < ACROSS * DOWN;
     if (m0 >= count) return;
-    for (int i = 0; i < OWN; i++) acc[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    [[unroll]] for (int i = 0; i < OWN_N * OWN_M; i++) acc[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    load(me, n0, m0, 0, count);
     for (int k0 = 0; k0 < k; k0 += TILE_K) {
-        if (me < TILE_N) {
-            f16vec4 w[8];
-            half_weights(n0 + me, k0, w);
-            for (int i = 0; i < 8; i++) w_tile[me * STRIDE + i] = w[i];
-        } else {
-            int m = me % 32, part = (me - TILE_N) / 32 * 4, at = halves_row(min(m0 + m, count - 1)) + k0 / 4 + part;
-            for (int i = 0; i < 4; i++) x_tile[m * STRIDE + part + i] = halves[at + i];
+        store(me);
+        barrier();
+        if (k0 + TILE_K < k) load(me, n0, m0, k0 + TILE_K, count);
+        if (has_part) multiply(row0, col0);
+        barrier();
+    }
+    if (!has_part) return;
+    [[unroll]] for (int i = 0; i < OWN_N * OWN_M; i++) {
+        coopMatStore(acc[i], out_tile, uint(out0), uint(M), gl_CooperativeMatrixLayoutColumnMajor);
+        meet();
+        for (int j = lane; j < M * N; j += LANES) {
+            int row = n0 + row0 + i / OWN_M * M + j % M, col = m0 + col0 + i % OWN_M * N + j / M;
+            if (row < rows && col < count) finish(row, col, out_tile[out0 + j] * halves_scale(col));
         }
-        barrier();
-        for (int step = 0; step < TILE_K; step += K)
-            for (int i = 0; i < OWN; i++) {
-                int which = int(gl_SubgroupID) + i * SUBGROUPS, row = which % ACROSS * M, col = which / ACROSS * N;
-                coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a;
-                coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b;
-                if (which >= ALL) continue;
-                coopMatLoad(a, w_tile, uint(row * STRIDE + step / 4), uint(STRIDE), gl_CooperativeMatrixLayoutRowMajor);
-                coopMatLoad(b, x_tile, uint(col * STRIDE + step / 4), uint(STRIDE), gl_CooperativeMatrixLayoutColumnMajor);
-                acc[i] = coopMatMulAdd(a, b, acc[i]);
-            }
-        barrier();
-    }
-    for (int i = 0; i < OWN; i++) {
-        int which = int(gl_SubgroupID) + i * SUBGROUPS, row = which % ACROSS * M, col = which / ACROSS * N;
-        if (which < ALL) coopMatStore(acc[i], out_tile, uint(col * TILE_N + row), uint(TILE_N), gl_CooperativeMatrixLayoutColumnMajor);
-    }
-    barrier();
-    for (int i = me; i < TILE_M * TILE_N; i += 128) {
-        int row = n0 + i % TILE_N, col = m0 + i / TILE_N;
-        if (row < rows && col < count) finish(row, col, out_tile[i] * halves_scale(col));
+        meet();
     }
 }

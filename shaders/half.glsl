@@ -6,20 +6,47 @@ int halves_row(int row) { return row * ((k + 31) / 32 * 8 + 2); }
 
 float halves_scale(int row) { return uintBitsToFloat(uint(127 + int(halves[halves_row(row) + (k + 31) / 32 * 8].x)) << 23); }
 
-/* Columns k0 to k0 + 31 of a row of the weight; rows of float types are padded with zeros to multiples of 8. */
-void half_weights(int row, int k0, out f16vec4 w[8]) {
+/* Columns k0 to k0 + 31 of a row of the weight, as they are read, so that other things can be done before the numbers are needed: words of halves
+   or bfloat16 (of F32 the numbers' words), zeros beyond k; of quantised types as unit_words() has them. */
+struct Unexpanded {
+    uint words[FLOATS ? TYPE == F32 ? 32 : 16 : 8];
+    vec2 scale, low;
+};
+
+/* Rows of float types are padded with zeros to multiples of 8. */
+void load_unexpanded(int row, int k0, out Unexpanded w) {
     uint at = uint(min(row, rows - 1) * weight_stride);
-    float one[32];
     if (FLOATS) {
-        for (int part = 0; part < 4; part++) {
-            bool there = k0 + 8 * part < k;
-            if (there) unit(at, uint(k0 / 8 + part), one);
-            for (int i = 0; i < 2; i++) w[2 * part + i] = there ? f16vec4(one[4 * i], one[4 * i + 1], one[4 * i + 2], one[4 * i + 3]) : f16vec4(0.0);
+        const int PARTS_OF = TYPE == F32 ? 8 : 4, EACH_OF = TYPE == F32 ? 4 : 8; /* loads; numbers of one */
+        [[unroll]] for (int part = 0; part < PARTS_OF; part++) {
+            bool there = k0 + EACH_OF * part < k;
+            uvec4 four = there ? four_of(at + uint((k0 / EACH_OF + part) * 4)) : uvec4(0u);
+            [[unroll]] for (int i = 0; i < 4; i++) w.words[part * 4 + i] = four[i];
         }
+        w.scale = w.low = vec2(0.0);
         return;
     }
-    unit(at, uint(k0 / 32), one);
-    for (int i = 0; i < 8; i++) w[i] = f16vec4(one[4 * i], one[4 * i + 1], one[4 * i + 2], one[4 * i + 3]);
+    uint q[8];
+    unit_words(at, uint(k0 / 32), q, w.scale, w.low);
+    [[unroll]] for (int i = 0; i < 8; i++) w.words[i] = q[i];
+}
+
+float expanded(Unexpanded w, int i) {
+    if (TYPE == F32) return uintBitsToFloat(w.words[i]);
+    if (FLOATS) return two_floats(w.words[i / 2], i % 2);
+    int part = HALVES ? i / 16 : 0;
+    float x = w.scale[part] * float(bitfieldExtract(int(w.words[i / 4]), i % 4 * 8, 8));
+    return LOWS ? x - w.low[part] : x;
+}
+
+void expand_halves(Unexpanded w, out f16vec4 to[8]) {
+    [[unroll]] for (int i = 0; i < 8; i++) to[i] = f16vec4(expanded(w, 4 * i), expanded(w, 4 * i + 1), expanded(w, 4 * i + 2), expanded(w, 4 * i + 3));
+}
+
+void half_weights(int row, int k0, out f16vec4 w[8]) {
+    Unexpanded one;
+    load_unexpanded(row, k0, one);
+    expand_halves(one, w);
 }
 
 /* acc + w . x; no compiler takes out of the sum a factor that it sees in all of w. */

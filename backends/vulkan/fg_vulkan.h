@@ -2774,7 +2774,8 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *s
     int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
     fg_result r = FG_OK;
     fg__vk_one_pipeline(step, many == FG_VULKAN_MATRIX
-                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k), 128 / d->matrix_lanes)
+                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (d->options.invariant ? 64 << 16 | 32 << 8 : 128 << 16 | 64 << 8) | (int)d->shape.m,
+                                                         (int)(d->shape.n << 8 | d->shape.k), 128 / d->matrix_lanes)
                                   : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0));
     if (many == FG_VULKAN_MATRIX && !d->options.invariant && (i = fg__vk_some_matrix(plan, op, type)) >= 0) step->pipelines[FG__VK_SOME] = i;
     if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
@@ -3181,6 +3182,7 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     if (step->kind == FG_OP_GEMM) {
         const fg__vk_pipeline *p = &d->pipelines[step->pipelines[which]];
         int shader = p->shader, wide = shader == FG__VK_SHADER_GEMM_FEW_MATRIX ? p->spec[1] & 255 : 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
+        if (shader == FG__VK_SHADER_GEMM_MATRIX) wide = p->spec[1] >> 16, tall = p->spec[1] >> 8 & 255;
         bool few = shader == FG__VK_SHADER_GEMV || shader == FG__VK_SHADER_GEMV_DOT || shader == FG__VK_SHADER_GEMV_HALF;
         if (few) {
             tall = p->spec[1];
