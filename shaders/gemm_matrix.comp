@@ -5,9 +5,9 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
-/* As gemm_half.comp, by cooperative matrices of M x N x K: TILE_N rows of the weight by TILE_M rows of src, 32 of k at a time. Of the tile's sums each
-   of SUBGROUPS subgroups has a part, of several matrices each way, so that what it loads is used several times. The next step's weights and src are on their way while this
-   one's are multiplied. Of tiles of 128 by 64 it takes 19 KiB of shared memory with subgroups of 32. */
+/* As gemm_half.comp, by cooperative matrices of M x N x K: TILE_N rows of the weight by TILE_M rows of src, 32 of k at a time. Of the tile's
+   sums each of SUBGROUPS subgroups has a part, of several matrices each way, so that what it loads is used several times. The next step's
+   weights and src are on their way while this one's are multiplied. Tiles of 128 by 64 take 19 KiB of shared memory with subgroups of 32. */
 layout(local_size_x = 128) in;
 #include "common.glsl"
 #include "quant.glsl"

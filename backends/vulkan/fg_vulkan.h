@@ -26,9 +26,9 @@
    prepared, for some 30 ms on lavapipe.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
-   kernels, and with what runs beside, by which attention's parts are as long as they are. fg_vulkan_options.invariant gives a request the same bits alone and in any
-   batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows and of many then add in one order,
-   which either can keep (shaders/product.glsl), and attention does without cooperative matrices. Where products use cooperative matrices
+   kernels, and with what runs beside, by which attention's parts are as long as they are. fg_vulkan_options.invariant gives a request the
+   same bits alone and in any batch, whole or in chunks, with a cold or a warm prefix cache, set back or not: products of few rows and of
+   many then add in one order, which either can keep (shaders/product.glsl), and attention does without cooperative matrices. Where products use cooperative matrices
    a row alone pays for a tile of 32: with `off` FG_VULKAN_MATRIX few rows are quicker and many slower. It holds while a layer's keys (and
    its values) are within what the device sees of a buffer at once (maxStorageBufferRange); beyond it the log says that it does not.
 
@@ -1922,7 +1922,7 @@ enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__V
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
 enum { FG__VK_ITEM = 64, FG__VK_ITEMS_OF = 32, FG__VK_ITEM_GROUPS = 1024 };           /* there, too */
-enum { FG__VK_PARTS = 4, FG__VK_FEW_ROWS = 8, FG__VK_SOME_ROWS = 64, FG__VK_WIDE_FROM = 4096 };
+enum { FG__VK_PARTS = 4, FG__VK_FEW_ROWS = 8, FG__VK_SOME_ROWS = 64, FG__VK_WIDE_FROM = 4096 /* rows of a weight */ };
 
 /* Kernels by the rows of a pass: for one, up to four, to FG__VK_FEW_ROWS, to FG__VK_SOME_ROWS, and more. */
 enum { FG__VK_ONE, FG__VK_FOUR, FG__VK_EIGHT, FG__VK_SOME, FG__VK_MANY, FG__VK_ROW_KINDS };
@@ -2751,8 +2751,8 @@ static size_t fg__vk_few_matrix_bytes(const fg__vk_device *d, int tall) {
     return (size_t)subgroups * (size_t)tall * ((size_t)(8 * parts + 2) * 8 + 32 * 4);
 }
 
-/* The kernel of some rows by matrices, where its memory leaves room for more than one workgroup: of wide weights with tiles of 32 of their rows, so that src is read less often, of others of 16,
-   for more workgroups; -1: neither goes. In trials the type stands for the width. */
+/* The kernel of some rows by matrices, where its memory leaves room for more than one workgroup: of weights of many rows with tiles of 32 of them,
+   so that src is read less often, of others of 16, for more workgroups; -1: neither goes. In trials the type stands for the rows. */
 static int fg__vk_some_matrix(const fg__vk_plan *plan, const fg_op *op, fg_type type) {
     fg__vk_device *d = plan->device;
     const fg__vk_matrix_shape *m = &d->shape;
@@ -2772,10 +2772,11 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *s
     int ragged = fg__vk_is_float(type) && op->k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1, i;
     int gemv = few == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : few == FG_VULKAN_HALF ? FG__VK_SHADER_GEMV_HALF : FG__VK_SHADER_GEMV;
     int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
+    int tile = d->options.invariant ? 64 << 16 | 32 << 8 : 128 << 16 | 64 << 8; /* small where rows alone pay for it, too */
     fg_result r = FG_OK;
     fg__vk_one_pipeline(step, many == FG_VULKAN_MATRIX
-                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, (d->options.invariant ? 64 << 16 | 32 << 8 : 128 << 16 | 64 << 8) | (int)d->shape.m,
-                                                         (int)(d->shape.n << 8 | d->shape.k), 128 / d->matrix_lanes)
+                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, tile | (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k),
+                                                         128 / d->matrix_lanes)
                                   : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0));
     if (many == FG_VULKAN_MATRIX && !d->options.invariant && (i = fg__vk_some_matrix(plan, op, type)) >= 0) step->pipelines[FG__VK_SOME] = i;
     if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
@@ -3181,13 +3182,15 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
     uint32_t most = d->properties.limits.max_groups[0];
     if (step->kind == FG_OP_GEMM) {
         const fg__vk_pipeline *p = &d->pipelines[step->pipelines[which]];
-        int shader = p->shader, wide = shader == FG__VK_SHADER_GEMM_FEW_MATRIX ? p->spec[1] & 255 : 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
-        if (shader == FG__VK_SHADER_GEMM_MATRIX) wide = p->spec[1] >> 16, tall = p->spec[1] >> 8 & 255;
+        int shader = p->shader, wide = 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
         bool few = shader == FG__VK_SHADER_GEMV || shader == FG__VK_SHADER_GEMV_DOT || shader == FG__VK_SHADER_GEMV_HALF;
         if (few) {
-            tall = p->spec[1];
             wide = fg__vk_teams(d) * p->spec[2];
-        }
+            tall = p->spec[1];
+        } else if (shader == FG__VK_SHADER_GEMM_MATRIX) {
+            wide = p->spec[1] >> 16;
+            tall = p->spec[1] >> 8 & 255;
+        } else if (shader == FG__VK_SHADER_GEMM_FEW_MATRIX) wide = p->spec[1] & 255;
         across = (step->push.rows + wide - 1) / wide;
         if (few) across = (int)FG__MIN((uint32_t)across, most); /* their workgroups go on with further rows */
         down = (rows + tall - 1) / tall;
