@@ -2147,6 +2147,12 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
     return used;
 }
 
+/* Positions of the shortest items. */
+static int fg__vk_shortest_item(const fg__vk_device *d) {
+    if (d->options.invariant) return FG__VK_SPLIT;
+    return FG__VK_ITEM;
+}
+
 /* The pieces of `length` that one query of a group sees at most. */
 static int64_t fg__vk_most_pieces(const fg_graph *graph, const fg_group *group, int length) {
     int64_t pieces = ((int64_t)graph->max_blocks_per_seq * group->block_tokens + length - 1) / length;
@@ -2158,7 +2164,6 @@ static int64_t fg__vk_most_pieces(const fg_graph *graph, const fg_group *group, 
 static size_t fg__vk_lay_items(fg__vk_plan *plan, size_t used) {
     const fg_graph *graph = plan->graph;
     int64_t seqs = FG__MIN(graph->max_seqs, graph->max_tokens);
-    bool invariant = plan->device->options.invariant;
     int i;
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
@@ -2166,12 +2171,12 @@ static size_t fg__vk_lay_items(fg__vk_plan *plan, size_t used) {
         int64_t row = (int64_t)op->n_head * op->head_dim * 4, states = (int64_t)op->n_head * 8, pieces, most, few;
         fg__vk_cuts *cuts = &plan->cuts[FG__MAX(op->group, 0)];
         if (op->type != FG_OP_ATTENTION) continue;
-        if (fg__vk_most_pieces(graph, group, invariant ? FG__VK_SPLIT : FG__VK_ITEM) < 2) continue;
+        if (fg__vk_most_pieces(graph, group, fg__vk_shortest_item(plan->device)) < 2) continue;
         cuts->groups = FG__MAX(cuts->groups, op->n_kv_head);
         pieces = fg__vk_most_pieces(graph, group, FG__VK_SPLIT);
         most = FG__MIN(seqs * pieces, FG__MAX(pieces, FG__VK_SPLIT_BYTES / (row + states)));
-        few = FG__MIN(seqs * fg__vk_most_pieces(graph, group, FG__VK_ITEM), FG__VK_ITEM_GROUPS / cuts->groups);
-        most = FG__MAX(most, invariant ? 0 : few);
+        few = FG__MIN(seqs * fg__vk_most_pieces(graph, group, fg__vk_shortest_item(plan->device)), FG__VK_ITEM_GROUPS / cuts->groups);
+        most = FG__MAX(most, few);
         most = FG__MIN(FG__MIN(most, 65535), (int64_t)(plan->device->max_range / (size_t)row));
         cuts->most = FG__MAX(cuts->most, (int)most);
         plan->parts_bytes = FG__MAX(plan->parts_bytes, (size_t)(most * row));
@@ -2309,7 +2314,7 @@ static int fg__vk_choose_items(fg__vk_plan *plan, const fg_batch *batch) {
             continue;
         }
         cuts->least = 2;
-        for (cuts->length = plan->device->options.invariant ? FG__VK_SPLIT : FG__VK_ITEM;; cuts->length *= 2) {
+        for (cuts->length = fg__vk_shortest_item(plan->device);; cuts->length *= 2) {
             n = fg__vk_count_items(plan, batch, g, &one, &whole);
             if (cuts->length == FG__VK_SPLIT || (one <= FG__VK_ITEMS_OF && n <= cuts->most && n * cuts->groups <= FG__VK_ITEM_GROUPS)) break;
         }
