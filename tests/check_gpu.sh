@@ -7,8 +7,9 @@
 #     tests/check_gpu.sh --quick build tests                the named stages, small models only
 #     tests/check_gpu.sh --target sm_90a build              for a card that is not there
 #
-# Stages: card build tests sanitizer kernels models bench attention peers transformers report. Each leaves build/gpu-check/STAGE.log, and what it found out in files
-# beside; `report` is made of these, so that stages may run one at a time.
+# Stages: card build tests sanitizer kernels models bench attention vulkan peers transformers report. Each leaves build/gpu-check/STAGE.log, and what
+# it found out in files beside; `report` is made of these, so that stages may run one at a time. `vulkan` is the card by that backend: throughput,
+# then every kernel of its passes.
 #
 # Options: --target T (default: asks nvidia-smi or rocminfo), --models DIR (default build/gpu-check/models), --llama DIR, --quick.
 # PYTHON has numpy and gguf (models), and torch and transformers for the card's own rates and that stage, where they see it. Timings never fail it.
@@ -25,12 +26,12 @@ while [ $# -gt 0 ]; do
     --llama) llama=$2 && shift ;;
     --quick) quick=1 ;;
     -h | --help) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p;}' "tests/check_gpu.sh" && exit 0 ;;
-    card | build | tests | sanitizer | kernels | models | bench | attention | peers | transformers | report) stages="$stages $1" ;;
+    card | build | tests | sanitizer | kernels | models | bench | attention | vulkan | peers | transformers | report) stages="$stages $1" ;;
     *) echo "check_gpu.sh: no stage or option '$1'; see --help" >&2 && exit 2 ;;
     esac
     shift
 done
-stages=" ${stages:-card build tests sanitizer kernels models bench attention peers transformers report} "
+stages=" ${stages:-card build tests sanitizer kernels models bench attention vulkan peers transformers report} "
 models=${models:-$out/models}
 mkdir -p "$out" "$models"
 passed=0 failed=0 skipped=0
@@ -174,6 +175,18 @@ attention() {
     echo "measured $(list)"
 }
 
+# Of the first device that Vulkan names; a line of each pass's kernels is what one takes on the device's clock, see tests/bench_vulkan.c.
+vulkan() {
+    printf '#include <vulkan/vulkan.h>\n' | ${CC:-cc} -fsyntax-only -xc - 2>/dev/null || { echo "no headers of Vulkan" && return 77; }
+    ${CC:-cc} -O2 -DFG_NO_SIMD -o build/bench_vulkan tests/bench_vulkan.c -lpthread -lm -ldl || return 1
+    for model in $(list); do
+        file=$models/$(echo "$model" | tr ':' '-').gguf
+        build/fastgen bench -m "$file" --backend vulkan -p 512 -n 64 -b 1,8,32 -r 5 --json -q >"$out/vulkan-$model.json" || return 1
+        for batch in 1 8 32; do build/bench_vulkan "$file" -b $batch >"$out/vulkan-$model-$batch.txt" || return 1; done
+    done
+    echo "measured $(list)"
+}
+
 peers() {
     [ -x "$llama/llama-bench" ] || { echo "no --llama" && return 77; }
     for model in $(list); do
@@ -268,6 +281,7 @@ stage kernels kernels
 stage models write_models
 stage bench bench
 stage attention attention
+stage vulkan vulkan
 stage peers peers
 stage transformers transformers
 stage report report
