@@ -7,9 +7,9 @@ int halves_row(int row) { return row * ((k + 31) / 32 * 8 + 2); }
 float halves_scale(int row) { return uintBitsToFloat(uint(127 + int(halves[halves_row(row) + (k + 31) / 32 * 8].x)) << 23); }
 
 /* Columns k0 to k0 + 31 of a row of the weight, as they are read, so that other things can be done before the numbers are needed: words of halves
-   or bfloat16 (of F32 the numbers' words), zeros beyond k; of quantised types as unit_words() has them. */
+   or bfloat16 (F32 comes here never), zeros beyond k; of quantised types as unit_words() has them. */
 struct Unexpanded {
-    uint words[FLOATS ? TYPE == F32 ? 32 : 16 : 8];
+    uint words[FLOATS ? 16 : 8];
     vec2 scale, low;
 };
 
@@ -17,10 +17,9 @@ struct Unexpanded {
 void load_unexpanded(int row, int k0, out Unexpanded w) {
     uint at = uint(min(row, rows - 1) * weight_stride);
     if (FLOATS) {
-        const int PARTS_OF = TYPE == F32 ? 8 : 4, EACH_OF = TYPE == F32 ? 4 : 8; /* loads; numbers of one */
-        [[unroll]] for (int part = 0; part < PARTS_OF; part++) {
-            bool there = k0 + EACH_OF * part < k;
-            uvec4 four = there ? four_of(at + uint((k0 / EACH_OF + part) * 4)) : uvec4(0u);
+        [[unroll]] for (int part = 0; part < 4; part++) {
+            bool there = k0 + 8 * part < k;
+            uvec4 four = there ? four_of(at + uint((k0 / 8 + part) * 4)) : uvec4(0u);
             [[unroll]] for (int i = 0; i < 4; i++) w.words[part * 4 + i] = four[i];
         }
         w.scale = w.low = vec2(0.0);
@@ -32,11 +31,8 @@ void load_unexpanded(int row, int k0, out Unexpanded w) {
 }
 
 float expanded(Unexpanded w, int i) {
-    if (TYPE == F32) return uintBitsToFloat(w.words[i]);
     if (FLOATS) return two_floats(w.words[i / 2], i % 2);
-    int part = HALVES ? i / 16 : 0;
-    float x = w.scale[part] * float(bitfieldExtract(int(w.words[i / 4]), i % 4 * 8, 8));
-    return LOWS ? x - w.low[part] : x;
+    return number_of(w.words[i / 4], i, w.scale, w.low);
 }
 
 void expand_halves(Unexpanded w, out f16vec4 to[8]) {

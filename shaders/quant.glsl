@@ -165,6 +165,13 @@ void unit_words(uint row, uint u, out uint q[8], out vec2 scale, out vec2 low) {
     else words_of_32(row, u, q, scale, low);
 }
 
+/* Weight i of 32, which is in this word. */
+float number_of(uint word, int i, vec2 scale, vec2 low) {
+    int part = HALVES ? i / 16 : 0;
+    float x = scale[part] * float(bitfieldExtract(int(word), i % 4 * 8, 8));
+    return LOWS ? x - low[part] : x;
+}
+
 /* Eight weights of a float type; rows are padded with zeros to whole units. */
 void unit_floats(uint row, uint u, out float w[32]) {
     uvec4 first = four_of(row + u * (TYPE == F32 ? 8u : 4u)), second = TYPE == F32 ? four_of(row + u * 8u + 4u) : first;
@@ -188,9 +195,5 @@ void unit(uint row, uint u, out float w[32]) {
         return;
     }
     unit_words(row, u, q, scale, low);
-    for (int i = 0; i < 32; i++) {
-        int part = HALVES ? i / 16 : 0;
-        w[i] = scale[part] * float(bitfieldExtract(int(q[i / 4]), i % 4 * 8, 8));
-        if (LOWS) w[i] -= low[part];
-    }
+    for (int i = 0; i < 32; i++) w[i] = number_of(q[i / 4], i, scale, low);
 }

@@ -2703,6 +2703,7 @@ static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
+/* Bytes or halves of these columns of a slot are there from now on. */
 static void fg__vk_has_rows(fg__vk_plan *plan, int mode, int slot, int col, int k, bool per_row) {
     fg__vk_prepared *p = &plan->prepared[mode];
     p->slot = slot;
