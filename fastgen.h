@@ -18549,13 +18549,15 @@ static void fg__panel_pack(fg_type type, const void *rows, size_t row_bytes, int
     }
 }
 
-/* 256 activations x = scale * q. The sums are of q times -128: where a kernel's accumulator starts, because weights are
-   multiplied as w + 128. */
+/* 256 activations x = scale * q. `sum` is of 16 q, as weights are multiplied as w plus an offset, and for minimums of weights. Q2_K's minimums, integers
+   of 16 weights each, are multiplied with `word`, x's sums of 16 as integers with one scale: 8 pairs of products then do what 16 by floats did. They are
+   off by 1/65534 of the largest at most, where the activations are by 1/254. `unit` is -128 times their scale. Both on x86 alone. */
 typedef struct fg__act_q8 {
     int8_t q[256];
-    float scale[8];    /* of 32 */
-    int32_t sum[8];    /* of 32 */
-    int32_t sum16[16]; /* of 16 */
+    float scale[8];   /* of 32 */
+    int16_t sum[16];  /* at most 16 * 127 */
+    int16_t word[16];
+    float unit, unused[7]; /* whole cache lines */
 } fg__act_q8;
 
 static size_t fg__act_q8_bytes(int64_t k) { return (size_t)((k + 255) / 256) * sizeof(fg__act_q8); }
@@ -18567,9 +18569,8 @@ static float fg__act_inverse(float max) { return max > 1e-30f ? 127.0f / max : 0
 
 static void fg__act_q8_set(fg__act_q8 *a, int b, float max, int32_t sum0, int32_t sum1) {
     a->scale[b] = max / 127.0f;
-    a->sum[b] = -128 * (sum0 + sum1);
-    a->sum16[2 * b] = -128 * sum0;
-    a->sum16[2 * b + 1] = -128 * sum1;
+    a->sum[2 * b] = (int16_t)sum0;
+    a->sum[2 * b + 1] = (int16_t)sum1;
 }
 
 /* Zeros follow the row: a kernel may take k in pairs. */
@@ -18829,7 +18830,23 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE int32_t fg__sum_256(__m256i a, __m256i 
     return _mm_cvtsi128_si32(_mm_add_epi32(w, _mm_shuffle_epi32(w, 0xb1)));
 }
 
-/* Rounds one row, k a multiple of 32. */
+/* Sums of 16 activations times their scales, of four blocks. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__scaled_sums_256(const int16_t *sum, const float *scale) {
+    const __m256 each = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(scale)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)sum))), each);
+}
+
+/* The words of 256 activations, and their unit. */
+FG__TARGET_AVX2 static void fg__act_q8_words_256(fg__act_q8 *a) {
+    const __m256 v[2] = {fg__scaled_sums_256(a->sum, a->scale), fg__scaled_sums_256(a->sum + 8, a->scale + 4)}, sign = _mm256_set1_ps(-0.0f);
+    const float most = fg__max_256(_mm256_max_ps(_mm256_andnot_ps(sign, v[0]), _mm256_andnot_ps(sign, v[1])));
+    const __m256 inverse = _mm256_set1_ps(most > 1e-33f ? 32767.0f / most : 0.0f);
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(v[0], inverse)), _mm256_cvtps_epi32(_mm256_mul_ps(v[1], inverse)));
+    _mm256_storeu_si256((__m256i *)(void *)a->word, _mm256_permute4x64_epi64(words, 0xd8));
+    a->unit = most * (-128.0f / 32767.0f);
+}
+
+/* Rounds one row, k a multiple of 32. Words are made of whole 256: Q2_K has no others. */
 FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void *packed) {
     int64_t i;
     for (i = 0; i < k / 32; i++, x += 32) {
@@ -18847,6 +18864,7 @@ FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void 
         fg__act_q8_set(a, (int)(i % 8), max, fg__sum_256(q[0], q[1]), fg__sum_256(q[2], q[3]));
         q[0] = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
         _mm256_storeu_si256((__m256i *)(void *)(a->q + i % 8 * 32), _mm256_permutevar8x32_epi32(q[0], order));
+        if (i % 8 == 7) fg__act_q8_words_256(a);
     }
 }
 
@@ -19046,9 +19064,9 @@ FG__INLINE512 __m512i fg__pairs_sum_512(__m512i a, __m512i b) {
     return _mm512_add_epi32(_mm512_permutex2var_epi32(a, FG__FIRST_512, b), _mm512_permutex2var_epi32(a, FG__SECOND_512, b));
 }
 
-/* Up to 256 activations as in fg__act_q8, and zeros behind them. Sums of 32 are those of two times 16. */
+/* Up to 256 activations as in fg__act_q8, and zeros behind them. */
 typedef struct fg__acts_512 {
-    __m512i q[4], sum16;
+    __m512i q[4], sum;
     __m512 scale; /* eight, and again */
 } fg__acts_512;
 
@@ -19083,10 +19101,18 @@ FG__INLINE512 void fg__acts_512_form(fg__acts_512 *a, const float *x, int n) {
     for (i = 0; i < 4; i++) {
         a->q[i] = fg__act_bytes_512(v + 4 * i, _mm512_maskz_permutexvar_ps(0xffff, _mm512_set1_epi32(2 * i), inverse),
                                     _mm512_maskz_permutexvar_ps(0xffff, _mm512_set1_epi32(2 * i + 1), inverse));
-        sum[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8((char)128), a->q[i]);
+        sum[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), a->q[i]);
     }
-    sum[0] = fg__pairs_sum_512(fg__pairs_sum_512(sum[0], sum[1]), fg__pairs_sum_512(sum[2], sum[3]));
-    a->sum16 = _mm512_sub_epi32(_mm512_setzero_si512(), sum[0]);
+    a->sum = fg__pairs_sum_512(fg__pairs_sum_512(sum[0], sum[1]), fg__pairs_sum_512(sum[2], sum[3]));
+}
+
+/* The operations of fg__act_q8_words_256. Returns the unit. */
+FG__INLINE512 float fg__acts_512_words(const fg__acts_512 *a, __m256i *words) {
+    const __m512i each = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512 v = _mm512_mul_ps(fg__floats_512(a->sum), _mm512_maskz_permutexvar_ps(0xffff, each, a->scale));
+    const float most = _mm512_reduce_max_ps(_mm512_abs_ps(v)), inverse = most > 1e-33f ? 32767.0f / most : 0.0f;
+    *words = _mm512_maskz_cvtsepi32_epi16(0xffff, _mm512_maskz_cvtps_epi32(0xffff, _mm512_mul_ps(v, _mm512_set1_ps(inverse))));
+    return most * (-128.0f / 32767.0f);
 }
 
 /* The first 256 of k, or as many as there are, a multiple of 32. */
@@ -19098,6 +19124,7 @@ FG__INLINE512 void fg__acts_512_set(fg__acts_512 *a, const float *x, int64_t k) 
 /* The bits of fg__act_q8_pack_256. */
 FG__TARGET_AVX512VNNI static void fg__act_q8_pack_512(const float *x, int64_t k, void *packed) {
     fg__act_q8 *to = (fg__act_q8 *)packed;
+    __m256i words;
     int i;
     for (; k > 0; k -= 256, x += 256, to++) {
         fg__acts_512 a;
@@ -19105,8 +19132,10 @@ FG__TARGET_AVX512VNNI static void fg__act_q8_pack_512(const float *x, int64_t k,
         FG__UNROLL
         for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q + 64 * i, a.q[i]);
         _mm256_storeu_ps(to->scale, _mm512_castps512_ps256(a.scale));
-        _mm256_storeu_si256((__m256i *)(void *)to->sum, _mm512_castsi512_si256(fg__pairs_sum_512(a.sum16, a.sum16)));
-        _mm512_storeu_si512(to->sum16, a.sum16);
+        _mm256_storeu_si256((__m256i *)(void *)to->sum, _mm512_maskz_cvtepi32_epi16(0xffff, a.sum));
+        if (k < 256) continue;
+        to->unit = fg__acts_512_words(&a, &words);
+        _mm256_storeu_si256((__m256i *)(void *)to->word, words);
     }
 }
 
@@ -19145,63 +19174,52 @@ FG__INLINE512 __m512i fg__lookup_512(__m512i table, __m512i index) {
     return _mm512_shuffle_epi8(table, _mm512_ternarylogic_epi32(index, _mm512_set1_epi8(3), lanes, 0xea)); /* index & 3 | lanes */
 }
 
-/* scale * q of the four blocks of Q2_K from b on, by tables in the lane of each row, of 16 weights each. */
-FG__INLINE512 void fg__expand_q2_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
-    const uint8_t *runs = w->quants + b * w->stride + half, *bytes = w->bytes + (2 * b + part) * 32 + half / 4;
-    __m512i table, v;
-    int j, step;
-    FG__UNROLL
-    for (j = 0; j < 4; j++) {
-        table = _mm512_and_si512(fg__bytes_512(bytes + j * 64), _mm512_set1_epi32(15));
-        table = _mm512_mullo_epi32(table, _mm512_set1_epi32(0x03020100));
-        FG__UNROLL
-        for (step = part * 4; step < part * 4 + 4; step++) {
-            v = fg__shift_512(_mm512_loadu_si512(runs + step * 128), 2 * j);
-            v = fg__lookup_512(table, v);
-            _mm512_storeu_si512(q + j * 1024 + step * 128 + half, v);
-        }
+/* Tables of 16 rows, a lane each, for 16 quants of Q2_K or Q3_K: what each value of the low two bits gives times the row's scale. */
+typedef struct fg__table_512 {
+    __m512i low, more; /* more: for Q3_K's high bit */
+} fg__table_512;
+
+/* Q2_K: scale * q. Q3_K: 128 - (scale - 32) * (q - 4), which is 4 * scale + low * (32 - scale), and 128 - 4 * scale more with the high bit. `h`: number of
+   16 weights. */
+FG__INLINE512 void fg__table_set_512(fg_type type, const uint8_t *bytes, int h, fg__table_512 *to) {
+    __m512i scale;
+    if (type == FG_TYPE_Q2_K) {
+        scale = _mm512_and_si512(fg__bytes_512(bytes + h * 32), _mm512_set1_epi32(15));
+        to->low = _mm512_mullo_epi32(scale, _mm512_set1_epi32(0x03020100));
+        return;
     }
+    scale = fg__scale_q3_512(bytes, h);
+    to->low = _mm512_add_epi32(_mm512_mullo_epi32(scale, _mm512_set1_epi32(0x01020304)), _mm512_set1_epi32(0x60402000));
+    to->more = fg__lookup_512(_mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2)), _mm512_setzero_si512());
 }
 
-/* 128 - (scale - 32) * (q - 4) of Q3_K: with the low two bits 4 * scale + low * (32 - scale), by a table in the lane of each row,
-   and 128 - 4 * scale more with the high bit, which is tested where it lies. */
-FG__INLINE512 void fg__expand_q3_512(const fg__weights_512 *w, int b, int part, int half, uint8_t *q) {
-    const uint8_t *runs = w->quants + b * w->stride + half;
-    __m512i scale = fg__scale_q3_512(w->bytes + half / 4, 2 * b + part), table, more, low, high, v;
-    int step;
-    table = _mm512_add_epi32(_mm512_mullo_epi32(scale, _mm512_set1_epi32(0x01020304)), _mm512_set1_epi32(0x60402000));
-    more = _mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2));
-    more = fg__lookup_512(more, _mm512_setzero_si512());
-    FG__UNROLL
-    for (step = part * 4; step < part * 4 + 4; step++) {
-        const fg__field *f = fg__fields_of(3, step);
-        const int bit = f[1].count ? f[1].from : f->from + 2;
-        low = _mm512_loadu_si512(runs + f->run * 128);
-        high = f[1].count ? _mm512_loadu_si512(runs + f[1].run * 128) : low;
-        v = fg__lookup_512(table, fg__shift_512(low, f->from));
-        v = _mm512_mask_add_epi8(v, _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << bit))), v, more);
-        _mm512_storeu_si512(q + step * 128 + half, v);
-    }
+/* Step `step` of block b of 16 rows of Q2_K or Q3_K, times its scales. `table` is set when a scale's first step comes. Q3_K's high bit is tested where it
+   lies. */
+FG__INLINE512 __m512i fg__scaled_512(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
+    const bool q2 = type == FG_TYPE_Q2_K;
+    const fg__field *f = fg__fields_of(q2 ? 2 : 3, step);
+    const int run = q2 ? step : f->run, bit = f[1].count ? f[1].from : f->from + 2;
+    const uint8_t *runs = w->quants + (q2 ? b / 4 * 4 : b) * w->stride + half;
+    __m512i low = _mm512_loadu_si512(runs + run * 128), high = low, v;
+    if (step % 4 == 0) fg__table_set_512(type, w->bytes + half / 4, 2 * b + step / 4, table);
+    if (q2) return fg__lookup_512(table->low, _mm512_srlv_epi16(low, _mm512_set1_epi16((short)(b % 4 * 2))));
+    if (f[1].count) high = _mm512_loadu_si512(runs + f[1].run * 128);
+    v = fg__lookup_512(table->low, fg__shift_512(low, f->from));
+    return _mm512_mask_add_epi8(v, _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << bit))), v, table->more);
 }
 
 /* Expands n blocks to bytes. */
 FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
+    const bool scaled = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
+    fg__table_512 table;
     int b, half, step;
     for (b = 0; b < n; b++, q += 1024) {
         FG__UNROLL
         for (half = 0; half < 128; half += 64) {
-            if (type == FG_TYPE_Q2_K) {
-                if (b % 4) continue;
-                fg__expand_q2_512(w, b, 0, half, q);
-                fg__expand_q2_512(w, b, 1, half, q);
-            } else if (type == FG_TYPE_Q3_K) {
-                fg__expand_q3_512(w, b, 0, half, q);
-                fg__expand_q3_512(w, b, 1, half, q);
-            } else {
-                FG__UNROLL
-                for (step = 0; step < 8; step++)
-                    _mm512_storeu_si512(q + step * 128 + half, fg__quants_512(type, w, b, half, step));
-            }
+            FG__UNROLL
+            for (step = 0; step < 8; step++)
+                _mm512_storeu_si512(q + step * 128 + half, scaled ? fg__scaled_512(type, w, b, half, step, &table)
+                                                                  : fg__quants_512(type, w, b, half, step));
         }
     }
 }
@@ -19259,6 +19277,12 @@ FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_
         _mm512_storeu_si512(to->factor[i], fg__words_512(fg__factor_q3_256(halves - layout->n_bytes * 32, i)));
 }
 
+/* The two minimums of block b of Q2_K, a pair of 16 bits. */
+FG__INLINE512 __m512i fg__minimums_q2_512(const uint8_t *bytes, int b) {
+    const __m512i even = fg__shift_512(fg__bytes_512(bytes + 2 * b * 32), 4), odd = fg__shift_512(fg__bytes_512(bytes + (2 * b + 1) * 32), 4);
+    return _mm512_add_epi32(even, fg__shift_512(odd, -16));
+}
+
 /* Scales and minimums of block b of a unit, 16 rows, and factors of 16 quants of Q3_K. `layout` and `half`, in bytes of a run, are constants. */
 FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t *unit, const fg__unit_512 *u, int b, int half,
                                   float *scale, float *min, int32_t *factor) {
@@ -19275,10 +19299,8 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
         _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(s2)));
         break;
     case FG_TYPE_Q2_K:
-        s = fg__bytes_512(bytes + 2 * b * 32);
-        s2 = fg__bytes_512(bytes + (2 * b + 1) * 32);
-        _mm512_storeu_ps(min, fg__floats_512(fg__shift_512(s, 4)));
-        _mm512_storeu_ps(min + FG__PANEL, fg__floats_512(fg__shift_512(s2, 4)));
+        _mm512_storeu_si512(min, fg__minimums_q2_512(bytes, b));
+        if (b) return; /* its scale is the slice's */
         break;
     case FG_TYPE_Q3_K:
         _mm512_storeu_si512(factor, fg__low_words_512(u->factor[2 * b] + half / 4));
@@ -19309,11 +19331,11 @@ FG__INLINE512 void fg__block_scales_512(const fg__panel_layout *layout, const ui
 }
 
 FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
-    const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1, minimums = layout->type == FG_TYPE_Q2_K ? 2 : 1;
+    const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1;
     fg__unit_512 u;
     int b;
     for (b = 0; b < n; b++)
-        fg__block_scales_512(layout, from, b, &u, to->scale + scales * b * FG__PANEL, to->min + minimums * b * FG__PANEL,
+        fg__block_scales_512(layout, from, b, &u, to->scale + scales * b * FG__PANEL, to->min + b * FG__PANEL,
                              layout->type == FG_TYPE_Q3_K ? to->factor + 2 * b * FG__PANEL : NULL);
     if (layout->type != FG_TYPE_Q2_K) return;
     _mm512_storeu_ps(to->unit_min, u.m[0]);
@@ -19371,52 +19393,52 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
 /* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
 typedef struct fg__tile_sums_512 {
     int32_t start[FG__TILE512][16]; /* where sums start */
-    float of_acts[FG__TILE512][16]; /* the activations' sums, for minimums; of 16: times their scales */
+    float of_acts[FG__TILE512][8];  /* the activations' sums times -128, for minimums of blocks */
 } fg__tile_sums_512;
 
-/* 16 rows' minimums of 16 weights times the activations' sums, for each of nt tokens; even and odd ones apart, so that additions wait less. */
-FG__INLINE512 void fg__minimums_512(int nt, const float *min, const fg__tile_sums_512 *sums, __m512 n[]) {
-    __m512 odd[FG__TILE512];
-    int t, h;
+/* The words of block b of token t of a tile, a pair. */
+FG__INLINE512 __m512i fg__act_words_512(const fg__gemm_job *job, int t, int b) {
+    int x;
+    memcpy(&x, ((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->word + 2 * b, 4);
+    return _mm512_set1_epi32(x);
+}
+
+FG__INLINE512 __m512 fg__act_unit_512(const fg__gemm_job *job, int t) {
+    return _mm512_set1_ps(((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->unit);
+}
+
+/* 16 rows' minimums of 16 weights, pairs of 16 bits, times the activations' sums, for each of nt tokens. Integers, less than 2^23. */
+FG__INLINE512 void fg__minimums_512(int nt, const float *min, const fg__gemm_job *job, __m512i n[]) {
+    int t, b;
     FG__UNROLL
-    for (t = 0; t < nt; t++) n[t] = odd[t] = _mm512_setzero_ps();
-    for (h = 0; h < 16; h += 2) {
-        __m512 of = _mm512_loadu_ps(min + h * FG__PANEL), of_odd = _mm512_loadu_ps(min + (h + 1) * FG__PANEL);
+    for (t = 0; t < nt; t++) n[t] = _mm512_setzero_si512();
+    for (b = 0; b < 8; b++) {
+        const __m512i of = _mm512_loadu_si512(min + b * FG__PANEL);
         FG__UNROLL
-        for (t = 0; t < nt; t++) {
-            n[t] = _mm512_fmadd_ps(_mm512_set1_ps(sums->of_acts[t][h]), of, n[t]);
-            odd[t] = _mm512_fmadd_ps(_mm512_set1_ps(sums->of_acts[t][h + 1]), of_odd, odd[t]);
-        }
+        for (t = 0; t < nt; t++) n[t] = _mm512_dpwssd_epi32(n[t], of, fg__act_words_512(job, t, b));
     }
-    FG__UNROLL
-    for (t = 0; t < nt; t++) n[t] = _mm512_add_ps(n[t], odd[t]);
 }
 
 /* The same as fg__tile_end_512, where `scale` multiplies the sums of a slice, and `unit_min` (NULL: none) those of its minimums of 16, `min`, or of a
    token alone, `min_sums`. */
-FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float *min, const __m512 *min_sums, const float *unit_min,
-                                         const fg__tile_sums_512 *of, __m512 sums[][2], const fg__gemm_job *job) {
-    __m512 n[FG__TILE512], v;
+FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float *min, const __m512i *min_sums, const float *unit_min,
+                                         __m512 sums[][2], const fg__gemm_job *job) {
+    __m512i n[FG__TILE512];
+    __m512 v;
     int t, i;
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         __m512 by = _mm512_loadu_ps(scale + 16 * i);
         if (min_sums) n[0] = min_sums[i];
-        else if (unit_min) fg__minimums_512(nt, min + 16 * i, of, n);
+        else if (unit_min) fg__minimums_512(nt, min + 16 * i, job, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + 16 * i;
             v = job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to));
-            if (unit_min) v = _mm512_fmadd_ps(n[t], _mm512_loadu_ps(unit_min + 16 * i), v);
+            if (unit_min) v = _mm512_fmadd_ps(_mm512_mul_ps(fg__floats_512(n[t]), fg__act_unit_512(job, t)), _mm512_loadu_ps(unit_min + 16 * i), v);
             _mm512_storeu_ps(to, v);
         }
     }
-}
-
-/* The activations' sums of 16 times their scales. */
-FG__INLINE512 __m512 fg__scaled_sums_512(__m512i sum16, __m256 scale) {
-    const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return _mm512_mul_ps(fg__floats_512(sum16), _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(scale)));
 }
 
 /* Integer sums start at the bits of 1.5 * 2^23: while they are less than 2^22, the register then holds that float plus the sum, and
@@ -19426,17 +19448,18 @@ FG__INLINE512 __m512 fg__scaled_sums_512(__m512i sum16, __m256 scale) {
 #define FG__SUM_BITS 0x4b400000
 #define FG__SUM_FLOAT 12582912.0f
 
-/* The activations' sums are -128 times too large. Of 16: `halves`. `zero`: the bits of an integer sum of 0. */
+/* `halves`: of 16, else of 32. `zero`: the bits of an integer sum of 0. Weights are job->offset too large, a power of two. */
 FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool minimums, bool halves, int zero,
                                          const fg__gemm_job *job) {
-    int t, shift = 0, offset = minimums ? 128 : job->offset;
-    for (; offset < 128; offset *= 2) shift++;
+    int t, shift = 0;
+    while (job->offset >> shift > 1) shift++;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
-        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-        __m512i sum = _mm512_loadu_si512(halves ? a->sum16 : a->sum);
-        if (minimums) _mm512_storeu_ps(s->of_acts[t], halves ? fg__scaled_sums_512(sum, _mm256_loadu_ps(a->scale)) : fg__floats_512(sum));
-        else _mm512_storeu_si512(s->start[t], _mm512_add_epi32((__m512i)((fg__i32x16)sum >> shift), _mm512_set1_epi32(zero)));
+        const __m256i sum = _mm256_loadu_si256((const __m256i *)(const void *)((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->sum);
+        const __m256i both = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+        __m512i v = halves ? _mm512_maskz_cvtepi16_epi32(0xffff, sum) : _mm512_castsi256_si512(both);
+        if (minimums) _mm256_storeu_ps(s->of_acts[t], _mm256_mul_ps(_mm256_cvtepi32_ps(both), _mm256_set1_ps(-128.0f)));
+        else _mm512_storeu_si512(s->start[t], _mm512_sub_epi32(_mm512_set1_epi32(zero), (__m512i)((fg__i32x16)v << shift)));
     }
 }
 
@@ -19458,10 +19481,9 @@ static FG__ALWAYS_INLINE fg__gemm_form fg__form_512(fg_type type) { return type 
    `keep`: s->q keeps the quants as bytes for the tiles that follow. */
 FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, bool few, bool keep, const fg__panel_layout *layout,
                                    const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
-    const bool factors = type == FG_TYPE_Q3_K;
-    const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0, zero = factors ? 0 : FG__SUM_BITS;
-    const bool unit_scale = form == FG__FORM_UNIT || form == FG__FORM_MIN16;
+    const bool scaled = keep && (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K), factors = type == FG_TYPE_Q3_K && !scaled;
+    const int parts = form == FG__FORM_SUB16 || factors ? 2 : 1, scales = form == FG__FORM_SUB16 ? 2 : 1, zero = factors ? 0 : FG__SUM_BITS;
+    const bool minimums = form == FG__FORM_MIN || form == FG__FORM_MIN16, unit_scale = form == FG__FORM_UNIT || form == FG__FORM_MIN16;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
     float here[4][FG__PANEL];
     int32_t factors_here[2 * FG__PANEL];
@@ -19472,10 +19494,11 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
     __m512i both[FG__TILE512][2]; /* parts in one sum, each times its factors */
     fg__tile_sums_512 sums;
+    fg__table_512 table[2];
     fg__unit_512 unit;
     int b, i, t, step, part, x;
     fg__tile_start_512(nt, f);
-    fg__tile_sums_512_set(&sums, nt, minimums > 0, minimums ? minimums == 2 : parts == 2, zero, job);
+    fg__tile_sums_512_set(&sums, nt, minimums, parts == 2, zero, job);
     for (b = 0; b < job->n; b++) {
         if (!layout && !few) fg__fetch_ahead(job);
         if (layout) fg__block_scales_512(layout, w->quants, b, &unit, here[0], here[2], factors_here);
@@ -19493,8 +19516,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
                 if (layout) fg__fetch_part(job, b, block_bytes, step, 8);
                 if (!layout && few && step % 4 == 0) fg__fetch_half_512(type, step ? 320 : 256, job);
-                w0 = fg__quants_512(type, w, b, 0, step);
-                w1 = fg__quants_512(type, w, b, 64, step);
+                w0 = scaled ? fg__scaled_512(type, w, b, 0, step, &table[0]) : fg__quants_512(type, w, b, 0, step);
+                w1 = scaled ? fg__scaled_512(type, w, b, 64, step, &table[1]) : fg__quants_512(type, w, b, 64, step);
                 if (keep) {
                     _mm512_storeu_si512(s->q + b * 1024 + step * 128, w0);
                     _mm512_storeu_si512(s->q + b * 1024 + step * 128 + 64, w1);
@@ -19542,29 +19565,28 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         }
         if (layout) continue;
         scale += scales * FG__PANEL;
-        min += minimums * FG__PANEL;
+        min += FG__PANEL;
         factor += 2 * FG__PANEL;
     }
-    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, s->min, NULL, form == FG__FORM_MIN16 ? s->unit_min : NULL, &sums, f, job);
+    if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, s->min, NULL, form == FG__FORM_MIN16 ? s->unit_min : NULL, f, job);
     else fg__tile_end_512(nt, f, job);
 }
 
-/* What Q2_K's minimums come to: of a token alone as sums, of even and odd halves of blocks apart; else they are kept for the end. */
+/* What Q2_K's minimums come to: of a token alone as sums; else they are kept for the end. */
 typedef struct fg__minimums_q2 {
-    __m512 sums[2][2];
-    float min[16 * FG__PANEL];
+    __m512i sums[2];
+    float min[8 * FG__PANEL]; /* pairs of 16 bits */
 } fg__minimums_q2;
 
 /* Q2_K for few tokens: sums times factors of `together` blocks, 32 rows, from block `first` of the four that share bytes on, and their
    minimums. Of several blocks quants stay in their places, where they are 1, 4, 16 and 64 times as large, and sums are shifted: these are
    fewer. `bytes`: factors and minimums, which are taken apart where they are used: Zen 4 takes two cycles to store 512 bits. */
 FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const uint8_t *bytes,
-                                   const fg__gemm_job *job, const fg__tile_sums_512 *of, fg__minimums_q2 *m, __m512i both[][4][2]) {
+                                   const fg__gemm_job *job, fg__minimums_q2 *m, __m512i both[][4][2]) {
     const uint8_t *acts = job->acts + b * 32;
     const size_t stride = job->stride;
     const int block_bytes = fg__panel_layouts[5].bytes * FG__PANEL / fg__panel_layouts[5].blocks;
-    __m512i acc[FG__FUSED512][4][2], q[2], factor;
-    __m512 min;
+    __m512i acc[FG__FUSED512][4][2], q[2], factor, min;
     int i, j, t, part, step, x, h;
     FG__UNROLL
     for (part = 0; part < 2; part++) {
@@ -19595,11 +19617,12 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
             h = 2 * (b + j) + part;
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                factor = fg__bytes_512(bytes + h * 32 + 16 * i);
-                min = fg__floats_512(fg__shift_512(factor, 4));
-                factor = _mm512_and_si512(factor, _mm512_set1_epi32(15));
-                if (nt == 1) m->sums[part][i] = _mm512_fmadd_ps(_mm512_set1_ps(of->of_acts[0][h]), min, m->sums[part][i]);
-                else _mm512_storeu_ps(m->min + h * FG__PANEL + 16 * i, min);
+                if (part) {
+                    min = fg__minimums_q2_512(bytes + 16 * i, b + j);
+                    if (nt == 1) m->sums[i] = _mm512_dpwssd_epi32(m->sums[i], min, fg__act_words_512(job, 0, b + j));
+                    else _mm512_storeu_si512(m->min + (b + j) * FG__PANEL + 16 * i, min);
+                }
+                factor = _mm512_and_si512(fg__bytes_512(bytes + h * 32 + 16 * i), _mm512_set1_epi32(15));
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     if (together > 1) acc[t][j][i] = (__m512i)((fg__i32x16)acc[t][j][i] >> 2 * (first + j));
@@ -19613,11 +19636,11 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
 
 /* Adds those blocks to the sums `f`, by the operations of fg__tile_q8_512: `b` is the first of them in the slice. */
 FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, const uint8_t *runs, const uint8_t *bytes,
-                                     const fg__gemm_job *job, const fg__tile_sums_512 *of, fg__minimums_q2 *m, __m512 f[][2]) {
+                                     const fg__gemm_job *job, fg__minimums_q2 *m, __m512 f[][2]) {
     __m512i both[FG__FUSED512][4][2];
     __m512 v;
     int i, j, t;
-    fg__dots_q2_512(nt, first, together, b, runs, bytes, job, of, m, both);
+    fg__dots_q2_512(nt, first, together, b, runs, bytes, job, m, both);
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         FG__UNROLL
@@ -19635,33 +19658,30 @@ FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, con
 /* A slice for nt tokens. */
 FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w, fg__gemm_job job) {
     float scale[FG__PANEL], unit_min[FG__PANEL];
-    __m512 f[FG__FUSED512][2], n[2];
-    fg__tile_sums_512 sums;
+    __m512 f[FG__FUSED512][2];
     fg__minimums_q2 m;
     fg__unit_512 unit;
     int b, i, first;
     fg__unit_set_512(&fg__panel_layouts[5], w->quants, &unit);
     job.hint = job.few_hint;
     fg__tile_start_512(nt, f);
-    fg__tile_start_512(2, m.sums);
-    fg__tile_sums_512_set(&sums, nt, true, true, 0, &job);
+    m.sums[0] = m.sums[1] = _mm512_setzero_si512();
     for (b = 0; b < job.n; b += 4) {
         const uint8_t *runs = w->quants + b * w->stride;
         if (together == 1) { /* a loop that is none in the machine code needs more registers */
-            for (first = 0; first < 4; first++) fg__blocks_q2_512(nt, first, 1, b + first, runs, w->bytes, &job, &sums, &m, f);
+            for (first = 0; first < 4; first++) fg__blocks_q2_512(nt, first, 1, b + first, runs, w->bytes, &job, &m, f);
         } else {
             FG__UNROLL
             for (first = 0; first < 4; first += together)
-                fg__blocks_q2_512(nt, first, together, b + first, runs, w->bytes, &job, &sums, &m, f);
+                fg__blocks_q2_512(nt, first, together, b + first, runs, w->bytes, &job, &m, f);
         }
     }
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         _mm512_storeu_ps(scale + 16 * i, unit.d[i]);
         _mm512_storeu_ps(unit_min + 16 * i, unit.m[i]);
-        n[i] = _mm512_add_ps(m.sums[0][i], m.sums[1][i]);
     }
-    fg__tile_end_unit_512(nt, scale, m.min, nt == 1 ? n : NULL, unit_min, &sums, f, &job);
+    fg__tile_end_unit_512(nt, scale, m.min, nt == 1 ? m.sums : NULL, unit_min, f, &job);
 }
 
 /* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: of the slice, where they are `few`; else their
@@ -19770,8 +19790,9 @@ FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__we
     }
 }
 
-/* The first tile of many tokens: expands the weights on its way and keeps them, which takes less time than doing that before. */
-FG__TARGET_AVX512VNNI static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
+/* The first tile of many tokens: expands the weights on its way and keeps them, which takes less time than doing that before. A call of its own: within
+   the caller Q6_K and Q2_K are 0.97 to 0.99 times as fast. */
+FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const int nt = FG__FUSED512;
     switch ((int)type) {
     case FG_TYPE_Q4_0: fg__tile_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
@@ -19780,6 +19801,8 @@ FG__TARGET_AVX512VNNI static void fg__slice_first_512(fg_type type, const fg__we
     case FG_TYPE_Q5_0: fg__tile_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
     case FG_TYPE_Q5_1:
     case FG_TYPE_Q5_K: fg__tile_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q2_K: fg__tile_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q3_K: fg__tile_q8_512(FG_TYPE_Q3_K, FG__FORM_UNIT, nt, false, true, NULL, w, s, job); break;
     case FG_TYPE_Q6_K: fg__tile_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, nt, false, true, NULL, w, s, job); break;
     default: fg__tile_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
     }
@@ -19803,15 +19826,15 @@ FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg_
     }
 }
 
-/* A slice for many tokens. Q2_K and Q3_K are expanded to products with their integer scales, and so before the first tile. */
+/* A slice for many tokens. Five to seven of Q2_K are two tiles at most, of which a first one of four leaves one or few: they are expanded before. */
 FG__TARGET_AVX512VNNI static void fg__slice_many_512(fg_type type, fg__weights_512 w, fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     const fg__gemm_form form = fg__form_512(type);
-    const bool scaled = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K, keep = !scaled && type != FG_TYPE_Q8_0;
+    const bool keep = type != FG_TYPE_Q8_0 && (type != FG_TYPE_Q2_K || job.m >= 2 * FG__FUSED512);
     const int most = fg__tile_of_512(form), rest = keep ? job.m - FG__FUSED512 : job.m;
     fg__fetch_plan(&job, bytes, ((rest + most - 1) / most + (keep ? 1 : 0)) * job.n);
     job.hint = fg__fetch_hint_of(&job, 16); /* so many tokens still wait for memory: 8 of Q6_K 1.26 times as fast */
     if (keep) fg__slice_first_512(type, &w, s, &job);
-    if (scaled) fg__unpack_512(type, &w, job.n, s->q);
+    else if (type != FG_TYPE_Q8_0) fg__unpack_512(type, &w, job.n, s->q);
     if (type != FG_TYPE_Q8_0) {
         w.quants = s->q;
         w.stride = 1024;
@@ -19931,9 +19954,9 @@ FG__INLINE512 void fg__w12_group(fg__w12_from how, const uint8_t *from, uint8_t 
     }
     FG__UNROLL
     for (j = 0; j < 3; j++) v[j] = _mm512_loadu_si512(from + 64 * j);
-    v[3] = _mm512_srai_epi16(_mm512_slli_epi16(v[2], 12), 4); /* then v[3] |= v[1] << 4 & 0xf0, v[3] |= v[0] & 0xf */
-    v[3] = _mm512_ternarylogic_epi32(v[3], fg__shift_512(v[1], -4), _mm512_set1_epi16(0xf0), 0xf8);
-    v[3] = _mm512_ternarylogic_epi32(v[3], v[0], _mm512_set1_epi16(0xf), 0xf8);
+    v[3] = _mm512_srai_epi16(_mm512_slli_epi16(v[2], 12), 4); /* added, not or'ed: Zen 4's vpternlog, which compilers make of that, takes the products' ports */
+    v[3] = _mm512_add_epi16(v[3], _mm512_and_si512(fg__shift_512(v[1], -4), _mm512_set1_epi16(0xf0)));
+    v[3] = _mm512_add_epi16(v[3], _mm512_and_si512(v[0], _mm512_set1_epi16(0xf)));
     FG__UNROLL
     for (j = 0; j < 3; j++) v[j] = _mm512_srai_epi16(v[j], 4);
     FG__UNROLL
@@ -20423,7 +20446,9 @@ static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const 
 typedef struct fg__acts_amx {
     int8_t q[4][FG__TILE_AMX][64]; /* two blocks each */
     float scale[FG__TILE_AMX][8];
-    float sum[FG__TILE_AMX][8], sum16[FG__TILE_AMX][16]; /* of 16: times their scales */
+    float sum[FG__TILE_AMX][8]; /* of 32 q, times -128 */
+    int16_t word[FG__TILE_AMX][16];
+    float unit[FG__TILE_AMX][8]; /* the first */
 } fg__acts_amx;
 
 typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__act_q8) ? 1 : -1];
@@ -20450,6 +20475,7 @@ typedef struct fg__room_amx {
 /* Row `place` of a tile. */
 FG__TARGET_AVX512VNNI static void fg__act_amx_pack(const float *x, int64_t k, void *packed, int place) {
     fg__acts_amx *to = (fg__acts_amx *)packed;
+    __m256i words;
     int i;
     for (; k > 0; k -= 256, x += 256, to++) {
         fg__acts_512 a;
@@ -20457,8 +20483,9 @@ FG__TARGET_AVX512VNNI static void fg__act_amx_pack(const float *x, int64_t k, vo
         FG__UNROLL
         for (i = 0; i < 4; i++) _mm512_storeu_si512(to->q[i][place], a.q[i]);
         _mm256_storeu_ps(to->scale[place], _mm512_castps512_ps256(a.scale));
-        _mm256_storeu_ps(to->sum[place], _mm512_castps512_ps256(fg__floats_512(fg__pairs_sum_512(a.sum16, a.sum16))));
-        _mm512_storeu_ps(to->sum16[place], fg__scaled_sums_512(a.sum16, _mm512_castps512_ps256(a.scale)));
+        _mm256_storeu_ps(to->sum[place], _mm512_castps512_ps256(_mm512_mul_ps(fg__floats_512(fg__pairs_sum_512(a.sum, a.sum)), _mm512_set1_ps(-128.0f))));
+        to->unit[place][0] = fg__acts_512_words(&a, &words);
+        _mm256_storeu_si256((__m256i *)(void *)to->word[place], words);
     }
 }
 
@@ -20469,7 +20496,8 @@ FG__TARGET_AVX2 static void fg__act_amx_none(int64_t k, void *packed, int from) 
     for (; k > 0; k -= 256, to++) {
         memset(to->scale[from], 0, rows * sizeof(to->scale[0]));
         memset(to->sum[from], 0, rows * sizeof(to->sum[0]));
-        memset(to->sum16[from], 0, rows * sizeof(to->sum16[0]));
+        memset(to->word[from], 0, rows * sizeof(to->word[0]));
+        memset(to->unit[from], 0, rows * sizeof(to->unit[0]));
     }
 }
 
@@ -20522,20 +20550,24 @@ FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *p
 /* Adds minimums of 16 weights, by the operations of fg__minimums_512 and fg__tile_end_unit_512, for the 4 tokens from `first` on, for which there
    are registers. */
 FG__INLINE_AMX512 void fg__minimums_amx(const fg__pass_amx *pass, int first, __m512 *f) {
-    __m512 n[4], odd[4];
-    int t, h;
+    __m512i n[4];
+    __m512 v;
+    int t, b, x;
     FG__UNROLL
-    for (t = 0; t < 4; t++) n[t] = odd[t] = _mm512_setzero_ps();
-    for (h = 0; h < 16; h += 2) {
-        __m512 of = _mm512_loadu_ps(pass->min + h * FG__PANEL), of_odd = _mm512_loadu_ps(pass->min + (h + 1) * FG__PANEL);
+    for (t = 0; t < 4; t++) n[t] = _mm512_setzero_si512();
+    for (b = 0; b < 8; b++) {
+        const __m512i of = _mm512_loadu_si512(pass->min + b * FG__PANEL);
         FG__UNROLL
         for (t = 0; t < 4; t++) {
-            n[t] = _mm512_fmadd_ps(_mm512_set1_ps(pass->acts->sum16[first + t][h]), of, n[t]);
-            odd[t] = _mm512_fmadd_ps(_mm512_set1_ps(pass->acts->sum16[first + t][h + 1]), of_odd, odd[t]);
+            memcpy(&x, pass->acts->word[first + t] + 2 * b, 4);
+            n[t] = _mm512_dpwssd_epi32(n[t], of, _mm512_set1_epi32(x));
         }
     }
     FG__UNROLL
-    for (t = 0; t < 4; t++) f[first + t] = _mm512_fmadd_ps(_mm512_add_ps(n[t], odd[t]), _mm512_loadu_ps(pass->unit_min), f[first + t]);
+    for (t = 0; t < 4; t++) {
+        v = _mm512_mul_ps(fg__floats_512(n[t]), _mm512_set1_ps(pass->acts->unit[first + t][0]));
+        f[first + t] = _mm512_fmadd_ps(v, _mm512_loadu_ps(pass->unit_min), f[first + t]);
+    }
 }
 
 /* All of what was there is read before any is written: rows may be a multiple of 4096 bytes apart, and reading waits for writing at
@@ -21006,8 +21038,7 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
     case FG_TYPE_Q2_K:
         s = fg__shift_256(fg__bytes_256(bytes + 2 * b * 32), 4);
         s2 = fg__shift_256(fg__bytes_256(bytes + (2 * b + 1) * 32), 4);
-        _mm256_storeu_ps(min, _mm256_cvtepi32_ps(s));
-        _mm256_storeu_ps(min + FG__PANEL, _mm256_cvtepi32_ps(s2));
+        _mm256_storeu_si256((__m256i *)(void *)min, _mm256_add_epi32(s, fg__shift_256(s2, -16))); /* a pair of 16 bits */
         d = _mm256_set1_ps(1.0f); /* see fg__unit_256 */
         break;
     case FG_TYPE_Q3_K: d = _mm256_set1_ps(1.0f); break; /* see fg__unit_256 */
@@ -21053,7 +21084,7 @@ FG__INLINE256 void fg__unit_256(const fg__panel_layout *layout, const uint8_t *f
 /* Expands n blocks. `layout`, `like`, a type with the same quants, and `factors` are constants. */
 FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type like, bool factors, const uint8_t *from, int n,
                                          fg__gemm_slice *to) {
-    const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1, minimums = layout->type == FG_TYPE_Q2_K ? 2 : 1;
+    const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1;
     const uint8_t *values = fg__gemm_table_of(layout->type), *unit, *bytes;
     __m256i table = _mm256_setzero_si256();
     int8_t factor[16 * FG__PANEL];
@@ -21072,7 +21103,7 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
                 _mm256_storeu_si256((__m256i *)(void *)(to->pair + (2 * i + part) * FG__PANEL + rows),
                                     fg__factor_pairs_256(like, factor + rows, bytes + rows, 2 * b + part));
             fg__scales_256(layout->type, bytes + rows, bytes + layout->n_bytes * 32 + rows * 2, b,
-                           to->scale + i * scales * FG__PANEL + rows, to->min + i * minimums * FG__PANEL + rows);
+                           to->scale + i * scales * FG__PANEL + rows, to->min + i * FG__PANEL + rows);
         }
     }
 }
@@ -21184,7 +21215,7 @@ typedef struct fg__rows_256 {
 /* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
 typedef struct fg__tile_sums_256 {
     int32_t start[FG__TILE256][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
-    float of_acts[FG__TILE256][16]; /* the activations' sums, for minimums; of 16: times their scales */
+    float of_acts[FG__TILE256][8];  /* the activations' sums times -128, for minimums of blocks */
     float scale[FG__TILE256][8];    /* theirs, together */
 } fg__tile_sums_256;
 
@@ -21328,29 +21359,23 @@ FG__INLINE256 void fg__vnni_dots_256(fg_type like, int nt, const fg__rows_256 *w
     }
 }
 
-/* Four floats, each twice. */
-FG__INLINE256 __m256 fg__twice_256(const float *x) {
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-}
-
-/* Of the activations' sums -128 times is kept; -offset times is what `offset`, a power of two or 0, adds. `pairs`: FG__DOTS_FACTORS,
-   whose offset is Q3_K's, 4 (Q2_K has none and does not use the starts). */
+/* `offset`, a power of two or 0, is what weights are larger by. `pairs`: FG__DOTS_FACTORS, whose offset is Q3_K's, 4 (Q2_K has none and does not use the
+   starts). */
 FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
                                          const fg__gemm_job *job) {
-    const bool halves = pairs || form == FG__FORM_SUB16 || form == FG__FORM_MIN16;
-    const __m256i shift = _mm256_set1_epi32(offset ? __builtin_clz((unsigned)offset) - 24 : 0);
-    __m256 of_acts;
+    const bool halves = pairs || form == FG__FORM_SUB16;
+    const __m256i shift = _mm256_set1_epi32(offset ? 31 - __builtin_clz((unsigned)offset) : 0);
     int t, i;
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
         memcpy(s->scale[t], a->scale, sizeof(a->scale));
         for (i = 0; i < (halves ? 16 : 8); i += 8) {
-            __m256i sum = fg__load_256((const uint8_t *)((halves ? a->sum16 : a->sum) + i)), start = _mm256_set1_epi32(FG__SUM_BITS);
-            of_acts = _mm256_cvtepi32_ps(sum);
-            if (form == FG__FORM_MIN16) of_acts = _mm256_mul_ps(of_acts, fg__twice_256(a->scale + i / 2));
-            _mm256_storeu_ps(s->of_acts[t] + i, of_acts);
-            if (pairs) start = _mm256_slli_epi32(sum, 11); /* -4 times it in the upper half */
-            else if (offset) start = _mm256_add_epi32(start, _mm256_srav_epi32(sum, shift));
+            __m256i sum = halves ? _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(a->sum + i)))
+                                 : _mm256_madd_epi16(fg__load_256((const uint8_t *)a->sum), _mm256_set1_epi16(1));
+            __m256i start = _mm256_set1_epi32(pairs ? 0 : FG__SUM_BITS);
+            if (form == FG__FORM_MIN) _mm256_storeu_ps(s->of_acts[t], _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(-128.0f)));
+            if (pairs) start = _mm256_sub_epi32(start, _mm256_slli_epi32(sum, 18)); /* in the upper half */
+            else if (offset) start = _mm256_sub_epi32(start, _mm256_sllv_epi32(sum, shift));
             _mm256_storeu_si256((__m256i *)(void *)(s->start[t] + i), start);
         }
     }
@@ -21388,34 +21413,35 @@ FG__INLINE256 void fg__block_256(int nt, bool minimum, const float *min, const f
     }
 }
 
-/* 8 rows' minimums of 16 weights times the activations' sums, for each of nt tokens; even and odd ones apart, so that additions wait less. */
-FG__INLINE256 void fg__minimums_256(int nt, const float *min, const fg__tile_sums_256 *sums, __m256 n[]) {
-    __m256 odd[FG__TILE256];
-    int t, h;
+/* 8 rows' minimums of 16 weights, pairs of 16 bits, times the activations' sums, for each of nt tokens: see fg__minimums_512. */
+FG__INLINE256 void fg__minimums_256(int nt, const float *min, const fg__gemm_job *job, __m256 n[]) {
+    __m256i sum[FG__TILE256];
+    int t, b, x;
     FG__UNROLL
-    for (t = 0; t < nt; t++) n[t] = odd[t] = _mm256_setzero_ps();
-    for (h = 0; h < 16; h += 2) {
-        __m256 of = _mm256_loadu_ps(min + h * FG__PANEL), of_odd = _mm256_loadu_ps(min + (h + 1) * FG__PANEL);
+    for (t = 0; t < nt; t++) sum[t] = _mm256_setzero_si256();
+    for (b = 0; b < 8; b++) {
+        const __m256i of = fg__load_256((const uint8_t *)(min + b * FG__PANEL));
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            n[t] = _mm256_fmadd_ps(_mm256_set1_ps(sums->of_acts[t][h]), of, n[t]);
-            odd[t] = _mm256_fmadd_ps(_mm256_set1_ps(sums->of_acts[t][h + 1]), of_odd, odd[t]);
+            memcpy(&x, ((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->word + 2 * b, 4);
+            sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(of, _mm256_set1_epi32(x)));
         }
     }
     FG__UNROLL
-    for (t = 0; t < nt; t++) n[t] = _mm256_add_ps(n[t], odd[t]);
+    for (t = 0; t < nt; t++)
+        n[t] = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_set1_ps(((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->unit));
 }
 
 /* Adds the sums of a tile to the output, or sets it when they are the first; times `unit`, unless that is NULL; with minimums of 16, `min`, times
    `unit_min`, unless that is NULL. */
 FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const float *unit, const float *min, const float *unit_min,
-                                    const fg__tile_sums_256 *of, const fg__gemm_job *job) {
+                                    const fg__gemm_job *job) {
     __m256 n[FG__TILE256], v;
     int t, i;
     FG__UNROLL
     for (i = 0; i < 2; i++) {
         __m256 by = unit ? _mm256_loadu_ps(unit + row + 8 * i) : _mm256_set1_ps(1.0f);
-        if (unit_min) fg__minimums_256(nt, min + row + 8 * i, of, n);
+        if (unit_min) fg__minimums_256(nt, min + row + 8 * i, job, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + row + 8 * i;
@@ -21489,7 +21515,6 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
 /* A tile of 16 rows from `row` on, expanded before. */
 FG__INLINE256 void fg__tile_q8_256(fg__gemm_form form, fg__dots dots, int nt, fg__gemm_slice *s, int row, fg__gemm_job *job) {
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
-    const int minimums = form == FG__FORM_MIN ? 1 : form == FG__FORM_MIN16 ? 2 : 0;
     __m256 f[FG__TILE256][2];
     fg__tile_sums_256 sums;
     fg__rows_256 w;
@@ -21504,14 +21529,14 @@ FG__INLINE256 void fg__tile_q8_256(fg__gemm_form form, fg__dots dots, int nt, fg
     w.table = _mm256_setzero_si256();
     FG__UNROLL
     for (t = 0; t < nt; t++) f[t][0] = f[t][1] = _mm256_setzero_ps();
-    for (b = 0; b < job->n; b++, w.quants += 1024, w.scale += scales * FG__PANEL, w.min += minimums * FG__PANEL) {
+    for (b = 0; b < job->n; b++, w.quants += 1024, w.scale += scales * FG__PANEL, w.min += FG__PANEL) {
         fg__fetch_ahead(job);
         __asm__("" : "+m"(f)); /* in memory, so that a block's sums have the registers */
         fg__tile_block_256(FG_TYPE_Q8_0, form, dots, nt, &w, b, &sums, job, f);
         w.start += FG__PANEL;
         w.pair += 2 * FG__PANEL;
     }
-    fg__tile_end_256(nt, f, row, s->unit, s->min, form == FG__FORM_MIN16 ? s->unit_min : NULL, &sums, job);
+    fg__tile_end_256(nt, f, row, s->unit, s->min, form == FG__FORM_MIN16 ? s->unit_min : NULL, job);
 }
 
 /* The 16 rows from `row` on of block b of a slice, and their scales. `layout` is a constant. */
@@ -21550,7 +21575,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     const int together = layout->type == FG_TYPE_Q2_K ? 4 : 1;
     __m256 f[2][FG__TILE256][2];
     const bool unit_scale = layout->type == FG_TYPE_Q2_K || layout->type == FG_TYPE_Q3_K;
-    float scale[2 * FG__PANEL], min[16 * FG__PANEL], unit[FG__PANEL], unit_min[FG__PANEL]; /* min: of Q2_K those of all blocks */
+    float scale[2 * FG__PANEL], min[8 * FG__PANEL], unit[FG__PANEL], unit_min[FG__PANEL]; /* min: of Q2_K those of all blocks */
     int8_t factor[16 * FG__PANEL];
     fg__tile_sums_256 sums;
     fg__rows_256 w;
@@ -21568,7 +21593,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
             w.place = i;
             for (half = 0; half < 2; half++) {
                 fg__fetch_half_256(job, 2 * (b + i) + half, layout->bytes * FG__PANEL / layout->blocks / 2);
-                if (form == FG__FORM_MIN16) w.min = min + 2 * (b + i) * FG__PANEL + 16 * half;
+                if (form == FG__FORM_MIN16) w.min = min + (b + i) * FG__PANEL + 16 * half;
                 fg__rows_of_256(layout, from, b + i, 16 * half, &w);
                 if (layout->type == FG_TYPE_Q3_K && w.b == 0 && half == 0) fg__unit_factors_256(w.bytes, factor);
                 w.factor = factor + 16 * half;
@@ -21579,7 +21604,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     if (unit_scale) fg__unit_256(layout, from, unit, unit_min);
     FG__UNROLL
     for (half = 0; half < 2; half++)
-        fg__tile_end_256(nt, f[half], 16 * half, unit_scale ? unit : NULL, min, form == FG__FORM_MIN16 ? unit_min : NULL, &sums, job);
+        fg__tile_end_256(nt, f[half], 16 * half, unit_scale ? unit : NULL, min, form == FG__FORM_MIN16 ? unit_min : NULL, job);
 }
 
 /* The tile for m tokens, fg__few_of_256 at most, and at least three where those without VNNI serve fewer. */
@@ -21747,7 +21772,7 @@ FG__INLINE256 void fg__tile_f32_256(fg_type type, int nt, int halves, const uint
         }
     }
     FG__UNROLL
-    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, NULL, NULL, NULL, NULL, job);
+    for (h = 0; h < halves; h++) fg__tile_end_256(nt, f[h], row + 16 * h, NULL, NULL, NULL, job);
 }
 
 /* Few tokens: all 32 rows at once, so that memory is read in order. */
@@ -22285,7 +22310,12 @@ static FG__ALWAYS_INLINE const fg__act_q8 *fg__act_neon(const fg__gemm_job *job,
 }
 
 static FG__ALWAYS_INLINE int fg__start_neon(fg__gemm_form form, int offset, const fg__act_q8 *a, int b, int part) {
-    return (form == FG__FORM_SUB16 ? a->sum16[2 * b + part] : a->sum[b]) / 128 * offset;
+    return -offset * (form == FG__FORM_SUB16 ? a->sum[2 * b + part] : a->sum[2 * b] + a->sum[2 * b + 1]);
+}
+
+/* What multiplies minimum j of a block: of 32 weights, or of 16 where there are two. */
+static FG__ALWAYS_INLINE float fg__minimum_neon(int minimums, const fg__act_q8 *a, int b, int j) {
+    return -128.0f * (float)(minimums == 1 ? a->sum[2 * b] + a->sum[2 * b + 1] : a->sum[2 * b + j]);
 }
 
 #define FG__INLINE_DOT FG__TARGET_DOTPROD static FG__ALWAYS_INLINE
@@ -22370,7 +22400,7 @@ FG__INLINE_DOT void fg__tile_block_dot(fg_type like, fg__gemm_form form, int off
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *act = fg__act_neon(job, t);
         for (j = 0; j < minimums; j++) {
-            x = vdupq_n_f32((float)(minimums == 1 ? act->sum[b] : act->sum16[2 * b + j]));
+            x = vdupq_n_f32(fg__minimum_neon(minimums, act, b, j));
             v[t][0] = vfmaq_f32(v[t][0], x, vld1q_f32(w->min + j * FG__PANEL));
             v[t][1] = vfmaq_f32(v[t][1], x, vld1q_f32(w->min + j * FG__PANEL + 4));
         }
@@ -22558,9 +22588,7 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
         FG__UNROLL
         for (p = 0; p < np; p++) {
             for (j = 0; j < minimums; j++) {
-                x = minimums == 1
-                        ? fg__pair_neon((float)act[p][0]->sum[b], (float)act[p][1]->sum[b])
-                        : fg__pair_neon((float)act[p][0]->sum16[2 * b + j], (float)act[p][1]->sum16[2 * b + j]);
+                x = fg__pair_neon(fg__minimum_neon(minimums, act[p][0], b, j), fg__minimum_neon(minimums, act[p][1], b, j));
                 FG__UNROLL
                 for (i = 0; i < 4; i++) v[p][i] = vfmaq_f32(v[p][i], x, fg__rows_neon(min + j * FG__PANEL + 2 * i));
             }

@@ -175,6 +175,29 @@ static void gemm_unpack_weights(const gemm_case *c, float *w) {
 #endif
 }
 
+/* What the words that Q2_K's minimums are multiplied with add to a row's sum. None may be off by more than half a unit. */
+static double gemm_words_add(const gemm_case *c, int row, int t) {
+    double sum = 0;
+#if FG__X86
+    int64_t h, i;
+    for (h = 0; c->type == FG_TYPE_Q2_K && c->kernel->act_bytes == fg__act_q8_bytes && h < c->k / 16; h++) {
+        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(c->acts + (size_t)t * c->act_stride) + h / 16;
+        const uint8_t *block = c->rows + (size_t)row * c->row_bytes + h / 16 * 84; /* scales, quants, d, dmin */
+        double off = a->unit / -128.0 * a->word[h % 16];
+        uint16_t dmin;
+        for (i = 16 * h; i < 16 * h + 16; i++) off -= c->seen[t * c->k + i];
+        CHECKF(fabs(off) <= a->unit / -128.0 * 0.51 + 1e-38, "%g of %g", off, (double)a->unit / -128);
+        memcpy(&dmin, block + 82, 2);
+        sum -= off * (double)fg__f16_to_f32(dmin) * (block[h % 16] >> 4);
+    }
+#else
+    (void)c;
+    (void)row;
+    (void)t;
+#endif
+    return sum;
+}
+
 /* Against doubles: nearly exact for the packed weights and activations, close for these themselves. */
 static void gemm_check_errors(const gemm_case *c) {
     double worst = 0, noise = 0, signal = 0;
@@ -188,7 +211,7 @@ static void gemm_check_errors(const gemm_case *c) {
     for (t = 0; t < GEMM_TOKENS; t++) {
         for (row = 0; row < c->n_rows; row++) {
             const float *w = c->w + row * c->k, *x = c->x + t * c->k, *seen = c->seen + t * c->k;
-            double packed = 0, whole = 0, size = 1e-30, got = c->out[t * FG__PANEL + row];
+            double packed = gemm_words_add(c, row, t), whole = 0, size = 1e-30, got = c->out[t * FG__PANEL + row];
             for (i = 0; i < c->k; i++) {
                 packed += (double)weights[row * c->k + i] * (double)seen[i];
                 whole += (double)w[i] * (double)x[i];
@@ -723,10 +746,10 @@ static void gemm_check_act_tile(const fg__act_q8 *a, const float *x, int k, int 
         const fg__acts_amx *tile = &tiles[unit];
         for (b = 0; b < 8; b++) {
             CHECK(memcmp(a->q + 32 * b, tile->q[b / 2][place] + b % 2 * 32, 32) == 0);
-            CHECK(a->scale[b] == tile->scale[place][b] && (float)a->sum[b] == tile->sum[place][b]);
-            CHECK((float)a->sum16[2 * b] * a->scale[b] == tile->sum16[place][2 * b]);
-            CHECK((float)a->sum16[2 * b + 1] * a->scale[b] == tile->sum16[place][2 * b + 1]);
+            CHECK(a->scale[b] == tile->scale[place][b]);
+            CHECK(-128.0f * (float)(a->sum[2 * b] + a->sum[2 * b + 1]) == tile->sum[place][b]);
         }
+        CHECK(unit == k / 256 || (a->unit == tile->unit[place][0] && memcmp(a->word, tile->word[place], sizeof(a->word)) == 0));
     }
 }
 #endif
