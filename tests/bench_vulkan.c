@@ -210,6 +210,7 @@ static void print_recording(recording *r, int most) {
 
 int main(int argc, char **argv) {
     static int32_t tokens[65536];
+    static fg_vulkan_options options;
     fg_engine_desc desc;
     fg_engine *engine = NULL;
     fg_backend timed = *fg_backend_vulkan();
@@ -233,8 +234,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     timed.open = open_timed;
+    options.submit_work = 1e30; /* a pass is one command buffer, and so one table */
     desc.model_path = argv[1];
     desc.backends[0] = &timed;
+    desc.backend_options = &options;
     desc.kv_type = FG_TYPE_F16;
     desc.max_seqs = batch;
     desc.max_context = prompt + n + 1;
@@ -259,6 +262,7 @@ int main(int argc, char **argv) {
         must(fg_step(engine, 0, &busy) == FG_OK, "step");
         read_pass();
     }
+    if (bench.n_recordings == MOST_RECORDINGS) fprintf(stderr, "bench_vulkan: passes of more than %d kinds are not timed\n", MOST_RECORDINGS);
     for (i = 0; i < bench.n_recordings; i++)
         if (bench.recordings[i].n_passes > 1) print_recording(&bench.recordings[i], most);
     fg_engine_free(engine);

@@ -14,7 +14,8 @@ typedef struct model_spec {
     const char *arch;
     int n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_ctx;
     int window, full_every; /* every so manyth layer sees everything; 0: none does */
-    fg_type type;           /* of matrices */
+    fg_type type;           /* of matrices, */
+    bool mixed;             /* of which attn_output is Q8_0 */
     int tied;
     uint64_t seed;
 } model_spec;
@@ -101,11 +102,13 @@ static void model_hparams(gguf_writer *w, const model_spec *s) {
 
 static void model_layer(gguf_writer *w, const model_spec *s, int i) {
     int q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    char name[64];
     model_layer_weight(w, s, i, "attn_norm.weight", s->n_embd, 0);
     model_layer_weight(w, s, i, "attn_q.weight", s->n_embd, q);
     model_layer_weight(w, s, i, "attn_k.weight", s->n_embd, kv);
     model_layer_weight(w, s, i, "attn_v.weight", s->n_embd, kv);
-    model_layer_weight(w, s, i, "attn_output.weight", q, s->n_embd);
+    snprintf(name, sizeof(name), "blk.%d.attn_output.weight", i);
+    model_weight(w, s, name, q, s->n_embd, s->mixed ? FG_TYPE_Q8_0 : s->type);
     if (strcmp(s->arch, "qwen2") == 0) {
         model_layer_weight(w, s, i, "attn_q.bias", q, 0);
         model_layer_weight(w, s, i, "attn_k.bias", kv, 0);

@@ -103,6 +103,7 @@ static struct {
     void (*patch)(int shader, uint32_t *code, size_t n_words); /* of shaders (FG__VK_SHADER_...) as they come in */
     bool (*drop)(const svk_command *command);                  /* whether a command is left out as it is recorded */
     uint32_t vendor, driver, mixed;                            /* of all devices; mixed: they multiply bytes of which one has a sign */
+    uint32_t shared;                                           /* bytes of a workgroup; 0: SVK_SHARED */
     bool full[8];                                              /* heaps with no room */
     long submissions, shapes;                                  /* so far; shapes: times that those of matrices were asked for */
     long waits, skip, ahead; /* waits of submissions for semaphores; one more than that which is left out; fences that came before work behind them */
@@ -286,6 +287,8 @@ static int32_t FG__VK_CALL svk_enumerate(void *instance, uint32_t *n, void **dev
     return 0;
 }
 
+static uint32_t svk_shared(void) { return svk.shared ? svk.shared : SVK_SHARED; }
+
 static void FG__VK_CALL svk_properties(void *physical, fg__vk_properties *properties) {
     const svk_physical *p = (const svk_physical *)physical;
     fg__vk_limits *limits = &properties->limits;
@@ -297,7 +300,7 @@ static void FG__VK_CALL svk_properties(void *physical, fg__vk_properties *proper
     limits->max_storage_range = SVK_RANGE;
     limits->max_push_bytes = 128;
     limits->stage_storage_buffers = SPV_BINDINGS;
-    limits->shared_bytes = SVK_SHARED;
+    limits->shared_bytes = svk_shared();
     limits->max_groups[0] = limits->max_groups[1] = limits->max_groups[2] = 65535;
     limits->max_invocations = limits->max_group_size[0] = 256;
     limits->storage_alignment = SVK_ALIGN;
@@ -614,7 +617,7 @@ static int32_t FG__VK_CALL svk_create_pipelines(void *device, uint64_t cache, ui
     o->program = spv_make(shader->code, shader->n_words, spec, info->stage.spec->n_entries);
     snprintf(o->name, sizeof(o->name), "shader %d (%d, %d, %d, %d)", o->shader, (int)spec[1], (int)spec[3], (int)spec[5], (int)spec[7]);
     if (o->program->error[0]) svk_violation("%s: %s", o->name, o->program->error);
-    if (o->program->shared_bytes > SVK_SHARED) svk_violation("%s: %u bytes of shared memory", o->name, (unsigned)o->program->shared_bytes);
+    if (o->program->shared_bytes > svk_shared()) svk_violation("%s: %u bytes of shared memory", o->name, (unsigned)o->program->shared_bytes);
     *pipelines = svk_handle(o);
     return o->program->error[0] ? -13 /* unknown */ : 0;
 }

@@ -1779,6 +1779,34 @@ static void test_gpu_attention_wide(void) {
     hg_close();
 }
 
+/* A first position that scores 10 more than the others, with values of 0: e^-10 is less than the least normal half. */
+static void test_gpu_attention_sink(void) {
+    static const gk_attn c = {FG_GPU_F16, 2, 1, 64, 64, 0, 0.0f, 1, {17}, {2000}};
+    const int query = c.queries[0] - 1, width = c.n_head * c.head_dim;
+    double wanted[64], error;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        uint64_t state = 99, out;
+        gk_cache *g = gk_cache_new(&c, &state);
+        fg_gpu_rope_kv_args a;
+        int p, d;
+        for (p = 0; p < g->n_tokens; p++) {
+            float *row = gk_floats(g->src) + (size_t)p * (size_t)g->columns;
+            memset(row + 1, 0, (size_t)(width + c.head_dim) * sizeof(float) - sizeof(float));
+            row[0] = row[c.head_dim] = 8.0f;
+            row[width] = p ? 0.0f : 10.0f; /* 8 * 10 / sqrt(64) */
+            for (d = 0; d < c.head_dim; d++) row[width + c.head_dim + d] += p ? 2.0f : -row[width + c.head_dim + d];
+        }
+        memset(&a, 0, sizeof(a));
+        gk_cache_write(g, &a);
+        out = gk_attend(g, c.queries, GK_WIDE);
+        gk_attn_reference(g, 0, c.kv_len[0] - 1, 0, wanted);
+        error = gk_error(gk_floats(out) + (size_t)query * (size_t)width, wanted, (size_t)c.head_dim);
+        CHECKF(error < 1e-3, "warps of %d: error %g", hg.width, error);
+        gk_cache_free(g);
+    }
+    hg_close();
+}
+
 /* By products of warpgroups: up to 128 queries, over more than one workgroup, tile, item. */
 static void test_gpu_attention_warpgroups(void) {
     static const gk_attn cases[] = {
@@ -1938,6 +1966,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_attention_few);
     RUN(test_gpu_combine);
     RUN(test_gpu_attention_wide);
+    RUN(test_gpu_attention_sink);
     RUN(test_gpu_attention_warpgroups);
     RUN(test_gpu_attention_wide_left_out);
     RUN(test_gpu_attention_left_out);

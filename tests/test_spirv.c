@@ -399,6 +399,9 @@ static void test_spirv_matrices(void) {
         svk.mixed = 0;
     }
     svk.driver = 0;
+    svk.shared = 16384; /* the sums of 16 subgroups leave nothing for tiles */
+    CHECK(spirv_rungs("of 32", 0x1002, 0, 0) == others && spirv_rungs("of 64", 0x1002, 0, 0) == all);
+    svk.shared = 0;
     shapes = svk.shapes;
     CHECK(shapes > 0 && spirv_rungs("of 64", 0x1002, 0, FG_VULKAN_MATRIX) == others && svk.shapes == shapes);
 }
@@ -438,6 +441,24 @@ static void test_spirv_intel_rows(void) {
         d->properties.vendor = svk.vendor;
     }
     spirv_none("fewer rows");
+}
+
+/* Kernels of matrices keep to the least shared memory that a device may have: by smaller tiles, or tiles of fewer rows. Of a type that no trial has
+   made kernels of. */
+static void test_spirv_shared(void) {
+    fg__vk_device *d;
+    int i;
+    SPIRV_ALL;
+    d = (fg__vk_device *)(void *)cpu_vulkan_device(cpu_vulkan_number("vulkan64-matrix"));
+    svk.shared = d->properties.limits.shared_bytes = 16384;
+    for (i = 0; i < 2; i++) {
+        const int rows = i ? 70 : 20;
+        double error = cpu_gemm_error("vulkan64-matrix", 1, FG_TYPE_Q5_0, 256, 40, rows, FG_ACT_NONE, false);
+        CHECKF(error < cpu_gemm_limit("vulkan64-matrix", FG_TYPE_Q5_0, rows), "%d rows: error %g", rows, error);
+    }
+    spirv_none("little shared memory");
+    svk.shared = 0;
+    d->properties.limits.shared_bytes = svk_shared();
 }
 
 /* The stand-in's memory: of the types that are for buffers the first with the largest heap, of those on the host the cached one to read. */
@@ -519,6 +540,7 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_engine);
     RUN(test_spirv_matrices);
     RUN(test_spirv_intel_rows);
+    RUN(test_spirv_shared);
     RUN(test_spirv_memory);
     RUN(test_spirv_full);
     RUN(test_spirv_pieces);

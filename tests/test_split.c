@@ -166,7 +166,7 @@ static double split_error(const job *a, const job *b) {
 }
 
 /* A GPU beside the CPU: nearly the logits of the CPU alone. */
-static void split_gpu(const char *path, const char *name, int layers, const char *kv, int n, double most) {
+static void split_gpu(const char *path, const char *name, int layers, const char *kv, bool mixed, int n, double most) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     static const bits_config three = {"batch of 3", 3, 9, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     model_spec spec = model_spec_tiny();
@@ -175,6 +175,7 @@ static void split_gpu(const char *path, const char *name, int layers, const char
     fg_engine *e;
     int i;
     spec.n_layers = 3;
+    spec.mixed = mixed;
     model_sample_open(&m, &spec);
     bits_jobs(alone, 99);
     for (i = 0; i < BITS_JOBS; i++) {
@@ -204,18 +205,27 @@ static void split_gpu(const char *path, const char *name, int layers, const char
 static void test_split_gpu(void) {
     int n = 0;
     if (cpu_vulkan_device(0)) {
-        split_gpu("vulkan", "vulkan+cpu", 2, NULL, 9, 2e-5);
-        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, false, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", false, 9, 2e-5);
         n++;
     }
     if (gpu_standin_open() && gpu_standin_image) {
-        split_gpu("cuda", "cuda+cpu", 1, NULL, 6, 5e-3);
-        split_gpu("cuda", "cuda+cpu", 0, "cpu", 6, 5e-3);
-        split_gpu("hip64", "hip+cpu", 2, "cpu", 3, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 1, NULL, false, 6, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 0, "cpu", false, 6, 5e-3);
+        split_gpu("hip64", "hip+cpu", 2, "cpu", false, 3, 5e-3);
         gpu_standin_check();
         n++;
     }
     if (!n) SKIP("there is no GPU driver, and no stand-in");
+}
+
+/* Of the layers' products only attn_output's reads bytes, which are made anew of what the CPU writes for each layer. */
+static void test_split_vulkan_types(void) {
+    char text[4000];
+    SPIRV_ALL;
+    (void)svk_take(NULL, 0);
+    split_gpu("vulkan32-dot", "vulkan+cpu", 0, "cpu", true, 2, 3e-2);
+    CHECKF(svk_take(text, sizeof(text)) == 0, "%s", text);
 }
 
 /* ---- When it pays ---- */
@@ -639,4 +649,5 @@ static void run_split_tests(void) {
     RUN(test_split_gpu_overlap);
     RUN(test_split_gpu_faults);
     RUN(test_split_vulkan);
+    RUN(test_split_vulkan_types);
 }

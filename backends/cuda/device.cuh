@@ -430,7 +430,11 @@ FG_DEV float fgk_exp(float x) { return __builtin_expf(x); }
 FG_DEV float fgk_log(float x) { return __builtin_logf(x); }
 FG_DEV float fgk_sqrt(float x) { return __builtin_sqrtf(x); }
 FG_DEV float fgk_round(float x) { return __builtin_rintf(x); }
+#if __has_builtin(__builtin_amdgcn_exp2f)
 FG_DEV float fgk_exp_near(float x) { return __builtin_amdgcn_exp2f(x * 1.4426950408889634f); }
+#else /* clang before 17, as in ROCm 5: there this is the same instruction */
+FG_DEV float fgk_exp_near(float x) { return __builtin_exp2f(x * 1.4426950408889634f); }
+#endif
 FG_DEV float fgk_most(float a, float b) { return __builtin_fmaxf(a, b); }
 FG_DEV float fgk_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
@@ -765,6 +769,8 @@ FG_DEV int fgk_sum_col(int i) {
     int lane = hg.current % hg.width;
     return hg.width == 64 ? lane % 16 : lane % 4 * 2 + i % 2 + i / 4 * 8;
 }
+/* As MI200's MFMA sees a half. */
+static float fgk_mma_half(uint32_t h) { return hg.width == 64 && (h & 0x7C00u) == 0 ? 0.0f : hg_half_to_float((uint16_t)h); }
 /* All lanes of the warp bring what they have of a and b. */
 static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int line) {
     float *tile = hg_warp_tile(), *x = tile, *y = tile + 256; /* [16][16] each */
@@ -772,8 +778,8 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
     for (i = 0; i < 128 / hg.width; i++)
         for (j = 0; j < 2; j++) {
             int at = fgk_frag_row(i, lane) * 16 + fgk_frag_col(i, lane) + j;
-            x[at] = hg_half_to_float((uint16_t)(a->x[i] >> 16 * j));
-            y[at] = hg_half_to_float((uint16_t)(b->x[i] >> 16 * j));
+            x[at] = fgk_mma_half(a->x[i] >> 16 * j & 0xFFFFu);
+            y[at] = fgk_mma_half(b->x[i] >> 16 * j & 0xFFFFu);
         }
     hg_warp_sync(line);
     for (i = 0; i < 256 / hg.width; i++) {

@@ -15,7 +15,7 @@
    with -ldl.
 
    Where cuBLASLt (libcublasLt.so.11 to .13) is installed, products of BF16 and F16 weights with more than 64 rows are its, and of
-   quantised weights, which are made halves for it, from 256 rows on, unless fg_gpu_options says otherwise; FASTGEN_CUBLASLT_LIBRARY names
+   quantised weights, which are made halves for it, with more than 128 rows, unless fg_gpu_options says otherwise; FASTGEN_CUBLASLT_LIBRARY names
    another library, "none" for none. On Hopper the others are done by its own instruction (wgmma), and so is attention of 16 tokens of a
    sequence and more over F16, BF16 and Q8_0 caches with heads of up to 256; each where a try at start-up agrees with the
    CPU's results; else as on other devices, and the log says so. What is tried, the library too, runs in a context of its own, so that a

@@ -10,7 +10,8 @@
 
 enum {
     FG__GPU_BLAS_FROM = 65,               /* rows of activations from which on products go there */
-    FG__GPU_EXPAND_FROM = 256,            /* of quantised weights, which are made halves before: that costs as much as some 100 rows more */
+    FG__GPU_EXPAND_FROM = 256,            /* of quantised weights, which are made halves before: that costs as much as some 100 rows more; rows are
+                                             rounded up to a power of two, so that it is 129 of them */
     FG__GPU_EXPAND_BYTES = 128 << 20,     /* of these halves at a time */
     FG__GPU_BLAS_WORKSPACE = 32 << 20,    /* what NVIDIA recommends for Hopper */
     FG__GPU_BLAS_MOST_WORKSPACE = 1,      /* an attribute of the search, in both */

@@ -1,9 +1,9 @@
 /* kernels.cuh: every GPU kernel of fastgen.h, for CUDA, HIP and the host execution of tests/; see kernels.h for what each computes
    and device.cuh for what they stand on.
 
-   Every sum is taken in an order that depends on the sizes of the model alone: a row's bits are the same in every pass that uses
-   the same kind of kernel for it. Functions take types and sizes that are constants where they are called; they are inlined into
-   the entry points at the end, so that a kernel holds only what its type needs. */
+   Every sum is taken in an order that depends on the sizes of the model alone (gemmwg's also on the most rows of a plan): a row's bits
+   are the same in every pass that uses the same kind of kernel for it. Functions take types and sizes that are constants where they are
+   called; they are inlined into the entry points at the end, so that a kernel holds only what its type needs. */
 
 #ifndef FG_GPU_KERNELS_CUH
 #define FG_GPU_KERNELS_CUH
@@ -1986,6 +1986,8 @@ FG_BODY void fgk_few(const fg_gpu_attention_args *a, uint32_t *q, float *parts, 
    and weights of positions go through shared memory, where two threads or four have a query's softmax. Rows of halves have 8 of
    padding, against conflicts. */
 enum { FG_WIDE_T = FG_ATTN_TILE + 8, FG_WIDE_S = FG_ATTN_TILE + 1 };
+/* Weights of positions, at most 1, are multiplied with this as halves: MI200's products take halves below 2^-14 for 0 (V's, too). */
+#define FG_WIDE_SCALE 16384.0f
 
 FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *tile, float *scores, uint16_t *parts, float *factors, int type,
                      int dim, int rows) {
@@ -2062,7 +2064,7 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
         sum = sum * before + part;
         most = highest;
         FG_UNROLL for (j = 0; j < mine; j += 2)
-            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_first + j), fgk_two_halves(x[j], x[j + 1]));
+            fgk_put_u32((uint32_t *)(parts + my_row * FG_WIDE_T + my_first + j), fgk_two_halves(x[j] * FG_WIDE_SCALE, x[j + 1] * FG_WIDE_SCALE));
         if (my_first == 0) fgk_put(factors + my_row, before);
         FG_UNROLL for (i = me; i < FG_ATTN_TILE / 2 * dim / 8; i += FG_GPU_THREADS) { /* V: [dimension][position], two positions a word */
             int pair = i % (FG_ATTN_TILE / 2), d = i / (FG_ATTN_TILE / 2) * 8;
@@ -2094,7 +2096,7 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
     if (my_first == 0) {
         int at = item.partial + my_row / heads * all_heads + head0 + my_row % heads;
         float *out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2);
-        fgk_put(factors + my_row, item.partial < 0 ? 1.0f / sum : 1.0f);
+        fgk_put(factors + my_row, (item.partial < 0 ? 1.0f / sum : 1.0f) / FG_WIDE_SCALE);
         if (item.partial >= 0 && my_row < m) {
             fgk_store(out, most);
             fgk_store(out + 1, sum);

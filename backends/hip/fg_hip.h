@@ -21,7 +21,7 @@
    one at start-up agrees with the CPU's: activations then have 8 bits and a scale for 32 of them.
 
    Where hipBLASLt is installed, products of BF16 and F16 weights with more than 64 rows are its, and of quantised weights, which
-   are made halves for it, from 256 rows on, unless fg_gpu_options says otherwise; FASTGEN_HIPBLASLT_LIBRARY names
+   are made halves for it, with more than 128 rows, unless fg_gpu_options says otherwise; FASTGEN_HIPBLASLT_LIBRARY names
    another library, "none" for none. FASTGEN_HIPRTC_LIBRARY does that for HIPRTC.
 
    The kernels are those in backends/cuda/; fg_hip_kernels.h holds them compiled (./build.sh hip writes it). Without that file

@@ -1061,6 +1061,16 @@ static bool fg__vk_find_lanes(fg__vk_device *d) {
     return false;
 }
 
+/* The tiles of gemm_matrix.comp, TILE_N << 16 | TILE_M << 8, as its memory allows; 0: none goes. Small where rows alone pay for a tile, too. */
+static int fg__vk_matrix_tile(const fg__vk_device *d) {
+    static const int tiles[] = {128 << 16 | 64 << 8, 64 << 16 | 32 << 8};
+    uint32_t sums = 128 / (uint32_t)d->matrix_lanes * d->shape.m * d->shape.n * 4;
+    int i;
+    for (i = d->options.invariant ? 1 : 0; i < 2; i++)
+        if ((uint32_t)((tiles[i] >> 16) + (tiles[i] >> 8 & 255)) * 80 + sums <= d->properties.limits.shared_bytes) return tiles[i];
+    return 0;
+}
+
 /* Queues for copies beside passes: of a family that does nothing but copy, else more of the family of passes. */
 static void fg__vk_find_queues(fg__vk_device *d) {
     fg__vk_queue_properties families[16];
@@ -1113,7 +1123,7 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     if (!extras.half.half || !extras.storage.storage) has &= ~(uint32_t)(FG_VULKAN_HALF | FG_VULKAN_MATRIX);
     if (!extras.matrix.matrix || !extras.model.model || !extras.size.control || !extras.size.full)
         has &= ~(uint32_t)FG_VULKAN_MATRIX;
-    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_find_lanes(d)))
+    if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_find_lanes(d) || !fg__vk_matrix_tile(d)))
         has &= ~(uint32_t)FG_VULKAN_MATRIX;
     if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
     fast = d->properties.device_type == 4 ? 0 : has;
@@ -2716,10 +2726,10 @@ static void fg__vk_has_rows(fg__vk_plan *plan, int mode, int slot, int col, int 
 static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int least, int most) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__vk_prepared *p = &plan->prepared[mode];
-    bool per_row = plan->graph->slots[op->src].per_row;
+    bool per_row = plan->graph->slots[op->src].per_row, crosses = plan->graph->slots[op->src].crosses; /* the other device may have written it since */
     fg__vk_step *step;
     fg__vk_bindings b;
-    if (p->slot == op->src && p->col == op->src_col && p->k == op->k && p->per_row == per_row) return FG_OK;
+    if (!crosses && p->slot == op->src && p->col == op->src_col && p->k == op->k && p->per_row == per_row) return FG_OK;
     fg__vk_has_rows(plan, mode, op->src, op->src_col, op->k, per_row);
     step = fg__vk_add_step(plan, index, per_row);
     memset(&b, 0, sizeof(b));
@@ -2778,10 +2788,9 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *s
     int ragged = fg__vk_is_float(type) && op->k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1, i;
     int gemv = few == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : few == FG_VULKAN_HALF ? FG__VK_SHADER_GEMV_HALF : FG__VK_SHADER_GEMV;
     int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
-    int tile = d->options.invariant ? 64 << 16 | 32 << 8 : 128 << 16 | 64 << 8; /* small where rows alone pay for it, too */
     fg_result r = FG_OK;
     fg__vk_one_pipeline(step, many == FG_VULKAN_MATRIX
-                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, tile | (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k),
+                                  ? fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, fg__vk_matrix_tile(d) | (int)d->shape.m, (int)(d->shape.n << 8 | d->shape.k),
                                                          128 / d->matrix_lanes)
                                   : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0));
     if (many == FG_VULKAN_MATRIX && !d->options.invariant && (i = fg__vk_some_matrix(plan, op, type)) >= 0) step->pipelines[FG__VK_SOME] = i;
