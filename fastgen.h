@@ -19193,19 +19193,22 @@ FG__INLINE512 void fg__table_set_512(fg_type type, const uint8_t *bytes, int h, 
     to->more = fg__lookup_512(_mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2)), _mm512_setzero_si512());
 }
 
-/* Step `step` of block b of 16 rows of Q2_K or Q3_K, times its scales. `table` is set when a scale's first step comes. Q3_K's high bit is tested where it
-   lies. */
-FG__INLINE512 __m512i fg__scaled_512(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
-    const bool q2 = type == FG_TYPE_Q2_K;
-    const fg__field *f = fg__fields_of(q2 ? 2 : 3, step);
-    const int run = q2 ? step : f->run, bit = f[1].count ? f[1].from : f->from + 2;
-    const uint8_t *runs = w->quants + (q2 ? b / 4 * 4 : b) * w->stride + half;
-    __m512i low = _mm512_loadu_si512(runs + run * 128), high = low, v;
-    if (step % 4 == 0) fg__table_set_512(type, w->bytes + half / 4, 2 * b + step / 4, table);
-    if (q2) return fg__lookup_512(table->low, _mm512_srlv_epi16(low, _mm512_set1_epi16((short)(b % 4 * 2))));
-    if (f[1].count) high = _mm512_loadu_si512(runs + f[1].run * 128);
-    v = fg__lookup_512(table->low, fg__shift_512(low, f->from));
+/* Step `step` of 16 rows of Q3_K, whose high bit is tested where it lies. */
+FG__INLINE512 __m512i fg__scaled_q3_512(const uint8_t *runs, int step, const fg__table_512 *table) {
+    const fg__field *f = fg__fields_of(3, step);
+    const int bit = f[1].count ? f[1].from : f->from + 2;
+    const __m512i low = _mm512_loadu_si512(runs + f->run * 128), high = f[1].count ? _mm512_loadu_si512(runs + f[1].run * 128) : low;
+    const __m512i v = fg__lookup_512(table->low, fg__shift_512(low, f->from));
     return _mm512_mask_add_epi8(v, _mm512_test_epi8_mask(high, _mm512_set1_epi8((char)(1 << bit))), v, table->more);
+}
+
+/* Step `step` of block b of 16 rows of Q2_K or Q3_K, times its scales. `table` is set when a scale's first step comes. */
+FG__INLINE512 __m512i fg__scaled_512(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
+    __m512i v;
+    if (step % 4 == 0) fg__table_set_512(type, w->bytes + half / 4, 2 * b + step / 4, table);
+    if (type == FG_TYPE_Q3_K) return fg__scaled_q3_512(w->quants + b * w->stride + half, step, table);
+    v = _mm512_loadu_si512(w->quants + b / 4 * 4 * w->stride + half + step * 128);
+    return fg__lookup_512(table->low, _mm512_srlv_epi16(v, _mm512_set1_epi16((short)(b % 4 * 2))));
 }
 
 /* Expands n blocks to bytes. */
