@@ -13,6 +13,7 @@ import argparse
 import math
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import tempfile
@@ -191,13 +192,35 @@ def round_8_bits(x):
     return (torch.round(blocks * (127 / most)) * (most / 127)).reshape(x.shape)
 
 
-def hf_logits(model, ids, rounding=None):
-    """[tokens][vocabulary]; `rounding` is applied to what each matrix multiplies."""
-    hooks = []
-    if rounding:
-        for layer in model.modules():
-            if isinstance(layer, torch.nn.Linear):
-                hooks.append(layer.register_forward_pre_hook(lambda _, inputs: (rounding(inputs[0]),)))
+def round_sums(x):
+    """What Q2_K's minimums multiply on x86: sums of 16 rounded to 8 bits as whole numbers up to 32767, each 256 with a scale of their own; here
+    spread over the 16."""
+    blocks = x.reshape(-1, 32)
+    largest = blocks.abs().amax(1, keepdim=True).clamp(min=1e-30)
+    sums = (torch.round(blocks * (127 / largest)).reshape(-1, 2, 16).sum(2) * (largest / 127)).reshape(-1, 16)
+    most = sums.abs().amax(1, keepdim=True).clamp(min=1e-30)
+    return (torch.round(sums * (32767 / most)) * (most / 32767 / 16)).repeat_interleave(16, 1).reshape(x.shape)
+
+
+def q2_k_minimums(blocks, shape):
+    """What Q2_K subtracts from each weight: bytes are 16 scales and minimums of 4 bits, 64 of quants, two halves d and dmin."""
+    blocks = np.asarray(blocks).reshape(-1, 84)
+    dmin = blocks[:, 82:84].copy().view(np.float16).astype(np.float32)
+    return np.repeat((blocks[:, :16] >> 4) * dmin, 16, 1).reshape(shape)
+
+
+def hf_logits(model, ids, rounding=None, minimums=None):
+    """[tokens][vocabulary]; `rounding` is applied to what each matrix multiplies; `minimums`, a model of these, is what round_sums is applied for."""
+    hooks, sums = [], {}
+    linear = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    least = {layer: other.weight for layer, other in zip(model.modules(), minimums.modules()) if layer in linear} if minimums else {}
+    for layer in linear if minimums else []:
+        hooks.append(layer.register_forward_pre_hook(lambda layer, inputs: sums.update({layer: round_sums(inputs[0])})))
+    for layer in linear if rounding else []:
+        hooks.append(layer.register_forward_pre_hook(lambda _, inputs: (rounding(inputs[0]),)))
+    for layer in linear if minimums else []:
+        hooks.append(layer.register_forward_hook(
+            lambda layer, inputs, out: out + torch.nn.functional.linear(inputs[0] - sums[layer], least[layer])))
     try:
         return plain_logits(model, ids)
     finally:
@@ -409,6 +432,10 @@ def check_type(checks, tool, folder, type_name):
 
     fill(c, model, make)
     write_gguf(path, c, model, raw)
+    minimums = None
+    if type_name == "Q2_K" and platform.machine() in ("x86_64", "AMD64"):
+        minimums = hf_model(c)
+        fill(c, minimums, lambda name, shape: q2_k_minimums(raw[name][1], shape) if name in raw else np.zeros(shape, np.float32))
     ids = token_ids(c)
     exact = hf_logits(model, ids)
     for options in cpu_paths(tool, folder, path, ids, c["vocab"]):
@@ -423,16 +450,16 @@ def check_type(checks, tool, folder, type_name):
         elif type_name == "BF16" and error <= INTEGER_ERROR:  # as integers of 12 bits: several times closer than activations in BF16
             checks.check(True, f"{what}: {error:.2e} (at most {INTEGER_ERROR:.0e})")
         else:  # fast paths may round activations
-            check_rounded(checks, tool, folder, type_name, c, model, options)
+            check_rounded(checks, tool, folder, type_name, c, model, options, minimums)
 
 
-def check_rounded(checks, tool, folder, type_name, c, model, options):
+def check_rounded(checks, tool, folder, type_name, c, model, options, minimums):
     """A path that rounds activations against transformers with the same rounding, in the first of PROMPTS prompts whose median
     token agrees: where a rounding is tipped early, which floats differ in on every CPU, all tokens after it may not."""
-    limit = ROUNDED_ERROR[type_name == "BF16"]
+    limit = ROUNDED_ERROR.get(type_name, 1e-5)
     for i in range(PROMPTS):
         ids = token_ids(dict(c, name=f"{c['name']}/{i}") if i else c)
-        rounded = hf_logits(model, ids, round_bf16 if type_name == "BF16" else round_8_bits)
+        rounded = hf_logits(model, ids, round_bf16 if type_name == "BF16" else round_8_bits, minimums)
         got, _ = engine_logits(tool, folder, folder / "model.gguf", ids, c["vocab"], **options)
         tokens = np.sort([relative(*rows) for rows in zip(got, rounded)])
         middle, worst = tokens[len(tokens) // 2], tokens[-1]
@@ -445,8 +472,8 @@ def check_rounded(checks, tool, folder, type_name, c, model, options):
 EXACT_ERROR = 1e-5
 INTEGER_ERROR = 3e-3
 # Of the median token. The last bit of a float can tip a rounding, which then shows in that token and some after it; with
-# 8 bits this is rare, with bfloat16 it is common.
-ROUNDED_ERROR = (1e-5, 3e-3)
+# 8 bits this is rare, with bfloat16 it is common, and so with round_sums, where it is worth 1/65534 of the largest sum.
+ROUNDED_ERROR = {"BF16": 3e-3, "Q2_K": 5e-5}
 WORST_ERROR = 5e-2  # of any token
 PROMPTS = 3
 KV_ERROR = {"F16": 2e-3, "BF16": 1.5e-2, "Q8_0": 4e-2}
