@@ -18694,6 +18694,11 @@ typedef struct fg__gemm_job {
     fg__dots dots; /* AVX2 */
 } fg__gemm_job;
 
+/* What token t of a tile has of these k. */
+static FG__ALWAYS_INLINE const fg__act_q8 *fg__act_of(const fg__gemm_job *job, int t) {
+    return (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+}
+
 /* Weights are fetched ahead of their use: for few tokens job->ahead before what is read together (a unit's scales are at its end),
    which keeps memory busy; for many, whose first tile reads a unit at once, further, 16 KiB of F32 and BF16. */
 static FG__ALWAYS_INLINE const uint8_t *fg__weights_ahead(const fg__gemm_job *job, const uint8_t *weights, int together, int unit) {
@@ -19402,12 +19407,8 @@ typedef struct fg__tile_sums_512 {
 /* The words of block b of token t of a tile, a pair. */
 FG__INLINE512 __m512i fg__act_words_512(const fg__gemm_job *job, int t, int b) {
     int x;
-    memcpy(&x, ((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->word + 2 * b, 4);
+    memcpy(&x, fg__act_of(job, t)->word + 2 * b, 4);
     return _mm512_set1_epi32(x);
-}
-
-FG__INLINE512 __m512 fg__act_unit_512(const fg__gemm_job *job, int t) {
-    return _mm512_set1_ps(((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->unit);
 }
 
 /* 16 rows' minimums of 16 weights, pairs of 16 bits, times the activations' sums, for each of nt tokens. Integers, less than 2^23. */
@@ -19438,7 +19439,7 @@ FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float
         for (t = 0; t < nt; t++) {
             float *to = job->out + t * job->out_stride + 16 * i;
             v = job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to));
-            if (unit_min) v = _mm512_fmadd_ps(_mm512_mul_ps(fg__floats_512(n[t]), fg__act_unit_512(job, t)), _mm512_loadu_ps(unit_min + 16 * i), v);
+            if (unit_min) v = _mm512_fmadd_ps(_mm512_mul_ps(fg__floats_512(n[t]), _mm512_set1_ps(fg__act_of(job, t)->unit)), _mm512_loadu_ps(unit_min + 16 * i), v);
             _mm512_storeu_ps(to, v);
         }
     }
@@ -19458,7 +19459,7 @@ FG__INLINE512 void fg__tile_sums_512_set(fg__tile_sums_512 *s, int nt, bool mini
     while (job->offset >> shift > 1) shift++;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
-        const __m256i sum = _mm256_loadu_si256((const __m256i *)(const void *)((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->sum);
+        const __m256i sum = _mm256_loadu_si256((const __m256i *)(const void *)fg__act_of(job, t)->sum);
         const __m256i both = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
         __m512i v = halves ? _mm512_maskz_cvtepi16_epi32(0xffff, sum) : _mm512_castsi256_si512(both);
         if (minimums) _mm256_storeu_ps(s->of_acts[t], _mm256_mul_ps(_mm256_cvtepi32_ps(both), _mm256_set1_ps(-128.0f)));
@@ -19650,7 +19651,7 @@ FG__INLINE512 void fg__blocks_q2_512(int nt, int first, int together, int b, con
         for (j = 0; j < together; j++) {
             FG__UNROLL
             for (t = 0; t < nt; t++) {
-                const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+                const fg__act_q8 *a = fg__act_of(job, t);
                 v = _mm512_sub_ps(_mm512_castsi512_ps(both[t][j][i]), _mm512_set1_ps(FG__SUM_FLOAT));
                 f[t][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(a->scale[b + j]), f[t][i]);
             }
@@ -21371,7 +21372,7 @@ FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_
     const __m256i shift = _mm256_set1_epi32(offset ? 31 - __builtin_clz((unsigned)offset) : 0);
     int t, i;
     for (t = 0; t < nt; t++) {
-        const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+        const fg__act_q8 *a = fg__act_of(job, t);
         memcpy(s->scale[t], a->scale, sizeof(a->scale));
         for (i = 0; i < (halves ? 16 : 8); i += 8) {
             __m256i sum = halves ? _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(a->sum + i)))
@@ -21427,13 +21428,13 @@ FG__INLINE256 void fg__minimums_256(int nt, const float *min, const fg__gemm_job
         const __m256i of = fg__load_256((const uint8_t *)(min + b * FG__PANEL));
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            memcpy(&x, ((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->word + 2 * b, 4);
+            memcpy(&x, fg__act_of(job, t)->word + 2 * b, 4);
             sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(of, _mm256_set1_epi32(x)));
         }
     }
     FG__UNROLL
     for (t = 0; t < nt; t++)
-        n[t] = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_set1_ps(((const fg__act_q8 *)(const void *)(job->acts + t * job->stride))->unit));
+        n[t] = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_set1_ps(fg__act_of(job, t)->unit));
 }
 
 /* Adds the sums of a tile to the output, or sets it when they are the first; times `unit`, unless that is NULL; with minimums of 16, `min`, times
@@ -22309,10 +22310,6 @@ static void fg__unpack_neon(fg_type type, bool pairs, const uint8_t *from, int n
     }
 }
 
-static FG__ALWAYS_INLINE const fg__act_q8 *fg__act_neon(const fg__gemm_job *job, int t) {
-    return (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
-}
-
 static FG__ALWAYS_INLINE int fg__start_neon(fg__gemm_form form, int offset, const fg__act_q8 *a, int b, int part) {
     return -offset * (form == FG__FORM_SUB16 ? a->sum[2 * b + part] : a->sum[2 * b] + a->sum[2 * b + 1]);
 }
@@ -22374,7 +22371,7 @@ FG__INLINE_DOT void fg__tile_block_dot(fg_type like, fg__gemm_form form, int off
     for (part = 0; part < 2; part++) {
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            const fg__act_q8 *act = fg__act_neon(job, t);
+            const fg__act_q8 *act = fg__act_of(job, t);
             a[t] = vld1q_s8(act->q + b * 32 + part * 16);
             if (part == 0) v[t][0] = v[t][1] = vdupq_n_f32(0);
             if (part == 0 || parts == 2 || factors)
@@ -22402,7 +22399,7 @@ FG__INLINE_DOT void fg__tile_block_dot(fg_type like, fg__gemm_form form, int off
     }
     FG__UNROLL
     for (t = 0; t < nt; t++) {
-        const fg__act_q8 *act = fg__act_neon(job, t);
+        const fg__act_q8 *act = fg__act_of(job, t);
         for (j = 0; j < minimums; j++) {
             x = vdupq_n_f32(fg__minimum_neon(minimums, act, b, j));
             v[t][0] = vfmaq_f32(v[t][0], x, vld1q_f32(w->min + j * FG__PANEL));
@@ -22553,8 +22550,8 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
     FG__UNROLL
     for (p = 0; p < np; p++) {
         f[p][0] = f[p][1] = f[p][2] = f[p][3] = vdupq_n_f32(0);
-        act[p][0] = fg__act_neon(job, 2 * p);
-        act[p][1] = fg__act_neon(job, FG__MIN(2 * p + 1, job->m - 1));
+        act[p][0] = fg__act_of(job, 2 * p);
+        act[p][1] = fg__act_of(job, FG__MIN(2 * p + 1, job->m - 1));
     }
     for (b = 0; b < job->n; b++, scale += parts * FG__PANEL, min += minimums * FG__PANEL) {
         fg__fetch_ahead(job);

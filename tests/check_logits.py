@@ -185,19 +185,23 @@ def round_bf16(x):
     return x.bfloat16().float()
 
 
-def round_8_bits(x):
-    """Whole numbers up to 127, each 32 with a scale of their own."""
+def in_8_bits(x):
+    """Whole numbers up to 127 [blocks][32], and the scale of each 32 [blocks][1]."""
     blocks = x.reshape(-1, 32)
     most = blocks.abs().amax(1, keepdim=True).clamp(min=1e-30)
-    return (torch.round(blocks * (127 / most)) * (most / 127)).reshape(x.shape)
+    return torch.round(blocks * (127 / most)), most / 127
+
+
+def round_8_bits(x):
+    numbers, scale = in_8_bits(x)
+    return (numbers * scale).reshape(x.shape)
 
 
 def round_sums(x):
     """What Q2_K's minimums multiply on x86: sums of 16 rounded to 8 bits as whole numbers up to 32767, each 256 with a scale of their own; here
     spread over the 16."""
-    blocks = x.reshape(-1, 32)
-    largest = blocks.abs().amax(1, keepdim=True).clamp(min=1e-30)
-    sums = (torch.round(blocks * (127 / largest)).reshape(-1, 2, 16).sum(2) * (largest / 127)).reshape(-1, 16)
+    numbers, scale = in_8_bits(x)
+    sums = (numbers.reshape(-1, 2, 16).sum(2) * scale).reshape(-1, 16)
     most = sums.abs().amax(1, keepdim=True).clamp(min=1e-30)
     return (torch.round(sums * (32767 / most)) * (most / 32767 / 16)).repeat_interleave(16, 1).reshape(x.shape)
 
