@@ -95,7 +95,8 @@ static int vulkan_other_bits(const char *path, fg_type type, int k) {
     return other;
 }
 
-/* The invariant mode: one order of sums for every number of rows. Without it kernels differ. */
+/* The invariant mode: one order of sums for every number of rows. Without it kernels differ. The order is that of blocks, whatever their
+   type: each is seen on one rung at least, as kernels take drivers long to compile. */
 static void test_vulkan_invariant(void) {
     static const char *const paths[] = {"vulkan-invariant", "vulkan-dot-invariant", "vulkan-half-invariant", "vulkan-matrix-invariant"};
     int p, i, other = 0;
@@ -108,7 +109,7 @@ static void test_vulkan_invariant(void) {
         if (!d || (p && d->rungs == 0)) continue;
         CHECKF(d->narrow, "%s: products of few rows are not those of many", paths[p]);
         for (i = 0; i < CPU_TYPES; i++) {
-            if (p == 1 && fg__vk_is_float(cpu_types[i])) continue; /* as without */
+            if (p < 2 && (p == 1) == (i % 3 == 0 || fg__vk_is_float(cpu_types[i]))) continue;
             if (p > 1 && i % 5 != p % 5) continue;
             other = vulkan_other_bits(paths[p], cpu_types[i], 768); /* slices of two blocks and of one */
             CHECKF(other == 0, "%s, %s: %d values differ", paths[p], fg_type_name(cpu_types[i]), other);
@@ -125,17 +126,19 @@ static void test_vulkan_model(void) {
     gpu_check_model("vulkan", &c, 0, 1, 1e-4);
 }
 
-/* What a device may have beyond the floor, one rung at a time: products of every type, and a model. */
+/* What a device may have beyond the floor, one rung at a time: products of every type, and a model. Lavapipe made to have other subgroups
+   than its own of 8 (check_vulkan.sh) compiles all anew, and has some of the types: with 4 others than with 16. */
 static void test_vulkan_rungs(void) {
     enum { DOT, HALF, MATRIX, PUSH, RUNGS };
     static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push"};
     static const uint32_t bits[] = {FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_MATRIX, FG_VULKAN_PUSH};
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {180, 33, 1, 64, 5, 12}};
     const fg__vk_device *plain;
-    int p, i, s;
+    int p, i, s, every;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     plain = (const fg__vk_device *)(const void *)cpu_vulkan_device(0);
     CHECK(plain->rungs == 0);
+    every = plain->properties.device_type == 4 && plain->subgroup != 8 ? 3 : 1;
     for (p = 0; p < RUNGS; p++) {
         bool halves = p == HALF || p == MATRIX; /* where rows are many */
         const fg__vk_device *d;
@@ -149,9 +152,9 @@ static void test_vulkan_rungs(void) {
             continue;
         }
         CHECK(d->rungs == bits[p]);
-        for (i = 0; i < CPU_TYPES; i++) {
+        for (i = (int)plain->subgroup / 8 % every; i < CPU_TYPES; i += every) {
             static const int shapes[][3] = {{256, 70, 1}, {512, 33, 7}, {256, 66, 37}};
-            if (p == PUSH && i > 1) break;
+            if (p == PUSH && i > 2) break;
             for (s = halves ? 2 : i % 5 ? 1 : 0; s < 3; s++) {
                 double error = cpu_gemm_error(paths[p], 1, cpu_types[i], shapes[s][0], shapes[s][1], shapes[s][2], FG_ACT_SILU, s == 2);
                 double most = cpu_gemm_limit(paths[p], cpu_types[i], shapes[s][2]);
@@ -253,6 +256,7 @@ static void test_vulkan_attention(void) {
         for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             fg_type type = cases[i].kv_type;
             if (p && type != FG_TYPE_F16 && type != FG_TYPE_Q8_0) continue; /* floats either way */
+            if (p == 1 && i == 5) continue; /* half a minute in lavapipe's compiler for what cases 1, 3 and 4 have */
             vulkan_check_attention(paths[p], &cases[i], type == FG_TYPE_F32 ? 2e-5 : type == FG_TYPE_Q8_0 ? 2e-2 : type == FG_TYPE_F16 && p == 0 ? 1e-3 : 8e-3);
         }
     }
