@@ -597,15 +597,22 @@ enum { FG_SKINNY_PAD = 4 };
 /* Units that a lane has of a step of k, 32 bytes of most types: what lies together is read at about the same time. */
 FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; }
 
-/* Eight halves of a row of activations, in the order of fragments: quarter q of the lane's unit i of a step; beyond the last step those
-   of the first, where weights are 0. No row: zeros. */
-FG_DEV fgk_u4 fgk_skinny_acts(const uint16_t *row, int type, int stride, int step, int i, int q) {
-    int each = fgk_skinny_each(type), at = 128 * each * step < stride ? step : 0;
-    fgk_u4 zeros = {0, 0, 0, 0};
-    return row ? fgk_load_u4(row + 2048 * (4 * (each * at + i) + q) + 8 * (fgk_lane() & 3)) : zeros;
+/* Activations of a step, of which quarter q of the lane's unit i is 2048 * (4 * i + q) halves further on, in the order of fragments; beyond
+   the last step those of the first, where weights are 0. `row`: the lane's, of the first; 0 where it has none, which only one tile may leave out. */
+FG_DEV const uint16_t *fgk_skinny_acts(const uint16_t *row, int tiles, int type, int stride, int step) {
+    int each = fgk_skinny_each(type);
+    return tiles == 1 && !row ? 0 : row + (128 * each * step < stride ? 8192 * each * step : 0);
 }
 
-/* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. */
+/* Eight of them in each tile; no row: zeros. (A flag in place of the address that is 0: compilers make branches, and a fourth more instructions.) */
+FG_DEV void fgk_skinny_read(const uint16_t *from, int at, int tiles, fgk_u4 *x) {
+    fgk_u4 none = {0, 0, 0, 0};
+    int t;
+    FG_UNROLL for (t = 0; t < tiles; t++) x[t] = tiles > 1 || from ? fgk_load_u4(from + at + 256 * t) : none;
+}
+
+/* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. Beyond the last unit scales are 0, and
+   of a type of numbers what was read before stays: to set that to 0, too, would be one instruction in thirty of a product of one row. */
 FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int step, fgk_unit *ring) {
     int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), bytes = fg_gpu_scale_bytes(type);
     int c = fgk_lane() & 3, u = 8 * step + 2 * c, i, j;
@@ -615,14 +622,15 @@ FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *lay
             int at = fg_gpu_is_float(type) ? 4 * step + i : u;
             fgk_u4 v = {0, 0, 0, 0};
             if (at < units) v = fgk_once_u4(row + (fg_gpu_is_float(type) ? 64 * at + 16 * c : 32 * u + 16 * i));
+            else if (fg_gpu_has_numbers(type)) continue;
             ring->lo[4 * i] = v.x, ring->lo[4 * i + 1] = v.y, ring->lo[4 * i + 2] = v.z, ring->lo[4 * i + 3] = v.w;
         }
         ring->s = bytes && u < units ? fgk_once_u16(row + layout->s_at + 2 * u) : 0;
         return;
     }
     FG_UNROLL for (i = 0; i < 2; i++) {
-        FG_UNROLL for (j = 0; j < lo; j++) ring[4 * i].lo[j] = 0;
-        ring[4 * i].hi[0] = ring[4 * i].hi[1] = ring[4 * i].s = ring[4 * i].d = 0;
+        FG_UNROLL for (j = 0; j < lo && !fg_gpu_has_numbers(type); j++) ring[4 * i].lo[j] = 0;
+        ring[4 * i].s = ring[4 * i].d = 0;
     }
     if (u >= units) return;
     FG_UNROLL for (i = 0; i < lo / 2; i++) { /* past the last unit there are other planes, of no weight: scales there are 0 */
@@ -638,6 +646,15 @@ FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *lay
         ring[4 * i].s = bytes == 4 ? fgk_once_u32(row + layout->s_at + 4 * (u + i)) : i ? ring[0].s
                       : bytes == 2 ? fgk_once_u32(row + layout->s_at + 2 * u) : fgk_once_u16(row + layout->s_at + u);
         if (fg_gpu_has_blocks_of_256(type)) ring[4 * i].d = i ? ring[0].d : fgk_once_u32(row + layout->d_at + 4 * step);
+    }
+}
+
+/* What stays where there is no first step. */
+FG_DEV void fgk_skinny_clear(int type, fgk_unit *ring) {
+    int i, j;
+    FG_UNROLL for (i = 0; i < fgk_skinny_each(type); i++) {
+        FG_UNROLL for (j = 0; j < fg_gpu_lo_bits(type) && fg_gpu_has_numbers(type); j++) ring[4 * i].lo[j] = 0;
+        ring[4 * i].hi[0] = ring[4 * i].hi[1] = 0;
     }
 }
 
@@ -693,7 +710,7 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     int tiles = cols / 8, buffers = tiles == 1 && depth > 1 ? 8 : 2, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32;
     int g, d, i, j, t, w, h;
     const char *rows[4];
-    const uint16_t *acts[8];
+    const uint16_t *acts, *from; /* of the lane's row; of the step whose activations are loaded */
     fgk_unit ring[4][4];
     float factors[4];
     fgk_skinny_scale scales[4];
@@ -705,27 +722,28 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
         factors[j] = fgk_from_bits((uint32_t)(127 + exponent) << 23);
     }
     FG_UNROLL for (d = 0; d < depth; d += each)
-        FG_UNROLL for (j = 0; j < 2 * strips; j++)
+        FG_UNROLL for (j = 0; j < 2 * strips; j++) {
+            fgk_skinny_clear(type, &ring[d][j]);
             fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
+        }
     fgk_depend();
-    FG_UNROLL for (t = 0; t < tiles; t++) /* rows beyond the count, too: what is there stays in columns that nobody reads */
-        acts[t] = tiles == 1 && lane / 4 >= a->max_rows - col0 ? 0
-                : (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 256 * t;
+    acts = tiles == 1 && lane / 4 >= a->max_rows - col0 ? 0 /* rows beyond the count, too: what is there stays in columns that nobody reads */
+         : (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 8 * (lane & 3);
+    from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, share);
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
-    FG_UNROLL for (i = 0; i < buffers / 2; i++)
-        FG_UNROLL for (t = 0; t < tiles; t++) x[i][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, share, 0, i);
+    FG_UNROLL for (i = 0; i < buffers / 2; i++) fgk_skinny_read(from, 2048 * i, tiles, x[i]);
     count = fgk_count(a->count); /* looked at when what the product begins with is under way */
     if (col0 >= count) return;
     FG_ROLLED for (g = share; g < steps; g += depth / each * shares) {
         FG_UNROLL for (i = 0; i < 4 * depth; i++) {
             fgk_unit *its = ring[i / 4];
-            int then = i + buffers / 2, at = then / 4; /* whose activations are loaded now */
+            int then = i + buffers / 2, at = then / 4 % each; /* whose activations are loaded now */
             if (i % 4 == 0)
                 FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], i / 4 % each, factors[j], &scales[j]);
-            FG_UNROLL for (t = 0; t < tiles; t++)
-                x[then % buffers][t] = fgk_skinny_acts(acts[t], type, a->acts_stride, g + at / each * shares, at % each, then % 4);
+            if (then % (4 * each) == 0) from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, g + then / (4 * each) * shares);
+            fgk_skinny_read(from, 2048 * (4 * at + then % 4), tiles, x[then % buffers]);
             FG_UNROLL for (w = 0; w < 2; w++)
                 FG_UNROLL for (j = 0; j < strips; j++) {
                     fgk_frag left, right;
