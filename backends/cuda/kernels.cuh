@@ -663,14 +663,23 @@ typedef struct fgk_skinny_scale {
     uint32_t scale[2], min[2], part[2]; /* of its halves; minima negated; a sixteenth of the scales */
 } fgk_skinny_scale;
 
+/* Of Q4_K and Q5_K, a word of both: products of halves are rounded as those of floats are when they become halves, and the factors of 256 weights are
+   halves for all their units. With 1024 over them codes are halves, 1024 more than they. */
+FG_DEV uint32_t fgk_skinny_two(uint32_t bits, uint32_t both, float factor) {
+    uint32_t of = fgk_two_halves(fgk_half_to_float(both) * factor, -fgk_half_to_float(both >> 16) * factor);
+    return fgk_halves_mul(fgk_halves_sub(fgk_pick_bytes(bits, 0x64u, 0x4140u), 0x64006400u), of);
+}
+
 /* Of the lane's unit i of a step. */
 FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, int i, float factor, fgk_skinny_scale *s) {
     int bytes = fg_gpu_scale_bytes(type), h;
+    uint32_t bits = bytes < 4 && fgk_skinny_each(type) == 2 ? unit->s >> 8 * bytes * i : unit->s;
+    int two = type == FG_GPU_Q4_K || type == FG_GPU_Q5_K;
     if (fg_gpu_is_float(type)) return;
-    fgk_unit_scale_words(type, bytes < 4 && fgk_skinny_each(type) == 2 ? unit->s >> 8 * bytes * i : unit->s, unit->d, unit);
+    if (!two) fgk_unit_scale_words(type, bits, unit->d, unit);
     if (!fg_gpu_has_numbers(type)) return;
     FG_UNROLL for (h = 0; h < 2; h++) {
-        uint32_t both = fgk_two_halves(unit->scale[h] * factor, -unit->min[h] * factor);
+        uint32_t both = two ? fgk_skinny_two(bits, unit->d, factor) : fgk_two_halves(unit->scale[h] * factor, -unit->min[h] * factor);
         s->scale[h] = fgk_low_halves(both, both);
         s->min[h] = fgk_high_halves(both, both);
         s->part[h] = fgk_halves_mul(s->scale[h], 0x2C002C00u);
