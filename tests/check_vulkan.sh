@@ -84,8 +84,8 @@ validated() {
 if [ -x "$BUILD/test" ] || ./build.sh test >"$out/build.log" 2>&1; then
     check "operations: validation is silent" validated test_cpu_embed test_cpu_norm test_cpu_act_mul test_cpu_sample \
         test_cpu_gemm_extras test_cpu_gemm_odd test_cpu_attention
-    # but for test_vulkan_invariant and test_vulkan_model, which are long, and whose commands test_vulkan_engine_invariant and test_vulkan_rungs give
-    check "backend: validation is silent" validated -vulkan_invariant -vulkan_model test_vulkan test_draw_device test_draw_engine test_split_gpu
+    # but for three that are long, whose commands test_vulkan_engine_invariant, test_vulkan_rungs and test_vulkan_attention give
+    check "backend: validation is silent" validated -vulkan_invariant -vulkan_model -vulkan_attention_cuts test_vulkan test_draw_device test_draw_engine test_split_gpu
     check "models: validation is silent" validated test_logits
     for width in 128 512; do # of lavapipe: subgroups of 4 and 16, beside its own 8
         check "subgroups of $((width / 32))" env LP_NATIVE_VECTOR_WIDTH=$width "$BUILD/test" test_cpu_embed test_cpu_norm test_cpu_act_mul \

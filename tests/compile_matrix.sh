@@ -113,10 +113,7 @@ for compiler in gcc ${clang:-clang}; do
         esac
         check "header $compiler C++17" syntax_too "$compiler" -std=c++17 -x c++
         check "header $compiler no threads, no SIMD" two_units "$compiler" -O1 -std=c99 -DFG_NO_THREADS -DFG_NO_SIMD
-        case $compiler in
-        gcc) check "header gcc -march=native" two_units gcc -O1 -std=c99 -march=native ;;
-        *) check "header $compiler -march=native" syntax_too "$compiler" -std=c99 $(native_of "$compiler") ;;
-        esac
+        check "header $compiler -march=native" syntax_too "$compiler" -std=c99 $(native_of "$compiler")
     else
         skip "header $compiler" "$compiler"
     fi
