@@ -272,9 +272,9 @@ without_standin() { export FASTGEN_CUDA_LIBRARY=none FASTGEN_HIP_LIBRARY=none; }
 # shellcheck disable=SC2086 # a list of flags
 target_asan() {
     words=$TESTS
-    # Long comparisons of bits, of whole models with each path of the CPU, whose kernels and passes shorter tests run as well, shaders
-    # that are executed slowly, and the slowest kernels of GPUs, whose accesses the host execution checks itself.
-    [ -n "$words" ] || TESTS="-cpu_model_invariance -engine_bits_q4k -engine_bits_bf16 -engine_bits_f32 -cpu_attention_invariance -split_layers -token_long -vulkan_shapes -gpu_skinny -gpu_gemm_warpgroups -gpu_attention_w"
+    # Long comparisons of bits, of whole models with each path of the CPU, whose kernels and passes shorter tests run as well, and
+    # shaders that are executed slowly.
+    [ -n "$words" ] || TESTS="-cpu_model_invariance -engine_bits_q4k -engine_bits_bf16 -engine_bits_f32 -cpu_attention_invariance -split_layers -token_long -vulkan_shapes"
     without_drivers
     driver=${FASTGEN_CUDA_LIBRARY-}
     without_standin # kernels are executed slowly: only what the host does with them is looked at
