@@ -689,6 +689,36 @@ static void test_gpu_host_turns(void) {
     gpu_standin_check();
 }
 
+/* Where there are few sequences a context is cut into shorter items: the same, but for roundings. */
+static void test_gpu_host_alone(void) {
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {400, 0, 0, 0, 0, 0}};
+    size_t n = (size_t)cpu_attn_total(&c) * 128, k;
+    float *out[2];
+    double worst = 0.0;
+    int i;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    for (i = 0; i < 2; i++) {
+        cpu_rig *rig = cpu_attn_rig(&c, 256);
+        out[i] = (float *)calloc(n, sizeof(float));
+        rig->graph.max_seqs = i ? FG_GPU_ALONE : FG_GPU_ALONE + 1;
+        if (cpu_rig_open(rig, "cuda", 2) == FG_OK) {
+            int at, more;
+            for (at = 0; at < 400; at += more) {
+                more = at < 200 ? 200 : at < 392 ? 192 : 1;
+                cpu_batch_start(rig);
+                cpu_attn_add(&c, rig, 0, at, at + more);
+                cpu_attn_take(rig, out[i]);
+            }
+            CHECK(((fg__gpu_plan *)(void *)rig->plan)->sets[0].split == (i ? FG_GPU_ALONE_SPLIT : FG_GPU_FEW_SPLIT));
+        }
+        cpu_rig_free(rig);
+    }
+    for (k = 0; k < n; k++) worst = test_worse(worst, fabs((double)out[0][k] - (double)out[1][k]));
+    CHECKF(worst > 0.0 && worst < 1e-3, "%g", worst);
+    for (i = 0; i < 2; i++) free(out[i]);
+    gpu_standin_check();
+}
+
 /* ---- Products by a library. ---- */
 
 /* Whether the stand-in driver is also cuBLASLt and hipBLASLt. */
@@ -1443,6 +1473,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_graph_versions);
     RUN(test_gpu_host_graph_room);
     RUN(test_gpu_host_turns);
+    RUN(test_gpu_host_alone);
     RUN(test_gpu_host_async);
     RUN(test_vulkan_async);
     RUN(test_gpu_host_blas);

@@ -1220,9 +1220,11 @@ static int fg__gpu_few_of(const fg__gpu_plan *plan, const fg_op *op) {
     return few >= 0 ? few : fg_gpu_kv_kernel(type, op->head_dim);
 }
 
-/* Positions of its items. Small ones are for few queries: of a prompt there would be too many partial sums. */
+/* Positions of its items. Small ones are for few queries: of a prompt there would be too many partial sums. The smallest are for few sequences: on an
+   H200 one of 512 tokens has 3.5% more tokens/s with them (8B Q4_K_M). */
 static int32_t fg__gpu_few_split(const fg__gpu_plan *plan, const fg_op *op) {
-    return fg__gpu_few_of(plan, op) >= FG_GPU_KERNEL_few64_F16 && fg__gpu_wide_of(plan, op) >= 0 ? FG_GPU_FEW_SPLIT : FG_GPU_SPLIT;
+    if (fg__gpu_few_of(plan, op) < FG_GPU_KERNEL_few64_F16 || fg__gpu_wide_of(plan, op) < 0) return FG_GPU_SPLIT;
+    return plan->graph->max_seqs <= FG_GPU_ALONE ? FG_GPU_ALONE_SPLIT : FG_GPU_FEW_SPLIT;
 }
 
 /* The kind of attention of an op; a new one where it is the first of its kind. -1: there are too many. */

@@ -597,6 +597,10 @@ enum { FG_SKINNY_PAD = 4 };
 /* Units that a lane has of a step of k, 32 bytes of most types: what lies together is read at about the same time. */
 FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; }
 
+/* Whether registers suffice for what takes the fewest instructions: one address for the activations of all tiles, codes that stay where there are no
+   more. With 64 rows and two units a step compilers keep part of that in memory: on an H200 Q6_K took 1.2 times as long, Q4_K up to 1.1 times. */
+FG_DEV bool fgk_skinny_lean(int type, int strips) { return strips == 1 || fgk_skinny_each(type) == 1; }
+
 /* Activations of a step, of which quarter q of the lane's unit i is 2048 * (4 * i + q) halves further on, in the order of fragments; beyond
    the last step those of the first, where weights are 0. `row`: the lane's, of the first; 0 where it has none, which only one tile may leave out. */
 FG_DEV const uint16_t *fgk_skinny_acts(const uint16_t *row, int tiles, int type, int stride, int step) {
@@ -611,9 +615,15 @@ FG_DEV void fgk_skinny_read(const uint16_t *from, int at, int tiles, fgk_u4 *x) 
     FG_UNROLL for (t = 0; t < tiles; t++) x[t] = tiles > 1 || from ? fgk_load_u4(from + at + 256 * t) : none;
 }
 
+/* The same, of a step, without an address for it. */
+FG_DEV void fgk_skinny_read_tiles(const uint16_t *const *acts, int type, int stride, int step, int quarter, int tiles, fgk_u4 *x) {
+    int units = fgk_skinny_each(type) * (128 * fgk_skinny_each(type) * step < stride ? step : 0), t;
+    FG_UNROLL for (t = 0; t < tiles; t++) x[t] = fgk_load_u4(acts[t] + 2048 * (4 * units + quarter));
+}
+
 /* A lane's units of a step of one row: ring[0], of two also ring[4]. Scales of both are one word in each. Beyond the last unit scales are 0, and
    of a type of numbers what was read before stays: to set that to 0, too, would be one instruction in thirty of a product of one row. */
-FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int step, fgk_unit *ring) {
+FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *layout, int units, int step, bool lean, fgk_unit *ring) {
     int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), bytes = fg_gpu_scale_bytes(type);
     int c = fgk_lane() & 3, u = 8 * step + 2 * c, i, j;
     if (fgk_skinny_each(type) == 1) {
@@ -629,7 +639,8 @@ FG_DEV void fgk_skinny_fetch(int type, const char *row, const fg_gpu_layout *lay
         return;
     }
     FG_UNROLL for (i = 0; i < 2; i++) {
-        FG_UNROLL for (j = 0; j < lo && !fg_gpu_has_numbers(type); j++) ring[4 * i].lo[j] = 0;
+        FG_UNROLL for (j = 0; j < lo && (!lean || !fg_gpu_has_numbers(type)); j++) ring[4 * i].lo[j] = 0;
+        if (!lean) ring[4 * i].hi[0] = ring[4 * i].hi[1] = 0;
         ring[4 * i].s = ring[4 * i].d = 0;
     }
     if (u >= units) return;
@@ -671,10 +682,10 @@ FG_DEV uint32_t fgk_skinny_two(uint32_t bits, uint32_t both, float factor) {
 }
 
 /* Of the lane's unit i of a step. */
-FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, int i, float factor, fgk_skinny_scale *s) {
+FG_DEV void fgk_skinny_scales(int type, fgk_unit *unit, int i, float factor, bool lean, fgk_skinny_scale *s) {
     int bytes = fg_gpu_scale_bytes(type), h;
     uint32_t bits = bytes < 4 && fgk_skinny_each(type) == 2 ? unit->s >> 8 * bytes * i : unit->s;
-    int two = type == FG_GPU_Q4_K || type == FG_GPU_Q5_K;
+    bool two = lean && (type == FG_GPU_Q4_K || type == FG_GPU_Q5_K);
     if (fg_gpu_is_float(type)) return;
     if (!two) fgk_unit_scale_words(type, bits, unit->d, unit);
     if (!fg_gpu_has_numbers(type)) return;
@@ -718,8 +729,10 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     int bytes = fg_gpu_lo_bits(type) >= 8, depth = (bytes ? 2 : cols < 32 ? 4 : 2) / (bytes ? strips : 1);
     int tiles = cols / 8, buffers = tiles == 1 && depth > 1 ? 8 : 2, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32;
     int g, d, i, j, t, w, h;
+    bool lean = fgk_skinny_lean(type, strips);
     const char *rows[4];
     const uint16_t *acts, *from; /* of the lane's row; of the step whose activations are loaded */
+    const uint16_t *tile_acts[8]; /* not lean: of each tile */
     fgk_unit ring[4][4];
     float factors[4];
     fgk_skinny_scale scales[4];
@@ -733,12 +746,13 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     FG_UNROLL for (d = 0; d < depth; d += each)
         FG_UNROLL for (j = 0; j < 2 * strips; j++) {
             fgk_skinny_clear(type, &ring[d][j]);
-            fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, &ring[d][j]);
+            fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, lean, &ring[d][j]);
         }
     fgk_depend();
     acts = tiles == 1 && lane / 4 >= a->max_rows - col0 ? 0 /* rows beyond the count, too: what is there stays in columns that nobody reads */
          : (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 8 * (lane & 3);
     from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, share);
+    FG_UNROLL for (t = 0; t < tiles; t++) tile_acts[t] = acts + 256 * t;
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
@@ -750,9 +764,10 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
             fgk_unit *its = ring[i / 4];
             int then = i + buffers / 2, at = then / 4 % each; /* whose activations are loaded now */
             if (i % 4 == 0)
-                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], i / 4 % each, factors[j], &scales[j]);
+                FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], i / 4 % each, factors[j], lean, &scales[j]);
             if (then % (4 * each) == 0) from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, g + then / (4 * each) * shares);
-            fgk_skinny_read(from, 2048 * (4 * at + then % 4), tiles, x[then % buffers]);
+            if (lean) fgk_skinny_read(from, 2048 * (4 * at + then % 4), tiles, x[then % buffers]);
+            else fgk_skinny_read_tiles(tile_acts, type, a->acts_stride, g + then / (4 * each) * shares, 4 * at + then % 4, tiles, x[then % buffers]);
             FG_UNROLL for (w = 0; w < 2; w++)
                 FG_UNROLL for (j = 0; j < strips; j++) {
                     fgk_frag left, right;
@@ -768,7 +783,7 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
             if (i % (4 * each) == 4 * each - 1) {
                 int done = i / 4 + 1 - each;
                 FG_UNROLL for (j = 0; j < 2 * strips; j++)
-                    fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (done + depth) / each * shares, &ring[done][j]);
+                    fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (done + depth) / each * shares, lean, &ring[done][j]);
             }
         }
     }

@@ -75,7 +75,9 @@ enum {
     FG_GPU_WIDE256_ROWS = 32,   /* of wide256 */
     FG_GPU_WG_ROWS = 128,       /* and of widewg, which multiplies by warpgroups */
     FG_GPU_SPLIT = 512,         /* positions of one item of attention: contexts are cut at multiples of it */
-    FG_GPU_FEW_SPLIT = 256,     /* of few: few enough that one sequence has work for all processors, and partial sums are small beside it */
+    FG_GPU_FEW_SPLIT = 256,     /* of few: few enough that some sequences have work for all processors, and partial sums are small beside it */
+    FG_GPU_ALONE_SPLIT = 128,   /* of few where there are at most FG_GPU_ALONE sequences */
+    FG_GPU_ALONE = 8,
     FG_GPU_WG_SPLIT = 2048,     /* of widewg */
     FG_GPU_SAMPLE_PIECE = 4096, /* logits that one workgroup of sample looks at */
     FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
@@ -157,7 +159,7 @@ typedef struct fg_gpu_rope_kv_args {
 } fg_gpu_rope_kv_args;
 
 /* A piece of attention: queries of n_tokens adjacent tokens over positions [start, end), which no multiple of FG_GPU_SPLIT (of
-   few FG_GPU_FEW_SPLIT or that, of widewg FG_GPU_WG_SPLIT) cuts. */
+   few FG_GPU_FEW_SPLIT, FG_GPU_ALONE_SPLIT or that, of widewg FG_GPU_WG_SPLIT) cuts. */
 typedef struct fg_gpu_attn_item {
     int32_t seq, token, n_tokens, position; /* position: of the first token */
     int32_t start, end;
