@@ -372,8 +372,8 @@ typedef struct fg_engine_desc {
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* sequences (a request's samples or beams) that may wait, but for those of a request that finds
                                 nobody waiting; 0: no limit */
-    int token_budget;        /* most tokens per pass; 0: the backend's choice (256; CUDA and HIP 512 to 2048, by the size of the
-                                device), twice that with target_tbt_ms, which keeps passes short by itself */
+    int token_budget;        /* most tokens per pass; 0: the backend's choice (256; Vulkan by cooperative matrices 512; CUDA and HIP 512 to
+                                2048, by the size of the device), twice that with target_tbt_ms, which keeps passes short by itself */
     bool saturate_budget;    /* measure while loading how few tokens fill the device (90% of the best rate), and take no more */
     float target_tbt_ms;     /* milliseconds from a token to the next: prompts get no more of a pass than keeps to it, by a model
                                 of the pass's time that is fitted while running. splitfuse only. 0: no target */

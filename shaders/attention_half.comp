@@ -14,8 +14,8 @@ const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = G
 const int OWN = (WORDS + GROUP - 1) / GROUP, PAIRS = PER_WORD / 2;
 const int DIMS = (HEAD_DIM + 7) / 8 * 8;
 const float BIGGER = 64.0;
-const int FOURS = ITEMS > 0 && WORDS >= 16 ? 4 : 1;  /* of words of keys, and eights of positions, that are asked for together: of one query */
-const int EIGHTS = ITEMS > 0 && SHARES <= 4 ? 2 : 1; /* there are few workgroups, and each waits for its own */
+/* Of words of keys, and eights of positions, that are asked for together: of one query there are few workgroups, and each waits for its own. */
+const int FOURS = ITEMS == 0 || WORDS < 16 ? 1 : WORDS < 32 ? 4 : 8, EIGHTS = ITEMS == 0 || SHARES > 4 ? 1 : SHARES > 2 ? 2 : 4;
 shared f16vec2 q[DIMS / 2 * ROWS]; /* [pair of dimensions][row] */
 shared float part[POSITIONS * PITCH]; /* before a cut what shares add up */
 shared float16_t weights[POSITIONS * PITCH];

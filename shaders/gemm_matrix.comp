@@ -5,24 +5,26 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
-/* As gemm_half.comp, by cooperative matrices of M x N x K: TILE_N rows of the weight by TILE_M rows of src, 32 of k at a time. Of the tile's
+/* As gemm_half.comp, by cooperative matrices of M x N x K: TILE_N rows of the weight by TILE_M rows of src, TILE_K of k at a time. Of the tile's
    sums each of SUBGROUPS subgroups has a part, of several matrices each way, so that what it loads is used several times. The next step's
-   weights and src are on their way while this one's are multiplied. Tiles of 128 by 64 take 19 KiB of shared memory with subgroups of 32. */
-layout(local_size_x = 128) in;
+   weights and src are on their way while this one's are multiplied: an invocation has 32 weights of one row, or of several, and takes what of src
+   is next to it. Tiles of 128 by 128 take 44 KiB of shared memory with 256 invocations in subgroups of 32. */
+layout(local_size_x_id = 3) in;
 #include "common.glsl"
 #include "quant.glsl"
 #include "product.glsl"
 #include "half.glsl"
 layout(constant_id = 1) const int MT = 64 << 16 | 32 << 8 | 16; /* M, 256 times TILE_M, 65536 times TILE_N */
-layout(constant_id = 2) const int NK = 16 << 8 | 16;            /* K, and 256 times N */
-layout(constant_id = 3) const int SUBGROUPS = 4;
-const int TILE_N = MT >> 16, TILE_M = MT >> 8 & 255, TILE_K = 32, M = MT & 255, N = NK >> 8, K = NK & 255;
-const int STRIDE = TILE_K / 4 + 2;                                                              /* of f16vec4; shifted from row to row */
+layout(constant_id = 2) const int NK = 4 << 16 | 16 << 8 | 16;  /* K, 256 times N, 65536 times SUBGROUPS */
+layout(constant_id = 3) const int THREADS = 128;
+const int TILE_N = MT >> 16, TILE_M = MT >> 8 & 255, M = MT & 255, SUBGROUPS = NK >> 16, N = NK >> 8 & 255, K = NK & 255;
+const int PARTS = THREADS > TILE_N ? THREADS / TILE_N : 1, TILE_K = 32 * PARTS, LANES = THREADS / SUBGROUPS;
+const int STRIDE = TILE_K / 4 + 2;                                                        /* of f16vec4; shifted from row to row */
 const int LIKED = SUBGROUPS < 4 ? 1 : SUBGROUPS < 16 ? 2 : 4;
-const int DOWN = LIKED * N > TILE_M ? TILE_M / N : LIKED;                                       /* parts of a tile, over rows of src */
-const int ACROSS = SUBGROUPS / DOWN * M > TILE_N ? TILE_N / M : SUBGROUPS / DOWN;               /* and of the weight */
-const int OWN_N = TILE_N / ACROSS / M, OWN_M = TILE_M / DOWN / N;                               /* matrices of sums of a part */
-const int W_EACH = (TILE_N + 127) / 128, X_EACH = TILE_M * 8 / 128, LANES = 128 / SUBGROUPS;    /* rows of weights, f16vec4 of src */
+const int DOWN = LIKED * N > TILE_M ? TILE_M / N : LIKED;                                 /* parts of a tile, over rows of src */
+const int ACROSS = SUBGROUPS / DOWN * M > TILE_N ? TILE_N / M : SUBGROUPS / DOWN;         /* and of the weight */
+const int OWN_N = TILE_N / ACROSS / M, OWN_M = TILE_M / DOWN / N;                         /* matrices of sums of a part */
+const int W_EACH = (TILE_N + THREADS - 1) / THREADS, X_EACH = TILE_M * TILE_K / 4 / THREADS; /* rows of weights, f16vec4 of src */
 shared f16vec4 w_tile[TILE_N * STRIDE];
 shared f16vec4 x_tile[TILE_M * STRIDE];
 shared float out_tile[SUBGROUPS * M * N];
@@ -32,25 +34,31 @@ f16vec4 x_next[X_EACH];
 
 void meet() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
 
+/* Beyond k src is what comes last before, times weights of 0. */
 void load(int me, int n0, int m0, int k0, int count) {
-    [[unroll]] for (int i = 0; i < W_EACH; i++)
-        if (me + i * 128 < TILE_N) load_unexpanded(n0 + me + i * 128, k0, w_next[i]);
+    int at_k = k0 + me / TILE_N % PARTS * 32;
+    [[unroll]] for (int i = 0; i < W_EACH; i++) {
+        if (me % TILE_N + i * THREADS >= TILE_N) continue;
+        if (PARTS == 1 || at_k < k) load_unexpanded(n0 + me % TILE_N + i * THREADS, at_k, w_next[i]);
+        else no_weights(w_next[i]);
+    }
     [[unroll]] for (int i = 0; i < X_EACH; i++) {
-        int at = me + i * 128;
-        x_next[i] = halves[halves_row(min(m0 + at / 8, count - 1)) + k0 / 4 + at % 8];
+        int at = me + i * THREADS, at_x = k0 / 4 + at % (TILE_K / 4);
+        if (PARTS > 1) at_x = min(at_x, (k + 31) / 32 * 8 - 1);
+        x_next[i] = halves[halves_row(min(m0 + at / (TILE_K / 4), count - 1)) + at_x];
     }
 }
 
 void store(int me) {
     [[unroll]] for (int i = 0; i < W_EACH; i++)
-        if (me + i * 128 < TILE_N) {
+        if (me % TILE_N + i * THREADS < TILE_N) {
             f16vec4 w[8];
             expand_halves(w_next[i], w);
-            for (int j = 0; j < 8; j++) w_tile[(me + i * 128) * STRIDE + j] = w[j];
+            [[unroll]] for (int j = 0; j < 8; j++) w_tile[(me % TILE_N + i * THREADS) * STRIDE + me / TILE_N % PARTS * 8 + j] = w[j];
         }
     [[unroll]] for (int i = 0; i < X_EACH; i++) {
-        int at = me + i * 128;
-        x_tile[at / 8 * STRIDE + at % 8] = x_next[i];
+        int at = me + i * THREADS;
+        x_tile[at / (TILE_K / 4) * STRIDE + at % (TILE_K / 4)] = x_next[i];
     }
 }
 

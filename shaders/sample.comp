@@ -1,8 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 /* Argmax (the lowest id of equals, NaN left out), its value and log-sum-exp of each row. A workgroup per row. */
-#define GROUP 128
-layout(local_size_x = GROUP) in;
+layout(local_size_x_id = 1) in;
+layout(constant_id = 1) const int GROUP = 128; /* a power of two */
 #include "common.glsl"
 #include "reduce.glsl"
 layout(set = 0, binding = 2) readonly buffer Src { float src[]; };

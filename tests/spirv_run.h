@@ -1098,6 +1098,14 @@ static uint32_t spv_spec_of(const spv_program *p, const uint32_t *w, uint32_t us
     return usual;
 }
 
+/* The size of a workgroup, where constants of the pipeline say it. */
+static void spv_set_local(spv_program *p, const uint32_t *w) {
+    int i, j;
+    for (i = 0; i < 3; i++)
+        for (j = 0; j < p->n_consts; j++)
+            if (p->consts[j].reg == p->values[w[3 + i]].regs[0]) p->local[i] = p->consts[j].number;
+}
+
 static void spv_declare(spv_program *p) {
     size_t at;
     for (at = 5; at < p->n_words && p->words[at] >> 16; at += p->words[at] >> 16) {
@@ -1111,7 +1119,10 @@ static void spv_declare(spv_program *p) {
         else if (op == 50) spv_set_const(p, w[2], w[1], spv_spec_of(p, w, w[3]));
         else if (op == 52) spv_spec_op(p, w, n);
         else if ((op == 44 || op == 51) && p->types[w[1]].op == 4456) spv_matrix_fill(p, w[2], w[1], p->values[w[3]].regs[0]);
-        else if (op == 44 || op == 51) spv_composite(p, w[2], w[1], w + 3, n - 3);
+        else if (op == 44 || op == 51) {
+            spv_composite(p, w[2], w[1], w + 3, n - 3);
+            if (p->decoration[SPV_BUILTIN][w[2]] == 25 + 1) spv_set_local(p, w);
+        }
         else if (op == 46) {
             spv_value *v = spv_new_value(p, w[2], w[1], p->types[w[1]].comps);
             int i;

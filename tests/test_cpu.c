@@ -576,11 +576,11 @@ static void cpu_check_norm(const char *path, int n, int kind) {
 }
 
 static void test_cpu_norm(void) {
-    static const int widths[] = {1, 7, 64, 100, 288, 2048};
+    static const int widths[] = {1, 7, 64, 100, 288, 2048, 4500};
     const char *paths[CPU_TARGETS];
     int i, kind, p, n_paths = cpu_targets(paths);
     for (p = 0; p < n_paths; p++)
-        for (i = 0; i < 6; i++)
+        for (i = 0; i < 7; i++)
             for (kind = 0; kind < 4; kind++) cpu_check_norm(paths[p], widths[i], kind);
 }
 

@@ -91,6 +91,8 @@ static fg_result open_planner(fg__vk_device *d, const fg__vk_device *as) {
     d->proving = true;
     d->subgroup = as->subgroup;
     d->matrix_lanes = as->matrix_lanes;
+    d->matrix_subgroups = as->matrix_subgroups;
+    d->properties.limits.max_invocations = d->properties.limits.max_group_size[0] = as->properties.limits.max_invocations;
     d->shape = as->shape;
     d->properties.limits.shared_bytes = as->properties.limits.shared_bytes;
     d->properties.vendor = as->properties.vendor;
@@ -146,7 +148,8 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
     static const uint32_t rungs[] = {0, FG_VULKAN_DOT, FG_VULKAN_HALF, FG_VULKAN_DOT | FG_VULKAN_HALF | FG_VULKAN_MATRIX};
     size_t i;
     fg__vk_pipeline_find(d, FG__VK_SHADER_ACT_MUL, 0, 0, 0, 0);
-    fg__vk_pipeline_find(d, FG__VK_SHADER_NORM, 0, 0, 0, 0);
+    for (i = 0; i < 4; i++) fg__vk_pipeline_find(d, FG__VK_SHADER_NORM, i % 2, i / 2 ? fg__vk_row_group(d, 1 << 16) : 128, 0, 0);
+    fg__vk_pipeline_find(d, FG__VK_SHADER_SAMPLE, 0, fg__vk_row_group(d, 1 << 16), 0, 0);
     for (i = 0; i < 2 * FG__COUNT(rungs); i++)
         if (!plan_with(d, rungs[i / 2] & has, i % 2 != 0, all)) return false;
     return true;
@@ -156,7 +159,8 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
 
 /* A kernel's name: its shader, the type that it is for, its other constants as far as they are not 0. */
 static void name_of(const fg__vk_pipeline *p, char *name, size_t size) {
-    bool typed = p->shader == FG__VK_SHADER_EMBED || p->spec[1] != 0; /* products and attentions have more constants */
+    bool of_rows = p->shader == FG__VK_SHADER_NORM || p->shader == FG__VK_SHADER_SAMPLE;
+    bool typed = p->shader == FG__VK_SHADER_EMBED || (p->spec[1] != 0 && !of_rows); /* products and attentions have more constants */
     int i, n = snprintf(name, size, "%s", shader_names[p->shader]);
     if (typed) n += snprintf(name + n, size - (size_t)n, "_%s", fg_type_name((fg_type)p->spec[0]));
     for (i = typed; i < 4; i++)
