@@ -1062,6 +1062,11 @@ static bool fg__vk_find_lanes(fg__vk_device *d) {
     return false;
 }
 
+/* Of a workgroup that has one dimension. */
+static int fg__vk_most_invocations(const fg__vk_device *d) {
+    return (int)FG__MIN(FG__MIN(d->properties.limits.max_invocations, d->properties.limits.max_group_size[0]), 1024);
+}
+
 /* The tiles of gemm_matrix.comp, TILE_N << 16 | TILE_M << 8, and its invocations, as the device's limits allow; 0: none goes. Small where rows alone
    pay for a tile, too. */
 static int fg__vk_matrix_tile(const fg__vk_device *d, int *threads) {
@@ -1071,7 +1076,7 @@ static int fg__vk_matrix_tile(const fg__vk_device *d, int *threads) {
         int tall = tiles[i] >> 16, step = 32 * FG__MAX(1, invocations[i] / tall);
         uint32_t sums = (uint32_t)(invocations[i] / lanes) * d->shape.m * d->shape.n * 4;
         uint32_t bytes = (uint32_t)((tall + (tiles[i] >> 8 & 255)) * (step + 8) * 2) + sums;
-        if (invocations[i] > (int)d->properties.limits.max_invocations || invocations[i] < lanes || invocations[i] / lanes > d->matrix_subgroups) continue;
+        if (invocations[i] > fg__vk_most_invocations(d) || invocations[i] < lanes || invocations[i] / lanes > d->matrix_subgroups) continue;
         if (bytes > d->properties.limits.shared_bytes) continue;
         if (threads) *threads = invocations[i];
         return tiles[i];
@@ -3065,9 +3070,8 @@ static bool fg__vk_makes_bytes(const fg__vk_plan *plan, int index) {
 
 /* Invocations of a workgroup that has a row of n numbers to itself: one for each four. */
 static int fg__vk_row_group(const fg__vk_device *d, int n) {
-    const fg__vk_limits *limits = &d->properties.limits;
-    int most = (int)FG__MIN(FG__MIN(limits->max_invocations, limits->max_group_size[0]), 1024), group = 128;
-    while (4 * group < n && 2 * group <= most) group *= 2;
+    int group = 128;
+    while (4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
     return group;
 }
 
