@@ -6,8 +6,8 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 /* As gemm_matrix.comp, of some rows of src, where reading the weight is what takes the time: TALL rows of the weight by 32 rows of src. Each of
-   SUBGROUPS subgroups takes every SUBGROUPS-th step of k for itself, weights through its own shared memory, src as it lies, both read while the
-   step before is multiplied, and waits for no other; in the end their sums are added. */
+   SUBGROUPS subgroups takes every SUBGROUPS-th step of k for itself, weights through its own shared memory, src as it lies, and waits
+   for no other; in the end their sums are added. */
 layout(local_size_x = 128) in;
 #include "common.glsl"
 #include "quant.glsl"
@@ -19,47 +19,33 @@ layout(constant_id = 3) const int SUBGROUPS = 4;
 const int M = MT >> 8, TALL = MT & 255, N = NK >> 8, K = NK & 255, WIDE_TILE = 32;
 const int LANES = 128 / SUBGROUPS, PARTS = LANES > TALL ? LANES / TALL : 1, STEP = 32 * PARTS; /* of k: an invocation expands 32 weights */
 const int STRIDE = STEP / 4 + 2, DOWN = TALL / M, ACROSS = WIDE_TILE / N, OWN = DOWN * ACROSS; /* of f16vec4; matrices of sums */
-const int SUMS = TALL * WIDE_TILE, W_EACH = (TALL * PARTS + LANES - 1) / LANES, X_EACH = STEP / K * ACROSS;
+const int SUMS = TALL * WIDE_TILE;
 shared f16vec4 w_tile[SUBGROUPS * TALL * STRIDE];
 shared float sums[SUBGROUPS * SUMS];
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> acc[OWN];
-coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> x[2 * X_EACH]; /* the next step's behind this one's */
-Unexpanded w_next[W_EACH];
 
 void meet() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
 
-/* The weights of a step and src, for the step after. */
-void load(int n0, int m0, int k0, int lane) {
-    [[unroll]] for (int i = 0; i < W_EACH; i++) {
-        int at = lane + i * LANES, row = at % TALL, at_k = k0 + at / TALL * 32;
-        if (at < TALL * PARTS && at_k < k) load_unexpanded(n0 + row, at_k, w_next[i]);
-        else no_weights(w_next[i]);
-    }
-    [[unroll]] for (int step = 0; step < STEP; step += K)
-        if (k0 + step < (k + 31) / 32 * 32) /* so much src has: zeros up to a multiple of 32 */
-            [[unroll]] for (int c = 0; c < ACROSS; c++)
-                coopMatLoad(x[X_EACH + step / K * ACROSS + c], halves, uint(halves_row(m0 + c * N) + (k0 + step) / 4), uint(halves_row(1)),
-                            gl_CooperativeMatrixLayoutColumnMajor);
-}
-
-void store(int tile, int lane) {
-    [[unroll]] for (int i = 0; i < W_EACH; i++) {
-        int at = lane + i * LANES;
+void load_weights(int n0, int k0, int tile, int lane) {
+    for (int i = lane; i < TALL * PARTS; i += LANES) {
+        int row = i % TALL, part = i / TALL;
         f16vec4 w[8];
-        expand_halves(w_next[i], w);
-        if (at < TALL * PARTS)
-            [[unroll]] for (int j = 0; j < 8; j++) w_tile[tile + at % TALL * STRIDE + at / TALL * 8 + j] = w[j];
+        for (int j = 0; j < 8; j++) w[j] = f16vec4(0.0);
+        if (PARTS == 1 || k0 + 32 * part < k) half_weights(n0 + row, k0 + 32 * part, w);
+        for (int j = 0; j < 8; j++) w_tile[tile + row * STRIDE + part * 8 + j] = w[j];
     }
-    [[unroll]] for (int i = 0; i < X_EACH; i++) x[i] = x[X_EACH + i];
 }
 
-void multiply(int k0, int tile) {
-    [[unroll]] for (int step = 0; step < STEP; step += K) {
-        if (PARTS > 1 && k0 + step >= (k + 31) / 32 * 32) continue;
+/* A step of k, of those that src has: zeros up to a multiple of 32. */
+void multiply(int m0, int k0, int tile) {
+    for (int step = 0; step < STEP && k0 + step < (k + 31) / 32 * 32; step += K) {
+        coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b[ACROSS];
+        [[unroll]] for (int c = 0; c < ACROSS; c++)
+            coopMatLoad(b[c], halves, uint(halves_row(m0 + c * N) + (k0 + step) / 4), uint(halves_row(1)), gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (int d = 0; d < DOWN; d++) {
             coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a;
             coopMatLoad(a, w_tile, uint(tile + d * M * STRIDE + step / 4), uint(STRIDE), gl_CooperativeMatrixLayoutRowMajor);
-            [[unroll]] for (int c = 0; c < ACROSS; c++) acc[d * ACROSS + c] = coopMatMulAdd(a, x[step / K * ACROSS + c], acc[d * ACROSS + c]);
+            [[unroll]] for (int c = 0; c < ACROSS; c++) acc[d * ACROSS + c] = coopMatMulAdd(a, b[c], acc[d * ACROSS + c]);
         }
     }
 }
@@ -69,12 +55,10 @@ void main() {
     int n0 = int(gl_WorkGroupID.x) * TALL, m0 = int(gl_WorkGroupID.y) * WIDE_TILE, lane = int(subgroupExclusiveAdd(1u));
     if (m0 >= count) return;
     [[unroll]] for (int i = 0; i < OWN; i++) acc[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
-    if (subgroup * STEP < k) load(n0, m0, subgroup * STEP, lane);
     for (int k0 = subgroup * STEP; k0 < k; k0 += SUBGROUPS * STEP) {
-        store(tile, lane);
+        load_weights(n0, k0, tile, lane);
         meet();
-        if (k0 + SUBGROUPS * STEP < k) load(n0, m0, k0 + SUBGROUPS * STEP, lane);
-        multiply(k0, tile);
+        multiply(m0, k0, tile);
         meet();
     }
     [[unroll]] for (int i = 0; i < OWN; i++)

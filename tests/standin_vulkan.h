@@ -321,7 +321,7 @@ static void FG__VK_CALL svk_properties(void *physical, fg__vk_properties *proper
             fg__vk_size_properties *size = (fg__vk_size_properties *)next;
             size->min = (uint32_t)p->fewest;
             size->max = (uint32_t)p->lanes;
-            size->most_subgroups = SPV_MAX_SUBGROUPS;
+            size->most_subgroups = p->lanes == 64 ? UINT32_MAX : SPV_MAX_SUBGROUPS; /* as RADV and others */
             size->stages = p->fewest < p->lanes ? FG__VK_COMPUTE_STAGE : 0; /* one size alone need not be asked for */
         } else svk_violation("properties of structure %d", (int)head->type);
         next = head->next;
