@@ -752,7 +752,7 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
     acts = tiles == 1 && lane / 4 >= a->max_rows - col0 ? 0 /* rows beyond the count, too: what is there stays in columns that nobody reads */
          : (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 8 * (lane & 3);
     from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, share);
-    FG_UNROLL for (t = 0; t < tiles; t++) tile_acts[t] = acts + 256 * t;
+    FG_UNROLL for (t = 0; t < tiles && !lean; t++) tile_acts[t] = acts + 256 * t;
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
