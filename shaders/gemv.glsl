@@ -1,14 +1,15 @@
-/* What products of few rows of src share: dst = act(src . weight^T + bias) + src2. A workgroup takes ROWS rows of the weight and COLS rows
-   of src; its invocations divide k. Or a team does, whose lanes divide the slices (product.glsl), and which adds their sums in order. Nothing
-   here depends on the size of a subgroup, nor on subgroups being full. */
+/* What products of few rows of src share: dst = act(src . weight^T + bias) + src2. A subgroup takes ROWS rows of the weight and COLS rows
+   of src; its lanes divide k. Or a workgroup does, whose invocations divide it, where that leaves each of them something. Or a team, whose lanes
+   divide the slices (product.glsl), and which adds their sums in order. Nothing here depends on the size of a subgroup, nor on subgroups
+   being full. */
 layout(local_size_x = 64) in;
 layout(constant_id = 1) const int COLS = 1;
 layout(constant_id = 2) const int ROWS = 2;
 layout(constant_id = 3) const int HOW = 0; /* bits: 1: k is not a multiple of 32; 2: a row's bits are those that it has among many; 4: rows of
-                                              src begin at multiples of 16 bytes, and k is one of 32 */
-const bool RAGGED = (HOW & 1) != 0, IN_SLICES = (HOW & 2) != 0, WIDE_SRC = (HOW & 4) != 0;
+                                              src begin at multiples of 16 bytes, and k is one of 32; 8: workgroups divide k */
+const bool RAGGED = (HOW & 1) != 0, IN_SLICES = (HOW & 2) != 0, WIDE_SRC = (HOW & 4) != 0, TOGETHER = (HOW & 8) != 0;
 const int TEAMS = 8, OWN = ROWS * COLS, PITCH = SLICES + 1, PARTS = 32 / PART; /* beyond so many teams subgroups do nothing; as FG__VK_TEAMS */
-shared float slices[IN_SLICES ? TEAMS * OWN * PITCH : 64 * OWN]; /* or a sum for each subgroup, of which there are at most as many as invocations */
+shared float slices[IN_SLICES ? TEAMS * OWN * PITCH : TOGETHER ? 64 * OWN : 1]; /* TOGETHER: a sum of each subgroup, of at most so many */
 
 /* Adds to acc the products of columns PART * u to PART * u + PART - 1, of rows of the weight from `row` on (those beyond are the last) and
    of rows of src from col0 on. */
@@ -46,6 +47,20 @@ void by_slices(int lane, int lanes, int count, int col0) {
     }
 }
 
+void by_subgroup(int lane, int lanes, int count, int col0) {
+    int first = int(gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID) * ROWS, step = int(gl_NumWorkGroups.x * gl_NumSubgroups) * ROWS;
+    int parts = (k + PART - 1) / PART;
+    for (int row = first; row < rows; row += step) {
+        float acc[OWN];
+        for (int i = 0; i < OWN; i++) acc[i] = 0.0;
+        for (int u = lane; u < parts; u += lanes) add_part(acc, row, col0, count, u);
+        for (int i = 0; i < OWN; i++) {
+            float sum = subgroupAdd(acc[i]);
+            if (lane == 0 && row + i / COLS < rows && col0 + i % COLS < count) finish(row + i / COLS, col0 + i % COLS, scaled(sum, col0 + i % COLS));
+        }
+    }
+}
+
 void by_workgroup(int lane, int count, int col0) {
     int me = int(gl_LocalInvocationIndex), subgroups = int(gl_NumSubgroups), parts = (k + PART - 1) / PART;
     for (int row = int(gl_WorkGroupID.x) * ROWS; row < rows; row += int(gl_NumWorkGroups.x) * ROWS) {
@@ -70,5 +85,6 @@ void main() {
     int lane = int(subgroupExclusiveAdd(1u)), lanes = int(subgroupAdd(1u)), count = row_count(), col0 = int(gl_WorkGroupID.y) * COLS;
     if (col0 >= count) return;
     if (IN_SLICES) by_slices(lane, lanes, count, col0);
-    else by_workgroup(lane, count, col0);
+    else if (TOGETHER) by_workgroup(lane, count, col0);
+    else by_subgroup(lane, lanes, count, col0);
 }

@@ -86,6 +86,23 @@ static void test_spirv_gemm(void) {
     }
 }
 
+/* Products of few rows whose k workgroups divide, and which have not a whole step at its end. */
+static void test_spirv_together(void) {
+    static const struct {
+        const char *path;
+        fg_type type;
+        int k, rows;
+    } runs[] = {{"vulkan64", FG_TYPE_F16, 520, 1}, {"vulkan8", FG_TYPE_Q4_K, 2304, 3}, {"vulkan32", FG_TYPE_Q8_0, 2080, 8}, {"vulkan64-dot", FG_TYPE_Q6_K, 2304, 1},
+                {"vulkan64-dot", FG_TYPE_Q4_0, 2080, 7}, {"vulkan64-half", FG_TYPE_Q8_0, 2080, 2}};
+    size_t i;
+    SPIRV_ALL;
+    for (i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        double error = cpu_gemm_error(runs[i].path, 1, runs[i].type, runs[i].k, 11, runs[i].rows, FG_ACT_SILU, true);
+        CHECKF(error < 2 * cpu_gemm_limit(runs[i].path, runs[i].type, runs[i].rows), "%s, %s: error %g", runs[i].path, fg_type_name(runs[i].type), error);
+        spirv_none(runs[i].path);
+    }
+}
+
 static void test_spirv_attention(void) {
     static const char *const halves[] = {"vulkan32-half", "vulkan64-half", "vulkan32-matrix", "vulkan64-matrix", "vulkan8-matrix"};
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
@@ -159,23 +176,23 @@ static void spirv_fresh(const char *path) {
 }
 
 enum { SPIRV_MOST = FG__VK_SOME_ROWS + 3 };
-static int spirv_rows = 12;
+static int spirv_rows = 12, spirv_width = 160;
 static bool spirv_runs; /* the pass, not what comes before it */
 static char spirv_text[4000]; /* of the violations of what ran last */
 
-/* A layer norm and a product; the violations that this makes. */
+/* A layer norm and a product, that wide; the violations that this makes. */
 static int spirv_small_gemm(const char *path) {
     uint64_t state = 3;
     cpu_rig *rig = cpu_rig_new(SPIRV_MOST);
-    int x = cpu_slot(rig, 160, false), y = cpu_slot(rig, 160, false), z = cpu_slot(rig, 40, false);
-    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, 160);
-    op->weight = cpu_weight(rig, FG_TYPE_F32, 160, SPIRV_MOST, FG_OP_EMBED, &state);
-    op = cpu_op(rig, FG_OP_NORM, x, y, 160);
-    op->weight = cpu_weight(rig, FG_TYPE_F32, 160, 0, FG_OP_NORM, &state);
-    op->bias = cpu_weight(rig, FG_TYPE_F32, 160, 0, FG_OP_NORM, &state);
+    int x = cpu_slot(rig, spirv_width, false), y = cpu_slot(rig, spirv_width, false), z = cpu_slot(rig, 40, false);
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, spirv_width);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, spirv_width, SPIRV_MOST, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_NORM, x, y, spirv_width);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, spirv_width, 0, FG_OP_NORM, &state);
+    op->bias = cpu_weight(rig, FG_TYPE_F32, spirv_width, 0, FG_OP_NORM, &state);
     op = cpu_op(rig, FG_OP_GEMM, y, z, 40);
-    op->weight = cpu_weight(rig, FG_TYPE_Q4_0, 160, 40, FG_OP_GEMM, &state);
-    op->k = 160;
+    op->weight = cpu_weight(rig, FG_TYPE_Q4_0, spirv_width, 40, FG_OP_GEMM, &state);
+    op->k = spirv_width;
     cpu_rig_end(rig, z);
     if (!svk.drop) spirv_fresh(path);
     if (cpu_rig_open(rig, path, 1) == FG_OK) {
@@ -263,7 +280,9 @@ static void test_spirv_finds_races(void) {
     spirv_rows = SPIRV_MOST;
     spirv_barriers(FG__VK_SHADER_GEMM_MATRIX, "vulkan64-matrix", spirv_small_gemm, 0);
     spirv_rows = 3;
+    spirv_width = 2048; /* from which on workgroups divide k */
     spirv_barriers(FG__VK_SHADER_GEMV, "vulkan32", spirv_small_gemm, 2); /* that is of slices, and before further rows */
+    spirv_width = 160;
     spirv_barriers(FG__VK_SHADER_GEMV, "vulkan64-invariant", spirv_small_gemm, 2);
     spirv_rows = 12;
     spirv_barriers(FG__VK_SHADER_SAMPLE, "vulkan32", spirv_small_gemm, 1);
@@ -532,6 +551,7 @@ static void test_spirv_driver_faults(void) {
 static void run_spirv_tests(void) {
     RUN(test_spirv_ops);
     RUN(test_spirv_gemm);
+    RUN(test_spirv_together);
     RUN(test_spirv_attention);
     RUN(test_spirv_invariant);
     RUN(test_spirv_model);

@@ -1954,8 +1954,8 @@ static int fg__vk_kind(int rows) {
     return rows == 1 ? FG__VK_ONE : rows <= 4 ? FG__VK_FOUR : rows <= FG__VK_FEW_ROWS ? FG__VK_EIGHT : rows <= FG__VK_SOME_ROWS ? FG__VK_SOME : FG__VK_MANY;
 }
 
-/* Rows of src and, at most, of the weight that a workgroup or a team of gemv*.comp takes; of a weight with few rows there are to be so many
-   workgroups before one takes several. */
+/* Rows of src and, at most, of the weight that a subgroup, a team or a workgroup of gemv*.comp takes; of a weight with few rows there are to be so
+   many workgroups, where these divide k, before one takes several. */
 static const int fg__vk_gemv_cols[] = {1, 4, 8}, fg__vk_gemv_rows[] = {4, 2, 2};
 enum { FG__VK_GEMV_GROUPS = 256 };
 enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a trial */
@@ -2797,6 +2797,11 @@ static int fg__vk_many_matrix(fg__vk_device *d, fg_type type) {
     return fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, tile | (int)d->shape.m, nk, threads);
 }
 
+/* Whether workgroups of products of few rows divide k: where all of 64 invocations have a part of it. Not on a CPU, for which barriers are slow. */
+static bool fg__vk_divides_k(const fg__vk_device *d, fg_type type, int k) {
+    return d->properties.device_type != 4 && k >= 64 * (fg__vk_is_float(type) ? 8 : 32);
+}
+
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
 static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *step) {
     const fg_op *op = &plan->graph->ops[index];
@@ -2813,10 +2818,11 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *s
     if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
         int how = d->options.invariant ? 2 : 0; /* see shaders/gemv.glsl */
         if (gemv == FG__VK_SHADER_GEMV) how |= ragged ? 1 : fg__vk_wide_src(plan, op) ? 4 : 0;
+        if (!d->options.invariant && fg__vk_divides_k(d, type, op->k)) how |= 8;
         for (i = FG__VK_ONE; i <= FG__VK_EIGHT; i++) {
             int kind = gemv == FG__VK_SHADER_GEMV_HALF ? FG__MIN(i, FG__VK_FOUR) : i; /* whose sums of eight rows are more than registers */
             int each = fg__vk_gemv_rows[kind];
-            while (!d->options.invariant && !d->proving && each > 1 && op->n / each < FG__VK_GEMV_GROUPS) each /= 2;
+            while ((how & 8) && !d->proving && each > 1 && op->n / each < FG__VK_GEMV_GROUPS) each /= 2;
             step->pipelines[i] = fg__vk_pipeline_find(d, gemv, (int)type, fg__vk_gemv_cols[kind], each, how);
         }
     }
@@ -3211,9 +3217,9 @@ static bool fg__vk_must_wait(const fg__vk_step *step, const uint8_t *used) {
     return false;
 }
 
-/* Of products of few rows: the teams (of shaders/gemv.glsl) of a workgroup, or the whole of it. */
-static int fg__vk_teams(const fg__vk_device *d) {
-    if (!d->options.invariant) return 1;
+/* Of products of few rows: the teams (of shaders/gemv.glsl) or subgroups of a workgroup, or the whole of it. */
+static int fg__vk_teams(const fg__vk_device *d, int how) {
+    if (!d->options.invariant) return how & 8 ? 1 : FG__MAX(1, 64 / d->subgroup);
     return FG__MIN(64 / FG__MIN(d->subgroup, FG__VK_SLICES), FG__VK_TEAMS);
 }
 
@@ -3226,7 +3232,7 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
         int shader = p->shader, wide = 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
         bool few = shader == FG__VK_SHADER_GEMV || shader == FG__VK_SHADER_GEMV_DOT || shader == FG__VK_SHADER_GEMV_HALF;
         if (few) {
-            wide = fg__vk_teams(d) * p->spec[2];
+            wide = fg__vk_teams(d, p->spec[3]) * p->spec[2];
             tall = p->spec[1];
         } else if (shader == FG__VK_SHADER_GEMM_MATRIX) {
             wide = p->spec[1] >> 16;
