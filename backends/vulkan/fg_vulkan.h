@@ -3074,10 +3074,10 @@ static bool fg__vk_makes_bytes(const fg__vk_plan *plan, int index) {
     return false;
 }
 
-/* Invocations of a workgroup that has a row of n numbers to itself: one for each four. */
+/* Invocations of a workgroup that has a row of n numbers to itself: one for each four. On a CPU few, as barriers are slow there. */
 static int fg__vk_row_group(const fg__vk_device *d, int n) {
     int group = 128;
-    while (4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
+    while (d->properties.device_type != 4 && 4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
     return group;
 }
 
