@@ -273,13 +273,13 @@ static void engine_check_flights(const fg_engine *e) {
 static void jobs_storm(const fg_engine_desc *d, const job *alone, int n, uint64_t *random) {
     job *jobs = (job *)malloc((size_t)n * sizeof(job));
     fg_engine *e = engine_new(d);
-    int next = 0, i, passes = 0, same = 0;
+    int next = 0, i, passes = 0, same = 0, n_cancels = 0;
     bool busy = false;
     memcpy(jobs, alone, (size_t)n * sizeof(job));
     for (i = 0; i < n; i++) job_clear(&jobs[i]);
     while (e && (next < n || busy) && passes++ < 200000) {
         for (i = job_below(random, 4); i > 0 && next < n; i--) CHECK(job_submit(e, &jobs[next++]) == FG_OK);
-        if (next && job_below(random, 25) == 0) {
+        if (next && job_below(random, 25) == 0 && n_cancels++ < n / 3) { /* on a slow device steps are many, and the others have to meet */
             job *j = &jobs[job_below(random, next)];
             fg_result r = fg_cancel(e, j->handle);
             CHECK(r == (j->n_ends ? FG_ERROR_NOT_FOUND : FG_OK));

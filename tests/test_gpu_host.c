@@ -580,9 +580,9 @@ static void gpu_check_async(const char *path, const model_spec *spec, uint64_t r
     model_sample_open(&m, spec);
     for (i = 0; m.model && i < N; i++) {
         async_job(&jobs[i], &random);
-        for (t = 0; t < 14 + i; t++) jobs[i].prompt[t] = 5 + (i * 17 + t * 7) % 200;
+        for (t = 0; t < 9 + i; t++) jobs[i].prompt[t] = 5 + (i * 17 + t * 7) % 200;
         jobs[i].desc.n_tokens = (size_t)t;
-        jobs[i].desc.max_tokens = 16 - i;
+        jobs[i].desc.max_tokens = 30 - i; /* two of the pool's six blocks each in the beginning, five in the end */
         jobs[i].desc.ignore_eos = true;
         jobs[i].desc.n = 0;
         jobs[i].desc.sampling.temperature = 0; /* tokens are fed where all of a pass are the highest */
