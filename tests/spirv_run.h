@@ -425,7 +425,6 @@ static void spv_set_type(spv_program *p, const uint32_t *w, uint32_t n) {
 
 static void spv_set_const(spv_program *p, uint32_t id, uint32_t type, uint32_t number) {
     spv_value *v = spv_new_value(p, id, type, 1);
-    if (p->types[type].op == 22 && p->types[type].width == 16) number = spv_bits(spv_half(number));
     v->constant = true;
     v->number = number;
     v->regs[0] = spv_const(p, number);
@@ -787,9 +786,10 @@ static void spv_matrix_memory(spv_program *p, const uint32_t *w, bool load) {
     spv_value from = *pointer, step = *stride;
     spv_ins *x;
     uint32_t first, comps = (uint32_t)p->types[from.type].comps;
-    int i, n = t->comps;
+    int i, n = t->comps, width = p->types[comps > 1 ? p->types[from.type].of : from.type].width;
     bool buffer = load && from.storage != SPV_WORKGROUP && spv_laid_out(from.storage) && from.offset == 0 && p->types[t->of].width == 16;
     if (!(from.storage == SPV_WORKGROUP || buffer) || !layout->constant) spv_fail(p, "a matrix that is neither in shared memory nor halves of a buffer");
+    if (width != p->types[t->of].width && !(load && width == 32)) spv_fail(p, "a matrix that is stored as other numbers");
     if (p->error[0]) return;
     if (load) {
         spv_value *v = spv_new_value(p, w[2], w[1], n);
@@ -800,7 +800,7 @@ static void spv_matrix_memory(spv_program *p, const uint32_t *w, bool load) {
     x->imm = first;
     x->imm2 = buffer ? from.base : from.base + from.offset;
     x->c = (int32_t)(t->rows << 20 | t->cols << 8 | comps << 1 | (layout->number & 1));
-    x->kind = buffer ? 2 : 1;
+    x->kind = (uint8_t)(width / p->types[t->of].width | (buffer ? 4 : 0)); /* 2: halves in words */
 }
 
 static void spv_matrix_multiply(spv_program *p, const uint32_t *w) {
@@ -1115,7 +1115,7 @@ static void spv_declare(spv_program *p) {
         if ((op >= 19 && op <= 33) || op == 4456) spv_set_type(p, w, n);
         else if (op == 41 || op == 42) spv_set_const(p, w[2], w[1], op == 41);
         else if (op == 48 || op == 49) spv_set_const(p, w[2], w[1], spv_spec_of(p, w, op == 48) != 0);
-        else if (op == 43) spv_set_const(p, w[2], w[1], w[3]);
+        else if (op == 43) spv_set_const(p, w[2], w[1], spv_is_half(p, w[1]) ? spv_bits(spv_half(w[3])) : w[3]); /* halves are floats here */
         else if (op == 50) spv_set_const(p, w[2], w[1], spv_spec_of(p, w, w[3]));
         else if (op == 52) spv_spec_op(p, w, n);
         else if ((op == 44 || op == 51) && p->types[w[1]].op == 4456) spv_matrix_fill(p, w[2], w[1], p->values[w[3]].regs[0]);
@@ -1599,25 +1599,26 @@ static void spv_matrix_buffer_run(spv_exec *e, spv_sub *s, const spv_ins *x, uin
 }
 
 static void spv_matrix_memory_run(spv_exec *e, spv_sub *s, const spv_ins *x, bool load) {
-    uint32_t rows = (uint32_t)x->c >> 20, cols = (uint32_t)x->c >> 8 & 0xFFF, comps = (uint32_t)x->c >> 1 & 127, r, c;
-    uint64_t base = (uint64_t)x->imm2 + s->regs[x->a].u[0], stride = (uint64_t)s->regs[x->b].u[0] * comps;
+    uint32_t rows = (uint32_t)x->c >> 20, cols = (uint32_t)x->c >> 8 & 0xFFF, comps = (uint32_t)x->c >> 1 & 127, in_one = x->kind & 3, r, c;
+    uint64_t base = (uint64_t)x->imm2 + s->regs[x->a].u[0], stride = (uint64_t)s->regs[x->b].u[0] * comps * in_one;
     int i;
     for (i = 1; i < e->lanes; i++)
         if (s->regs[x->a].u[i] != s->regs[x->a].u[0] || s->regs[x->b].u[i] != s->regs[x->b].u[0]) {
             spv_report(e, "lanes of subgroup %d have different places of a matrix", s->number);
             return;
         }
-    if (x->kind == 2) {
+    if (x->kind & 4) {
         spv_matrix_buffer_run(e, s, x, rows, cols, (uint32_t)stride);
         return;
     }
     for (r = 0; r < rows; r++)
         for (c = 0; c < cols; c++) {
             uint32_t j = r * cols + c;
-            uint64_t at = base + (x->c & 1 ? c * stride + r : r * stride + c);
+            uint64_t in = x->c & 1 ? c * stride + r : r * stride + c, at = base + in / in_one;
             uint32_t *one = &s->regs[x->imm + j / SPV_LANES].u[j % SPV_LANES];
             if (load) *one = spv_shared(e, SPV_MATRIX + (uint32_t)s->number, at, false, 0);
-            else spv_shared(e, SPV_MATRIX + (uint32_t)s->number, at, true, *one);
+            if (load && in_one == 2) s->regs[x->imm + j / SPV_LANES].f[j % SPV_LANES] = spv_half(*one >> 16 * (in % 2) & 0xFFFF);
+            else if (!load) spv_shared(e, SPV_MATRIX + (uint32_t)s->number, at, true, *one);
         }
 }
 

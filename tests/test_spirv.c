@@ -277,6 +277,9 @@ static void test_spirv_finds_races(void) {
     spirv_barriers(FG__VK_SHADER_GEMM_DOT, "vulkan64-dot", spirv_small_gemm, 0);
     spirv_barriers(FG__VK_SHADER_GEMM_HALF, "vulkan32-half", spirv_small_gemm, 0);
     spirv_barriers(FG__VK_SHADER_GEMM_FEW_MATRIX, "vulkan64-matrix", spirv_small_gemm, 0);
+    svk.vendor = FG__VK_NVIDIA; /* src through shared memory */
+    spirv_barriers(FG__VK_SHADER_GEMM_FEW_MATRIX, "vulkan64-matrix", spirv_small_gemm, 0);
+    svk.vendor = 0;
     spirv_rows = SPIRV_MOST;
     spirv_barriers(FG__VK_SHADER_GEMM_MATRIX, "vulkan64-matrix", spirv_small_gemm, 0);
     spirv_rows = 3;
@@ -419,8 +422,10 @@ static void test_spirv_matrices(void) {
         svk.mixed = 0;
     }
     svk.driver = 0;
-    svk.shared = 12288; /* the sums of 8 subgroups leave nothing for tiles */
-    CHECK(spirv_rungs("of 32", 0x1002, 0, 0) == others && spirv_rungs("of 64", 0x1002, 0, 0) == all);
+    svk.shared = 15359; /* the smallest tiles take 15 KiB; every device has 16 */
+    CHECK(spirv_rungs("of 32", 0x1002, 0, 0) == others && spirv_rungs("of 64", 0x1002, 0, 0) == others);
+    svk.shared = 16384;
+    CHECK(spirv_rungs("of 32", 0x1002, 0, 0) == all && spirv_rungs("of 64", 0x1002, 0, 0) == all);
     svk.shared = 0;
     shapes = svk.shapes;
     CHECK(shapes > 0 && spirv_rungs("of 64", 0x1002, 0, FG_VULKAN_MATRIX) == others && svk.shapes == shapes);
@@ -479,6 +484,25 @@ static void test_spirv_shared(void) {
     spirv_none("little shared memory");
     svk.shared = 0;
     d->properties.limits.shared_bytes = svk_shared();
+}
+
+/* Some rows of src through shared memory, as on NVIDIA's cards: every third type, and widths that are no whole step of k. */
+static void test_spirv_shares_src(void) {
+    const char *path = "vulkan64-matrix";
+    fg__vk_device *d;
+    int i;
+    SPIRV_ALL;
+    d = (fg__vk_device *)(void *)cpu_vulkan_device(cpu_vulkan_number(path));
+    CHECK(!fg__vk_shares_src(d));
+    d->properties.vendor = FG__VK_NVIDIA;
+    CHECK(fg__vk_some_matrix(d, FG_TYPE_Q5_0) >= 0 && fg__vk_shares_src(d));
+    spirv_gemm(path, 2, 3);
+    for (i = 0; i < 3; i++) {
+        double error = cpu_gemm_error(path, 1, i ? FG_TYPE_Q8_0 : FG_TYPE_F16, i ? 32 * i : 79, 21, 17, FG_ACT_NONE, false);
+        CHECKF(error < cpu_gemm_limit(path, FG_TYPE_Q8_0, 17), "%d: error %g", i, error);
+    }
+    spirv_none("src in shared memory");
+    d->properties.vendor = svk.vendor;
 }
 
 /* The stand-in's memory: of the types that are for buffers the first with the largest heap, of those on the host the cached one to read. */
@@ -562,6 +586,7 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_matrices);
     RUN(test_spirv_intel_rows);
     RUN(test_spirv_shared);
+    RUN(test_spirv_shares_src);
     RUN(test_spirv_memory);
     RUN(test_spirv_full);
     RUN(test_spirv_pieces);

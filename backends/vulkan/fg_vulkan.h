@@ -150,7 +150,7 @@ enum {
     FG__VK_MATRIX_SHAPE = 1000506001
 };
 
-enum { FG__VK_INTEL = 0x8086 }; /* a vendor's number in PCI */
+enum { FG__VK_INTEL = 0x8086, FG__VK_NVIDIA = 0x10DE }; /* vendors' numbers in PCI */
 enum { FG__VK_AMD_PROPRIETARY = 1, FG__VK_AMD_OPEN = 2 }; /* drivers: AMD's own two; Mesa's is another */
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_SUBGROUP_ARITHMETIC = 4 };
 enum { FG__VK_COMPUTE_QUEUE = 2, FG__VK_TRANSFER_QUEUE = 4, FG__VK_SPARSE_QUEUE = 8, FG__VK_PROTECTED_QUEUE = 16 };
@@ -1073,9 +1073,8 @@ static int fg__vk_matrix_tile(const fg__vk_device *d, int *threads) {
     static const int tiles[] = {128 << 16 | 128 << 8, 128 << 16 | 64 << 8, 64 << 16 | 32 << 8, 64 << 16 | 32 << 8}, invocations[] = {256, 128, 128, 64};
     int lanes = d->matrix_lanes, i;
     for (i = d->options.invariant ? 2 : 0; i < 4; i++) {
-        int tall = tiles[i] >> 16, step = 32 * FG__MAX(1, invocations[i] / tall);
         uint32_t sums = (uint32_t)(invocations[i] / lanes) * d->shape.m * d->shape.n * 4;
-        uint32_t bytes = (uint32_t)((tall + (tiles[i] >> 8 & 255)) * (step + 8) * 2) + sums;
+        uint32_t bytes = FG__MAX((uint32_t)((tiles[i] >> 16) + (tiles[i] >> 8 & 255)) * (32 + 8) * 2 * 2, sums);
         if (invocations[i] > fg__vk_most_invocations(d) || invocations[i] < lanes || invocations[i] / lanes > d->matrix_subgroups) continue;
         if (bytes > d->properties.limits.shared_bytes) continue;
         if (threads) *threads = invocations[i];
@@ -2776,19 +2775,25 @@ static bool fg__vk_wide_src(const fg__vk_plan *plan, const fg_op *op) {
     return (op->src_col - part->origin) % 4 == 0 && part->stride % 4 == 0;
 }
 
-/* Bytes of shared memory of gemm_few_matrix.comp. */
+/* Whether gemm_few_matrix.comp has src in shared memory. NVIDIA's matrices from a buffer seem to come by loads of two bytes; those of AMD and Intel
+   come by sixteen, and shared memory would be one more way to go. */
+static bool fg__vk_shares_src(const fg__vk_device *d) { return d->properties.vendor == FG__VK_NVIDIA; }
+
+/* Bytes of shared memory of gemm_few_matrix.comp: of each subgroup lines of a step, later sums. */
 static size_t fg__vk_few_matrix_bytes(const fg__vk_device *d, int tall) {
-    int subgroups = 128 / d->matrix_lanes, parts = FG__MAX(1, d->matrix_lanes / tall);
-    return (size_t)subgroups * (size_t)tall * ((size_t)(8 * parts + 2) * 8 + 32 * 4);
+    int subgroups = 128 / d->matrix_lanes, parts = FG__MAX(1, d->matrix_lanes / tall), lines = tall + (fg__vk_shares_src(d) ? 32 : 0);
+    return (size_t)subgroups * FG__MAX((size_t)lines * (size_t)(32 * parts + 8) * 2, (size_t)tall * 32 * 4);
 }
 
-/* The kernel of some rows by matrices, where its memory leaves room for more than one workgroup; -1: it does not. With tiles of 16 rows of a weight,
-   for many workgroups: on an H200 1.14 times the tokens/s of batch 32 that tiles of 32 gave for weights of more than 4096 rows. */
+/* The kernel of some rows by matrices, where its memory leaves room for more than one workgroup and its subgroups are at most eight; else -1. With
+   tiles of 16 rows of a weight, for many workgroups: on an H200 1.14 times the tokens/s of batch 32 that tiles of 32 gave for weights of more than
+   4096 rows. */
 static int fg__vk_some_matrix(fg__vk_device *d, fg_type type) {
     const fg__vk_matrix_shape *m = &d->shape;
     int tall = FG__MAX(16, (int)m->m);
-    if (tall > 32 || fg__vk_few_matrix_bytes(d, tall) > FG__MIN(d->properties.limits.shared_bytes, 32768)) return -1;
-    return fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_FEW_MATRIX, (int)type, (int)m->m << 8 | tall, (int)(m->n << 8 | m->k), 128 / d->matrix_lanes);
+    if (d->matrix_lanes < 16 || tall > 32 || fg__vk_few_matrix_bytes(d, tall) > FG__MIN(d->properties.limits.shared_bytes, 32768)) return -1;
+    return fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_FEW_MATRIX, (int)type, (int)m->m << 8 | tall, (int)(m->n << 8 | m->k),
+                               128 / d->matrix_lanes | (fg__vk_shares_src(d) ? 256 : 0));
 }
 
 static int fg__vk_many_matrix(fg__vk_device *d, fg_type type) {
