@@ -26,11 +26,17 @@ const int X_EACH = SHARES ? WIDE_TILE * LINE / LANES : 1;
 shared uvec4 tiles[SUBGROUPS * TILE]; /* a subgroup's: rows of the weight, then of src; in the end sums */
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> acc[OWN];
 
+void no_weights(out Unexpanded w) {
+    [[unroll]] for (int i = 0; i < w.words.length(); i++) w.words[i] = 0u;
+    w.scale = w.low = vec2(0.0);
+}
+
+/* A step of k. Beyond k src is what comes last before, times weights of 0. */
 void load(int n0, int m0, int k0, int count, int tile, int lane) {
     uvec4 x[X_EACH];
     if (SHARES) [[unroll]] for (int i = 0; i < X_EACH; i++) {
         int at = lane + i * LANES;
-        x[i] = wide_src(min(m0 + at / LINE, count - 1), k0 / 8 + at % LINE);
+        x[i] = wide_src(min(m0 + at / LINE, count - 1), min(k0 / 8 + at % LINE, (k + 31) / 32 * 4 - 1));
     }
     for (int i = lane; i < TALL * PARTS; i += LANES) {
         int row = i % TALL, at_k = k0 + i / TALL * 32;
@@ -50,9 +56,9 @@ void multiply(int m0, int k0, int tile) {
     [[unroll]] for (int step = 0; step < STEP && (SHARES || k0 + step < (k + 31) / 32 * 32); step += K) {
         coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b[ACROSS];
         [[unroll]] for (int c = 0; c < ACROSS; c++) {
-            uint x = uint(halves_row(m0 + c * N) / 2 + (k0 + step) / 8);
+            uint at = uint(halves_row(m0 + c * N) / 2 + (k0 + step) / 8);
             if (SHARES) coopMatLoad(b[c], tiles, uint(tile + (TALL + c * N) * STRIDE + step / 8), uint(STRIDE), gl_CooperativeMatrixLayoutColumnMajor);
-            else coopMatLoad(b[c], wide_halves, x, uint(halves_row(1) / 2), gl_CooperativeMatrixLayoutColumnMajor);
+            else coopMatLoad(b[c], wide_halves, at, uint(halves_row(1) / 2), gl_CooperativeMatrixLayoutColumnMajor);
         }
         [[unroll]] for (int d = 0; d < DOWN; d++) {
             coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a;

@@ -35,20 +35,10 @@ float expanded(Unexpanded w, int i) {
     return number_of(w.words[i / 4], i, w.scale, w.low);
 }
 
-/* As many that are 0. */
-void no_weights(out Unexpanded w) {
-    [[unroll]] for (int i = 0; i < w.words.length(); i++) w.words[i] = 0u;
-    w.scale = w.low = vec2(0.0);
-}
-
-void expand_halves(Unexpanded w, out f16vec4 to[8]) {
+void half_weights(int row, int k0, out f16vec4 to[8]) {
+    Unexpanded w;
+    load_unexpanded(row, k0, w);
     [[unroll]] for (int i = 0; i < 8; i++) to[i] = f16vec4(expanded(w, 4 * i), expanded(w, 4 * i + 1), expanded(w, 4 * i + 2), expanded(w, 4 * i + 3));
-}
-
-void half_weights(int row, int k0, out f16vec4 w[8]) {
-    Unexpanded one;
-    load_unexpanded(row, k0, one);
-    expand_halves(one, w);
 }
 
 /* acc + w . x; no compiler takes out of the sum a factor that it sees in all of w. */

@@ -2,12 +2,13 @@
    bytes and matrices lie at multiples of these. A line is padded by one, which has eight lines begin in different banks. */
 layout(set = 0, binding = 7) readonly buffer WideHalves { uvec4 wide_halves[]; }; /* as Halves */
 
-/* Eight halves of src. Beyond k they are the last ones before, which weights of 0 are multiplied with. */
-uvec4 wide_src(int row, int at) { return wide_halves[halves_row(row) / 2 + min(at, (k + 31) / 32 * 4 - 1)]; }
+/* Halves 8 * at to 8 * at + 7 of a row of src. */
+uvec4 wide_src(int row, int at) { return wide_halves[halves_row(row) / 2 + at]; }
 
-/* Two bytes of a word, each with zeros above, as halves, divided by 32: behind the exponent of 32 a byte's bits are 32 + byte / 32. Where bytes
-   have signs they are 128 more here. So it takes no conversion, and two numbers at a time. */
-f16vec2 two_bytes(uint bytes) { return unpackFloat2x16((bytes & 0x00FF00FFu) | 0x50005000u) - f16vec2(LOWS ? 32.0hf : 36.0hf); }
+/* Bytes 0 and 2 of a word as halves, divided by 32: behind the exponent of 32 a byte's bits are 32 + byte / 32. Where bytes have signs they are
+   128 more here. So it takes no conversion, and two numbers at a time. By 32, as scales are multiplied by it: from 2e-6 to 2047 these are no
+   subnormal halves then, nor infinite. */
+f16vec2 two_bytes(uint word) { return unpackFloat2x16((word & 0x00FF00FFu) | 0x50005000u) - f16vec2(LOWS ? 32.0hf : 36.0hf); }
 
 /* Weights 4 * i to 4 * i + 3. */
 uvec2 four_weights(Unexpanded w, int i) {

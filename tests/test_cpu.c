@@ -1291,7 +1291,7 @@ static void test_cpu_attention_long(void) {
 /* A card, which has another kernel for many queries, of half floats; the software driver has none. */
 static bool cpu_is_vulkan_gpu(const char *path) {
     const fg__vk_device *d = cpu_is_vulkan(path) ? (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(path)) : NULL;
-    return d && d->properties.device_type != 4;
+    return d && d->properties.device_type != FG__VK_CPU;
 }
 
 static void cpu_check_copy_blocks(const char *path) {

@@ -150,6 +150,7 @@ enum {
     FG__VK_MATRIX_SHAPE = 1000506001
 };
 
+enum { FG__VK_CPU = 4 }; /* a type of device */
 enum { FG__VK_INTEL = 0x8086, FG__VK_NVIDIA = 0x10DE }; /* vendors' numbers in PCI */
 enum { FG__VK_AMD_PROPRIETARY = 1, FG__VK_AMD_OPEN = 2 }; /* drivers: AMD's own two; Mesa's is another */
 enum { FG__VK_STORAGE_BUFFER = 7, FG__VK_COMPUTE_STAGE = 0x20, FG__VK_SUBGROUP_ARITHMETIC = 4 };
@@ -937,7 +938,7 @@ static fg_result fg__vk_choose(fg__vk_device *d, const char *wanted) {
     }
     if (!d->physical) return fg__fail(FG_ERROR_NOT_FOUND, "no Vulkan device has '%s' in its name", wanted);
     fg__vk_describe(&d->loader.api, d->physical, &d->properties, &d->subgroup, &d->max_allocation);
-    if (d->properties.device_type == 4)
+    if (d->properties.device_type == FG__VK_CPU)
         fg__log(&d->env, FG_LOG_WARNING, "%s is a software device: the CPU backend is faster", d->properties.name);
     return FG_OK;
 }
@@ -1074,7 +1075,7 @@ static int fg__vk_matrix_tile(const fg__vk_device *d, int *threads) {
     int lanes = d->matrix_lanes, i;
     for (i = d->options.invariant ? 2 : 0; i < 4; i++) {
         uint32_t sums = (uint32_t)(invocations[i] / lanes) * d->shape.m * d->shape.n * 4;
-        uint32_t bytes = FG__MAX((uint32_t)((tiles[i] >> 16) + (tiles[i] >> 8 & 255)) * (32 + 8) * 2 * 2, sums);
+        uint32_t step = (uint32_t)((tiles[i] >> 16) + (tiles[i] >> 8 & 255)) * (32 + 8) * 2, bytes = FG__MAX(2 * step, sums);
         if (invocations[i] > fg__vk_most_invocations(d) || invocations[i] < lanes || invocations[i] / lanes > d->matrix_subgroups) continue;
         if (bytes > d->properties.limits.shared_bytes) continue;
         if (threads) *threads = invocations[i];
@@ -1138,7 +1139,7 @@ static fg_result fg__vk_find_rungs(fg__vk_device *d) {
     if ((has & FG_VULKAN_MATRIX) && (!fg__vk_find_shape(d) || !fg__vk_find_lanes(d) || !fg__vk_matrix_tile(d, NULL)))
         has &= ~(uint32_t)FG_VULKAN_MATRIX;
     if (!extras.dot.dot) has &= ~(uint32_t)FG_VULKAN_DOT;
-    fast = d->properties.device_type == 4 ? 0 : has;
+    fast = d->properties.device_type == FG__VK_CPU ? 0 : has;
     if ((has & FG_VULKAN_DOT) && !fg__vk_fast_dot(d)) fast &= ~(uint32_t)FG_VULKAN_DOT;
     if ((has & FG_VULKAN_MATRIX) && !fg__vk_fast_matrix(d)) fast &= ~(uint32_t)FG_VULKAN_MATRIX;
     d->rungs = (fast | d->options.force) & has;
@@ -2804,7 +2805,7 @@ static int fg__vk_many_matrix(fg__vk_device *d, fg_type type) {
 
 /* Whether workgroups of products of few rows divide k: where all of 64 invocations have a part of it. Not on a CPU, for which barriers are slow. */
 static bool fg__vk_divides_k(const fg__vk_device *d, fg_type type, int k) {
-    return d->properties.device_type != 4 && k >= 64 * (fg__vk_is_float(type) ? 8 : 32);
+    return d->properties.device_type != FG__VK_CPU && k >= 64 * (fg__vk_is_float(type) ? 8 : 32);
 }
 
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
@@ -3082,7 +3083,7 @@ static bool fg__vk_makes_bytes(const fg__vk_plan *plan, int index) {
 /* Invocations of a workgroup that has a row of n numbers to itself: one for each four. On a CPU few, as barriers are slow there. */
 static int fg__vk_row_group(const fg__vk_device *d, int n) {
     int group = 128;
-    while (d->properties.device_type != 4 && 4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
+    while (d->properties.device_type != FG__VK_CPU && 4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
     return group;
 }
 
