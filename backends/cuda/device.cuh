@@ -380,8 +380,8 @@ FG_DEV int fgk_wg_col(int i) { return i / 4 * 8 + (fgk_thread() & 3) * 2 + i % 2
 #define FG_BODY static __attribute__((device)) __attribute__((always_inline)) inline
 #define FG_SHARED(type, name, count) static __attribute__((shared)) __attribute__((aligned(16))) type name[count]
 #define FG_KERNEL(name, kind, threads, ...)                                                                                       \
-    extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads))) void fg_gpu_##name(         \
-        const fg_gpu_##kind##_args args) {                                                                                        \
+    extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads))) FG_REGISTERS               \
+        void fg_gpu_##name(const fg_gpu_##kind##_args args) {                                                                     \
         __VA_ARGS__;                                                                                                              \
     }
 #define FG_TWO_AT_ONCE(threads) threads
@@ -515,6 +515,14 @@ typedef struct fgk_sums {
 #define FG_MFMA 1
 #else
 #define FG_MFMA 0
+#endif
+
+/* At most 256 registers where there are as many again for sums: sums are in ordinary ones then, else every step copies them there and back.
+   (128 is what 256 of both kinds are called there.) */
+#if FG_MFMA && !defined(__gfx908__)
+#define FG_REGISTERS __attribute__((amdgpu_num_vgpr(128)))
+#else
+#define FG_REGISTERS
 #endif
 
 /* Steps of products are unrolled where an instruction is one; the others' registers would not suffice. */
