@@ -58,6 +58,7 @@ FG_DEV int fgk_block_x(void) { return (int)blockIdx.x; }
 FG_DEV int fgk_block_y(void) { return (int)blockIdx.y; }
 FG_DEV int fgk_grid_x(void) { return (int)gridDim.x; }
 #define fgk_barrier() __syncthreads()
+#define fgk_in_order() ((void)0)
 #define fgk_group_sync() __syncwarp()
 #define fgk_shuffle_xor(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
 #define fgk_shuffle_xor_u32(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
@@ -66,6 +67,14 @@ FG_DEV int fgk_log2(int x) { return 31 - __clz(x); }
 FG_DEV uint32_t fgk_bits(float x) { return __float_as_uint(x); }
 FG_DEV float fgk_from_bits(uint32_t x) { return __uint_as_float(x); }
 FG_DEV float fgk_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+typedef struct fgk_f2 {
+    float x, y;
+} fgk_f2;
+FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) {
+    fgk_f2 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y)};
+    return v;
+}
+FG_DEV uint32_t fgk_as_bytes(uint32_t word) { return word; }
 FG_DEV float fgk_exp(float x) { return expf(x); }
 FG_DEV float fgk_log(float x) { return logf(x); }
 FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
@@ -124,6 +133,12 @@ FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
 }
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) {
     asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
+}
+/* scale * x - min of both, as floats, rounded once. */
+FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
+    float x[2];
+    fgk_halves_to_floats(pair, x);
+    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
 }
 /* Byte i is that of a (0 to 3) and b (4 to 7) which the lowest bits 4i and on of s number; s has no nibbles above 7 in its low half. */
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
@@ -413,6 +428,7 @@ FG_DEV void fgk_barrier(void) {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+#define fgk_in_order() __asm__ volatile("" ::: "memory") /* loads after it come after it: registers do not suffice for all */
 FG_DEV void fgk_group_sync(void) {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
     __builtin_amdgcn_wave_barrier();
@@ -426,6 +442,21 @@ FG_DEV uint32_t fgk_shuffle_xor_u32(uint32_t value, int mask) {
 }
 FG_DEV float fgk_shuffle_xor(float value, int mask) { return fgk_from_bits(fgk_shuffle_xor_u32(fgk_bits(value), mask)); }
 FG_DEV float fgk_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+typedef float fgk_f2 __attribute__((ext_vector_type(2)));
+FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) { /* one instruction on gfx90a and gfx94x */
+#if __has_builtin(__builtin_elementwise_fma)
+    return __builtin_elementwise_fma(a, b, c);
+#else
+    fgk_f2 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y)};
+    return v;
+#endif
+}
+/* The same word, of which the compiler does not know which bits are 0: else it takes bytes for fields of four bits, which are two instructions each
+   on their way to floats. */
+FG_DEV uint32_t fgk_as_bytes(uint32_t word) {
+    __asm__("" : "+v"(word));
+    return word;
+}
 FG_DEV float fgk_exp(float x) { return __builtin_expf(x); }
 FG_DEV float fgk_log(float x) { return __builtin_logf(x); }
 FG_DEV float fgk_sqrt(float x) { return __builtin_sqrtf(x); }
@@ -439,8 +470,16 @@ FG_DEV float fgk_most(float a, float b) { return __builtin_fmaxf(a, b); }
 FG_DEV float fgk_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 FG_DEV float fgk_half_to_float(uint32_t h) { return (float)__builtin_bit_cast(_Float16, (uint16_t)h); }
 FG_DEV uint32_t fgk_float_to_half(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
-FG_DEV uint32_t fgk_two_halves(float a, float b) { return fgk_float_to_half(a) | fgk_float_to_half(b) << 16; }
-FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) { return (x & mask) | over; }
+FG_DEV uint32_t fgk_two_halves(float a, float b) {
+    fgk__v2h pair = {(_Float16)a, (_Float16)b};
+    return __builtin_bit_cast(uint32_t, pair);
+}
+FG_DEV uint32_t fgk_field(uint32_t x, uint32_t mask, uint32_t over) {
+#if defined(__GFX9__) /* one instruction has one constant there */
+    __asm__("" : "+v"(over));
+#endif
+    return (x & mask) | over;
+}
 FG_DEV uint32_t fgk_bytes_over(uint32_t word, uint32_t over, int odd) {
     return __builtin_amdgcn_perm(over, word, odd ? 0x04030401u : 0x04020400u);
 }
@@ -451,6 +490,18 @@ FG_DEV uint32_t fgk_halves_mul(uint32_t a, uint32_t b) {
     return __builtin_bit_cast(uint32_t, __builtin_bit_cast(fgk__v2h, a) * __builtin_bit_cast(fgk__v2h, b));
 }
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
+FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
+#if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__)
+    uint32_t to; /* what clang makes of the lines below elsewhere; here it takes two floats at a time, and six instructions */
+    __asm__("v_fma_mixlo_f16 %0, %1, %2, -%3 op_sel_hi:[1,0,0]" : "=v"(to) : "v"(pair), "v"(scale), "v"(min));
+    __asm__("v_fma_mixhi_f16 %0, %1, %2, -%3 op_sel:[1,0,0] op_sel_hi:[1,0,0]" : "+v"(to) : "v"(pair), "v"(scale), "v"(min));
+    return to;
+#else
+    float x[2];
+    fgk_halves_to_floats(pair, x);
+    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
+#endif
+}
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     s = (s & 0xFFu) | (s & 0xFF00u) << 8;
     return __builtin_amdgcn_perm(b, a, (s | s << 4) & 0x0F0F0F0Fu);
@@ -587,7 +638,6 @@ FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & (FG_WARP - 1)) / 16 *
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return __builtin_amdgcn_fdot2(a, b, c, false); }
 /* c + products of four signed bytes. */
 #define FG_BYTE_DOTS 1
-#define fgk_in_order() __asm__ volatile("" ::: "memory") /* loads after it come after it: registers do not suffice for all */
 FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) { return __builtin_amdgcn_sdot4((int)a, (int)b, c, false); }
 #else
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return fgk_fma((float)a.y, (float)b.y, fgk_fma((float)a.x, (float)b.x, c)); }
@@ -639,6 +689,7 @@ FG_DEV int fgk_thread(void) { return hg.current; }
 FG_DEV int fgk_block_x(void) { return hg.block_x; }
 FG_DEV int fgk_block_y(void) { return hg.block_y; }
 #define fgk_barrier() hg_barrier(__LINE__)
+#define fgk_in_order() ((void)0)
 #define fgk_group_sync() hg_group_sync(__LINE__)
 #define fgk_shuffle_xor_u32(value, mask) hg_shuffle_xor(value, mask, __LINE__)
 #define fgk_shuffle_xor(value, mask) fgk_from_bits(hg_shuffle_xor(fgk_bits(value), mask, __LINE__))
@@ -659,6 +710,14 @@ FG_DEV float fgk_from_bits(uint32_t bits) {
     return x;
 }
 FG_DEV float fgk_fma(float a, float b, float c) { return a * b + c; }
+typedef struct fgk_f2 {
+    float x, y;
+} fgk_f2;
+FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) {
+    fgk_f2 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y)};
+    return v;
+}
+FG_DEV uint32_t fgk_as_bytes(uint32_t word) { return word; }
 FG_DEV float fgk_exp(float x) { return expf(x); }
 FG_DEV float fgk_log(float x) { return logf(x); }
 FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
@@ -681,6 +740,11 @@ FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     return word;
 }
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
+FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
+    float x[2];
+    fgk_halves_to_floats(pair, x);
+    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
+}
 FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
     float x[2], y[2];
     fgk_halves_to_floats(a, x), fgk_halves_to_floats(b, y);

@@ -198,6 +198,61 @@ FG_DEV uint32_t fgk_pair_over(int type, const fgk_unit *unit, int p, int left, u
     return fgk_field(high, (((1u << hi) - 1u) << (lo + left)) * ones, pair);
 }
 
+/* What a code of 0 is of values of bytes: of types that have a table of values, what these are more, so that none is negative; negated. */
+FG_DEV int fgk_byte_zero(int type) {
+    return type == FG_GPU_MXFP4 ? 16 : type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS ? 128 : fgk_code_zero(type);
+}
+
+/* A word of 4-bit codes as values of bytes, fgk_byte_zero more, those of pairs 0 and 1, then of 2 and 3. */
+FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
+    /* as fgk_code_value has them: of codes 0 to 3, 4 to 7, 8 to 11, 12 to 15 */
+    bool fp4 = type == FG_GPU_MXFP4;
+    uint32_t a = fp4 ? 0x13121110u : 0x3F2D1801u, b = fp4 ? 0x1C181614u : 0x766A5D4Fu;
+    uint32_t c = fp4 ? 0x0D0E0F10u : 0xA6998D81u, d = fp4 ? 0x04080A0Cu : 0xF1D9C5B5u;
+    uint32_t code = word & 0x77777777u, high = word >> 1 & 0x44444444u, x[2];
+    int i;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        x[i] = fgk_pick_bytes(fgk_pick_bytes(a, b, code >> 16 * i), fgk_pick_bytes(c, d, code >> 16 * i), 0x3210u | high >> 16 * i);
+    to[0] = fgk_pick_bytes(x[0], x[1], 0x5140u);
+    to[1] = fgk_pick_bytes(x[0], x[1], 0x7362u);
+}
+
+FG_DEV float fgk_byte(uint32_t word, int i) { return (float)(word >> 8 * i & 255u); }
+
+/* Codes of pair p of a unit as bytes 0 and 2, and those of the pair 8 / bits further on as bytes 1 and 3: what lies so in a word. */
+FG_DEV uint32_t fgk_unit_quad(int type, const fgk_unit *unit, int p) {
+    int lo = fg_gpu_lo_bits(type), hi = fg_gpu_hi_bits(type), each = 16 / lo, at, next;
+    uint32_t ones = ((1u << hi) - 1u) * 0x00010001u << lo, word = unit->lo[p / each];
+    if (lo == 8) return word;
+    word = word >> lo * (p % each) & ((1u << lo) - 1u) * 0x01010101u;
+    if (!hi) return fgk_as_bytes(word);
+    at = lo - hi * (p % (16 / hi));
+    next = lo + 8 - hi * ((p + 8 / lo) % (16 / hi));
+    word |= (at < 0 ? unit->hi[p * hi / 16] >> -at : unit->hi[p * hi / 16] << at) & ones;
+    return fgk_as_bytes(word | ((next < 0 ? unit->hi[p * hi / 16] >> -next : unit->hi[p * hi / 16] << next) & ones << 8));
+}
+
+/* Codes 8i to 8i + 7 of a unit of a quantised type, as they are, or what a table has for them; fgk_byte_zero says what 0 is. */
+FG_DEV void fgk_unit_codes(int type, const fgk_unit *unit, int i, float *w) {
+    int lo = fg_gpu_lo_bits(type), s, b;
+    uint32_t quad[2];
+    if (type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4) {
+        fgk_code_values(type, unit->lo[i], quad);
+        FG_UNROLL for (b = 0; b < 8; b++) w[b] = fgk_byte(quad[b / 4], b % 4);
+    } else if (lo == 2) {
+        FG_UNROLL for (s = 0; s < 4; s++) {
+            quad[0] = fgk_unit_quad(type, unit, i / 2 * 8 + s);
+            w[2 * s] = fgk_byte(quad[0], i % 2);
+            w[2 * s + 1] = fgk_byte(quad[0], 2 + i % 2);
+        }
+    } else FG_UNROLL for (s = 0; s < 2; s++) {
+        int first = lo == 8 ? 4 * s : 2 * s, second = lo == 8 ? 4 * s + 2 : 2 * s + 4;
+        quad[0] = fgk_unit_quad(type, unit, 4 * i + (lo == 8 ? 2 * s : s));
+        w[first] = fgk_byte(quad[0], 0), w[first + 1] = fgk_byte(quad[0], 2);
+        w[second] = fgk_byte(quad[0], 1), w[second + 1] = fgk_byte(quad[0], 3);
+    }
+}
+
 /* Weights 4g to 4g+3 of a unit; of float types 4 (g % 2) and on of its run g / 2. */
 FG_DEV void fgk_unit_four(int type, const fgk_unit *unit, int g, float *w) {
     int p, j;
@@ -216,7 +271,7 @@ FG_DEV void fgk_unit_four(int type, const fgk_unit *unit, int g, float *w) {
             uint32_t code = j ? pair >> 16 : pair & 0xFFFFu;
             float value = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4 ? fgk_code_value(type, code)
                                                                                                : (float)((int)code - fgk_code_zero(type));
-            w[(p - 2 * g) * 2 + j] = unit->scale[g / 4] * value - unit->min[g / 4];
+            w[(p - 2 * g) * 2 + j] = fgk_fma(unit->scale[g / 4], value, -unit->min[g / 4]);
         }
     }
 }
@@ -532,50 +587,93 @@ FG_DEV void fgk_finish_tile(const fg_gpu_gemm_args *a, const float *tile, int n0
     }
 }
 
-/* For few rows: a group takes two rows of the weight and `cols` rows of src, its lanes divide k: 1024 of it at a time, of which
-   src goes through shared memory (4 words of padding after each 32, against conflicts). */
+/* For few rows: a group takes two rows of the weight and `cols` rows of src, its lanes divide k: 1024 of it at a time, of which src goes
+   through shared memory (4 words after each 32, against conflicts; in the first two are the sums of each 16). */
 enum { FG_GEMV_K = 1024, FG_GEMV_PAD = 1152 };
 
+/* Four numbers of each row of src by each thread. */
+FG_DEV void fgk_gemv_src(const fg_gpu_gemm_args *a, float *x, int col0, int count, int k0, int cols) {
+    int at = 4 * fgk_thread(), wide = fgk_is_wide(a->src, a->src_stride | a->k), c;
+    FG_UNROLL for (c = 0; c < cols; c++) {
+        const float *src = (const float *)a->src + (int64_t)(col0 + c < count ? col0 + c : count - 1) * a->src_stride;
+        fgk_f4 v = fgk_row_get(src + k0 + at, a->k - k0 - at, wide);
+        fgk_u4 bits = {fgk_bits(v.x), fgk_bits(v.y), fgk_bits(v.z), fgk_bits(v.w)};
+        float *to = x + c * FG_GEMV_PAD + at / 32 * 36, sum = fgk_sum_f4(v);
+        sum += fgk_shuffle_xor(sum, 1);
+        sum += fgk_shuffle_xor(sum, 2);
+        fgk_put_u4(to + at % 32, bits);
+        if (at % 16 == 0) fgk_put(to + 32 + at % 32 / 16, sum);
+    }
+}
+
+/* A unit of quantised weights of each of two rows by a unit of src: sums of codes by numbers first; scale and minimum count once, or twice. */
+FG_DEV void fgk_gemv_unit(int type, const fgk_unit *unit, const float *x, int cols, fgk_f2 acc[2][8]) {
+    bool halves = type == FG_GPU_Q2_K || type == FG_GPU_Q3_K || type == FG_GPU_Q6_K; /* with scales of their own */
+    fgk_f2 part[2][8]; /* of even and of odd numbers */
+    int i, r, c, j;
+    FG_UNROLL for (i = 0; i < 4; i++) {
+        float w[2][8];
+        bool first = i == 0 || (halves && i == 2), last = i == 3 || (halves && i == 1);
+        fgk_in_order();
+        FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_codes(type, &unit[r], i, w[r]);
+        FG_UNROLL for (c = 0; c < cols; c++) {
+            const float *from = x + c * FG_GEMV_PAD;
+            fgk_f4 u = fgk_get_f4(from + 8 * i), v = fgk_get_f4(from + 8 * i + 4);
+            fgk_f2 all[4] = {{u.x, u.y}, {u.z, u.w}, {v.x, v.y}, {v.z, v.w}}, none = {0.0f, 0.0f};
+            float sum = last ? fgk_get(from + 32 + (halves ? i / 2 : 0)) : 0.0f;
+            if (last && !halves) sum += fgk_get(from + 33);
+            FG_UNROLL for (r = 0; r < 2; r++) {
+                FG_UNROLL for (j = 0; j < 4; j++) {
+                    fgk_f2 codes = {w[r][2 * j], w[r][2 * j + 1]};
+                    part[r][c] = fgk_fma_f2(codes, all[j], first && j == 0 ? none : part[r][c]);
+                }
+                if (!last) continue;
+                acc[r][c].x = fgk_fma(unit[r].scale[i / 2], part[r][c].x + part[r][c].y, acc[r][c].x);
+                acc[r][c].y = fgk_fma(-fgk_fma(unit[r].scale[i / 2], (float)fgk_byte_zero(type), unit[r].min[i / 2]), sum, acc[r][c].y);
+            }
+        }
+    }
+}
+
 FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
-    int count = fgk_count(a->count), col0 = fgk_block_y() * cols, lane = fgk_lane(), units = (a->k + 31) / 32, k0, i, g, r, c;
+    int count = fgk_count(a->count), col0 = fgk_block_y() * cols, lane = fgk_lane(), units = (a->k + 31) / 32, k0, g, r, c;
     int row0 = fgk_block_x() * FG_GPU_GEMV_ROWS + fgk_group() * 2;
     const char *rows[2];
-    float acc[2][8], mine = 0.0f;
+    fgk_f2 acc[2][8]; /* two sums, to be added up */
+    float mine = 0.0f;
     if (col0 >= count) return;
     FG_UNROLL for (r = 0; r < 2; r++) {
         int exponent;
         rows[r] = fgk_row(a, row0 + r, &exponent);
-        FG_UNROLL for (c = 0; c < cols; c++) acc[r][c] = 0.0f;
+        FG_UNROLL for (c = 0; c < cols; c++) acc[r][c].x = acc[r][c].y = 0.0f;
     }
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMV_K) {
         fgk_unit unit[2];
         FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_load(type, rows[r], &a->layout, units, k0 / 32 + lane, k0 + 8 * lane, 256, &unit[r]);
         fgk_barrier(); /* after the reads of the piece before */
-        FG_UNROLL for (c = 0; c < cols; c++) {
-            const float *src = (const float *)a->src + (int64_t)(col0 + c < count ? col0 + c : count - 1) * a->src_stride;
-            FG_UNROLL for (i = fgk_thread(); i < FG_GEMV_K; i += FG_GPU_GEMV_THREADS)
-                fgk_put(x + c * FG_GEMV_PAD + i + i / 32 * 4, k0 + i < a->k ? fgk_load(src + k0 + i) : 0.0f);
-        }
+        fgk_gemv_src(a, x, col0, count, k0, cols);
         fgk_barrier();
-        if (!fg_gpu_is_float(type) && k0 + 32 * lane >= a->k) continue;
+        if (!fg_gpu_is_float(type)) {
+            if (k0 + 32 * lane < a->k) fgk_gemv_unit(type, unit, x + 36 * lane, cols, acc);
+            continue;
+        }
         FG_UNROLL for (g = 0; g < 8; g++) {
-            int at = fg_gpu_is_float(type) ? 8 * lane + g / 2 * 256 + g % 2 * 4 : 32 * lane + 4 * g;
+            int at = 8 * lane + g / 2 * 256 + g % 2 * 4;
             float w[2][4];
             FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_four(type, &unit[r], g, w[r]);
             FG_UNROLL for (c = 0; c < cols; c++) {
                 fgk_f4 v = fgk_get_f4(x + c * FG_GEMV_PAD + at + at / 32 * 4);
+                fgk_f2 x0 = {v.x, v.y}, x1 = {v.z, v.w};
                 FG_UNROLL for (r = 0; r < 2; r++) {
-                    acc[r][c] = fgk_fma(w[r][0], v.x, acc[r][c]);
-                    acc[r][c] = fgk_fma(w[r][1], v.y, acc[r][c]);
-                    acc[r][c] = fgk_fma(w[r][2], v.z, acc[r][c]);
-                    acc[r][c] = fgk_fma(w[r][3], v.w, acc[r][c]);
+                    fgk_f2 w0 = {w[r][0], w[r][1]}, w1 = {w[r][2], w[r][3]};
+                    acc[r][c] = fgk_fma_f2(w1, x1, fgk_fma_f2(w0, x0, acc[r][c]));
                 }
             }
         }
     }
     FG_UNROLL for (r = 0; r < 2; r++)
         FG_UNROLL for (c = 0; c < cols; c++) {
-            float sum = fgk_group_sum(acc[r][c]);
+            float sum = fgk_group_sum(acc[r][c].x + acc[r][c].y);
             if (lane == r * cols + c) mine = sum;
         }
     r = lane / cols;
@@ -831,37 +929,30 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
     }
 }
 
-/* A word of 4-bit codes as values of bytes, 128 more, those of pairs 0 and 1, then of 2 and 3. */
-FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
-    /* as fgk_code_value has them: of codes 0 to 3, 4 to 7, 8 to 11, 12 to 15 */
-    bool fp4 = type == FG_GPU_MXFP4;
-    uint32_t a = (fp4 ? 0x03020100u : 0xBFAD9881u) ^ 0x80808080u, b = (fp4 ? 0x0C080604u : 0xF6EADDCFu) ^ 0x80808080u;
-    uint32_t c = (fp4 ? 0xFDFEFF00u : 0x26190D01u) ^ 0x80808080u, d = (fp4 ? 0xF4F8FAFCu : 0x71594535u) ^ 0x80808080u;
-    uint32_t code = word & 0x77777777u, high = word >> 1 & 0x44444444u, x[2];
-    int i;
-    FG_UNROLL for (i = 0; i < 2; i++)
-        x[i] = fgk_pick_bytes(fgk_pick_bytes(a, b, code >> 16 * i), fgk_pick_bytes(c, d, code >> 16 * i), 0x3210u | high >> 16 * i);
-    to[0] = fgk_pick_bytes(x[0], x[1], 0x5140u);
-    to[1] = fgk_pick_bytes(x[0], x[1], 0x7362u);
-}
-
-/* The first eight weights of a unit as halves, all of the first scale: floats, rounded once. */
-FG_DEV fgk_u4 fgk_expand_eight(int type, const fgk_unit *unit) {
+/* Weights 8g to 8g + 7 of a unit as halves: floats, rounded once. Codes with 0x6400 over them are halves, 1024 more than the code, which is
+   faster than conversions of whole numbers; where the scale is a half, and nothing is added, all of it is done in pairs of them. */
+FG_DEV fgk_u4 fgk_unit_halves(int type, const fgk_unit *unit, int g) {
     bool table = type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4;
     bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0 || type == FG_GPU_IQ4_NL; /* their scales are halves */
-    uint32_t over = 0x64006400u, zero = over + (uint32_t)(table ? 128 : fgk_code_zero(type)) * 0x10001u, pairs[4], bytes[2];
+    uint32_t over = 0x64006400u, zero = over + (uint32_t)fgk_byte_zero(type) * 0x10001u, pairs[4], bytes[2];
     uint32_t scale = whole ? fgk_two_halves(unit->scale[0], unit->scale[0]) : 0;
     fgk_u4 v;
     int p;
-    if (table) fgk_code_values(type, unit->lo[0], bytes);
+    if (table) fgk_code_values(type, unit->lo[g], bytes);
     FG_UNROLL for (p = 0; p < 4; p++) {
-        float x[2];
-        uint32_t pair = table ? fgk_pick_bytes(bytes[p / 2], over >> 24, p % 2 ? 0x4342u : 0x4140u)
-                            : fgk_pair_over(type, unit, p, 0, over);
-        pair = fgk_halves_sub(pair, zero);
-        fgk_halves_to_floats(pair, x);
-        pairs[p] = whole ? fgk_halves_mul(pair, scale)
-                         : fgk_two_halves(unit->scale[0] * x[0] - unit->min[0], unit->scale[0] * x[1] - unit->min[0]);
+        float x[4];
+        if (type == FG_GPU_F16) {
+            pairs[p] = unit->lo[4 * g + p];
+            continue;
+        }
+        if (type == FG_GPU_F32 || type == FG_GPU_BF16) {
+            fgk_unit_four(type, unit, 2 * g + p / 2, x);
+            pairs[p] = fgk_two_halves(x[p % 2 * 2], x[p % 2 * 2 + 1]);
+            continue;
+        }
+        pairs[p] = table ? fgk_pick_bytes(bytes[p / 2], over >> 24, p % 2 ? 0x4342u : 0x4140u) : fgk_pair_over(type, unit, 4 * g + p, 0, over);
+        pairs[p] = fgk_halves_sub(pairs[p], zero);
+        pairs[p] = whole ? fgk_halves_mul(pairs[p], scale) : fgk_halves_scale(pairs[p], unit->scale[g / 2], unit->min[g / 2]);
     }
     v.x = pairs[0], v.y = pairs[1], v.z = pairs[2], v.w = pairs[3];
     return v;
@@ -888,7 +979,7 @@ FG_BODY void fgk_expand(const fg_gpu_expand_args *a, int type) {
         if (halves) units[r].s >>= q / 2 * 8;
         fgk_unit_scales(type, &units[r]);
         if (row + r < a->n)
-            fgk_store_u4((uint16_t *)a->dst + (int64_t)(row + r) * a->dst_stride + 8 * e, fgk_expand_eight(type, &units[r]));
+            fgk_store_u4((uint16_t *)a->dst + (int64_t)(row + r) * a->dst_stride + 8 * e, fgk_unit_halves(type, &units[r], 0));
     }
 }
 
@@ -900,17 +991,7 @@ enum { FG_GEMM_K = 64, FG_GEMM_PAD = 72, FG_GEMM_W = FG_GPU_GEMM_ROWS * FG_GEMM_
 /* A unit as halves: its four pieces of 16 bytes are `first` and each `step` on of a row in shared memory, where piece c is at c ^ turn. */
 FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int first, int step, int turn) {
     int g;
-    FG_UNROLL for (g = 0; g < 8; g += 2) {
-        float w[8];
-        fgk_u4 v;
-        fgk_unit_four(type, unit, g, w);
-        fgk_unit_four(type, unit, g + 1, w + 4);
-        v.x = fgk_two_halves(w[0], w[1]);
-        v.y = fgk_two_halves(w[2], w[3]);
-        v.z = fgk_two_halves(w[4], w[5]);
-        v.w = fgk_two_halves(w[6], w[7]);
-        fgk_put_u4(row + ((first + g / 2 * step) ^ turn) * 8, v);
-    }
+    FG_UNROLL for (g = 0; g < 4; g++) fgk_put_u4(row + ((first + g * step) ^ turn) * 8, fgk_unit_halves(type, unit, g));
 }
 
 FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, int count, int k0, int cols) {
@@ -1250,38 +1331,6 @@ FG_DEV void fgk_wg_unit(int type, int units, int u, int k, const uint16_t *raw, 
     }
 }
 
-/* As fgk_gemm_store, of the same bits. Codes with 0x6400 over them are halves, 1024 more than the code, which is faster than conversions
-   of whole numbers; where the scale is a half, and nothing is added, all of it is done in pairs of them. F16 lies as it is. */
-FG_DEV void fgk_wg_store(int type, const fgk_unit *unit, uint16_t *row, int first, int step, int turn) {
-    uint32_t over = 0x64006400u, zero = 0x64006400u + (uint32_t)fgk_code_zero(type) * 0x10001u, scale;
-    bool whole = type == FG_GPU_Q4_0 || type == FG_GPU_Q5_0 || type == FG_GPU_Q8_0;
-    int g, p;
-    if (type == FG_GPU_F32 || type == FG_GPU_BF16 || type == FG_GPU_IQ4_NL || type == FG_GPU_IQ4_XS || type == FG_GPU_MXFP4) {
-        fgk_gemm_store(type, unit, row, first, step, turn);
-        return;
-    }
-    scale = whole ? fgk_two_halves(unit->scale[0], unit->scale[0]) : 0;
-    FG_UNROLL for (g = 0; g < 4; g++) {
-        uint32_t pairs[4];
-        fgk_u4 v;
-        FG_UNROLL for (p = 0; p < 4; p++) {
-            float x[2];
-            if (type == FG_GPU_F16) {
-                pairs[p] = unit->lo[4 * g + p];
-                continue;
-            }
-            pairs[p] = fgk_halves_sub(fgk_pair_over(type, unit, 4 * g + p, 0, over), zero);
-            if (whole) pairs[p] = fgk_halves_mul(pairs[p], scale);
-            else {
-                fgk_halves_to_floats(pairs[p], x);
-                pairs[p] = fgk_two_halves(unit->scale[g / 2] * x[0] - unit->min[g / 2], unit->scale[g / 2] * x[1] - unit->min[g / 2]);
-            }
-        }
-        v.x = pairs[0], v.y = pairs[1], v.z = pairs[2], v.w = pairs[3];
-        fgk_put_u4(row + ((first + g * step) ^ turn) * 8, v);
-    }
-}
-
 /* Products of the workgroup, two parts [cols][FG_FINISH_ROW] in shared memory, of 64 rows of the weight each, or (`halves`) to be added
    up. Four at a time where they lie so, and without an activation: of a tile all loads of what is added come before the first of them
    is waited for. */
@@ -1386,7 +1435,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
     else fgk_async_wait_for(0);
     if (fg_gpu_lo_bits(type) == 16) fgk_barrier();
     fgk_wg_unit(type, units, u, k, raw, to - shared, row & 7, &unit);
-    fgk_wg_store(type, &unit, to, first, jump, row & 7);
+    fgk_gemm_store(type, &unit, to, first, jump, row & 7);
     fgk_wg_hold(sums, cols / 2); /* not before each fence: there products of the step before still add to them */
     FG_ROLLED for (i = 0; i < steps; i++) {
         uint64_t left = fg_gpu_wg_operand(fgk_shared_address(shared + w_from * FG_WG_W + group * (FG_WG_W / 2)));
@@ -1407,7 +1456,7 @@ FG_BODY void fgk_gemm_warpgroups(const fg_gpu_gemm_args *a, uint16_t *shared, in
         fgk_async_commit();
         if (i + 1 < steps) {
             fgk_wg_unit(type, units, u + (i + 1) * (step / 32), k + (i + 1) * step, raw + raw_from * turn, to - shared, row & 7, &unit);
-            fgk_wg_store(type, &unit, to + w_to * FG_WG_W, first, jump, row & 7);
+            fgk_gemm_store(type, &unit, to + w_to * FG_WG_W, first, jump, row & 7);
         }
         fgk_wg_wait(1);
         w_from = w_to;
