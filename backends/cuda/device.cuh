@@ -59,6 +59,7 @@ FG_DEV int fgk_block_y(void) { return (int)blockIdx.y; }
 FG_DEV int fgk_grid_x(void) { return (int)gridDim.x; }
 #define fgk_barrier() __syncthreads()
 #define fgk_in_order() ((void)0)
+#define fgk_uniform(x) (x)
 #define fgk_group_sync() __syncwarp()
 #define fgk_shuffle_xor(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
 #define fgk_shuffle_xor_u32(value, mask) __shfl_xor_sync(0xFFFFFFFFu, value, mask)
@@ -405,8 +406,10 @@ FG_DEV int fgk_wg_col(int i) { return i / 4 * 8 + (fgk_thread() & 3) * 2 + i % 2
 #define FG_ROLLED _Pragma("unroll 1")
 #if defined(__GFX9__)
 #define FG_WARP 64
+#define fgk_uniform(x) (x)
 #else
 #define FG_WARP 32
+#define fgk_uniform(x) __builtin_amdgcn_readfirstlane(x) /* tells the compiler that lanes of a wave agree */
 #endif
 #define FG_AS1 __attribute__((address_space(1)))
 
@@ -690,6 +693,7 @@ FG_DEV int fgk_block_x(void) { return hg.block_x; }
 FG_DEV int fgk_block_y(void) { return hg.block_y; }
 #define fgk_barrier() hg_barrier(__LINE__)
 #define fgk_in_order() ((void)0)
+#define fgk_uniform(x) (x)
 #define fgk_group_sync() hg_group_sync(__LINE__)
 #define fgk_shuffle_xor_u32(value, mask) hg_shuffle_xor(value, mask, __LINE__)
 #define fgk_shuffle_xor(value, mask) fgk_from_bits(hg_shuffle_xor(fgk_bits(value), mask, __LINE__))
@@ -875,7 +879,6 @@ FG_DEV uint32_t fgk_finite_halves(float a, float b) {
 FG_DEV float fgk_exp2(float x) { return exp2f(x); }
 
 #define FG_BYTE_DOTS 1
-#define fgk_in_order() ((void)0)
 FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
     int i;
     for (i = 0; i < 32; i += 8) c += hg.wrong_products ? (int)(a >> i & 255u) * (int)(b >> i & 255u) : (int8_t)(a >> i) * (int8_t)(b >> i);
@@ -922,7 +925,9 @@ FG_DEV void fgk_depend(void) {}
 #define FG_ANY_AT_ONCE(threads) threads
 
 FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }
-FG_DEV int fgk_group(void) { return fgk_thread() >> 5; } /* of 32 lanes */
+FG_DEV int fgk_group(void) { /* of 32 lanes */
+    return fgk_uniform(fgk_thread() >> 5);
+}
 FG_DEV float fgk_load(const float *p) { return fgk_from_bits(fgk_load_u32(p)); }
 FG_DEV void fgk_store(float *p, float v) { fgk_store_u32(p, fgk_bits(v)); }
 FG_DEV float fgk_max(float a, float b) { return a > b ? a : b; }

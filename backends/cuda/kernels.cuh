@@ -1632,20 +1632,38 @@ FG_DEV fg_gpu_attn_item fgk_attn_item(const fg_gpu_attention_args *a) {
     return item;
 }
 
+/* The r-th query of the group, of m: each fourth; where there is none the last one, which is then worked on for nothing, but without branches
+   that only some lanes of a wave take. For none of the groups there is one from 4 * r = m on. */
+FG_DEV int fgk_attn_row(int r, int m) { return fgk_group() + 4 * r < m ? fgk_group() + 4 * r : m - 1; }
+
 /* The scores of this lane's position for the group's queries, added up over one piece of the dimensions. */
 FG_DEV void fgk_attn_scores(const float *tile, const float *q, int d0, int piece, int dim, int m, float *scores) {
     int d, r;
-    FG_UNROLL for (d = 0; d < piece; d += 4) {
-        fgk_f4 k = fgk_get_f4(tile + fgk_lane() * (piece + 4) + d);
-        FG_UNROLL for (r = 0; r < 4; r++) {
-            fgk_f4 x;
-            if (fgk_group() + 4 * r >= m) continue;
-            x = fgk_get_f4(q + (fgk_group() + 4 * r) * dim + d0 + d);
-            scores[r] = fgk_fma(k.x, x.x, scores[r]);
-            scores[r] = fgk_fma(k.y, x.y, scores[r]);
-            scores[r] = fgk_fma(k.z, x.z, scores[r]);
-            scores[r] = fgk_fma(k.w, x.w, scores[r]);
+    FG_UNROLL for (r = 0; r < 4; r++) {
+        const float *from = q + fgk_attn_row(r, m) * dim + d0;
+        fgk_f2 sum = {scores[r], 0.0f};
+        if (4 * r >= m) break;
+        FG_UNROLL for (d = 0; d < piece; d += 4) {
+            fgk_f4 k = fgk_get_f4(tile + fgk_lane() * (piece + 4) + d), x = fgk_get_f4(from + d);
+            fgk_f2 k0 = {k.x, k.y}, k1 = {k.z, k.w}, x0 = {x.x, x.y}, x1 = {x.z, x.w};
+            sum = fgk_fma_f2(k1, x1, fgk_fma_f2(k0, x0, sum));
         }
+        scores[r] = sum.x + sum.y;
+    }
+}
+
+/* The values of a tile, weighted: of dimensions of this lane, each 32nd of a piece, two of them together. */
+FG_DEV void fgk_attn_values(const float *tile, const float *weights, int piece, fgk_f2 *acc) {
+    int i, j, p;
+    FG_ROLLED for (i = 0; i < FG_ATTN_TILE; i += 4) {
+        fgk_f4 four = fgk_get_f4(weights + i);
+        float w[4] = {four.x, four.y, four.z, four.w};
+        FG_UNROLL for (p = 0; p < 4; p++)
+            FG_UNROLL for (j = 0; j < piece / 64; j++) {
+                const float *from = tile + (i + p) * (piece + 4) + 64 * j + fgk_lane();
+                fgk_f2 v = {fgk_get(from), fgk_get(from + 32)}, both = {w[p], w[p]};
+                acc[j] = fgk_fma_f2(both, v, acc[j]);
+            }
     }
 }
 
@@ -1654,7 +1672,8 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
     int kv_head = fgk_block_y() / groups, head0 = fgk_block_y() % groups * FG_GPU_ATTN_ROWS, n = a->kv.head_dim;
     int heads = all_heads - head0 < FG_GPU_ATTN_ROWS ? all_heads - head0 : FG_GPU_ATTN_ROWS, m, low, base, r, d, i, j;
     fg_gpu_attn_item item;
-    float most[4], sum[4], acc[4][16];
+    float most[4], sum[4];
+    fgk_f2 acc[4][8];
     if (fgk_block_x() >= fgk_count(a->count)) return;
     item = fgk_attn_item(a);
     m = item.n_tokens * heads;
@@ -1665,7 +1684,7 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
     FG_UNROLL for (r = 0; r < 4; r++) {
         most[r] = FG_NEG_INF;
         sum[r] = 0.0f;
-        FG_UNROLL for (j = 0; j < dim / 32; j++) acc[r][j] = 0.0f;
+        FG_UNROLL for (j = 0; j < dim / 64; j++) acc[r][j].x = acc[r][j].y = 0.0f;
     }
     low = a->window > 0 && item.position >= a->window ? item.position - a->window + 1 : 0;
     low = low > item.start ? low / FG_ATTN_TILE * FG_ATTN_TILE : item.start;
@@ -1679,9 +1698,9 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
             fgk_attn_scores(tile, q, d, piece, dim, m, scores);
         }
         FG_UNROLL for (r = 0; r < 4; r++) {
-            int row = fgk_group() + 4 * r, position = item.position + row / heads, p = base + fgk_lane();
+            int row = fgk_attn_row(r, m), position = item.position + row / heads, p = base + fgk_lane();
             float s = scores[r], highest, e;
-            if (row >= m) continue;
+            if (4 * r >= m) break;
             if (a->softcap > 0.0f) {
                 float y = s / a->softcap;
                 y = y > 40.0f ? 40.0f : y < -40.0f ? -40.0f : y;
@@ -1693,23 +1712,16 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
             e = s == FG_NEG_INF ? 0.0f : fgk_exp(s - highest);
             sum[r] = sum[r] * before[r] + fgk_group_sum(e);
             most[r] = highest;
-            fgk_put(parts + row * FG_ATTN_TILE + fgk_lane(), e);
+            if (fgk_group() + 4 * r < m) fgk_put(parts + row * FG_ATTN_TILE + fgk_lane(), e);
         }
         FG_UNROLL for (d = 0; d < dim; d += piece) {
             fgk_barrier();
             fgk_attn_tile(a, &item, a->kv.v, kv_head, base, d, tile, type, piece);
             fgk_barrier();
-            FG_UNROLL for (r = 0; r < 4; r++)
-                if (fgk_group() + 4 * r < m)
-                    FG_UNROLL for (j = 0; j < piece / 32; j++) acc[r][d / 32 + j] *= before[r];
-            for (i = 0; i < FG_ATTN_TILE; i++) {
-                float v[4];
-                FG_UNROLL for (j = 0; j < piece / 32; j++) v[j] = fgk_get(tile + i * (piece + 4) + 32 * j + fgk_lane());
-                FG_UNROLL for (r = 0; r < 4; r++)
-                    if (fgk_group() + 4 * r < m) {
-                        float e = fgk_get(parts + (fgk_group() + 4 * r) * FG_ATTN_TILE + i);
-                        FG_UNROLL for (j = 0; j < piece / 32; j++) acc[r][d / 32 + j] = fgk_fma(e, v[j], acc[r][d / 32 + j]);
-                    }
+            FG_UNROLL for (r = 0; r < 4; r++) {
+                if (4 * r >= m) break;
+                FG_UNROLL for (j = 0; j < piece / 64; j++) acc[r][d / 64 + j].x *= before[r], acc[r][d / 64 + j].y *= before[r];
+                fgk_attn_values(tile, parts + fgk_attn_row(r, m) * FG_ATTN_TILE, piece, acc[r] + d / 64);
             }
         }
     }
@@ -1729,7 +1741,7 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
             }
         }
         FG_UNROLL for (j = 0; j < dim / 32; j++)
-            if (32 * j + fgk_lane() < n) fgk_store(out + 32 * j + fgk_lane(), acc[r][j] * factor);
+            if (32 * j + fgk_lane() < n) fgk_store(out + 32 * j + fgk_lane(), (j % 2 ? acc[r][j / 2].y : acc[r][j / 2].x) * factor);
     }
 }
 
