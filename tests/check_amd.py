@@ -3,12 +3,14 @@
 
     git clone https://github.com/tinygrad/tinygrad
     tests/check_amd.py --tinygrad tinygrad                          # the kernels' tests on gfx1100, gfx1201 and gfx942
-    tests/check_amd.py --tinygrad tinygrad --target gfx1100 gemm    # those whose name has "gemm", on one of them
+    tests/check_amd.py --tinygrad tinygrad --target gfx1100 -- gemm # those whose name has "gemm", on one of them
+    tests/check_amd.py --tinygrad tinygrad --profile -- test_gpu_gemv   # what each kernel's largest launch executed, by kind
 
 clang compiles backends/cuda/kernels.cu for the target, as ./build.sh hip does; the tests of tests/test_gpu_kernels.c, a shared
 library here, give their launches away to this program, and compare what comes back with their references in double precision. What
 an instruction does is tinygrad's (test/mockgpu/amd, MIT), which takes it from the pseudocode of AMD's manuals and compares
-it with cards. The first use of an instruction compiles it, so that the second run is quicker (a cache in ~/.cache/tinygrad).
+it with cards; where it is wrong about what our kernels use, MENDS below says what stands there instead, and for which commit. The
+first use of an instruction compiles it, so that the second run is quicker (a cache in ~/.cache/tinygrad).
 
 What comes back right shows that the code object is: the kernel's descriptor and arguments, layouts of matrix fragments, what
 lanes exchange, what the compiler made. Races are found by tests/host_gpu.h, not here: waves run one after another between barriers.
@@ -124,6 +126,7 @@ class Machine:
         self.lds_at = ctypes.addressof(ctypes.c_char.from_buffer(self.lds))
         self.steps, self.random = {}, random.Random(1)
         self.executed, self.launches = collections.Counter(), collections.Counter()
+        self.largest = {}  # of each kernel: its launch of most instructions, as (shape, instructions by kind)
 
     def decode(self, pc):
         """The instruction at an address: a function (or, where it does nothing here, its bytes), the buffers it takes, whether it is a barrier, its name."""
@@ -174,6 +177,7 @@ class Machine:
         packet = ctypes.create_string_buffer(struct.pack("<6H5I2Q", 0, 2, shape.block, 1, 1, 0, shape.grid_x * shape.block, shape.grid_y, 1, scratch,
                                                          lds, descriptor, at), 64)
         user = user_registers(properties, ctypes.addressof(packet), at, scratch)
+        before = self.executed.copy()
         flushes = rsrc1 >> 16 & 3 != 3  # FLOAT_MODE: subnormal floats are 0
         with self.emu._MXCSRContext() if flushes else contextlib.nullcontext():
             for y in range(shape.grid_y):
@@ -181,6 +185,20 @@ class Machine:
                     ctypes.memset(self.lds_at, 0xFF, lds)  # NaN: what a kernel reads before it has written
                     self.run_group(x, y, shape.block, entry, rsrc2, scratch, at, user)
         self.launches[name] += 1
+        executed = self.executed - before
+        if executed.total() > self.largest.get(name, (None, collections.Counter()))[1].total():
+            self.largest[name] = (f"{shape.grid_x}x{shape.grid_y}x{shape.block}", executed)
+
+
+def profile_lines(machine):
+    """For each kernel: instructions of waves in its largest launch, all and by what they need, and the most frequent."""
+    classes = {"matrix": r"V_.*(WMMA|MFMA)", "vector": "V_", "LDS": "DS_", "memory": "GLOBAL|SCRATCH|FLAT", "scalar": "S_(?!DELAY|WAIT|NOP|CLAUSE)"}
+    for name, (shape, executed) in sorted(machine.largest.items()):
+        sums = collections.Counter()
+        for kind, n in executed.items():
+            sums[next((c for c, pattern in classes.items() if re.match(pattern, kind)), "other")] += n
+        often = ", ".join(f"{n} {kind}" for kind, n in executed.most_common(8))
+        yield f"{name} {shape}: " + ", ".join(f"{sums[c]} {c}" for c in classes) + f" ({often})"
 
 
 def user_registers(properties, packet, arguments, scratch):
@@ -217,6 +235,8 @@ def run_test(target, test, build):
         print(f"NOT RUN {text}")
     print(f"RAN {sum(machine.launches.values())} launches of {len(machine.launches)} kernels, {sum(machine.executed.values())} instructions, "
           f"{len(machine.executed)} kinds")
+    for line in profile_lines(machine):
+        print("PROFILE " + line)
     print("KERNELS " + " ".join(sorted(machine.launches)))
     print("KINDS " + " ".join(sorted(machine.executed)))
     return 1 if failed or wrong else 0
@@ -277,8 +297,10 @@ def run_all(options, build, clang):
             good = done.returncode == 0
             passed, failed = passed + good, failed + (not good)
             print(f"{'ok' if good else 'FAILED':6}  {target}  {test:28} {seconds:4.0f} s  {says.get('RAN', '')}", flush=True)
+            if options.profile:
+                print("\n".join("        " + line[len("PROFILE "):] for line in lines if line.startswith("PROFILE")), flush=True)
             if not good:
-                print("\n".join(line for line in lines if not line.startswith(("KERNELS", "KINDS")))[-3000:], done.stderr[-3000:], flush=True)
+                print("\n".join(line for line in lines if not line.startswith(("KERNELS", "KINDS", "PROFILE")))[-3000:], done.stderr[-3000:], flush=True)
     for target in options.target:
         print(f"{target}: {len(kernels[target])} kernels, {len(kinds[target])} kinds of instructions")
     print(f"{passed} passed, {failed} failed")
@@ -294,7 +316,8 @@ def main():
     parser.add_argument("--target", nargs="*", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--clang")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("tests", nargs="*")
+    parser.add_argument("--profile", action="store_true", help="print what each kernel executed")
+    parser.add_argument("tests", nargs="*", help="parts of tests' names")
     options = parser.parse_args()
     options.tinygrad = options.tinygrad.resolve()
     clang = find_clang(options.clang)

@@ -68,14 +68,6 @@ FG_DEV int fgk_log2(int x) { return 31 - __clz(x); }
 FG_DEV uint32_t fgk_bits(float x) { return __float_as_uint(x); }
 FG_DEV float fgk_from_bits(uint32_t x) { return __uint_as_float(x); }
 FG_DEV float fgk_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-typedef struct fgk_f2 {
-    float x, y;
-} fgk_f2;
-FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) {
-    fgk_f2 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y)};
-    return v;
-}
-FG_DEV uint32_t fgk_as_bytes(uint32_t word) { return word; }
 FG_DEV float fgk_exp(float x) { return expf(x); }
 FG_DEV float fgk_log(float x) { return logf(x); }
 FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
@@ -134,12 +126,6 @@ FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
 }
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) {
     asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
-}
-/* scale * x - min of both, as floats, rounded once. */
-FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
-    float x[2];
-    fgk_halves_to_floats(pair, x);
-    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
 }
 /* Byte i is that of a (0 to 3) and b (4 to 7) which the lowest bits 4i and on of s number; s has no nibbles above 7 in its low half. */
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
@@ -493,18 +479,16 @@ FG_DEV uint32_t fgk_halves_mul(uint32_t a, uint32_t b) {
     return __builtin_bit_cast(uint32_t, __builtin_bit_cast(fgk__v2h, a) * __builtin_bit_cast(fgk__v2h, b));
 }
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
-FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
 #if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__)
-    uint32_t to; /* what clang makes of the lines below elsewhere; here it takes two floats at a time, and six instructions */
+#define FG_MIXES 1
+/* What clang makes of the other one below on later devices; on these it takes two floats at a time, and six instructions. */
+FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
+    uint32_t to;
     __asm__("v_fma_mixlo_f16 %0, %1, %2, -%3 op_sel_hi:[1,0,0]" : "=v"(to) : "v"(pair), "v"(scale), "v"(min));
     __asm__("v_fma_mixhi_f16 %0, %1, %2, -%3 op_sel:[1,0,0] op_sel_hi:[1,0,0]" : "+v"(to) : "v"(pair), "v"(scale), "v"(min));
     return to;
-#else
-    float x[2];
-    fgk_halves_to_floats(pair, x);
-    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
-#endif
 }
+#endif
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     s = (s & 0xFFu) | (s & 0xFF00u) << 8;
     return __builtin_amdgcn_perm(b, a, (s | s << 4) & 0x0F0F0F0Fu);
@@ -714,14 +698,6 @@ FG_DEV float fgk_from_bits(uint32_t bits) {
     return x;
 }
 FG_DEV float fgk_fma(float a, float b, float c) { return a * b + c; }
-typedef struct fgk_f2 {
-    float x, y;
-} fgk_f2;
-FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) {
-    fgk_f2 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y)};
-    return v;
-}
-FG_DEV uint32_t fgk_as_bytes(uint32_t word) { return word; }
 FG_DEV float fgk_exp(float x) { return expf(x); }
 FG_DEV float fgk_log(float x) { return logf(x); }
 FG_DEV float fgk_sqrt(float x) { return sqrtf(x); }
@@ -744,11 +720,6 @@ FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     return word;
 }
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) { x[0] = fgk_half_to_float(pair), x[1] = fgk_half_to_float(pair >> 16); }
-FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
-    float x[2];
-    fgk_halves_to_floats(pair, x);
-    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
-}
 FG_DEV uint32_t fgk_halves_sub(uint32_t a, uint32_t b) {
     float x[2], y[2];
     fgk_halves_to_floats(a, x), fgk_halves_to_floats(b, y);
@@ -924,10 +895,28 @@ FG_DEV void fgk_depend(void) {}
 #endif
 #define FG_ANY_AT_ONCE(threads) threads
 
-FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }
-FG_DEV int fgk_group(void) { /* of 32 lanes */
-    return fgk_uniform(fgk_thread() >> 5);
+#if !defined(__HIP__)
+typedef struct fgk_f2 {
+    float x, y;
+} fgk_f2;
+FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) {
+    fgk_f2 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y)};
+    return v;
 }
+FG_DEV uint32_t fgk_as_bytes(uint32_t word) { return word; }
+#endif
+
+#if !defined(FG_MIXES)
+/* scale * x - min of both halves, as floats, rounded once. */
+FG_DEV uint32_t fgk_halves_scale(uint32_t pair, float scale, float min) {
+    float x[2];
+    fgk_halves_to_floats(pair, x);
+    return fgk_two_halves(fgk_fma(scale, x[0], -min), fgk_fma(scale, x[1], -min));
+}
+#endif
+
+FG_DEV int fgk_lane(void) { return fgk_thread() & 31; }
+FG_DEV int fgk_group(void) { return fgk_uniform(fgk_thread() >> 5); } /* of 32 lanes */
 FG_DEV float fgk_load(const float *p) { return fgk_from_bits(fgk_load_u32(p)); }
 FG_DEV void fgk_store(float *p, float v) { fgk_store_u32(p, fgk_bits(v)); }
 FG_DEV float fgk_max(float a, float b) { return a > b ? a : b; }

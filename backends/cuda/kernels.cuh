@@ -1633,7 +1633,7 @@ FG_DEV fg_gpu_attn_item fgk_attn_item(const fg_gpu_attention_args *a) {
 }
 
 /* The r-th query of the group, of m: each fourth; where there is none the last one, which is then worked on for nothing, but without branches
-   that only some lanes of a wave take. For none of the groups there is one from 4 * r = m on. */
+   that only some lanes of a wave take. No group has one where 4 * r >= m. */
 FG_DEV int fgk_attn_row(int r, int m) { return fgk_group() + 4 * r < m ? fgk_group() + 4 * r : m - 1; }
 
 /* The scores of this lane's position for the group's queries, added up over one piece of the dimensions. */
