@@ -1638,16 +1638,17 @@ FG_DEV int fgk_attn_row(int r, int m) { return fgk_group() + 4 * r < m ? fgk_gro
 
 /* The scores of this lane's position for the group's queries, added up over one piece of the dimensions. */
 FG_DEV void fgk_attn_scores(const float *tile, const float *q, int d0, int piece, int dim, int m, float *scores) {
-    int d, r;
+    int d, e, r;
     FG_UNROLL for (r = 0; r < 4; r++) {
-        const float *from = q + fgk_attn_row(r, m) * dim + d0;
+        const float *keys = tile + fgk_lane() * (piece + 4), *query = q + fgk_attn_row(r, m) * dim + d0;
         fgk_f2 sum = {scores[r], 0.0f};
         if (4 * r >= m) break;
-        FG_UNROLL for (d = 0; d < piece; d += 4) {
-            fgk_f4 k = fgk_get_f4(tile + fgk_lane() * (piece + 4) + d), x = fgk_get_f4(from + d);
-            fgk_f2 k0 = {k.x, k.y}, k1 = {k.z, k.w}, x0 = {x.x, x.y}, x1 = {x.z, x.w};
-            sum = fgk_fma_f2(k1, x1, fgk_fma_f2(k0, x0, sum));
-        }
+        FG_ROLLED for (d = 0; d < piece; d += 32) /* more at once, and compilers keep keys of all dimensions in registers */
+            FG_UNROLL for (e = d; e < d + 32; e += 4) {
+                fgk_f4 k = fgk_get_f4(keys + e), x = fgk_get_f4(query + e);
+                fgk_f2 k0 = {k.x, k.y}, k1 = {k.z, k.w}, x0 = {x.x, x.y}, x1 = {x.z, x.w};
+                sum = fgk_fma_f2(k1, x1, fgk_fma_f2(k0, x0, sum));
+            }
         scores[r] = sum.x + sum.y;
     }
 }
