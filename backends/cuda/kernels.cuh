@@ -1643,8 +1643,8 @@ FG_DEV void fgk_attn_scores(const float *tile, const float *q, int d0, int piece
         const float *keys = tile + fgk_lane() * (piece + 4), *query = q + fgk_attn_row(r, m) * dim + d0;
         fgk_f2 sum = {scores[r], 0.0f};
         if (4 * r >= m) break;
-        FG_ROLLED for (d = 0; d < piece; d += 32) /* more at once, and compilers keep keys of all dimensions in registers */
-            FG_UNROLL for (e = d; e < d + 32; e += 4) {
+        FG_ROLLED for (d = 0; d < piece; d += 16) /* more at once, and compilers keep keys of all dimensions in registers */
+            FG_UNROLL for (e = d; e < d + 16; e += 4) {
                 fgk_f4 k = fgk_get_f4(keys + e), x = fgk_get_f4(query + e);
                 fgk_f2 k0 = {k.x, k.y}, k1 = {k.z, k.w}, x0 = {x.x, x.y}, x1 = {x.z, x.w};
                 sum = fgk_fma_f2(k1, x1, fgk_fma_f2(k0, x0, sum));
