@@ -16,7 +16,7 @@ What comes back right shows that the code object is: the kernel's descriptor and
 lanes exchange, what the compiler made. Races are found by tests/host_gpu.h, not here: waves run one after another between barriers.
 
 --clang: a clang with AMD's targets (default: the first of clang, clang-19 and on). BUILD: where things go (default build).
-The last line is "N passed, N failed"."""
+A test that launches nothing for the target is skipped. The last line is "N passed, N failed, N skipped"."""
 
 import argparse
 import collections
@@ -38,6 +38,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = {"gfx1100": ("rdna3", 32), "gfx1201": ("rdna4", 32), "gfx942": ("cdna", 64)}  # tinygrad's name, lanes of a wave
 LDS_REACH = (1 << 32) + (1 << 17)  # what an address in the LDS and its offset can name; lanes that are off have any, and tinygrad reads there
+NOTHING_RAN = 77  # a test that launches nothing for waves of the target's width has shown nothing
 # There are no caches here. tinygrad does not know the first two (of gfx11).
 BUFFER_INVALIDATES = (0xE0AC0000, 0xE0B00000)  # buffer_gl0_inv, buffer_gl1_inv
 CACHE_OPERATIONS = ("GLOBAL_INV", "GLOBAL_WB", "GLOBAL_WBINV", "BUFFER_INV", "BUFFER_WBL2")
@@ -239,7 +240,7 @@ def run_test(target, test, build):
         print("PROFILE " + line)
     print("KERNELS " + " ".join(sorted(machine.launches)))
     print("KINDS " + " ".join(sorted(machine.executed)))
-    return 1 if failed or wrong else 0
+    return 1 if failed or wrong else 0 if machine.launches else NOTHING_RAN
 
 
 def build_all(build, targets, clang):
@@ -286,7 +287,7 @@ def run_all(options, build, clang):
         start = time.time()
         done = subprocess.run([sys.executable, __file__, "--one", *job], env=environment, capture_output=True, text=True)
         return job, done, time.time() - start
-    kernels, kinds, passed, failed = collections.defaultdict(set), collections.defaultdict(set), 0, 0
+    kernels, kinds, passed, failed, skipped = collections.defaultdict(set), collections.defaultdict(set), 0, 0, 0
     jobs = [(target, test) for target in options.target for test in tests_named(options.tests)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for (target, test), done, seconds in pool.map(one, jobs):
@@ -294,16 +295,16 @@ def run_all(options, build, clang):
             says = {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in lines if line.startswith(("RAN ", "KERNELS ", "KINDS "))}
             kernels[target].update(says.get("KERNELS", "").split())
             kinds[target].update(says.get("KINDS", "").split())
-            good = done.returncode == 0
-            passed, failed = passed + good, failed + (not good)
-            print(f"{'ok' if good else 'FAILED':6}  {target}  {test:28} {seconds:4.0f} s  {says.get('RAN', '')}", flush=True)
+            good, nothing = done.returncode == 0, done.returncode == NOTHING_RAN
+            passed, skipped, failed = passed + good, skipped + nothing, failed + (not good and not nothing)
+            print(f"{'ok' if good else '-' if nothing else 'FAILED':6}  {target}  {test:28} {seconds:4.0f} s  {says.get('RAN', '')}", flush=True)
             if options.profile:
                 print("\n".join("        " + line[len("PROFILE "):] for line in lines if line.startswith("PROFILE")), flush=True)
-            if not good:
+            if not good and not nothing:
                 print("\n".join(line for line in lines if not line.startswith(("KERNELS", "KINDS", "PROFILE")))[-3000:], done.stderr[-3000:], flush=True)
     for target in options.target:
         print(f"{target}: {len(kernels[target])} kernels, {len(kinds[target])} kinds of instructions")
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return failed
 
 
