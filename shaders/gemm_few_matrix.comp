@@ -23,13 +23,18 @@ const int LINE = STEP / 8, STRIDE = LINE + 1, DOWN = TALL / M, ACROSS = WIDE_TIL
 const bool SHARES = HOW >= 256;
 const int SUMS = TALL * WIDE_TILE, USED = (TALL + (SHARES ? WIDE_TILE : 0)) * STRIDE, TILE = USED > SUMS / 4 ? USED : SUMS / 4;
 const int X_EACH = SHARES ? WIDE_TILE * LINE / LANES : 1;
+layout(set = 0, binding = 7) readonly buffer WideHalves { uvec4 wide_halves[]; }; /* as Halves */
+/* Halves are eight to a uvec4, so that they are stored by sixteen bytes and matrices lie at multiples of these. A line is padded by one, which has
+   eight lines begin in different banks. */
 shared uvec4 tiles[SUBGROUPS * TILE]; /* a subgroup's: rows of the weight, then of src; in the end sums */
 coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> acc[OWN];
 
-void no_weights(out Unexpanded w) {
-    [[unroll]] for (int i = 0; i < w.words.length(); i++) w.words[i] = 0u;
-    w.scale = w.low = vec2(0.0);
-}
+/* Halves 8 * at to 8 * at + 7 of a row of src. */
+uvec4 wide_src(int row, int at) { return wide_halves[halves_row(row) / 2 + at]; }
+
+uvec2 packed(f16vec4 w) { return uvec2(packFloat2x16(w.xy), packFloat2x16(w.zw)); }
+
+uvec4 eight_weights(Unexpanded w, int i) { return uvec4(packed(four_weights(w, 2 * i)), packed(four_weights(w, 2 * i + 1))); }
 
 /* A step of k. Beyond k src is what comes last before, times weights of 0. */
 void load(int n0, int m0, int k0, int count, int tile, int lane) {

@@ -1074,8 +1074,9 @@ static int fg__vk_matrix_tile(const fg__vk_device *d, int *threads) {
     static const int tiles[] = {128 << 16 | 128 << 8, 128 << 16 | 64 << 8, 64 << 16 | 32 << 8, 64 << 16 | 32 << 8}, invocations[] = {256, 128, 128, 64};
     int lanes = d->matrix_lanes, i;
     for (i = d->options.invariant ? 2 : 0; i < 4; i++) {
+        int tall = tiles[i] >> 16, step = 32 * FG__MAX(1, invocations[i] / tall);
         uint32_t sums = (uint32_t)(invocations[i] / lanes) * d->shape.m * d->shape.n * 4;
-        uint32_t step = (uint32_t)((tiles[i] >> 16) + (tiles[i] >> 8 & 255)) * (32 + 8) * 2, bytes = FG__MAX(2 * step, sums);
+        uint32_t bytes = (uint32_t)((tall + (tiles[i] >> 8 & 255)) * (step + 8) * 2) + sums;
         if (invocations[i] > fg__vk_most_invocations(d) || invocations[i] < lanes || invocations[i] / lanes > d->matrix_subgroups) continue;
         if (bytes > d->properties.limits.shared_bytes) continue;
         if (threads) *threads = invocations[i];
