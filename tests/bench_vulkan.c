@@ -4,10 +4,12 @@
        build/bench_vulkan model.gguf                        a prompt of 512 tokens, then 32 passes of one
        build/bench_vulkan model.gguf -p 512 -n 16 -b 8      of eight sequences
        build/bench_vulkan model.gguf --device nvidia -r 128 a device by name or index; at most 128 rows, not 24, of each table
+       build/bench_vulkan model.gguf --together             times at barriers alone: launches that no barrier parts are the first one's
 
    A table for each size of pass that came at least twice: kernels by what they take together, with their constants, a launch's workgroups,
    how often they run in a pass, the median over passes of one's microseconds, the sum. A kernel's time goes from the end of the one before
-   to its own, so that what a barrier costs is in it, and one that runs beside another has what it adds. Nothing is checked here. */
+   to its own, so that what a barrier costs is in it, and one that runs beside another has what it adds. But a driver may let launches wait for
+   the time to be written: whether they run beside each other shows the sum with --together beside the one without. Nothing is checked here. */
 
 #define FASTGEN_IMPLEMENTATION
 #include "../fastgen.h"
@@ -30,7 +32,7 @@ typedef struct recording {
     void *commands;
     VkQueryPool queries;
     launch *launches;
-    int n_launches, n_passes;
+    int n_launches, n_timed, n_passes; /* timed: their ends are */
     bool used; /* since they were read last */
 } recording;
 
@@ -42,6 +44,7 @@ static struct {
     PFN_vkCmdWriteTimestamp write_time;
     PFN_vkGetQueryPoolResults get_results;
     double period; /* nanoseconds of a tick */
+    bool together;
     uint64_t pipeline;
     recording recordings[MOST_RECORDINGS];
     int n_recordings;
@@ -81,9 +84,22 @@ static int32_t FG__VK_CALL begin(void *commands, const fg__vk_begin_info *info) 
     return result;
 }
 
+/* The ends of launches that have none yet. */
+static void write_times(recording *r) {
+    while (r->n_timed < r->n_launches)
+        bench.write_time((VkCommandBuffer)r->commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, r->queries, (uint32_t)++r->n_timed);
+}
+
+static int32_t FG__VK_CALL end(void *commands) {
+    recording *r = recording_of(commands);
+    if (r) write_times(r);
+    return bench.api.EndCommandBuffer(commands);
+}
+
 static void FG__VK_CALL barrier(void *commands, uint32_t from, uint32_t to, uint32_t flags, uint32_t n, const fg__vk_barrier_info *all, uint32_t n_buffers,
                                 const void *buffers, uint32_t n_images, const void *images) {
     recording *r = recording_of(commands);
+    if (r) write_times(r);
     bench.api.CmdPipelineBarrier(commands, from, to, flags, n, all, n_buffers, buffers, n_images, images);
     if (r && r->n_launches == 0) bench.write_time((VkCommandBuffer)commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, r->queries, 0);
 }
@@ -106,7 +122,7 @@ static void FG__VK_CALL dispatch(void *commands, uint32_t across, uint32_t down,
     must(l->times != NULL, "memory");
     for (i = 0; i < bench.device->n_pipelines; i++)
         if (bench.device->pipelines[i].handle == bench.pipeline) l->pipeline = bench.device->pipelines[i];
-    bench.write_time((VkCommandBuffer)commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, r->queries, (uint32_t)r->n_launches);
+    if (!bench.together) write_times(r);
 }
 
 static int32_t FG__VK_CALL submit(void *queue, uint32_t n, const fg__vk_submit_info *infos, uint64_t fence) {
@@ -137,6 +153,7 @@ static fg_result open_timed(const fg_device_desc *desc, fg_device **out) {
     describe((VkPhysicalDevice)d->physical, &properties);
     bench.period = (double)properties.limits.timestampPeriod;
     d->api.BeginCommandBuffer = begin;
+    d->api.EndCommandBuffer = end;
     d->api.CmdPipelineBarrier = barrier;
     d->api.CmdBindPipeline = bind;
     d->api.CmdDispatch = dispatch;
@@ -221,16 +238,18 @@ int main(int argc, char **argv) {
     bool busy = true;
     memset(&desc, 0, sizeof(desc));
     memset(&request, 0, sizeof(request));
-    for (i = 2; i + 1 < argc; i += 2) {
+    for (i = 2; i < argc; i += 2) {
+        if (strcmp(argv[i], "--together") != 0 && i + 1 == argc) break;
         if (strcmp(argv[i], "-p") == 0) prompt = FG__MIN(atoi(argv[i + 1]), (int)FG__COUNT(tokens));
         else if (strcmp(argv[i], "-n") == 0) n = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "-b") == 0) batch = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "-r") == 0) most = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--device") == 0) desc.device = argv[i + 1];
+        else if (strcmp(argv[i], "--together") == 0) bench.together = true, i--;
         else break;
     }
     if (argc < 2 || argv[1][0] == '-' || i < argc) {
-        fprintf(stderr, "usage: bench_vulkan MODEL.gguf [-p TOKENS] [-n PASSES] [-b SEQUENCES] [-r LINES] [--device NAME]\n");
+        fprintf(stderr, "usage: bench_vulkan MODEL.gguf [-p TOKENS] [-n PASSES] [-b SEQUENCES] [-r LINES] [--device NAME] [--together]\n");
         return 2;
     }
     timed.open = open_timed;
