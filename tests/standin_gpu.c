@@ -119,7 +119,7 @@ static struct {
     si_context *contexts;        /* those that were created */
     int retained, may_open;      /* the primary one, so often; commands may run now */
     bool open;                   /* device memory may be touched */
-    long calls, launches, graph_launches, special, attentions, fail_at, fail_launch;
+    long calls, launches, graph_launches, special, attentions, finishes, fail_at, fail_launch;
     int fail_code, violations;
     uint64_t random;
     standin_order order;
@@ -190,6 +190,7 @@ void standin_get_stats(standin_stats *stats) {
     stats->launches = si.launches;
     stats->special = si.special;
     stats->attentions = si.attentions;
+    stats->finishes = si.finishes;
     stats->live = si_live();
     stats->depth = si_depth;
     stats->products = si.products;
@@ -203,7 +204,7 @@ void standin_get_stats(standin_stats *stats) {
 
 /* Numbers of calls and launches begin at 0 again. */
 void standin_fail(long call, long launch, int code) {
-    si.calls = si.launches = si.graph_launches = si.special = si.attentions = 0;
+    si.calls = si.launches = si.graph_launches = si.special = si.attentions = si.finishes = 0;
     si.most_graph_bytes = si.graph_bytes;
     si.fail_at = call;
     si.fail_launch = launch;
@@ -499,6 +500,7 @@ static int si_execute(const si_command *c) {
         hg.width = si.device.warp;
         hg.seed = si_random();
         hg.wrong_products = si.device.wrong_products;
+        if (strstr(c->kernel->name, "finish")) si.finishes++;
         if (strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi") || strstr(c->kernel->name, "widewg")) {
             if (strstr(c->kernel->name, "widewg")) si.attentions++;
             else si.special++;

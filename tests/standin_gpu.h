@@ -33,6 +33,7 @@ typedef struct standin_stats {
     bool failed;                 /* the call that was to fail has come */
     long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
     long attentions;             /* and of attention by warpgroups */
+    long finishes;               /* and those that finish products */
     long products, blas_calls;   /* of cuBLASLt or hipBLASLt, since standin_set_blas */
     long waits;                  /* of streams, for what had not come yet, since standin_set_order */
 } standin_stats;

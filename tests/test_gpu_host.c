@@ -1078,6 +1078,7 @@ static void test_gpu_host_blas_faults(void) {
 
 /* A prompt in three passes of 80 tokens on a device of compute capability `major`.0, or an AMD device; `products`: special ones. */
 static long gpu_attentions; /* by warpgroups, of the last answer */
+static long gpu_finishes;   /* kernels that finish products, of the last answer */
 static int gpu_shared_most = 99 * 1024;
 
 static int gpu_special_budget = 80; /* tokens of a pass */
@@ -1103,6 +1104,7 @@ static gpu_answer gpu_special_answer(fg_model *model, const char *isa, int major
     gpu_standin.get_stats(&stats);
     *products = stats.special;
     gpu_attentions = stats.attentions;
+    gpu_finishes = stats.finishes;
     gpu_standin.set_device(&gpu_standin.device);
     return a;
 }
@@ -1377,6 +1379,31 @@ static void gpu_check_bytes(const char *isa) {
     model_sample_close(&m);
 }
 
+/* Where tiles are few AMD's devices divide k: a product of the ffn's 1024 is two launches then, and the answer is that of whole sums. */
+static void test_gpu_host_splits(void) {
+    model_spec spec = model_spec_tiny();
+    fg_gpu_options options;
+    gpu_answer own, whole;
+    gpu_said said;
+    model_sample m;
+    long products;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    memset(&options, 0, sizeof(options));
+    spec.type = FG_TYPE_Q8_0;
+    spec.n_layers = 1;
+    spec.n_ff = 1024;
+    model_sample_open(&m, &spec);
+    if (!m.model) return;
+    own = gpu_special_answer(m.model, "gfx1100", 0, false, &options, &said, &products);
+    CHECKF(gpu_finishes == 3 && !said.text[0], "%ld finish launches; %s", gpu_finishes, said.text); /* of three passes with more than eight rows */
+    options.invariant = true;
+    whole = gpu_special_answer(m.model, "gfx1100", 0, false, &options, &said, &products);
+    CHECKF(gpu_finishes == 0 && gpu_answers_are(&own, &whole, 2e-3f), "another answer by splits: %d %g, not %d %g", own.tokens[3], (double)own.logprobs[3],
+           whole.tokens[3], (double)whole.logprobs[3]);
+    model_sample_close(&m);
+    gpu_standin_check();
+}
+
 static void test_gpu_host_bytes(void) {
     if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
     gpu_check_bytes("gfx906");
@@ -1488,6 +1515,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_hopper_attention);
     RUN(test_gpu_host_special_types);
     RUN(test_gpu_host_special_faults);
+    RUN(test_gpu_host_splits);
     RUN(test_gpu_host_bytes);
     RUN(test_gpu_host_faults);
     RUN(test_gpu_host_out_of_memory);

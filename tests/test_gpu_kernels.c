@@ -981,6 +981,57 @@ static void test_gpu_acts_bytes(void) {
 }
 
 /* bfloat16 activations; what is left to do after a product by a library. */
+static void gk_check_bytes_splits(gk_product *p, const fg_gpu_gemm_args *part, const fg_gpu_gemm_args *rest, int rows) {
+    int kernel = fg_gpu_byte_kernel((int)p->w.type, rows);
+    double error;
+    if (kernel < 0) return;
+    p->acts.format = FG_GPU_ACTS_BYTES;
+    *(int32_t *)(uintptr_t)p->args.count = p->m;
+    gk_run(FG_GPU_KERNEL_acts, &p->acts);
+    gk_forget(p);
+    gk_run(kernel, part);
+    gk_run(FG_GPU_KERNEL_finish, rest);
+    error = gk_product_error(p, p->m);
+    CHECKF(error < 2e-2, "%s by %d splits: error %g", gk_name(kernel), part->splits, error);
+}
+
+/* Products by splits of k, of all types and widths of warps, with bias, activation and what is added: finish does that when all sums are there. */
+static void test_gpu_splits(void) {
+    static const int splits[] = {2, 3, 8};
+    int i, which, t;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (i = 0; i < CPU_TYPES; i++)
+            for (which = FG_GPU_GEMM16; which <= FG_GPU_GEMM128; which++) {
+                uint64_t state = (uint64_t)i + 31;
+                gk_product p = gk_product_new(cpu_types[i], 768, 70, 37, true, &state);
+                fg_gpu_gemm_args part = p.args, rest = p.args;
+                double error;
+                part.splits = rest.splits = splits[(i + which) % 3];
+                part.dst = rest.src = gk_put(NULL, (size_t)part.splits * (size_t)part.max_rows * 70 * sizeof(float));
+                part.dst_stride = rest.src_stride = 70;
+                part.bias = part.src2 = rest.scales = 0;
+                part.act = FG_ACT_NONE;
+                gk_run(FG_GPU_KERNEL_acts, &p.acts);
+                gk_run(fg_gpu_weight_kernel((int)cpu_types[i], which), &part);
+                gk_run(FG_GPU_KERNEL_finish, &rest);
+                error = gk_product_error(&p, p.m);
+                CHECKF(error < 1e-3, "%s by %d splits: error %g", gk_name(fg_gpu_weight_kernel((int)cpu_types[i], which)), part.splits, error);
+                *(int32_t *)(uintptr_t)p.args.count = 5; /* of fewer rows than there is room for */
+                gk_forget(&p);
+                gk_run(fg_gpu_weight_kernel((int)cpu_types[i], which), &part);
+                gk_run(FG_GPU_KERNEL_finish, &rest);
+                error = gk_product_error(&p, 5);
+                CHECKF(error < 1e-3, "%s by %d splits, 5 rows: error %g", gk_name(fg_gpu_weight_kernel((int)cpu_types[i], which)), part.splits, error);
+                for (t = 5; t < p.m; t++) CHECK(isnan(gk_floats(p.args.dst)[t * p.args.dst_stride]));
+                if (which < FG_GPU_GEMM128) gk_check_bytes_splits(&p, &part, &rest, which == FG_GPU_GEMM16 ? 16 : 64);
+                gk_product_end(&p);
+            }
+    hg_close();
+    CHECK(fg_gpu_gemm_splits(FG_GPU_GEMM64, 4096, 4096, 64) == 4 && fg_gpu_gemm_splits(FG_GPU_GEMM16, 1024, 4096, 9) == 16);
+    CHECK(fg_gpu_gemm_splits(FG_GPU_GEMM128, 4096, 4096, 512) == 2 && fg_gpu_gemm_splits(FG_GPU_GEMM64, 14336, 4096, 64) == 1);
+    CHECK(fg_gpu_gemm_splits(FG_GPU_GEMM64, 64, 448, 64) == 1 && fg_gpu_gemm_splits(FG_GPU_GEMM64, 64, 512, 64) == 2);
+}
+
 static void test_gpu_finish(void) {
     uint64_t state = 5;
     int act, i, t;
@@ -1961,6 +2012,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_acts);
     RUN(test_gpu_acts_bytes);
     RUN(test_gpu_acts_fragments);
+    RUN(test_gpu_splits);
     RUN(test_gpu_finish);
     RUN(test_gpu_norm);
     RUN(test_gpu_row_ways);

@@ -1145,7 +1145,8 @@ typedef struct fg__gpu_plan {
     fg__gpu_set sets[FG__GPU_SETS];
     size_t *slot_at;     /* bytes from `memory` */
     size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
-    size_t products_bytes, expanded_bytes, workspace_bytes; /* for products by a library; 0: there are none */
+    size_t products_bytes; /* for sums of products that another kernel finishes: by a library, or by splits of k */
+    size_t expanded_bytes, workspace_bytes; /* for products by a library; 0: there are none */
     int acts_k, acts_rows;
     int tokens_at, positions_at, rows_at, draws_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
@@ -1273,6 +1274,26 @@ static int fg__gpu_blas_type(const fg_graph *graph, const fg_op *op) {
 /* A library adds what bfloat16 products are added to, too; the rows of halves have scales, which it does not know. */
 static bool fg__gpu_blas_adds(int blas_type, bool has_bias, int act) { return blas_type == FG__GPU_BLAS_BF16 && !has_bias && !act; }
 
+/* Splits of k of a product of so many rows by gemm: NVIDIA's devices have others for few rows, and where a row's bits must not depend on the rest
+   there are none. */
+static int fg__gpu_splits_of(const fg__gpu_device *d, int which, int32_t n, int32_t k, int rows) {
+    if (!d->loader.driver->is_hip || d->options.invariant || which < FG_GPU_GEMM16) return 1;
+    return fg_gpu_gemm_splits(which, n, k, rows);
+}
+
+/* What the sums of a product's splits take at most. Passes are of up to 16 rows, of 64, then of 128 more each: where one has no splits, larger ones
+   have none. */
+static size_t fg__gpu_splits_bytes(const fg__gpu_device *d, const fg_op *op, int max_rows) {
+    size_t most = 0;
+    int rows = 16;
+    while (true) {
+        int some = FG__MIN(rows, max_rows), splits = fg__gpu_splits_of(d, fg_gpu_product_for(some, d->options.invariant), op->n, op->k, some);
+        if (splits > 1) most = FG__MAX(most, (size_t)splits * (size_t)some * (size_t)op->n * sizeof(float));
+        if (rows >= max_rows || (rows >= 128 && splits == 1)) return most;
+        rows = rows < 64 ? 64 : rows < 128 ? 128 : rows + 128;
+    }
+}
+
 static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     size_t rows;
@@ -1292,6 +1313,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
         plan->acts_k = FG__MAX(plan->acts_k, op->k);
         plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
+        plan->products_bytes = FG__MAX(plan->products_bytes, fg__gpu_splits_bytes(plan->device, op, (int)rows));
         if (fg__gpu_blas_has(plan->device, fg__gpu_blas_type(graph, op))) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
             if (fg__gpu_is_expanded(graph->tensors[op->weight].type))
@@ -1941,11 +1963,24 @@ static void fg__gpu_join(const fg__gpu_step *step, fg_gpu_gemm_args *a) {
     }
 }
 
+/* A product by splits of k, and what is left to do when all are there. */
+static fg_result fg__gpu_launch_splits(fg__gpu_launcher *l, int kernel, const fg_gpu_gemm_args *a, int splits) {
+    fg_gpu_gemm_args part = *a, rest = *a;
+    fg_result r;
+    part.splits = rest.splits = splits;
+    part.dst = rest.src = l->plan->products.at;
+    part.dst_stride = rest.src_stride = a->n;
+    part.bias = part.src2 = rest.scales = 0;
+    part.act = 0;
+    r = fg__gpu_launch(l, kernel, &part);
+    return r == FG_OK ? fg__gpu_launch(l, FG_GPU_KERNEL_finish, &rest) : r;
+}
+
 /* A product; of many rows it reads activations of half the size, or a quarter. */
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
     int which = fg_gpu_product_for(rows, d->options.invariant), special = which < FG_GPU_GEMM16 ? -1 : fg__gpu_special_for(d, step->weight_type, rows);
-    int skinny = fg__gpu_skinny_of(d, step, rows);
+    int skinny = fg__gpu_skinny_of(d, step, rows), splits;
     int acts = which < FG_GPU_GEMM16 ? 0 : special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
     bool done = true;
     fg_result r;
@@ -1963,7 +1998,9 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         acts = FG__GPU_FRAGMENTS + format;
     }
     if (acts && (r = fg__gpu_launch_acts(l, step, a, acts)) != FG_OK) return r;
-    return fg__gpu_launch(l, special >= 0 ? special : step->kernel + which, a);
+    splits = fg__gpu_splits_of(d, special >= 0 ? FG__MIN(which, FG_GPU_GEMM64) : which, a->n, a->k, rows);
+    if (special < 0) special = step->kernel + which;
+    return splits > 1 ? fg__gpu_launch_splits(l, special, a, splits) : fg__gpu_launch(l, special, a);
 }
 
 /* The attention of one set of sequences. */

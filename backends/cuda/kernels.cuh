@@ -578,12 +578,13 @@ FG_DEV void fgk_finish(const fg_gpu_gemm_args *a, int row, int j, float x) {
    unrolled, so that there is code for the activations once. */
 enum { FG_FINISH_ROWS = 64, FG_FINISH_ROW = FG_FINISH_ROWS + 4 };
 
-FG_DEV void fgk_finish_tile(const fg_gpu_gemm_args *a, const float *tile, int n0, int col0, int cols, int count, int threads) {
+FG_DEV void fgk_finish_tile(const fg_gpu_gemm_args *a, const float *tile, int n0, int col0, int cols, int count, int split, int threads) {
     int i;
     FG_ROLLED for (i = fgk_thread(); i < FG_FINISH_ROWS * cols; i += threads) {
         int j = n0 + i % FG_FINISH_ROWS, t = col0 + i / FG_FINISH_ROWS;
         if (j < a->n && t < count)
-            fgk_finish(a, t, j, fgk_get(tile + i / FG_FINISH_ROWS * FG_FINISH_ROW + i % FG_FINISH_ROWS) * fgk_load((const float *)a->scales + t));
+            fgk_finish(a, split * a->max_rows + t, j,
+                       fgk_get(tile + i / FG_FINISH_ROWS * FG_FINISH_ROW + i % FG_FINISH_ROWS) * fgk_load((const float *)a->scales + t));
     }
 }
 
@@ -905,9 +906,9 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
 }
 #endif
 
-/* What is left to do after a product by a library: a thread has four elements of several rows, so that enough loads are under way. */
+/* What is left to do after a product by a library, or by splits of k: a thread has four elements of several rows, so that enough loads are under way. */
 FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
-    int row = FG_GPU_FINISH_ROWS * fgk_block_y(), j = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - j, wide, r;
+    int row = FG_GPU_FINISH_ROWS * fgk_block_y(), j = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - j, wide, r, split;
     int count = fgk_count(a->count);
     fgk_f4 x[FG_GPU_FINISH_ROWS], y[FG_GPU_FINISH_ROWS], bias;
     float scale[FG_GPU_FINISH_ROWS];
@@ -920,6 +921,11 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
         x[r] = fgk_row_get((const float *)a->src + (int64_t)(row + r) * a->src_stride + j, some, wide);
         y[r] = fgk_row_get((const float *)a->src2 + (int64_t)(row + r) * a->src2_stride + j, a->src2 ? some : 0, wide);
     }
+    FG_ROLLED for (split = 1; split < fg_gpu_splits(a); split++)
+        FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++) {
+            int at = split * a->max_rows + row + r;
+            x[r] = fgk_add_f4(x[r], fgk_row_get((const float *)a->src + (int64_t)at * a->src_stride + j, row + r < count ? n : 0, wide));
+        }
     FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++) {
         x[r].x *= scale[r], x[r].y *= scale[r], x[r].z *= scale[r], x[r].w *= scale[r];
         if (a->bias) x[r] = fgk_add_f4(x[r], bias);
@@ -1002,8 +1008,13 @@ FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, i
     }
 }
 
+/* The part of k of a split. */
+FG_DEV int fgk_split_start(const fg_gpu_gemm_args *a, int split) { return split * ((a->k + FG_GEMM_K - 1) / FG_GEMM_K) / fg_gpu_splits(a) * FG_GEMM_K; }
+FG_DEV int fgk_split_end(const fg_gpu_gemm_args *a, int split) { return split + 1 < fg_gpu_splits(a) ? fgk_split_start(a, split + 1) : a->k; }
+
 FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_tiles, int type, int cols) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() * cols, me = fgk_thread();
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fg_gpu_splits(a) * cols, me = fgk_thread();
+    int split = fgk_block_y() % fg_gpu_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int warp = me / FG_WARP, units = (a->k + 31) / 32, k0, s, c, i, kk, buffer = 0, row = n0 + me / 2;
     const char *from = (const char *)a->weight + (int64_t)(row < a->n ? row : a->n - 1) * a->layout.stride;
     float *out = (float *)(void *)w_tiles; /* at the end */
@@ -1013,15 +1024,15 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
     FG_UNROLL for (s = 0; s < FG_WARP / 32; s++)
         FG_UNROLL for (c = 0; c < cols / 16; c++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
-    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
-    fgk_gemm_acts(a, x_tiles, col0, count, 0, cols);
+    fgk_unit_load(type, from, &a->layout, units, start / 32 + me % 2, start + 32 * (me % 2), 8, &unit);
+    fgk_gemm_acts(a, x_tiles, col0, count, start, cols);
     fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD, me % 2 * 4, 1, 0);
     fgk_async_wait();
     fgk_barrier();
-    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K, buffer ^= 1) {
+    FG_ROLLED for (k0 = start; k0 < end; k0 += FG_GEMM_K, buffer ^= 1) {
         const uint16_t *w = w_tiles + buffer * FG_GEMM_W, *x = x_tiles + buffer * cols * FG_GEMM_PAD;
         int next = k0 + FG_GEMM_K;
-        if (next < a->k) {
+        if (next < end) {
             fgk_unit_load(type, from, &a->layout, units, next / 32 + me % 2, next + 32 * (me % 2), 8, &unit);
             fgk_gemm_acts(a, x_tiles + (buffer ^ 1) * cols * FG_GEMM_PAD, col0, count, next, cols);
         }
@@ -1034,7 +1045,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
                 FG_UNROLL for (s = 0; s < FG_WARP / 32; s++) fgk_mma(&sums[s][c], &rows[s], &col);
             }
         }
-        if (next < a->k) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD, me % 2 * 4, 1, 0);
+        if (next < end) fgk_gemm_store(type, &unit, w_tiles + (buffer ^ 1) * FG_GEMM_W + me / 2 * FG_GEMM_PAD, me % 2 * 4, 1, 0);
         fgk_async_wait();
         fgk_barrier();
     }
@@ -1043,14 +1054,15 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
             FG_UNROLL for (i = 0; i < FG_SUMS; i++)
                 fgk_put(out + (c * 16 + fgk_sum_col(i)) * FG_FINISH_ROW + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 + fgk_sum_row(i), sums[s][c].x[i]);
     fgk_barrier();
-    fgk_finish_tile(a, out, n0, col0, cols, count, FG_GPU_THREADS);
+    fgk_finish_tile(a, out, n0, col0, cols, count, split, FG_GPU_THREADS);
 }
 
 /* For very many rows: 128 rows of the weight by 128 of activations, 64 of k at a time; a warp has 64 rows of the weight and 32 (of
    64 lanes: 64) of activations, which is what the reads of fragments from shared memory ask for. What comes next is loaded into
    registers while the tiles are multiplied. Sums are taken in the order of fgk_gemm. */
 FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() / fg_gpu_splits(a) * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int split = fgk_block_y() % fg_gpu_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int warp = me / FG_WARP, units = (a->k + 31) / 32, strip = warp % 2 * 64, cols = FG_WARP, first = warp / 2 * cols, k0, s, c, i, kk;
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
     const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
@@ -1064,14 +1076,14 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
     FG_UNROLL for (s = 0; s < 4; s++)
         FG_UNROLL for (c = 0; c < cols / 16; c++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
-    fgk_unit_load(type, from, &a->layout, units, me % 2, 32 * (me % 2), 8, &unit);
-    FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + 8 * i);
-    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMM_K) {
+    fgk_unit_load(type, from, &a->layout, units, start / 32 + me % 2, start + 32 * (me % 2), 8, &unit);
+    FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + start + 8 * i);
+    FG_ROLLED for (k0 = start; k0 < end; k0 += FG_GEMM_K) {
         fgk_barrier();
         fgk_gemm_store(type, &unit, to_w, me % 2 * 4, 1, 0);
         FG_UNROLL for (i = 0; i < 4; i++) fgk_put_u4(to_x + 8 * i, next[i]);
         fgk_barrier();
-        if (k0 + FG_GEMM_K < a->k) {
+        if (k0 + FG_GEMM_K < end) {
             int k1 = k0 + FG_GEMM_K;
             fgk_unit_load(type, from, &a->layout, units, k1 / 32 + me % 2, k1 + 32 * (me % 2), 8, &unit);
             FG_UNROLL for (i = 0; i < 4; i++) next[i] = fgk_load_u4(acts + k1 + 8 * i);
@@ -1093,7 +1105,7 @@ FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
                     FG_UNROLL for (i = 0; i < FG_SUMS; i++)
                         fgk_put(out + (first + c * 16 + fgk_sum_col(i)) * FG_FINISH_ROW + s * 16 + fgk_sum_row(i), sums[s][c].x[i]);
         fgk_barrier();
-        fgk_finish_tile(a, out, n0 + k0, col0, FG_GPU_BIG_ROWS, count, FG_GPU_GEMV_THREADS);
+        fgk_finish_tile(a, out, n0 + k0, col0, FG_GPU_BIG_ROWS, count, split, FG_GPU_GEMV_THREADS);
     }
 }
 
@@ -1167,7 +1179,8 @@ FG_DEV fgk_u4 fgk_bytes_get(const uint32_t *p) {
 }
 
 FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, int cols) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() * cols, me = fgk_thread();
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fg_gpu_splits(a) * cols, me = fgk_thread();
+    int split = fgk_block_y() % fg_gpu_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int units = (a->k + 31) / 32, halves = type == FG_GPU_Q2_K || type == FG_GPU_Q3_K || type == FG_GPU_Q6_K;
     int minima = type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1 || type == FG_GPU_Q2_K || type == FG_GPU_Q4_K || type == FG_GPU_Q5_K;
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1, k0, u, i, j;
@@ -1180,9 +1193,9 @@ FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, in
     if (col0 >= count) return;
     FG_UNROLL for (i = 0; i < 8; i++)
         FG_UNROLL for (j = 0; j < cols / 16; j++) sums[i][j] = 0.0f;
-    fgk_unit_load(type, from, &a->layout, units, me % 2, 0, 0, &unit);
-    fgk_bytes_load(a, acts, me % 2, &b);
-    FG_ROLLED for (k0 = 0; k0 < a->k; k0 += 64) {
+    fgk_unit_load(type, from, &a->layout, units, start / 32 + me % 2, 0, 0, &unit);
+    fgk_bytes_load(a, acts, start / 32 + me % 2, &b);
+    FG_ROLLED for (k0 = start; k0 < end; k0 += FG_GEMM_K) {
         fgk_barrier();
         fgk_bytes_put(type, &unit, w + me / 2 * FG_BYTES_ROW + me % 2 * 8, w_scales + me * 4);
         if (me < 2 * cols) {
@@ -1196,7 +1209,7 @@ FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, in
             fgk_put_u4(x_scales + me * 4, v);
         }
         fgk_barrier();
-        if (k0 + 64 < a->k) {
+        if (k0 + FG_GEMM_K < end) {
             fgk_unit_load(type, from, &a->layout, units, k0 / 32 + 2 + me % 2, 0, 0, &unit);
             fgk_bytes_load(a, acts, k0 / 32 + 2 + me % 2, &b);
         }
@@ -1231,7 +1244,7 @@ FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, in
     FG_UNROLL for (i = 0; i < 8; i++)
         FG_UNROLL for (j = 0; j < cols / 16; j++) fgk_put(out + (me / 8 + 16 * j) * FG_FINISH_ROW + me % 8 + 8 * i, sums[i][j]);
     fgk_barrier();
-    fgk_finish_tile(a, out, n0, col0, cols, count, FG_GPU_THREADS);
+    fgk_finish_tile(a, out, n0, col0, cols, count, split, FG_GPU_THREADS);
 }
 #endif
 
@@ -1343,7 +1356,7 @@ FG_DEV void fgk_wg_finish(const fg_gpu_gemm_args *a, float *tile, int n0, int co
             fgk_barrier();
         }
         FG_ROLLED for (i = 0; i < (halves ? 1 : 2); i++)
-            fgk_finish_tile(a, tile + i * part, n0 + i * FG_FINISH_ROWS, col0, cols, count, FG_GPU_GEMV_THREADS);
+            fgk_finish_tile(a, tile + i * part, n0 + i * FG_FINISH_ROWS, col0, cols, count, 0, FG_GPU_GEMV_THREADS);
         return;
     }
     FG_ROLLED for (at = me; at < total; at += 4 * FG_GPU_GEMV_THREADS) {

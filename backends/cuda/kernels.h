@@ -140,6 +140,7 @@ typedef struct fg_gpu_gemm_args {
     fg_gpu_more more[2]; /* of gemv and skinny; n counts the rows of all */
     int32_t across;      /* of skinny: warps side by side, fg_gpu_skinny_across */
     int32_t way;         /* of gemmwg, FG_GPU_WG_256 and so on; 0: the one of fg_gpu_wg_way */
+    int32_t splits;      /* of gemm16, gemm64, gemm128, gemmi: workgroups that share k, see fg_gpu_gemm_splits; of finish: sums of them in src; 0: 1 */
 } fg_gpu_gemm_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
@@ -442,6 +443,17 @@ FG_GPU_FN int fg_gpu_skinny_across(int32_t n, int32_t k, int cols) {
     return found;
 }
 
+/* Into how many parts of k product `which` of n by k is divided, where its tiles alone are too few for a large device. Split s leaves its sums in rows
+   max_rows * s and on of dst, and finish adds them up. A part is at least four steps of 64. */
+FG_GPU_FN int fg_gpu_gemm_splits(int which, int32_t n, int32_t k, int32_t rows) {
+    int32_t tall = which == FG_GPU_GEMM128 ? 128 : 64, wide = which == FG_GPU_GEMM16 ? 16 : tall, splits = 1;
+    int64_t groups = (int64_t)((n + tall - 1) / tall) * ((rows + wide - 1) / wide);
+    while (groups * splits * 2 <= 384 && k / 64 >= 8 * splits) splits *= 2;
+    return splits;
+}
+
+FG_GPU_FN int fg_gpu_splits(const fg_gpu_gemm_args *a) { return a->splits > 1 ? a->splits : 1; }
+
 /* expand of a type; -1: there is none, of a float type. */
 FG_GPU_FN int fg_gpu_expand_kernel(int type) {
     int gemmi = fg_gpu_byte_kernel(type, 64);
@@ -586,7 +598,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel >= FG_GPU_KERNEL_gemmi16_Q4_0) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         int cols = (kernel - FG_GPU_KERNEL_gemmi16_Q4_0) % 2 ? 64 : 16;
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, cols), FG_GPU_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, cols) * fg_gpu_splits(a), FG_GPU_THREADS);
     }
     if (kernel >= FG_GPU_KERNEL_expand_Q4_0) {
         const fg_gpu_expand_args *a = (const fg_gpu_expand_args *)args;
@@ -610,8 +622,9 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
             return shape;
         }
         if (which == FG_GPU_GEMM128)
-            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS), FG_GPU_GEMV_THREADS);
-        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64),
+            return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_BIG_ROWS), fg_gpu_ceil(a->max_rows, FG_GPU_BIG_ROWS) * fg_gpu_splits(a),
+                                     FG_GPU_GEMV_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, FG_GPU_GEMM_ROWS), fg_gpu_ceil(a->max_rows, which == FG_GPU_GEMM16 ? 16 : 64) * fg_gpu_splits(a),
                                  FG_GPU_THREADS);
     }
     if (kernel < FG_GPU_KERNEL_combine && (kernel - FG_GPU_KERNEL_rope_kv_F16) % FG_GPU_PER_KV == 0) {
