@@ -232,9 +232,14 @@ static void products(int type) {
                                     {2048, 2048}, {2560, 2048}, {11264, 2048}, {2048, 5632}};
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048};
     static bench_weight w;
+    bool any = wanted("library");
     int i, j;
-    for (i = 0; i < FG__COUNT(shapes); i++) {
-        if (!wanted("gemv") && !wanted("gemm") && !wanted("skinny") && !wanted("library")) return;
+    for (j = 0; j < FG__COUNT(rows); j++) {
+        int skinny = fg_gpu_skinny_kernel(type, rows[j]), which = fg_gpu_product_for(rows[j], 0);
+        if (which == FG_GPU_GEMM128 && d->attributes[FG__GPU_MAJOR] == 9) which = FG_GPU_GEMMWG;
+        any = any || (skinny >= 0 && wanted(kernel_name(skinny))) || wanted(kernel_name(fg_gpu_weight_kernel(type, which)));
+    }
+    for (i = 0; i < FG__COUNT(shapes) && any; i++) {
         weight_open(&w, type, shapes[i][0], shapes[i][1]);
         for (j = 0; j < FG__COUNT(rows); j++) {
             int which = fg_gpu_product_for(rows[j], 0);
