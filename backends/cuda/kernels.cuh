@@ -906,6 +906,16 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
 }
 #endif
 
+/* NVIDIA's devices, which have skinny for few rows, have none: fg__gpu_splits_of. */
+FG_DEV int fgk_splits(const fg_gpu_gemm_args *a) {
+#if defined(__CUDACC__)
+    (void)a;
+    return 1;
+#else
+    return fg_gpu_splits(a);
+#endif
+}
+
 /* What is left to do after a product by a library, or by splits of k: a thread has four elements of several rows, so that enough loads are under way. */
 FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
     int row = FG_GPU_FINISH_ROWS * fgk_block_y(), j = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - j, wide, r, split;
@@ -919,13 +929,13 @@ FG_BODY void fgk_finish_product(const fg_gpu_gemm_args *a) {
         int some = row + r < count ? n : 0;
         scale[r] = a->scales && some ? fgk_load((const float *)a->scales + row + r) : 1.0f;
         x[r] = fgk_row_get((const float *)a->src + (int64_t)(row + r) * a->src_stride + j, some, wide);
-        y[r] = fgk_row_get((const float *)a->src2 + (int64_t)(row + r) * a->src2_stride + j, a->src2 ? some : 0, wide);
     }
-    FG_ROLLED for (split = 1; split < fg_gpu_splits(a); split++)
-        FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++) {
-            int at = split * a->max_rows + row + r;
-            x[r] = fgk_add_f4(x[r], fgk_row_get((const float *)a->src + (int64_t)at * a->src_stride + j, row + r < count ? n : 0, wide));
-        }
+    FG_ROLLED for (split = 1; split < fgk_splits(a); split++) {
+        const float *sums = (const float *)a->src + (int64_t)(split * a->max_rows + row) * a->src_stride + j;
+        FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++, sums += a->src_stride) x[r] = fgk_add_f4(x[r], fgk_row_get(sums, row + r < count ? n : 0, wide));
+    }
+    FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++)
+        y[r] = fgk_row_get((const float *)a->src2 + (int64_t)(row + r) * a->src2_stride + j, a->src2 && row + r < count ? n : 0, wide);
     FG_UNROLL for (r = 0; r < FG_GPU_FINISH_ROWS; r++) {
         x[r].x *= scale[r], x[r].y *= scale[r], x[r].z *= scale[r], x[r].w *= scale[r];
         if (a->bias) x[r] = fgk_add_f4(x[r], bias);
@@ -1009,12 +1019,12 @@ FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, i
 }
 
 /* The part of k of a split. */
-FG_DEV int fgk_split_start(const fg_gpu_gemm_args *a, int split) { return split * ((a->k + FG_GEMM_K - 1) / FG_GEMM_K) / fg_gpu_splits(a) * FG_GEMM_K; }
-FG_DEV int fgk_split_end(const fg_gpu_gemm_args *a, int split) { return split + 1 < fg_gpu_splits(a) ? fgk_split_start(a, split + 1) : a->k; }
+FG_DEV int fgk_split_start(const fg_gpu_gemm_args *a, int split) { return split * ((a->k + FG_GEMM_K - 1) / FG_GEMM_K) / fgk_splits(a) * FG_GEMM_K; }
+FG_DEV int fgk_split_end(const fg_gpu_gemm_args *a, int split) { return split + 1 < fgk_splits(a) ? fgk_split_start(a, split + 1) : a->k; }
 
 FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_tiles, int type, int cols) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fg_gpu_splits(a) * cols, me = fgk_thread();
-    int split = fgk_block_y() % fg_gpu_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fgk_splits(a) * cols, me = fgk_thread();
+    int split = fgk_block_y() % fgk_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int warp = me / FG_WARP, units = (a->k + 31) / 32, k0, s, c, i, kk, buffer = 0, row = n0 + me / 2;
     const char *from = (const char *)a->weight + (int64_t)(row < a->n ? row : a->n - 1) * a->layout.stride;
     float *out = (float *)(void *)w_tiles; /* at the end */
@@ -1061,8 +1071,8 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
    64 lanes: 64) of activations, which is what the reads of fragments from shared memory ask for. What comes next is loaded into
    registers while the tiles are multiplied. Sums are taken in the order of fgk_gemm. */
 FG_BODY void fgk_gemm_big(const fg_gpu_gemm_args *a, uint16_t *w, int type) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() / fg_gpu_splits(a) * FG_GPU_BIG_ROWS, me = fgk_thread();
-    int split = fgk_block_y() % fg_gpu_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_BIG_ROWS, col0 = fgk_block_y() / fgk_splits(a) * FG_GPU_BIG_ROWS, me = fgk_thread();
+    int split = fgk_block_y() % fgk_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int warp = me / FG_WARP, units = (a->k + 31) / 32, strip = warp % 2 * 64, cols = FG_WARP, first = warp / 2 * cols, k0, s, c, i, kk;
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1;
     const char *from = (const char *)a->weight + (int64_t)row * a->layout.stride;
@@ -1179,8 +1189,8 @@ FG_DEV fgk_u4 fgk_bytes_get(const uint32_t *p) {
 }
 
 FG_BODY void fgk_gemm_bytes(const fg_gpu_gemm_args *a, uint32_t *w, int type, int cols) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fg_gpu_splits(a) * cols, me = fgk_thread();
-    int split = fgk_block_y() % fg_gpu_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
+    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fgk_splits(a) * cols, me = fgk_thread();
+    int split = fgk_block_y() % fgk_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int units = (a->k + 31) / 32, halves = type == FG_GPU_Q2_K || type == FG_GPU_Q3_K || type == FG_GPU_Q6_K;
     int minima = type == FG_GPU_Q4_1 || type == FG_GPU_Q5_1 || type == FG_GPU_Q2_K || type == FG_GPU_Q4_K || type == FG_GPU_Q5_K;
     int row = n0 + me / 2 < a->n ? n0 + me / 2 : a->n - 1, col = col0 + me / 2 < count ? col0 + me / 2 : count - 1, k0, u, i, j;
