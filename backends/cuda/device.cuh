@@ -127,6 +127,11 @@ FG_DEV uint32_t fgk_halves_fma(uint32_t a, uint32_t b, uint32_t c) {
 FG_DEV void fgk_halves_to_floats(uint32_t pair, float *x) {
     asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }" : "=f"(x[0]), "=f"(x[1]) : "r"(pair));
 }
+/* What the compiler is to have where it stands. */
+FG_DEV uint32_t fgk_keep(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 /* Byte i is that of a (0 to 3) and b (4 to 7) which the lowest bits 4i and on of s number; s has no nibbles above 7 in its low half. */
 FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     asm("prmt.b32 %0, %0, %1, %2;" : "+r"(a) : "r"(b), "r"(s));
@@ -840,6 +845,7 @@ static void fgk_mma_at(fgk_sums *c, const fgk_frag *a, const fgk_frag *b, int li
 #define FG_STRAIGHT 1
 
 /* As on NVIDIA. */
+FG_DEV uint32_t fgk_keep(uint32_t x) { return x; }
 FG_DEV uint32_t fgk_low_halves(uint32_t a, uint32_t b) { return (a & 0xFFFFu) | b << 16; }
 FG_DEV uint32_t fgk_high_halves(uint32_t a, uint32_t b) { return a >> 16 | (b & 0xFFFF0000u); }
 FG_DEV uint32_t fgk_finite_halves(float a, float b) {

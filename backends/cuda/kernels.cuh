@@ -701,17 +701,16 @@ FG_DEV int fgk_skinny_each(int type) { return fg_gpu_lo_bits(type) < 8 ? 2 : 1; 
 FG_DEV bool fgk_skinny_lean(int type, int strips) { return strips == 1 || fgk_skinny_each(type) == 1; }
 
 /* Activations of a step, of which quarter q of the lane's unit i is 2048 * (4 * i + q) halves further on, in the order of fragments; beyond
-   the last step those of the first, where weights are 0. `row`: the lane's, of the first; 0 where it has none, which only one tile may leave out. */
-FG_DEV const uint16_t *fgk_skinny_acts(const uint16_t *row, int tiles, int type, int stride, int step) {
+   the last step those of the first, where weights are 0. `row`: the lane's, of the first. */
+FG_DEV const uint16_t *fgk_skinny_acts(const uint16_t *row, int type, int stride, int step) {
     int each = fgk_skinny_each(type);
-    return tiles == 1 && !row ? 0 : row + (128 * each * step < stride ? 8192 * each * step : 0);
+    return row + (128 * each * step < stride ? 8192 * each * step : 0);
 }
 
-/* Eight of them in each tile; no row: zeros. (A flag in place of the address that is 0: compilers make branches, and a fourth more instructions.) */
+/* Eight of them in each tile. */
 FG_DEV void fgk_skinny_read(const uint16_t *from, int at, int tiles, fgk_u4 *x) {
-    fgk_u4 none = {0, 0, 0, 0};
     int t;
-    FG_UNROLL for (t = 0; t < tiles; t++) x[t] = tiles > 1 || from ? fgk_load_u4(from + at + 256 * t) : none;
+    FG_UNROLL for (t = 0; t < tiles; t++) x[t] = fgk_load_u4(from + at + 256 * t);
 }
 
 /* The same, of a step, without an address for it. */
@@ -820,13 +819,21 @@ FG_DEV void fgk_skinny_left(int type, const fgk_unit *units, const fgk_skinny_sc
     }
 }
 
+/* 0, which the compiler does not know, once the last word of a unit is there. Compilers count all loads of a loop together, so
+   that whoever waits for some waits for those behind them, too: on an H200 products of one row stood a fourth of their time for weights that were
+   asked for too early. So a step's weights are asked for where those of the step before have come, and are waited for with nothing else. */
+FG_DEV int fgk_skinny_behind(const fg_gpu_gemm_args *a, int type, const fgk_unit *unit) {
+    return (int)fgk_keep(unit->lo[fg_gpu_lo_bits(type) - 1] & (uint32_t)(a->max_rows >> 31));
+}
+
 FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int cols, int strips) {
     int count, across = a->across, all = 16 * strips * across, n0 = fgk_block_x() * all, col0 = fgk_block_y() * cols, me = fgk_thread();
     int lane = fgk_lane(), warp = me / 32, share = warp / across, shares = FG_GPU_GEMV_THREADS / 32 / across;
     int units = (a->k + 31) / 32, each = fgk_skinny_each(type), steps = (units + 4 * each - 1) / (4 * each);
     int mine = warp % across * 16 * strips; /* rows before this warp's */
     int bytes = fg_gpu_lo_bits(type) >= 8, depth = (bytes ? 2 : cols < 32 ? 4 : 2) / (bytes ? strips : 1);
-    int tiles = cols / 8, buffers = tiles == 1 && depth > 1 ? 8 : 2, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32;
+    bool turns = cols == 8 && each == 2 && fg_gpu_hi_bits(type) < 2; /* see fgk_skinny_behind: where registers suffice for a step's activations ahead */
+    int tiles = cols / 8, buffers = tiles == 1 && depth > 1 ? 8 : 2, ahead = turns ? 8 : buffers / 2, row = 16 * strips + FG_SKINNY_PAD, part = cols < 32 ? cols : 32;
     int g, d, i, j, t, w, h;
     bool lean = fgk_skinny_lean(type, strips);
     const char *rows[4];
@@ -848,25 +855,32 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
             fgk_skinny_fetch(type, rows[j], &a->layout, units, share + d / each * shares, lean, &ring[d][j]);
         }
     fgk_depend();
-    acts = tiles == 1 && lane / 4 >= a->max_rows - col0 ? 0 /* rows beyond the count, too: what is there stays in columns that nobody reads */
-         : (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + lane / 4) + 8 * (lane & 3);
-    from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, share);
+    i = a->max_rows - 1 - col0; /* of a row beyond the last that one; what becomes of it stays in columns that nobody reads, as of rows beyond the count */
+    acts = (const uint16_t *)a->acts + fg_gpu_acts_row(fg_gpu_acts_fragments(type), a->acts_stride, col0 + (tiles == 1 && lane / 4 > i ? i : lane / 4)) +
+           8 * (lane & 3);
+    from = fgk_skinny_acts(acts, type, a->acts_stride, share);
     FG_UNROLL for (t = 0; t < tiles && !lean; t++) tile_acts[t] = acts + 256 * t;
     FG_UNROLL for (j = 0; j < strips; j++)
         FG_UNROLL for (t = 0; t < (tiles + 1) / 2; t++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j][t].x[i] = 0.0f;
-    FG_UNROLL for (i = 0; i < buffers / 2; i++) fgk_skinny_read(from, 2048 * i, tiles, x[i]);
+    FG_UNROLL for (i = 0; i < ahead; i++) fgk_skinny_read(from, 2048 * i, tiles, x[i]);
     count = fgk_count(a->count); /* looked at when what the product begins with is under way */
     if (col0 >= count) return;
     FG_ROLLED for (g = share; g < steps; g += depth / each * shares) {
         FG_UNROLL for (i = 0; i < 4 * depth; i++) {
             fgk_unit *its = ring[i / 4];
-            int then = i + buffers / 2, at = then / 4 % each; /* whose activations are loaded now */
+            int then = i + ahead, at = then / 4 % each; /* whose activations are loaded now */
             if (i % 4 == 0)
                 FG_UNROLL for (j = 0; j < 2 * strips; j++) fgk_skinny_scales(type, &its[j], i / 4 % each, factors[j], lean, &scales[j]);
-            if (then % (4 * each) == 0) from = fgk_skinny_acts(acts, tiles, type, a->acts_stride, g + then / (4 * each) * shares);
-            if (lean) fgk_skinny_read(from, 2048 * (4 * at + then % 4), tiles, x[then % buffers]);
-            else fgk_skinny_read_tiles(tile_acts, type, a->acts_stride, g + then / (4 * each) * shares, 4 * at + then % 4, tiles, x[then % buffers]);
+            if (then % (4 * each) == 0) from = fgk_skinny_acts(acts, type, a->acts_stride, g + then / (4 * each) * shares);
+            if (turns && i % 8 == 0) {
+                int behind = fgk_skinny_behind(a, type, &ring[i / 8 * 2 + 1][1]), step = g + (i < 8 ? 1 : 2) * shares + behind;
+                FG_UNROLL for (j = 0; j < 2 && (i >= 8 || g > share); j++)
+                    fgk_skinny_fetch(type, rows[j], &a->layout, units, step, lean, &ring[i < 8 ? 2 : 0][j]);
+            }
+            if (!turns && lean) fgk_skinny_read(from, 2048 * (4 * at + then % 4), tiles, x[then % buffers]);
+            if (!turns && !lean)
+                fgk_skinny_read_tiles(tile_acts, type, a->acts_stride, g + then / (4 * each) * shares, 4 * at + then % 4, tiles, x[then % buffers]);
             FG_UNROLL for (w = 0; w < 2; w++)
                 FG_UNROLL for (j = 0; j < strips; j++) {
                     fgk_frag left, right;
@@ -879,7 +893,8 @@ FG_BODY void fgk_skinny(const fg_gpu_gemm_args *a, float *tile, int type, int co
                         else fgk_mma(&sums[j][t / 2], &left, &right);
                     }
                 }
-            if (i % (4 * each) == 4 * each - 1) {
+            if (turns) fgk_skinny_read(from, 2048 * (then % 8), tiles, x[then % 8]);
+            if (!turns && i % (4 * each) == 4 * each - 1) {
                 int done = i / 4 + 1 - each;
                 FG_UNROLL for (j = 0; j < 2 * strips; j++)
                     fgk_skinny_fetch(type, rows[j], &a->layout, units, g + (done + depth) / each * shares, lean, &ring[done][j]);
