@@ -227,6 +227,12 @@ static void library(bench_weight *w) {
     give(halves);
 }
 
+/* The kernel of so many rows that is not skinny. */
+static int other_product(int type, int rows) {
+    int which = fg_gpu_product_for(rows, 0);
+    return fg_gpu_weight_kernel(type, which == FG_GPU_GEMM128 && d->attributes[FG__GPU_MAJOR] == 9 ? FG_GPU_GEMMWG : which);
+}
+
 static void products(int type) {
     static const int shapes[][2] = {{4096, 4096}, {6144, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096},
                                     {2048, 2048}, {2560, 2048}, {11264, 2048}, {2048, 5632}};
@@ -235,19 +241,16 @@ static void products(int type) {
     bool any = wanted("library");
     int i, j;
     for (j = 0; j < FG__COUNT(rows); j++) {
-        int skinny = fg_gpu_skinny_kernel(type, rows[j]), which = fg_gpu_product_for(rows[j], 0);
-        if (which == FG_GPU_GEMM128 && d->attributes[FG__GPU_MAJOR] == 9) which = FG_GPU_GEMMWG;
-        any = any || (skinny >= 0 && wanted(kernel_name(skinny))) || wanted(kernel_name(fg_gpu_weight_kernel(type, which)));
+        int skinny = fg_gpu_skinny_kernel(type, rows[j]);
+        any = any || (skinny >= 0 && wanted(kernel_name(skinny))) || wanted(kernel_name(other_product(type, rows[j])));
     }
     for (i = 0; i < FG__COUNT(shapes) && any; i++) {
         weight_open(&w, type, shapes[i][0], shapes[i][1]);
         for (j = 0; j < FG__COUNT(rows); j++) {
-            int which = fg_gpu_product_for(rows[j], 0);
             if (i >= 4 && rows[j] != 1 && rows[j] != 8 && rows[j] != 32 && rows[j] != 512) continue;
             if (i == 4 && rows[j] > 128) continue;
-            if (which == FG_GPU_GEMM128 && d->attributes[FG__GPU_MAJOR] == 9) which = FG_GPU_GEMMWG;
             if (fg_gpu_skinny_kernel(type, rows[j]) >= 0) product(&w, fg_gpu_skinny_kernel(type, rows[j]), rows[j]);
-            if (fg_gpu_skinny_kernel(type, rows[j]) < 0 || n_words) product(&w, fg_gpu_weight_kernel(type, which), rows[j]);
+            if (fg_gpu_skinny_kernel(type, rows[j]) < 0 || n_words) product(&w, other_product(type, rows[j]), rows[j]);
         }
         if (i < 4 && wanted("library")) library(&w);
         weight_close(&w);

@@ -1980,7 +1980,7 @@ static fg_result fg__gpu_launch_splits(fg__gpu_launcher *l, int kernel, const fg
 static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_gemm_args *a, int rows) {
     const fg__gpu_device *d = l->plan->device;
     int which = fg_gpu_product_for(rows, d->options.invariant), special = which < FG_GPU_GEMM16 ? -1 : fg__gpu_special_for(d, step->weight_type, rows);
-    int skinny = fg__gpu_skinny_of(d, step, rows), splits;
+    int skinny = fg__gpu_skinny_of(d, step, rows), kernel, splits;
     int acts = which < FG_GPU_GEMM16 ? 0 : special >= 0 && d->loader.driver->is_hip ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
     bool done = true;
     fg_result r;
@@ -1998,9 +1998,9 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
         acts = FG__GPU_FRAGMENTS + format;
     }
     if (acts && (r = fg__gpu_launch_acts(l, step, a, acts)) != FG_OK) return r;
-    splits = fg__gpu_splits_of(d, special >= 0 ? FG__MIN(which, FG_GPU_GEMM64) : which, a->n, a->k, rows);
-    if (special < 0) special = step->kernel + which;
-    return splits > 1 ? fg__gpu_launch_splits(l, special, a, splits) : fg__gpu_launch(l, special, a);
+    kernel = special >= 0 ? special : step->kernel + which;
+    splits = fg__gpu_splits_of(d, special >= 0 ? FG__MIN(which, FG_GPU_GEMM64) : which, a->n, a->k, rows); /* gemmi has no tiles of 128 */
+    return splits > 1 ? fg__gpu_launch_splits(l, kernel, a, splits) : fg__gpu_launch(l, kernel, a);
 }
 
 /* The attention of one set of sequences. */

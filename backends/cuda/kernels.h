@@ -452,6 +452,7 @@ FG_GPU_FN int fg_gpu_gemm_splits(int which, int32_t n, int32_t k, int32_t rows) 
     return splits;
 }
 
+/* Those of a launch; 1: the product is whole. */
 FG_GPU_FN int fg_gpu_splits(const fg_gpu_gemm_args *a) { return a->splits > 1 ? a->splits : 1; }
 
 /* expand of a type; -1: there is none, of a float type. */
