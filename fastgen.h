@@ -18371,6 +18371,19 @@ static const fg__field fg__fields[4][8][3] = {
 /* Up to three fields; a count of 0 ends them. */
 static FG__ALWAYS_INLINE const fg__field *fg__fields_of(int bits, int step) { return fg__fields[bits - 3][step]; }
 
+/* Those of a quant of such a type, one that stands for all with the same quants; 8 of what is expanded. */
+static FG__ALWAYS_INLINE int fg__bits_of(fg_type like) {
+    switch ((int)like) {
+    case FG_TYPE_Q2_K: return 2;
+    case FG_TYPE_Q3_K: return 3;
+    case FG_TYPE_Q4_1:
+    case FG_TYPE_IQ4_NL: return 4;
+    case FG_TYPE_Q5_1: return 5;
+    case FG_TYPE_Q6_K: return 6;
+    default: return 8;
+    }
+}
+
 /* Where the quants of block b of a unit are; those of the four blocks of Q2_K that share bytes are together. */
 static FG__ALWAYS_INLINE int fg__quants_at(const fg__panel_layout *layout, int b) {
     return (layout->type == FG_TYPE_Q2_K ? b / 4 * 4 : b) * layout->bits * 128;
@@ -19155,14 +19168,11 @@ typedef struct fg__weights_512 {
    `type`: one that stands for all with the same quants. Q3_K comes without its scales. */
 FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
     const uint8_t *runs = w->quants + b * w->stride + half;
-    switch ((int)type) {
-    case FG_TYPE_Q3_K: return fg__bits_512(runs, 3, step);
-    case FG_TYPE_Q4_1: return fg__bits_512(runs, 4, step);
-    case FG_TYPE_Q5_1: return fg__bits_512(runs, 5, step);
-    case FG_TYPE_Q6_K: return fg__bits_512(runs, 6, step);
-    case FG_TYPE_IQ4_NL: return _mm512_shuffle_epi8(w->table, fg__bits_512(runs, 4, step));
-    default: return _mm512_loadu_si512(runs + step * 128); /* Q8_0, and what is expanded */
-    }
+    const int bits = fg__bits_of(type);
+    __m512i v;
+    if (bits == 8) return _mm512_loadu_si512(runs + step * 128); /* Q8_0, and what is expanded */
+    v = fg__bits_512(runs, bits, step);
+    return type == FG_TYPE_IQ4_NL ? _mm512_shuffle_epi8(w->table, v) : v;
 }
 
 /* The scale of 16 weights number i of Q3_K, plus 32. */
@@ -19350,21 +19360,39 @@ FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const ui
     _mm512_storeu_ps(to->unit_min + 16, u.m[1]);
 }
 
-FG__TARGET_AVX512VNNI static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
+#define FG__SCALES_512(type, layout) \
+    FG__TARGET_AVX512VNNI static void fg__scales_512_##type(const uint8_t *from, int n, fg__gemm_slice *to) { \
+        fg__slice_scales_512(&fg__panel_layouts[layout], from, n, to); \
+    }
+FG__SCALES_512(Q4_0, 0)
+FG__SCALES_512(Q4_1, 1)
+FG__SCALES_512(Q5_0, 2)
+FG__SCALES_512(Q5_1, 3)
+FG__SCALES_512(Q8_0, 4)
+FG__SCALES_512(Q2_K, 5)
+FG__SCALES_512(Q3_K, 6)
+FG__SCALES_512(Q4_K, 7)
+FG__SCALES_512(Q5_K, 8)
+FG__SCALES_512(Q6_K, 9)
+FG__SCALES_512(IQ4_XS, 11)
+FG__SCALES_512(MXFP4, 12)
+#undef FG__SCALES_512
+
+static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
     switch ((int)type) {
     case FG_TYPE_Q4_0:
-    case FG_TYPE_IQ4_NL: fg__slice_scales_512(&fg__panel_layouts[0], from, n, to); break;
-    case FG_TYPE_Q4_1: fg__slice_scales_512(&fg__panel_layouts[1], from, n, to); break;
-    case FG_TYPE_Q5_0: fg__slice_scales_512(&fg__panel_layouts[2], from, n, to); break;
-    case FG_TYPE_Q5_1: fg__slice_scales_512(&fg__panel_layouts[3], from, n, to); break;
-    case FG_TYPE_Q8_0: fg__slice_scales_512(&fg__panel_layouts[4], from, n, to); break;
-    case FG_TYPE_Q2_K: fg__slice_scales_512(&fg__panel_layouts[5], from, n, to); break;
-    case FG_TYPE_Q3_K: fg__slice_scales_512(&fg__panel_layouts[6], from, n, to); break;
-    case FG_TYPE_Q4_K: fg__slice_scales_512(&fg__panel_layouts[7], from, n, to); break;
-    case FG_TYPE_Q5_K: fg__slice_scales_512(&fg__panel_layouts[8], from, n, to); break;
-    case FG_TYPE_Q6_K: fg__slice_scales_512(&fg__panel_layouts[9], from, n, to); break;
-    case FG_TYPE_IQ4_XS: fg__slice_scales_512(&fg__panel_layouts[11], from, n, to); break;
-    default: fg__slice_scales_512(&fg__panel_layouts[12], from, n, to); break;
+    case FG_TYPE_IQ4_NL: fg__scales_512_Q4_0(from, n, to); break;
+    case FG_TYPE_Q4_1: fg__scales_512_Q4_1(from, n, to); break;
+    case FG_TYPE_Q5_0: fg__scales_512_Q5_0(from, n, to); break;
+    case FG_TYPE_Q5_1: fg__scales_512_Q5_1(from, n, to); break;
+    case FG_TYPE_Q8_0: fg__scales_512_Q8_0(from, n, to); break;
+    case FG_TYPE_Q2_K: fg__scales_512_Q2_K(from, n, to); break;
+    case FG_TYPE_Q3_K: fg__scales_512_Q3_K(from, n, to); break;
+    case FG_TYPE_Q4_K: fg__scales_512_Q4_K(from, n, to); break;
+    case FG_TYPE_Q5_K: fg__scales_512_Q5_K(from, n, to); break;
+    case FG_TYPE_Q6_K: fg__scales_512_Q6_K(from, n, to); break;
+    case FG_TYPE_IQ4_XS: fg__scales_512_IQ4_XS(from, n, to); break;
+    default: fg__scales_512_MXFP4(from, n, to); break;
     }
 }
 
@@ -19688,23 +19716,27 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
     fg__tile_end_unit_512(nt, scale, m.min, nt == 1 ? m.sums : NULL, unit_min, f, &job);
 }
 
-/* All tokens, in tiles of at most `most` and of equal sizes as far as that goes. `bytes`: of the slice, where they are `few`; else their
-   fetching is planned. */
-FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int most, bool few, const fg__weights_512 *w,
+/* All tokens, in tiles of `least` to `most` and of equal sizes as far as that goes. `bytes`: of the slice, where they are `few`; else their fetching
+   is planned. */
+FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int least, int most, bool few, const fg__weights_512 *w,
                                     fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     if (few) fg__fetch_plan_even(&job, bytes / job.n / 2, tiles);
     for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1: fg__slice_one_512 */
-        case 2: fg__tile_q8_512(type, form, 2, few, false, NULL, w, s, &job); break;
-        case 3: fg__tile_q8_512(type, form, 3, few, false, NULL, w, s, &job); break;
+        case 2:
+            if (least <= 2) fg__tile_q8_512(type, form, 2, few, false, NULL, w, s, &job);
+            break;
+        case 3:
+            if (least <= 3) fg__tile_q8_512(type, form, 3, few, false, NULL, w, s, &job);
+            break;
         case 4: fg__tile_q8_512(type, form, 4, few, false, NULL, w, s, &job); break;
         case 5:
-            if (most > 4) fg__tile_q8_512(type, form, 5, few, false, NULL, w, s, &job);
+            if (most >= 5) fg__tile_q8_512(type, form, 5, few, false, NULL, w, s, &job);
             break;
         default:
-            if (most > 5) fg__tile_q8_512(type, form, 6, few, false, NULL, w, s, &job);
+            if (most >= 6) fg__tile_q8_512(type, form, 6, few, false, NULL, w, s, &job);
             break;
         }
     }
@@ -19776,39 +19808,66 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_q2_512(con
     }
 }
 
+/* Calls of their own: of several in one function compilers take longer than of each, and without optimisation make a frame of megabytes. */
+#define FG__TILES_512(name, type, form, least, most, few) \
+    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__tiles_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, int bytes, \
+                                                                                    const fg__gemm_job *job) { \
+        fg__tiles_q8_512(type, form, least, most, few, w, s, bytes, *job); \
+    }
+FG__TILES_512(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED, 2, FG__FUSED512, true)
+FG__TILES_512(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN, 2, FG__FUSED512, true)
+FG__TILES_512(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED, 2, FG__FUSED512, true)
+FG__TILES_512(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN, 2, FG__FUSED512, true)
+FG__TILES_512(Q8_0, FG_TYPE_Q8_0, FG__FORM_SIGNED, 2, FG__TILE512, true)
+FG__TILES_512(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT, 2, FG__FUSED512, true)
+FG__TILES_512(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16, 2, FG__FUSED512, true)
+FG__TILES_512(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, 2, FG__FUSED512, true)
+
 /* A slice for few tokens. */
-FG__TARGET_AVX512VNNI static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes,
-                                                      const fg__gemm_job *job) {
-    const int most = FG__FUSED512;
+static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, most, true, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_0: fg__tiles_512_Q4_0(w, s, bytes, job); break;
     case FG_TYPE_Q4_1:
-    case FG_TYPE_Q4_K: fg__tiles_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, most, true, w, s, bytes, *job); break;
-    case FG_TYPE_Q5_0: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, most, true, w, s, bytes, *job); break;
+    case FG_TYPE_Q4_K: fg__tiles_512_Q4_1(w, s, bytes, job); break;
+    case FG_TYPE_Q5_0: fg__tiles_512_Q5_0(w, s, bytes, job); break;
     case FG_TYPE_Q5_1:
-    case FG_TYPE_Q5_K: fg__tiles_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, most, true, w, s, bytes, *job); break;
-    case FG_TYPE_Q3_K: fg__tiles_q8_512(FG_TYPE_Q3_K, FG__FORM_UNIT, most, true, w, s, bytes, *job); break;
-    case FG_TYPE_Q8_0: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, FG__TILE512, true, w, s, bytes, *job); break;
-    case FG_TYPE_Q6_K: fg__tiles_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, most, true, w, s, bytes, *job); break;
-    default: fg__tiles_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, most, true, w, s, bytes, *job); break;
+    case FG_TYPE_Q5_K: fg__tiles_512_Q5_1(w, s, bytes, job); break;
+    case FG_TYPE_Q8_0: fg__tiles_512_Q8_0(w, s, bytes, job); break;
+    case FG_TYPE_Q3_K: fg__tiles_512_Q3_K(w, s, bytes, job); break;
+    case FG_TYPE_Q6_K: fg__tiles_512_Q6_K(w, s, bytes, job); break;
+    default: fg__tiles_512_IQ4_NL(w, s, bytes, job); break;
     }
 }
 
-/* The first tile of many tokens: expands the weights on its way and keeps them, which takes less time than doing that before. A call of its own: within
-   the caller Q6_K and Q2_K are 0.97 to 0.99 times as fast. */
-FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
+#define FG__FIRST_TILE_512(name, type, form) \
+    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__first_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, \
+                                                                                    fg__gemm_job *job) { \
+        fg__tile_q8_512(type, form, FG__FUSED512, false, true, NULL, w, s, job); \
+    }
+FG__FIRST_TILE_512(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED)
+FG__FIRST_TILE_512(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN)
+FG__FIRST_TILE_512(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED)
+FG__FIRST_TILE_512(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN)
+FG__FIRST_TILE_512(Q2_K, FG_TYPE_Q2_K, FG__FORM_MIN16)
+FG__FIRST_TILE_512(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT)
+FG__FIRST_TILE_512(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16)
+FG__FIRST_TILE_512(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED)
+#undef FG__FIRST_TILE_512
+
+/* The first tile of many tokens: expands the weights on its way and keeps them, which takes less time than doing that before. */
+static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, fg__gemm_job *job) {
     const int nt = FG__FUSED512;
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__tile_q8_512(FG_TYPE_Q4_1, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q4_0: fg__first_512_Q4_0(w, s, job); break;
     case FG_TYPE_Q4_1:
-    case FG_TYPE_Q4_K: fg__tile_q8_512(FG_TYPE_Q4_1, FG__FORM_MIN, nt, false, true, NULL, w, s, job); break;
-    case FG_TYPE_Q5_0: fg__tile_q8_512(FG_TYPE_Q5_1, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q4_K: fg__first_512_Q4_1(w, s, job); break;
+    case FG_TYPE_Q5_0: fg__first_512_Q5_0(w, s, job); break;
     case FG_TYPE_Q5_1:
-    case FG_TYPE_Q5_K: fg__tile_q8_512(FG_TYPE_Q5_1, FG__FORM_MIN, nt, false, true, NULL, w, s, job); break;
-    case FG_TYPE_Q2_K: fg__tile_q8_512(FG_TYPE_Q2_K, FG__FORM_MIN16, nt, false, true, NULL, w, s, job); break;
-    case FG_TYPE_Q3_K: fg__tile_q8_512(FG_TYPE_Q3_K, FG__FORM_UNIT, nt, false, true, NULL, w, s, job); break;
-    case FG_TYPE_Q6_K: fg__tile_q8_512(FG_TYPE_Q6_K, FG__FORM_SUB16, nt, false, true, NULL, w, s, job); break;
-    default: fg__tile_q8_512(FG_TYPE_IQ4_NL, FG__FORM_SIGNED, nt, false, true, NULL, w, s, job); break;
+    case FG_TYPE_Q5_K: fg__first_512_Q5_1(w, s, job); break;
+    case FG_TYPE_Q2_K: fg__first_512_Q2_K(w, s, job); break;
+    case FG_TYPE_Q3_K: fg__first_512_Q3_K(w, s, job); break;
+    case FG_TYPE_Q6_K: fg__first_512_Q6_K(w, s, job); break;
+    default: fg__first_512_IQ4_NL(w, s, job); break;
     }
     job->m -= nt;
     job->acts += nt * job->stride;
@@ -19818,15 +19877,24 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_first_512(
 /* Tokens of a tile of bytes. Two scales a block take registers, of which six tokens would leave too few: 0.9 times as fast. */
 static FG__ALWAYS_INLINE int fg__tile_of_512(fg__gemm_form form) { return form == FG__FORM_SUB16 ? FG__TILE512 - 1 : FG__TILE512; }
 
+/* Of many tokens (fg__slice_many_512) no tile has two, and where weights are expanded from thirteen on none has three. */
+#define FG__BYTES_512(name, least) FG__TILES_512(bytes_##name, FG_TYPE_Q8_0, FG__FORM_##name, least, fg__tile_of_512(FG__FORM_##name), false)
+FG__BYTES_512(SIGNED, 4)
+FG__BYTES_512(MIN, 4)
+FG__BYTES_512(UNIT, 3)
+FG__BYTES_512(SUB16, 3)
+FG__BYTES_512(MIN16, 3)
+#undef FG__BYTES_512
+#undef FG__TILES_512
+
 /* A slice of bytes, expanded or of Q8_0. */
-FG__TARGET_AVX512VNNI static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w, fg__gemm_slice *s, const fg__gemm_job *job) {
-    const int most = FG__TILE512;
+static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w, fg__gemm_slice *s, const fg__gemm_job *job) {
     switch (form) {
-    case FG__FORM_SIGNED: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SIGNED, most, false, w, s, 0, *job); break;
-    case FG__FORM_UNIT: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_UNIT, most, false, w, s, 0, *job); break;
-    case FG__FORM_MIN: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN, most, false, w, s, 0, *job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_SUB16, fg__tile_of_512(FG__FORM_SUB16), false, w, s, 0, *job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_512(FG_TYPE_Q8_0, FG__FORM_MIN16, most, false, w, s, 0, *job); break;
+    case FG__FORM_SIGNED: fg__tiles_512_bytes_SIGNED(w, s, 0, job); break;
+    case FG__FORM_MIN: fg__tiles_512_bytes_MIN(w, s, 0, job); break;
+    case FG__FORM_UNIT: fg__tiles_512_bytes_UNIT(w, s, 0, job); break;
+    case FG__FORM_SUB16: fg__tiles_512_bytes_SUB16(w, s, 0, job); break;
+    case FG__FORM_MIN16: fg__tiles_512_bytes_MIN16(w, s, 0, job); break;
     }
 }
 
@@ -20947,15 +21015,12 @@ FG__INLINE256 __m256i fg__quants_q2_256(const uint8_t *runs, int b, int step) {
 
 /* Step `step` of block b of a unit, 8 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
 FG__INLINE256 __m256i fg__quants_256(fg_type type, const uint8_t *runs, __m256i table, int b, int step) {
-    switch ((int)type) {
-    case FG_TYPE_Q2_K: return fg__quants_q2_256(runs, b, step);
-    case FG_TYPE_Q3_K: return fg__bits_256(runs, 3, step);
-    case FG_TYPE_Q4_1: return fg__bits_256(runs, 4, step);
-    case FG_TYPE_Q5_1: return fg__bits_256(runs, 5, step);
-    case FG_TYPE_Q6_K: return fg__bits_256(runs, 6, step);
-    case FG_TYPE_IQ4_NL: return _mm256_shuffle_epi8(table, fg__bits_256(runs, 4, step));
-    default: return fg__load_256(runs + step * 128);
-    }
+    const int bits = fg__bits_of(type);
+    __m256i v;
+    if (bits == 2) return fg__quants_q2_256(runs, b, step);
+    if (bits == 8) return fg__load_256(runs + step * 128);
+    v = fg__bits_256(runs, bits, step);
+    return type == FG_TYPE_IQ4_NL ? _mm256_shuffle_epi8(table, v) : v;
 }
 
 /* The same with their scales, by tables for these 16 weights. */
@@ -21667,38 +21732,49 @@ FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_
     }
 }
 
-FG__TARGET_AVX2 static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
+/* Calls of their own: see FG__TILES_512. */
+#define FG__TILES_256(form, dots) \
+    FG__TARGET_AVX2 __attribute__((noinline)) static void fg__tiles_256_##form##_##dots(fg__gemm_slice *s, int row, const fg__gemm_job *job) { \
+        fg__tiles_q8_256(FG__FORM_##form, FG__DOTS_##dots, s, row, *job); \
+    }
+FG__TILES_256(SIGNED, FACTORS)
+FG__TILES_256(SIGNED, EIGHT)
+FG__TILES_256(MIN, EIGHT)
+FG__TILES_256(SIGNED, FOUR)
+FG__TILES_256(MIN, FOUR)
+FG__TILES_256(SUB16, TWO)
+FG__TILES_256(MIN16, TWO)
+FG__TILES_256(SIGNED, SPLIT)
+FG__TILES_256(SIGNED, SIGNED)
+FG__TILES_256(SIGNED, VNNI)
+FG__TILES_256(MIN, VNNI)
+FG__TILES_256(SUB16, VNNI)
+FG__TILES_256(MIN16, VNNI)
+#undef FG__TILES_256
+
+static void fg__slice_vnni_256(fg__gemm_slice *s, int row, const fg__gemm_job *job) {
+    switch (job->form) {
+    case FG__FORM_SIGNED:
+    case FG__FORM_UNIT: fg__tiles_256_SIGNED_VNNI(s, row, job); break;
+    case FG__FORM_MIN: fg__tiles_256_MIN_VNNI(s, row, job); break;
+    case FG__FORM_SUB16: fg__tiles_256_SUB16_VNNI(s, row, job); break;
+    case FG__FORM_MIN16: fg__tiles_256_MIN16_VNNI(s, row, job); break;
+    }
+}
+
+/* 16 rows from `row` on of a slice that was expanded. */
+static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     const int most = fg__tile_of_256(job.dots);
     const bool min = job.form == FG__FORM_MIN;
     fg__fetch_plan(&job, bytes, (job.m + most - 1) / most * job.n);
     switch (job.dots) {
-    case FG__DOTS_FACTORS: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FACTORS, s, row, job); break;
-    case FG__DOTS_EIGHT:
-        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_EIGHT, s, row, job);
-        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_EIGHT, s, row, job);
-        break;
-    case FG__DOTS_FOUR:
-        if (min) fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_FOUR, s, row, job);
-        else fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_FOUR, s, row, job);
-        break;
-    case FG__DOTS_TWO:
-        if (job.form == FG__FORM_SUB16) fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_TWO, s, row, job);
-        else fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_TWO, s, row, job);
-        break;
-    case FG__DOTS_SPLIT: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SPLIT, s, row, job); break;
-    default: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_SIGNED, s, row, job); break;
-    }
-}
-
-/* The same with VNNI. */
-FG__TARGET_AVX2 static void fg__slice_vnni_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
-    fg__fetch_plan(&job, bytes, (job.m + FG__TILE256 - 1) / FG__TILE256 * job.n);
-    switch (job.form) {
-    case FG__FORM_SIGNED:
-    case FG__FORM_UNIT: fg__tiles_q8_256(FG__FORM_SIGNED, FG__DOTS_VNNI, s, row, job); break;
-    case FG__FORM_MIN: fg__tiles_q8_256(FG__FORM_MIN, FG__DOTS_VNNI, s, row, job); break;
-    case FG__FORM_SUB16: fg__tiles_q8_256(FG__FORM_SUB16, FG__DOTS_VNNI, s, row, job); break;
-    case FG__FORM_MIN16: fg__tiles_q8_256(FG__FORM_MIN16, FG__DOTS_VNNI, s, row, job); break;
+    case FG__DOTS_FACTORS: fg__tiles_256_SIGNED_FACTORS(s, row, &job); break;
+    case FG__DOTS_EIGHT: (min ? fg__tiles_256_MIN_EIGHT : fg__tiles_256_SIGNED_EIGHT)(s, row, &job); break;
+    case FG__DOTS_FOUR: (min ? fg__tiles_256_MIN_FOUR : fg__tiles_256_SIGNED_FOUR)(s, row, &job); break;
+    case FG__DOTS_TWO: (job.form == FG__FORM_SUB16 ? fg__tiles_256_SUB16_TWO : fg__tiles_256_MIN16_TWO)(s, row, &job); break;
+    case FG__DOTS_SPLIT: fg__tiles_256_SIGNED_SPLIT(s, row, &job); break;
+    case FG__DOTS_SIGNED: fg__tiles_256_SIGNED_SIGNED(s, row, &job); break;
+    case FG__DOTS_VNNI: fg__slice_vnni_256(s, row, &job); break;
     }
 }
 
@@ -21723,7 +21799,6 @@ FG__TARGET_AVX2 static void fg__split_256(int n, fg__gemm_slice *s) {
 }
 
 static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int64_t k, fg__gemm_job job) {
-    void (*const run)(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) = vnni ? fg__slice_vnni_256 : fg__slice_q8_256;
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
@@ -21745,9 +21820,9 @@ static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int
         if (job.dots == FG__DOTS_FACTORS) fg__unpack_factors_256(from, job.n, s);
         else fg__kernels_256[number].unpack(from, job.n, s);
         if (job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
-        run(s, 0, job.n * (int)block_bytes / 2, job);
+        fg__slice_q8_256(s, 0, job.n * (int)block_bytes / 2, job);
         job.next += job.n * block_bytes / 2;
-        run(s, 16, job.n * (int)block_bytes / 2, job);
+        fg__slice_q8_256(s, 16, job.n * (int)block_bytes / 2, job);
     }
 }
 
@@ -22174,16 +22249,13 @@ static FG__ALWAYS_INLINE uint8x16_t fg__quants_q2_neon(const uint8_t *runs, int 
 
 /* Step `step` of block b of a unit, 4 rows; see the functions of AVX-512. Q2_K and Q3_K come without their scales. */
 static FG__ALWAYS_INLINE uint8x16_t fg__quants_neon(fg_type type, const uint8_t *runs, uint8x16_t table, int b, int step) {
-    switch ((int)type) {
-    case FG_TYPE_Q2_K: return fg__quants_q2_neon(runs, b, step);
-    case FG_TYPE_Q3_K: return fg__bits_neon(runs, 3, step);
-    case FG_TYPE_Q4_1: return fg__bits_neon(runs, 4, step);
-    case FG_TYPE_Q5_1: return fg__bits_neon(runs, 5, step);
-    case FG_TYPE_Q6_K: return fg__bits_neon(runs, 6, step);
-    case FG_TYPE_IQ4_NL: return vqtbl1q_u8(table, fg__bits_neon(runs, 4, step));
-    case FG_TYPE_Q8_0: return veorq_u8(vld1q_u8(runs + step * 128), vdupq_n_u8(128));
-    default: return vld1q_u8(runs + step * 128); /* expanded */
-    }
+    const int bits = fg__bits_of(type);
+    uint8x16_t v;
+    if (bits == 2) return fg__quants_q2_neon(runs, b, step);
+    if (type == FG_TYPE_Q8_0) return veorq_u8(vld1q_u8(runs + step * 128), vdupq_n_u8(128));
+    if (bits == 8) return vld1q_u8(runs + step * 128); /* expanded */
+    v = fg__bits_neon(runs, bits, step);
+    return type == FG_TYPE_IQ4_NL ? vqtbl1q_u8(table, v) : v;
 }
 
 /* The same with their scales, by tables for these 16 weights. */
@@ -22491,22 +22563,41 @@ FG__INLINE_DOT void fg__tiles_few_dot(const fg__panel_layout *layout, fg_type li
     else fg__tile_few_dot(layout, like, 2, from, table, &job);
 }
 
-FG__TARGET_DOTPROD static void fg__slice_few_dot(fg_type type, const uint8_t *from, fg__gemm_job job) {
-    const fg__panel_layout *of = fg__panel_layouts;
+/* Calls of their own: see FG__TILES_512. */
+#define FG__FEW_DOT(type, layout, like) \
+    FG__TARGET_DOTPROD __attribute__((noinline)) static void fg__few_dot_##type(const uint8_t *from, const fg__gemm_job *job) { \
+        fg__tiles_few_dot(&fg__panel_layouts[layout], FG_TYPE_##like, from, *job); \
+    }
+FG__FEW_DOT(Q4_0, 0, Q4_1)
+FG__FEW_DOT(Q4_1, 1, Q4_1)
+FG__FEW_DOT(Q5_0, 2, Q5_1)
+FG__FEW_DOT(Q5_1, 3, Q5_1)
+FG__FEW_DOT(Q8_0, 4, Q8_0)
+FG__FEW_DOT(Q2_K, 5, Q2_K)
+FG__FEW_DOT(Q3_K, 6, Q3_K)
+FG__FEW_DOT(Q4_K, 7, Q4_1)
+FG__FEW_DOT(Q5_K, 8, Q5_1)
+FG__FEW_DOT(Q6_K, 9, Q6_K)
+FG__FEW_DOT(IQ4_NL, 10, IQ4_NL)
+FG__FEW_DOT(IQ4_XS, 11, IQ4_NL)
+FG__FEW_DOT(MXFP4, 12, IQ4_NL)
+#undef FG__FEW_DOT
+
+static void fg__slice_few_dot(fg_type type, const uint8_t *from, const fg__gemm_job *job) {
     switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__tiles_few_dot(&of[0], FG_TYPE_Q4_1, from, job); break;
-    case FG_TYPE_Q4_1: fg__tiles_few_dot(&of[1], FG_TYPE_Q4_1, from, job); break;
-    case FG_TYPE_Q5_0: fg__tiles_few_dot(&of[2], FG_TYPE_Q5_1, from, job); break;
-    case FG_TYPE_Q5_1: fg__tiles_few_dot(&of[3], FG_TYPE_Q5_1, from, job); break;
-    case FG_TYPE_Q8_0: fg__tiles_few_dot(&of[4], FG_TYPE_Q8_0, from, job); break;
-    case FG_TYPE_Q2_K: fg__tiles_few_dot(&of[5], FG_TYPE_Q2_K, from, job); break;
-    case FG_TYPE_Q3_K: fg__tiles_few_dot(&of[6], FG_TYPE_Q3_K, from, job); break;
-    case FG_TYPE_Q4_K: fg__tiles_few_dot(&of[7], FG_TYPE_Q4_1, from, job); break;
-    case FG_TYPE_Q5_K: fg__tiles_few_dot(&of[8], FG_TYPE_Q5_1, from, job); break;
-    case FG_TYPE_Q6_K: fg__tiles_few_dot(&of[9], FG_TYPE_Q6_K, from, job); break;
-    case FG_TYPE_IQ4_NL: fg__tiles_few_dot(&of[10], FG_TYPE_IQ4_NL, from, job); break;
-    case FG_TYPE_IQ4_XS: fg__tiles_few_dot(&of[11], FG_TYPE_IQ4_NL, from, job); break;
-    default: fg__tiles_few_dot(&of[12], FG_TYPE_IQ4_NL, from, job); break;
+    case FG_TYPE_Q4_0: fg__few_dot_Q4_0(from, job); break;
+    case FG_TYPE_Q4_1: fg__few_dot_Q4_1(from, job); break;
+    case FG_TYPE_Q5_0: fg__few_dot_Q5_0(from, job); break;
+    case FG_TYPE_Q5_1: fg__few_dot_Q5_1(from, job); break;
+    case FG_TYPE_Q8_0: fg__few_dot_Q8_0(from, job); break;
+    case FG_TYPE_Q2_K: fg__few_dot_Q2_K(from, job); break;
+    case FG_TYPE_Q3_K: fg__few_dot_Q3_K(from, job); break;
+    case FG_TYPE_Q4_K: fg__few_dot_Q4_K(from, job); break;
+    case FG_TYPE_Q5_K: fg__few_dot_Q5_K(from, job); break;
+    case FG_TYPE_Q6_K: fg__few_dot_Q6_K(from, job); break;
+    case FG_TYPE_IQ4_NL: fg__few_dot_IQ4_NL(from, job); break;
+    case FG_TYPE_IQ4_XS: fg__few_dot_IQ4_XS(from, job); break;
+    default: fg__few_dot_MXFP4(from, job); break;
     }
 }
 
@@ -22636,7 +22727,7 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
         job.n = (int)FG__MIN(left, 8);
         if (!pairs && job.m <= FG__FEW_NEON) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
-            fg__slice_few_dot(type, from, job);
+            fg__slice_few_dot(type, from, &job);
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
