@@ -70,6 +70,10 @@
        FG_NO_THREADS   no threads, no locks: everything runs in the calling thread (tcc: set by itself)
        FG_NO_SIMD      the portable scalar kernels only
 
+   The implementation takes GCC some 40 seconds to compile with -O2, clang 25, of which 30 and 20 are kernels: it is best given a
+   file of its own. In a program compiled with -O0 GCC optimises the kernels nevertheless; clang's then run at a fortieth of their
+   speed, which a log line says: give that file -O2.
+
    With -std=c99 the implementation needs POSIX names from the system's headers: it asks for them itself when it is the first
    header of its file. 32-bit CPUs without atomics of 8 bytes (ARMv6, MIPS) need -latomic after -lpthread. Compilers: gcc,
    clang, mingw-w64, tcc; C99 or later, C++17 or later. MSVC's own compiler gets the scalar kernels and has not been tried.
@@ -14294,6 +14298,13 @@ static bool fg__batch_check(const fg_graph *graph, const fg_batch *batch) {
    >>cpu_base  what the CPU can do, and how its kernels are told to the compiler
    ================================================================================================ */
 
+/* A program that is compiled without optimisation, to be debugged, gets kernels with it. Clang cannot be told so: fg__cpu_open says what comes of it. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__) && !defined(__OPTIMIZE__)
+#define FG__OPTIMIZES 1
+#pragma GCC push_options
+#pragma GCC optimize("O2")
+#endif
+
 /* One set of kernels per path. A plain `cc -O2` compiles them all; the CPU's features choose at run time. */
 enum { FG__CPU_SCALAR, FG__CPU_AVX2, FG__CPU_AVX512, FG__CPU_AMX, FG__CPU_NEON, FG__CPU_PATHS };
 
@@ -16625,6 +16636,9 @@ static fg_result fg__cpu_open(const fg_device_desc *desc, fg_device **out) {
     }
     if (device->pool.n_threads < n_threads)
         fg__log(&env, FG_LOG_WARNING, "only %d of %d threads could be started", device->pool.n_threads, n_threads);
+#if defined(__clang__) && !defined(__OPTIMIZE__)
+    fg__log(&env, FG_LOG_WARNING, "fastgen.h was compiled without optimisation: the CPU runs at a fortieth of its speed");
+#endif
     *out = (fg_device *)device;
     return FG_OK;
 }
@@ -22878,6 +22892,10 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
     return NULL;
 }
 #endif
+#if FG__OPTIMIZES
+#pragma GCC pop_options
+#endif
+
 /* ================================================================================================
    >>backend  the null backend, and the choice of a backend
 

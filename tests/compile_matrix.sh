@@ -157,8 +157,15 @@ if ! native >"$out/log" 2>&1; then
     tail -n 40 "$out/log"
 fi
 
+# Without optimisation, whose frames are large.
+if has "${clang:-clang}"; then
+    check "$clang -O0 tool builds" env CC="$clang" CFLAGS="-O0 -Werror" BUILD="$out/O0" ./build.sh tool &&
+        check "$clang -O0 tool writes the same text" same_text "$out/O0/fastgen"
+else
+    skip "clang -O0" clang
+fi
 if has musl-gcc; then
-    platform musl musl-gcc "-O1 -static -Werror" "" "" -DFG_NO_SIMD # whose kernels the tool has run
+    platform musl musl-gcc "-O0 -static -Werror" "" "" "-O1 -DFG_NO_SIMD" # whose kernels the tool has run, which GCC optimises nevertheless
 else
     skip musl musl-gcc
 fi
