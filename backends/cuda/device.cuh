@@ -498,6 +498,17 @@ FG_DEV uint32_t fgk_pick_bytes(uint32_t a, uint32_t b, uint32_t s) {
     s = (s & 0xFFu) | (s & 0xFF00u) << 8;
     return __builtin_amdgcn_perm(b, a, (s | s << 4) & 0x0F0F0F0Fu);
 }
+#define FG_LOOKS_UP 1
+/* Selectors are bytes, as these codes are then: those of even numbers, and of odd ones. 8 selects bit 15 of the second word, in all bits. */
+FG_DEV uint32_t fgk_look_up_bytes(const uint32_t *table, uint32_t codes) {
+    uint32_t low = codes & 0x07070707u, high = __builtin_amdgcn_perm(0u, 0xFF00u, codes & 0x08080808u);
+    return (__builtin_amdgcn_perm(table[3], table[2], low) & high) | (__builtin_amdgcn_perm(table[1], table[0], low) & ~high);
+}
+FG_DEV void fgk_look_up(const uint32_t *table, uint32_t word, uint32_t *to) {
+    uint32_t even = fgk_look_up_bytes(table, word), odd = fgk_look_up_bytes(table, word >> 4);
+    to[0] = __builtin_amdgcn_perm(odd, even, 0x06040200u);
+    to[1] = __builtin_amdgcn_perm(odd, even, 0x07050301u);
+}
 
 FG_DEV fgk_u4 fgk_load_u4(const void *p) {
     fgk__v4u v = *(const FG_AS1 fgk__v4u *)p;
@@ -910,6 +921,19 @@ FG_DEV fgk_f2 fgk_fma_f2(fgk_f2 a, fgk_f2 b, fgk_f2 c) {
     return v;
 }
 FG_DEV uint32_t fgk_as_bytes(uint32_t word) { return word; }
+#endif
+
+#if !defined(FG_LOOKS_UP)
+/* The bytes that a table of 16 has for the codes of 4 bits in a word: of codes 0, 4, 1, 5, then of 2, 6, 3, 7. */
+FG_DEV void fgk_look_up(const uint32_t *table, uint32_t word, uint32_t *to) {
+    uint32_t code = word & 0x77777777u, high = word >> 1 & 0x44444444u, x[2];
+    int i;
+    FG_UNROLL for (i = 0; i < 2; i++)
+        x[i] = fgk_pick_bytes(fgk_pick_bytes(table[0], table[1], code >> 16 * i), fgk_pick_bytes(table[2], table[3], code >> 16 * i),
+                              0x3210u | high >> 16 * i);
+    to[0] = fgk_pick_bytes(x[0], x[1], 0x5140u);
+    to[1] = fgk_pick_bytes(x[0], x[1], 0x7362u);
+}
 #endif
 
 #if !defined(FG_MIXES)

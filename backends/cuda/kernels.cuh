@@ -207,14 +207,9 @@ FG_DEV int fgk_byte_zero(int type) {
 FG_DEV void fgk_code_values(int type, uint32_t word, uint32_t *to) {
     /* as fgk_code_value has them: of codes 0 to 3, 4 to 7, 8 to 11, 12 to 15 */
     bool fp4 = type == FG_GPU_MXFP4;
-    uint32_t a = fp4 ? 0x13121110u : 0x3F2D1801u, b = fp4 ? 0x1C181614u : 0x766A5D4Fu;
-    uint32_t c = fp4 ? 0x0D0E0F10u : 0xA6998D81u, d = fp4 ? 0x04080A0Cu : 0xF1D9C5B5u;
-    uint32_t code = word & 0x77777777u, high = word >> 1 & 0x44444444u, x[2];
-    int i;
-    FG_UNROLL for (i = 0; i < 2; i++)
-        x[i] = fgk_pick_bytes(fgk_pick_bytes(a, b, code >> 16 * i), fgk_pick_bytes(c, d, code >> 16 * i), 0x3210u | high >> 16 * i);
-    to[0] = fgk_pick_bytes(x[0], x[1], 0x5140u);
-    to[1] = fgk_pick_bytes(x[0], x[1], 0x7362u);
+    const uint32_t table[4] = {fp4 ? 0x13121110u : 0x3F2D1801u, fp4 ? 0x1C181614u : 0x766A5D4Fu, fp4 ? 0x0D0E0F10u : 0xA6998D81u,
+                               fp4 ? 0x04080A0Cu : 0xF1D9C5B5u};
+    fgk_look_up(table, word, to);
 }
 
 FG_DEV float fgk_byte(uint32_t word, int i) { return (float)(word >> 8 * i & 255u); }
