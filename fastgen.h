@@ -19822,20 +19822,26 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_q2_512(con
     }
 }
 
+/* Types, those with the same quants and their forms, where weights are expanded by tiles. */
+#define FG__TYPES_512(TYPE) \
+    TYPE(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED) \
+    TYPE(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN) \
+    TYPE(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED) \
+    TYPE(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN) \
+    TYPE(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT) \
+    TYPE(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16) \
+    TYPE(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED)
+
 /* Calls of their own: of several in one function compilers take longer than of each, and without optimisation make a frame of megabytes. */
 #define FG__TILES_512(name, type, form, least, most, few) \
     FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__tiles_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, int bytes, \
                                                                                     const fg__gemm_job *job) { \
         fg__tiles_q8_512(type, form, least, most, few, w, s, bytes, *job); \
     }
-FG__TILES_512(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED, 2, FG__FUSED512, true)
-FG__TILES_512(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN, 2, FG__FUSED512, true)
-FG__TILES_512(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED, 2, FG__FUSED512, true)
-FG__TILES_512(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN, 2, FG__FUSED512, true)
+#define FG__FUSED_TILES_512(name, like, form) FG__TILES_512(name, like, form, 2, FG__FUSED512, true)
+FG__TYPES_512(FG__FUSED_TILES_512)
 FG__TILES_512(Q8_0, FG_TYPE_Q8_0, FG__FORM_SIGNED, 2, FG__TILE512, true)
-FG__TILES_512(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT, 2, FG__FUSED512, true)
-FG__TILES_512(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16, 2, FG__FUSED512, true)
-FG__TILES_512(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, 2, FG__FUSED512, true)
+#undef FG__FUSED_TILES_512
 
 /* A slice for few tokens. */
 static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s, int bytes, const fg__gemm_job *job) {
@@ -19853,19 +19859,14 @@ static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm
     }
 }
 
-#define FG__FIRST_TILE_512(name, type, form) \
+#define FG__FIRST_TILE_512(name, like, form) \
     FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__first_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, \
                                                                                     fg__gemm_job *job) { \
-        fg__tile_q8_512(type, form, FG__FUSED512, false, true, NULL, w, s, job); \
+        fg__tile_q8_512(like, form, FG__FUSED512, false, true, NULL, w, s, job); \
     }
-FG__FIRST_TILE_512(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED)
-FG__FIRST_TILE_512(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN)
-FG__FIRST_TILE_512(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED)
-FG__FIRST_TILE_512(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN)
+FG__TYPES_512(FG__FIRST_TILE_512)
 FG__FIRST_TILE_512(Q2_K, FG_TYPE_Q2_K, FG__FORM_MIN16)
-FG__FIRST_TILE_512(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT)
-FG__FIRST_TILE_512(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16)
-FG__FIRST_TILE_512(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED)
+#undef FG__TYPES_512
 #undef FG__FIRST_TILE_512
 
 /* The first tile of many tokens: expands the weights on its way and keeps them, which takes less time than doing that before. */
