@@ -42,6 +42,8 @@ typedef struct fgk_f4 {
 #define FG_ROLLED _Pragma("unroll 1")
 #define FG_UNROLL_MMA FG_UNROLL
 #define FG_WARP 32
+/* Whether products of few rows have registers to fetch quantised weights a piece ahead: with 128 of them eight rows of Q6_K would keep 280 bytes in memory. */
+#define FG_GEMV_AHEAD 0
 
 /* A kernel may be launched while the one before it still runs (programmatic dependent launch, from 9.0 on): after this all is there that
    kernels before it have written, and the next one may be launched. Weights do not change, and may be read earlier. Were the next one let
@@ -402,6 +404,7 @@ FG_DEV int fgk_wg_col(int i) { return i / 4 * 8 + (fgk_thread() & 3) * 2 + i % 2
 #define FG_WARP 32
 #define fgk_uniform(x) __builtin_amdgcn_readfirstlane(x) /* tells the compiler that lanes of a wave agree */
 #endif
+#define FG_GEMV_AHEAD 1
 #define FG_AS1 __attribute__((address_space(1)))
 
 typedef uint32_t fgk__v2u __attribute__((ext_vector_type(2)));
@@ -687,6 +690,7 @@ FG_DEV int fgk_sum_col(int i) { return (void)i, fgk_thread() & 15; }
 #define FG_ROLLED
 #define FG_UNROLL_MMA
 #define FG_WARP hg.width
+#define FG_GEMV_AHEAD (hg.width == 64) /* both ways are tested */
 
 FG_DEV int fgk_thread(void) { return hg.current; }
 FG_DEV int fgk_block_x(void) { return hg.block_x; }

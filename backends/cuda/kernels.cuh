@@ -636,6 +636,8 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
     int row0 = fgk_block_x() * FG_GPU_GEMV_ROWS + fgk_group() * 2;
     const char *rows[2];
     fgk_f2 acc[2][8]; /* two sums, to be added up */
+    fgk_unit next[2]; /* `ahead`: are fetched while a piece is computed */
+    bool ahead = FG_GEMV_AHEAD && !fg_gpu_is_float(type);
     float mine = 0.0f;
     if (col0 >= count) return;
     FG_UNROLL for (r = 0; r < 2; r++) {
@@ -643,12 +645,18 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
         rows[r] = fgk_row(a, row0 + r, &exponent);
         FG_UNROLL for (c = 0; c < cols; c++) acc[r][c].x = acc[r][c].y = 0.0f;
     }
+    if (ahead) FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_fetch(type, rows[r], &a->layout, units, lane, 0, 0, &next[r]);
     FG_ROLLED for (k0 = 0; k0 < a->k; k0 += FG_GEMV_K) {
         fgk_unit unit[2];
-        FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_load(type, rows[r], &a->layout, units, k0 / 32 + lane, k0 + 8 * lane, 256, &unit[r]);
+        FG_UNROLL for (r = 0; r < 2; r++) {
+            if (ahead) unit[r] = next[r];
+            else fgk_unit_fetch(type, rows[r], &a->layout, units, k0 / 32 + lane, k0 + 8 * lane, 256, &unit[r]);
+            fgk_unit_scales(type, &unit[r]);
+        }
         fgk_barrier(); /* after the reads of the piece before */
         fgk_gemv_src(a, x, col0, count, k0, cols);
         fgk_barrier();
+        if (ahead) FG_UNROLL for (r = 0; r < 2; r++) fgk_unit_fetch(type, rows[r], &a->layout, units, (k0 + FG_GEMV_K) / 32 + lane, 0, 0, &next[r]);
         if (!fg_gpu_is_float(type)) {
             if (k0 + 32 * lane < a->k) fgk_gemv_unit(type, unit, x + 36 * lane, cols, acc);
             continue;
