@@ -18385,6 +18385,22 @@ static const fg__field fg__fields[4][8][3] = {
 /* Up to three fields; a count of 0 ends them. */
 static FG__ALWAYS_INLINE const fg__field *fg__fields_of(int bits, int step) { return fg__fields[bits - 3][step]; }
 
+/* Types in the order of fg__panel_layouts, and those with the same quants. */
+#define FG__PANEL_TYPES(TYPE) \
+    TYPE(Q4_0, 0, Q4_1) \
+    TYPE(Q4_1, 1, Q4_1) \
+    TYPE(Q5_0, 2, Q5_1) \
+    TYPE(Q5_1, 3, Q5_1) \
+    TYPE(Q8_0, 4, Q8_0) \
+    TYPE(Q2_K, 5, Q2_K) \
+    TYPE(Q3_K, 6, Q3_K) \
+    TYPE(Q4_K, 7, Q4_1) \
+    TYPE(Q5_K, 8, Q5_1) \
+    TYPE(Q6_K, 9, Q6_K) \
+    TYPE(IQ4_NL, 10, IQ4_NL) \
+    TYPE(IQ4_XS, 11, IQ4_NL) \
+    TYPE(MXFP4, 12, IQ4_NL)
+
 /* Those of a quant of such a type, one that stands for all with the same quants; 8 of what is expanded. */
 static FG__ALWAYS_INLINE int fg__bits_of(fg_type like) {
     switch ((int)like) {
@@ -19374,40 +19390,18 @@ FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const ui
     _mm512_storeu_ps(to->unit_min + 16, u.m[1]);
 }
 
-#define FG__SCALES_512(type, layout) \
+#define FG__SCALES_512(type, layout, like) \
     FG__TARGET_AVX512VNNI static void fg__scales_512_##type(const uint8_t *from, int n, fg__gemm_slice *to) { \
         fg__slice_scales_512(&fg__panel_layouts[layout], from, n, to); \
     }
-FG__SCALES_512(Q4_0, 0)
-FG__SCALES_512(Q4_1, 1)
-FG__SCALES_512(Q5_0, 2)
-FG__SCALES_512(Q5_1, 3)
-FG__SCALES_512(Q8_0, 4)
-FG__SCALES_512(Q2_K, 5)
-FG__SCALES_512(Q3_K, 6)
-FG__SCALES_512(Q4_K, 7)
-FG__SCALES_512(Q5_K, 8)
-FG__SCALES_512(Q6_K, 9)
-FG__SCALES_512(IQ4_XS, 11)
-FG__SCALES_512(MXFP4, 12)
+FG__PANEL_TYPES(FG__SCALES_512)
 #undef FG__SCALES_512
 
-static void fg__unpack_scales_512(fg_type type, const uint8_t *from, int n, fg__gemm_slice *to) {
-    switch ((int)type) {
-    case FG_TYPE_Q4_0:
-    case FG_TYPE_IQ4_NL: fg__scales_512_Q4_0(from, n, to); break;
-    case FG_TYPE_Q4_1: fg__scales_512_Q4_1(from, n, to); break;
-    case FG_TYPE_Q5_0: fg__scales_512_Q5_0(from, n, to); break;
-    case FG_TYPE_Q5_1: fg__scales_512_Q5_1(from, n, to); break;
-    case FG_TYPE_Q8_0: fg__scales_512_Q8_0(from, n, to); break;
-    case FG_TYPE_Q2_K: fg__scales_512_Q2_K(from, n, to); break;
-    case FG_TYPE_Q3_K: fg__scales_512_Q3_K(from, n, to); break;
-    case FG_TYPE_Q4_K: fg__scales_512_Q4_K(from, n, to); break;
-    case FG_TYPE_Q5_K: fg__scales_512_Q5_K(from, n, to); break;
-    case FG_TYPE_Q6_K: fg__scales_512_Q6_K(from, n, to); break;
-    case FG_TYPE_IQ4_XS: fg__scales_512_IQ4_XS(from, n, to); break;
-    default: fg__scales_512_MXFP4(from, n, to); break;
-    }
+static void fg__unpack_scales_512(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *to) {
+#define FG__SCALES_512(type, layout, like) fg__scales_512_##type,
+    static void (*const unpack[])(const uint8_t *from, int n, fg__gemm_slice *to) = {FG__PANEL_TYPES(FG__SCALES_512)};
+#undef FG__SCALES_512
+    unpack[layout - fg__panel_layouts](from, n, to);
 }
 
 FG__TARGET_AVX512VNNI static void fg__unpack_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
@@ -19958,7 +19952,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
             fg__slice_one_512(type, &w, s, &job);
             continue;
         }
-        fg__unpack_scales_512(type, from, job.n, s);
+        fg__unpack_scales_512(layout, from, job.n, s);
         if (m <= fg__fused_tokens_512(type)) {
             fg__slice_fused_512(type, &w, s, job.n * block_bytes, &job);
             continue;
@@ -20718,12 +20712,12 @@ FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layou
 }
 
 /* Blocks that a slice lacks have scales of 0. Where one scale multiplies a slice's sums, blocks have scales of 1. */
-FG__TARGET_AMX512 static void fg__scales_amx(fg_type type, const uint8_t *from, int n, fg__gemm_slice *s) {
+FG__TARGET_AMX512 static void fg__scales_amx(const fg__panel_layout *layout, const uint8_t *from, int n, fg__gemm_slice *s) {
     const size_t none = (size_t)(8 - n) * FG__PANEL * sizeof(float);
-    const fg__gemm_form form = fg__form_512(type);
+    const fg__gemm_form form = fg__form_512(layout->type);
     const bool unit_scale = form == FG__FORM_UNIT || form == FG__FORM_MIN16;
     int i;
-    fg__unpack_scales_512(type, from, n, s);
+    fg__unpack_scales_512(layout, from, n, s);
     for (i = 0; i < FG__PANEL; i++) s->unit[i] = unit_scale ? s->scale[i] : 1.0f;
     for (i = 0; unit_scale && i < 8 * FG__PANEL; i++) s->scale[i] = 1.0f;
     if (n == 8) return;
@@ -20821,7 +20815,7 @@ FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k,
     for (left = k / 32; left > 0; left -= 8, from += slice_bytes, slice_acts += sizeof(fg__acts_amx), number ^= 1) {
         fg__gemm_slice *s = &room->slice[number];
         const int n = (int)FG__MIN(left, 8);
-        fg__scales_amx(type, from, n, s);
+        fg__scales_amx(layout, from, n, s);
         for (i = 0; i < 128; i += 64) fg__quants_amx(type, layout, from, n, i, s->q, room->q[0][0][0]);
         for (p = 0; p < 2 * tiles; p++) {
             const int tile = p / 2, half = p % 2;
@@ -20883,7 +20877,7 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
     for (; i * slice_bytes < FG__FAR_AMX; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &far);
     fg__pass_set_amx(&before, 0, job->acts, &room->slice[1], room->panel[0][0][0], true);
     n = (int)FG__MIN(k / 32, 8);
-    fg__scales_amx(type, here.at, n, &room->slice[0]);
+    fg__scales_amx(layout, here.at, n, &room->slice[0]);
     fg__quants_amx(type, layout, here.at, n, 0, room->slice[0].q, q);
     for (step = 0; step < end; step++) {
         fg__gemm_slice *s = &room->slice[step % 2], *s_next = &room->slice[(step + 1) % 2];
@@ -20899,7 +20893,7 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
             fg__products_amx(minimums, 0, FG__SUMMED_AMX, &now, &before, q + 512 * half, &ahead, room, f);
             if (half == 0) fg__quants_amx(type, layout, here.at, n, 64, s->q, q);
             else if (step + 1 < end) {
-                fg__scales_amx(type, next.at, n_next, s_next);
+                fg__scales_amx(layout, next.at, n_next, s_next);
                 fg__quants_amx(type, layout, next.at, n_next, 0, s_next->q, q);
             }
             FG__UNROLL
@@ -21193,28 +21187,12 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
     }
 }
 
-/* Types in the order of fg__panel_layouts, and those with the same quants. Each has functions of its own, in which a layout's numbers are
-   constants: to unpack, sixteen tokens 1.05 times as fast. */
-#define FG__TYPES_256(TYPE)                                                                                                         \
-    TYPE(Q4_0, 0, Q4_1)                                                                                                             \
-    TYPE(Q4_1, 1, Q4_1)                                                                                                             \
-    TYPE(Q5_0, 2, Q5_1)                                                                                                             \
-    TYPE(Q5_1, 3, Q5_1)                                                                                                             \
-    TYPE(Q8_0, 4, Q8_0)                                                                                                             \
-    TYPE(Q2_K, 5, Q2_K)                                                                                                             \
-    TYPE(Q3_K, 6, Q3_K)                                                                                                             \
-    TYPE(Q4_K, 7, Q4_1)                                                                                                             \
-    TYPE(Q5_K, 8, Q5_1)                                                                                                             \
-    TYPE(Q6_K, 9, Q6_K)                                                                                                             \
-    TYPE(IQ4_NL, 10, IQ4_NL)                                                                                                        \
-    TYPE(IQ4_XS, 11, IQ4_NL)                                                                                                        \
-    TYPE(MXFP4, 12, IQ4_NL)
-
+/* Each type has functions of its own, in which a layout's numbers are constants: to unpack, sixteen tokens 1.05 times as fast. */
 #define FG__UNPACK_256(name, layout, like)                                                                                          \
     FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_256_##name(const uint8_t *from, int n, fg__gemm_slice *to) {   \
         fg__unpack_blocks_256(&fg__panel_layouts[layout], FG_TYPE_##like, false, from, n, to);                                      \
     }
-FG__TYPES_256(FG__UNPACK_256)
+FG__PANEL_TYPES(FG__UNPACK_256)
 #undef FG__UNPACK_256
 
 FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_factors_256(const uint8_t *from, int n, fg__gemm_slice *to) {
@@ -21709,7 +21687,7 @@ FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, boo
     FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_256_##name(const uint8_t *from, const fg__gemm_job *job) {        \
         fg__few_256(&fg__panel_layouts[layout], FG_TYPE_##like, false, from, *job);                                                 \
     }
-FG__TYPES_256(FG__FEW_256)
+FG__PANEL_TYPES(FG__FEW_256)
 #undef FG__FEW_256
 
 #if FG__HAS_AVXVNNI
@@ -21717,7 +21695,7 @@ FG__TYPES_256(FG__FEW_256)
     FG__TARGET_AVX2 __attribute__((noinline)) static void fg__few_vnni_256_##name(const uint8_t *from, const fg__gemm_job *job) {   \
         fg__few_256(&fg__panel_layouts[layout], FG_TYPE_##like, true, from, *job);                                                  \
     }
-FG__TYPES_256(FG__FEW_VNNI_256)
+FG__PANEL_TYPES(FG__FEW_VNNI_256)
 #undef FG__FEW_VNNI_256
 #define FG__KERNELS_256(name, layout, like) {fg__unpack_256_##name, {fg__few_256_##name, fg__few_vnni_256_##name}},
 #else
@@ -21728,9 +21706,8 @@ FG__TYPES_256(FG__FEW_VNNI_256)
 static const struct {
     void (*unpack)(const uint8_t *from, int n, fg__gemm_slice *to);
     void (*few[2])(const uint8_t *from, const fg__gemm_job *job);
-} fg__kernels_256[] = {FG__TYPES_256(FG__KERNELS_256)};
+} fg__kernels_256[] = {FG__PANEL_TYPES(FG__KERNELS_256)};
 #undef FG__KERNELS_256
-#undef FG__TYPES_256
 
 FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job) {
     const int most = fg__tile_of_256(dots);
@@ -22583,37 +22560,14 @@ FG__INLINE_DOT void fg__tiles_few_dot(const fg__panel_layout *layout, fg_type li
     FG__TARGET_DOTPROD __attribute__((noinline)) static void fg__few_dot_##type(const uint8_t *from, const fg__gemm_job *job) { \
         fg__tiles_few_dot(&fg__panel_layouts[layout], FG_TYPE_##like, from, *job); \
     }
-FG__FEW_DOT(Q4_0, 0, Q4_1)
-FG__FEW_DOT(Q4_1, 1, Q4_1)
-FG__FEW_DOT(Q5_0, 2, Q5_1)
-FG__FEW_DOT(Q5_1, 3, Q5_1)
-FG__FEW_DOT(Q8_0, 4, Q8_0)
-FG__FEW_DOT(Q2_K, 5, Q2_K)
-FG__FEW_DOT(Q3_K, 6, Q3_K)
-FG__FEW_DOT(Q4_K, 7, Q4_1)
-FG__FEW_DOT(Q5_K, 8, Q5_1)
-FG__FEW_DOT(Q6_K, 9, Q6_K)
-FG__FEW_DOT(IQ4_NL, 10, IQ4_NL)
-FG__FEW_DOT(IQ4_XS, 11, IQ4_NL)
-FG__FEW_DOT(MXFP4, 12, IQ4_NL)
+FG__PANEL_TYPES(FG__FEW_DOT)
 #undef FG__FEW_DOT
 
-static void fg__slice_few_dot(fg_type type, const uint8_t *from, const fg__gemm_job *job) {
-    switch ((int)type) {
-    case FG_TYPE_Q4_0: fg__few_dot_Q4_0(from, job); break;
-    case FG_TYPE_Q4_1: fg__few_dot_Q4_1(from, job); break;
-    case FG_TYPE_Q5_0: fg__few_dot_Q5_0(from, job); break;
-    case FG_TYPE_Q5_1: fg__few_dot_Q5_1(from, job); break;
-    case FG_TYPE_Q8_0: fg__few_dot_Q8_0(from, job); break;
-    case FG_TYPE_Q2_K: fg__few_dot_Q2_K(from, job); break;
-    case FG_TYPE_Q3_K: fg__few_dot_Q3_K(from, job); break;
-    case FG_TYPE_Q4_K: fg__few_dot_Q4_K(from, job); break;
-    case FG_TYPE_Q5_K: fg__few_dot_Q5_K(from, job); break;
-    case FG_TYPE_Q6_K: fg__few_dot_Q6_K(from, job); break;
-    case FG_TYPE_IQ4_NL: fg__few_dot_IQ4_NL(from, job); break;
-    case FG_TYPE_IQ4_XS: fg__few_dot_IQ4_XS(from, job); break;
-    default: fg__few_dot_MXFP4(from, job); break;
-    }
+static void fg__slice_few_dot(const fg__panel_layout *layout, const uint8_t *from, const fg__gemm_job *job) {
+#define FG__FEW_DOT(type, layout, like) fg__few_dot_##type,
+    static void (*const few[])(const uint8_t *from, const fg__gemm_job *job) = {FG__PANEL_TYPES(FG__FEW_DOT)};
+#undef FG__FEW_DOT
+    few[layout - fg__panel_layouts](from, job);
 }
 
 FG__TARGET_DOTPROD static void fg__slice_dot(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
@@ -22731,7 +22685,8 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
     uint8_t room[sizeof(fg__gemm_slice) + 64];
     fg__gemm_slice *s = (fg__gemm_slice *)(void *)(room + (64 - (size_t)(uintptr_t)room % 64));
     const int64_t block_bytes = fg_type_bytes(type, 256) * FG__PANEL / 8;
-    const int unit_bytes = fg__panel_layout_of(type)->bytes * FG__PANEL;
+    const fg__panel_layout *layout = fg__panel_layout_of(type);
+    const int unit_bytes = layout->bytes * FG__PANEL;
     int64_t left;
     int row;
     job.form = fg__gemm_form_of(type);
@@ -22742,7 +22697,7 @@ static void fg__gemm_q8_neon(bool pairs, fg_type type, const uint8_t *from, int6
         job.n = (int)FG__MIN(left, 8);
         if (!pairs && job.m <= FG__FEW_NEON) {
             job.next = fg__weights_ahead(&job, from, unit_bytes, 8 * (int)block_bytes);
-            fg__slice_few_dot(type, from, &job);
+            fg__slice_few_dot(layout, from, &job);
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
