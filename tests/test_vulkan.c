@@ -863,6 +863,55 @@ static void test_vulkan_faults(void) {
     vulkan_check_faults(false);
 }
 
+static bool vulkan_no_progress(float done, const char *what, void *user) {
+    CHECKF(user, "%g: %s", done, what); /* once it is open there is nobody to tell */
+    return true;
+}
+
+/* Measuring the memory, with descriptors of either kind: each call that fails is a result, after which it can be measured. */
+static void test_vulkan_roofs(void) {
+    static const char *const calls[] = {"vkAllocateMemory", "vkCreateShaderModule", "vkCreateComputePipelines", "vkAllocateDescriptorSets", "vkQueueSubmit"};
+    const fg_backend *b = fg_backend_vulkan();
+    int pushes, c;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_faults_open(false);
+    vulkan_faults.only = "none";
+    vulkan_faults.wrong = 0;
+    for (pushes = 0; pushes < 2; pushes++) {
+        fg_vulkan_options options;
+        fg_device_desc desc;
+        fg_device *device = NULL;
+        fg_roofs roofs;
+        memset(&options, 0, sizeof(options));
+        options.get_instance_proc_addr = vulkan_faulty_get;
+        options.force = pushes ? FG_VULKAN_PUSH : 0;
+        options.off = ~options.force;
+        memset(&desc, 0, sizeof(desc));
+        desc.options = &options;
+        desc.progress = vulkan_no_progress;
+        desc.progress_user = &options;
+        CHECK(b->open(&desc, &device) == FG_OK && device);
+        if (!device) break;
+        ((fg__vk_device *)device)->progress_user = NULL;
+        for (c = 0; c < 4; c++) {
+            vulkan_faults.only = calls[c];
+            vulkan_faults.left = 0;
+            vulkan_faults.result = FG__VK_OUT_OF_DEVICE_MEMORY;
+            CHECKF(b->profile(device, &roofs) == (c == 3 && ((fg__vk_device *)device)->rungs & FG_VULKAN_PUSH ? FG_OK : FG_ERROR_OUT_OF_MEMORY), "%s: %s", calls[c], fg_last_error());
+        }
+        vulkan_faults.only = "none";
+        CHECK(b->profile(device, &roofs) == FG_OK);
+        CHECKF(roofs.read_bytes_per_s > 1e6 && roofs.read_bytes_per_s < 2e11, "%g bytes/s: was it read?", roofs.read_bytes_per_s);
+        vulkan_faults.only = calls[4];
+        vulkan_faults.left = 0;
+        vulkan_faults.result = FG__VK_DEVICE_LOST;
+        CHECK(b->profile(device, &roofs) == FG_ERROR_DEVICE && roofs.read_bytes_per_s == 0.0);
+        vulkan_faults.only = "none";
+        b->close(device);
+    }
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
 typedef struct vulkan_said {
     char text[1000];
 } vulkan_said;
@@ -1152,6 +1201,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_engine);
     RUN(test_vulkan_engine_invariant);
     RUN(test_vulkan_faults);
+    RUN(test_vulkan_roofs);
     RUN(test_vulkan_out_of_memory);
     RUN(test_vulkan_cache);
 }

@@ -19,6 +19,7 @@ static const char *const shader_names[] = {
     [FG__VK_SHADER_NORM] = "norm",
     [FG__VK_SHADER_PICK] = "pick",
     [FG__VK_SHADER_PREPARE] = "prepare",
+    [FG__VK_SHADER_ROOF] = "roof",
     [FG__VK_SHADER_ROPE_KV] = "rope_kv",
     [FG__VK_SHADER_SAMPLE] = "sample",
     [FG__VK_SHADER_TOP] = "top",

@@ -2673,11 +2673,41 @@ static void fg__vk_writes(const fg__vk_step *step, fg__vk_write_info *writes) {
     }
 }
 
-static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg__vk_bindings *bindings) {
-    fg__vk_device *d = plan->device;
+/* Room for the descriptors of so many steps; none where they are pushed. */
+static fg_result fg__vk_make_pool(fg__vk_device *d, uint32_t n_steps, uint64_t *pool) {
+    fg__vk_pool_size size;
+    fg__vk_pool_info info;
+    if (d->rungs & FG_VULKAN_PUSH) return FG_OK;
+    size.type = FG__VK_STORAGE_BUFFER;
+    size.count = n_steps * FG__VK_BINDINGS;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_POOL_INFO;
+    info.max_sets = n_steps;
+    info.n_sizes = 1;
+    info.sizes = &size;
+    return fg__vk_check(d, d->api.CreateDescriptorPool(d->handle, &info, NULL, pool), "descriptors");
+}
+
+/* A step's descriptors, out of a pool; none where they are pushed. */
+static fg_result fg__vk_make_set(fg__vk_device *d, uint64_t pool, fg__vk_step *step) {
     fg__vk_set_info info;
     fg__vk_write_info writes[FG__VK_BINDINGS];
     fg_result r;
+    if (d->rungs & FG_VULKAN_PUSH) return FG_OK;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_SET_INFO;
+    info.pool = pool;
+    info.count = 1;
+    info.layouts = &d->set_layout;
+    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK)
+        return r;
+    fg__vk_writes(step, writes);
+    d->api.UpdateDescriptorSets(d->handle, FG__VK_BINDINGS, writes, 0, NULL);
+    return FG_OK;
+}
+
+static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg__vk_bindings *bindings) {
+    fg__vk_device *d = plan->device;
     int i;
     for (i = 0; i < FG__VK_ROW_KINDS; i++)
         if (step->pipelines[i] < 0) return FG_ERROR_OUT_OF_MEMORY;
@@ -2687,17 +2717,7 @@ static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg_
             return fg__fail(FG_ERROR_UNSUPPORTED,
                             "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
     }
-    if (d->rungs & FG_VULKAN_PUSH) return FG_OK;
-    memset(&info, 0, sizeof(info));
-    info.type = FG__VK_SET_INFO;
-    info.pool = plan->pool;
-    info.count = 1;
-    info.layouts = &d->set_layout;
-    if ((r = fg__vk_check(d, d->api.AllocateDescriptorSets(d->handle, &info, &step->set), "a descriptor set")) != FG_OK)
-        return r;
-    fg__vk_writes(step, writes);
-    d->api.UpdateDescriptorSets(d->handle, FG__VK_BINDINGS, writes, 0, NULL);
-    return FG_OK;
+    return fg__vk_make_set(d, plan->pool, step);
 }
 
 static void fg__vk_one_pipeline(fg__vk_step *step, int pipeline) {
@@ -3230,6 +3250,16 @@ static int fg__vk_teams(const fg__vk_device *d, int how) {
     return FG__MIN(64 / FG__MIN(d->subgroup, FG__VK_SLICES), FG__VK_TEAMS);
 }
 
+/* A pipeline and a step's descriptors, for what is dispatched next. */
+static void fg__vk_record_bind(fg__vk_device *d, void *commands, const fg__vk_step *step, int pipeline) {
+    d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[pipeline].handle);
+    if (d->rungs & FG_VULKAN_PUSH) {
+        fg__vk_write_info writes[FG__VK_BINDINGS];
+        fg__vk_writes(step, writes);
+        d->api.CmdPushDescriptorSetKHR(commands, 1, d->pipeline_layout, 0, FG__VK_BINDINGS, writes);
+    } else d->api.CmdBindDescriptorSets(commands, 1, d->pipeline_layout, 0, 1, &step->set, 0, NULL);
+}
+
 static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_step *step, int rows) {
     fg__vk_device *d = plan->device;
     int which = fg__vk_kind(rows), across = step->groups, down = rows;
@@ -3250,12 +3280,7 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
         down = (rows + tall - 1) / tall;
     }
     if (step->kind == FG_OP_ATTENTION && step->part != FG__VK_MERGES) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
-    d->api.CmdBindPipeline(commands, 1 /* compute */, d->pipelines[step->pipelines[which]].handle);
-    if (d->rungs & FG_VULKAN_PUSH) {
-        fg__vk_write_info writes[FG__VK_BINDINGS];
-        fg__vk_writes(step, writes);
-        d->api.CmdPushDescriptorSetKHR(commands, 1, d->pipeline_layout, 0, FG__VK_BINDINGS, writes);
-    } else d->api.CmdBindDescriptorSets(commands, 1, d->pipeline_layout, 0, 1, &step->set, 0, NULL);
+    fg__vk_record_bind(d, commands, step, step->pipelines[which]);
     d->api.CmdPushConstants(commands, d->pipeline_layout, FG__VK_COMPUTE_STAGE, 0, (uint32_t)sizeof(step->push), &step->push);
     d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, 1);
 }
@@ -3391,18 +3416,8 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
 
 static fg_result fg__vk_make_pools(fg__vk_plan *plan) {
     fg__vk_device *d = plan->device;
-    fg__vk_pool_size size;
-    fg__vk_pool_info pool;
     fg__vk_command_pool_info commands;
-    fg_result r;
-    size.type = FG__VK_STORAGE_BUFFER;
-    size.count = ((uint32_t)plan->max_steps + 1) * FG__VK_BINDINGS;
-    memset(&pool, 0, sizeof(pool));
-    pool.type = FG__VK_POOL_INFO;
-    pool.max_sets = (uint32_t)plan->max_steps + 1;
-    pool.n_sizes = 1;
-    pool.sizes = &size;
-    r = d->rungs & FG_VULKAN_PUSH ? FG_OK : fg__vk_check(d, d->api.CreateDescriptorPool(d->handle, &pool, NULL, &plan->pool), "descriptors");
+    fg_result r = fg__vk_make_pool(d, (uint32_t)plan->max_steps + 1, &plan->pool);
     if (r != FG_OK) return r;
     memset(&commands, 0, sizeof(commands));
     commands.type = FG__VK_COMMAND_POOL_INFO;
@@ -3846,31 +3861,62 @@ static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int
     return r;
 }
 
-/* The rate of reading, from copies within the device's memory. Rates of products are left unknown. */
+enum { FG__VK_ROOF_GROUP = 32768 }; /* bytes that a workgroup of shaders/roof.comp reads */
+
+/* Has `bytes` of the step's memory read by shaders/roof.comp, or filled: the seconds from its submission to its end. */
+static fg_result fg__vk_read_now(fg__vk_device *d, const fg__vk_step *step, int pipeline, size_t bytes, double *seconds) {
+    double start = fg__now();
+    fg_result r = fg__vk_work_begin(d, &d->copies);
+    if (r != FG_OK) return r;
+    fg__vk_barrier(d, d->copies.commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_COMPUTE,
+                   FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
+    fg__vk_record_bind(d, d->copies.commands, step, pipeline);
+    d->api.CmdDispatch(d->copies.commands, (uint32_t)(bytes / FG__VK_ROOF_GROUP), 1, 1);
+    r = fg__vk_work_end(d, &d->copies);
+    if (r == FG_OK) r = fg__vk_work_wait(d, &d->copies);
+    *seconds = fg__now() - start;
+    return r;
+}
+
+/* The rate of reading: what is between a fourth and all has no submission in it. The fourth is the first, which is out of a cache of less than the
+   rest when its turn comes. */
+static fg_result fg__vk_read_rate(fg__vk_device *d, const fg__vk_range *memory, uint64_t *pool, double *rate) {
+    int reads = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF, 0, 0, 0, 0), fills = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF, 1, 0, 0, 0), i;
+    double best[2] = {1e30, 1e30}, seconds;
+    fg_progress_fn progress = d->progress;
+    fg__vk_step step;
+    fg_result r;
+    memset(&step, 0, sizeof(step));
+    for (i = 0; i < FG__VK_BINDINGS; i++) step.buffers[i] = fg__vk_whole(memory);
+    if (reads < 0 || fills < 0) return FG_ERROR_OUT_OF_MEMORY;
+    d->progress = NULL; /* which is told of loading alone */
+    r = fg__vk_compile_all(d);
+    d->progress = progress;
+    if (r != FG_OK) return r;
+    if ((r = fg__vk_make_pool(d, 1, pool)) != FG_OK) return r;
+    if ((r = fg__vk_make_set(d, *pool, &step)) != FG_OK) return r;
+    r = fg__vk_read_now(d, &step, fills, memory->bytes, &seconds);
+    for (i = 0; i < 8 && r == FG_OK; i++) {
+        r = fg__vk_read_now(d, &step, reads, i % 2 ? memory->bytes : memory->bytes / 4, &seconds);
+        best[i % 2] = FG__MIN(best[i % 2], seconds);
+    }
+    if (r == FG_OK && best[1] > best[0]) *rate = 0.75 * (double)memory->bytes / (best[1] - best[0]);
+    return r;
+}
+
+/* Rates of products are left unknown. */
 static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
     fg__vk_device *d = (fg__vk_device *)handle;
-    size_t bytes = (size_t)256 << 20;
-    double best[2] = {1e30, 1e30}; /* of a fourth, of all: what is between has no submission in it */
-    fg__vk_range from, to;
+    size_t bytes = (size_t)(d->properties.device_type == FG__VK_CPU ? 64 : 512) << 20, most = d->properties.limits.max_storage_range;
+    uint64_t pool = 0;
+    fg__vk_range memory;
     fg_result r;
-    int i;
-    while (bytes > (size_t)16 << 20 && bytes > fg__vk_heap_bytes(d, d->memory_types[FG__VK_ON_DEVICE]) / 16) bytes /= 2;
+    while (bytes > (size_t)16 << 20 && (bytes > most || bytes > fg__vk_heap_bytes(d, d->memory_types[FG__VK_ON_DEVICE]) / 16)) bytes /= 2;
     memset(roofs, 0, sizeof(*roofs));
-    memset(&to, 0, sizeof(to));
-    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &from)) != FG_OK) return r;
-    r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &to);
-    for (i = 0; i < 8 && r == FG_OK; i++) {
-        fg__vk_copy copy;
-        double start = fg__now();
-        copy.from = from.offset;
-        copy.to = to.offset;
-        copy.bytes = i % 2 ? bytes : bytes / 4;
-        r = fg__vk_copy_now(d, from.chunk->buffer, to.chunk->buffer, &copy);
-        best[i % 2] = FG__MIN(best[i % 2], fg__now() - start);
-    }
-    if (r == FG_OK && best[1] > best[0]) roofs->read_bytes_per_s = 1.5 * (double)bytes / (best[1] - best[0]);
-    fg__vk_give(d, &to);
-    fg__vk_give(d, &from);
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &memory)) != FG_OK) return r;
+    r = fg__vk_read_rate(d, &memory, &pool, &roofs->read_bytes_per_s);
+    if (pool) d->api.DestroyDescriptorPool(d->handle, pool, NULL);
+    fg__vk_give(d, &memory);
     return r;
 }
 
