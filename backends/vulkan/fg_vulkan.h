@@ -3878,8 +3878,8 @@ static fg_result fg__vk_read_now(fg__vk_device *d, const fg__vk_step *step, int 
     return r;
 }
 
-/* The rate of reading: what is between a fourth and all has no submission in it. The fourth is the first, which is out of a cache of less than the
-   rest when its turn comes. */
+/* The rate of reading: what is between a fourth and all has no submission in it. All are read in order, so that a cache of less than the fourth has
+   nothing of what is read next. */
 static fg_result fg__vk_read_rate(fg__vk_device *d, const fg__vk_range *memory, uint64_t *pool, double *rate) {
     int reads = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF, 0, 0, 0, 0), fills = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF, 1, 0, 0, 0), i;
     double best[2] = {1e30, 1e30}, seconds;
