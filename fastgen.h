@@ -634,7 +634,9 @@ fg_result fg_graph_text(const fg_engine *engine, char *text, size_t capacity, si
 /* What the device can do, measured by running it for a fraction of a second. 0: unknown. */
 typedef struct fg_roofs {
     double read_bytes_per_s; /* reading memory in order, all threads; on CUDA and HIP copying there, reads plus writes */
-    double int8_ops_per_s, float_ops_per_s; /* multiplications plus additions of the best dot products: of bytes, of BF16 weights */
+    /* multiplications plus additions of the best dot products: of bytes; of BF16 weights, which are half floats on a GPU. A GPU's rate of bytes is
+       unknown where quantised weights are multiplied as halves */
+    double int8_ops_per_s, float_ops_per_s;
 } fg_roofs;
 fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
 

@@ -1,9 +1,6 @@
 /* Sums of products of bytes, and src as bytes (prepare.comp): of a row first k / 4 words, then of each 32 of them a scale and the sums of
    its halves, two words; at multiples of 16 bytes. */
-#extension GL_EXT_spirv_intrinsics : require
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
-int signed_dot(uint a, uint b, spirv_literal int format); /* OpSDotKHR; format 0: four bytes */
-int dot4(uint a, uint b) { return signed_dot(a, b, 0); }
+#include "dot4.glsl"
 
 layout(set = 0, binding = 6) readonly buffer Bytes { uvec4 bytes[]; };
 layout(set = 0, binding = 6) readonly buffer BlockScales { uvec2 block_scales[]; };

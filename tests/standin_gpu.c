@@ -487,6 +487,15 @@ static int si_blas_run(const void *args);
 /* Runs kernels instead of the host, if it has been set (tests/check_amd.py); false: it has no such kernel. */
 bool (*standin_elsewhere)(const char *name, const void *args, const fg_gpu_shape *shape, int width);
 
+/* A kernel of products of warpgroups, or of bytes. */
+static bool si_is_special(const char *kernel) {
+    static const char *const names[] = {"gemmwg", "gemmi", "widewg", "roof_wg", "roof_dot4"};
+    size_t i;
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strstr(kernel, names[i])) return true;
+    return false;
+}
+
 static int si_execute(const si_command *c) {
     fg_gpu_shape shape = {c->grid[0], c->grid[1], c->block[0], c->shared};
     size_t i;
@@ -501,7 +510,7 @@ static int si_execute(const si_command *c) {
         hg.seed = si_random();
         hg.wrong_products = si.device.wrong_products;
         if (strstr(c->kernel->name, "finish")) si.finishes++;
-        if (strstr(c->kernel->name, "gemmwg") || strstr(c->kernel->name, "gemmi") || strstr(c->kernel->name, "widewg")) {
+        if (si_is_special(c->kernel->name)) {
             if (strstr(c->kernel->name, "widewg")) si.attentions++;
             else si.special++;
             if (si.device.wrong_products == 2) return SI_ILLEGAL_INSTRUCTION;

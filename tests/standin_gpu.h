@@ -31,7 +31,7 @@ typedef struct standin_stats {
     size_t bytes_used, graph_bytes; /* of graphs: the most since standin_fail */
     long graphs;                 /* that were launched, since standin_fail */
     bool failed;                 /* the call that was to fail has come */
-    long special;                /* kernels with products of warpgroups or of bytes that were run, since standin_fail */
+    long special;                /* kernels with products of warpgroups or of bytes that were run (roofs, too), since standin_fail */
     long attentions;             /* and of attention by warpgroups */
     long finishes;               /* and those that finish products */
     long products, blas_calls;   /* of cuBLASLt or hipBLASLt, since standin_set_blas */

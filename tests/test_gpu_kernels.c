@@ -1391,6 +1391,47 @@ static void test_gpu_copy(void) {
     hg_close();
 }
 
+/* ---- roof ---- */
+
+/* The largest sum of a kernel after all rounds that it may have: floats hold it. */
+static void gk_check_roof_range(int kernel) {
+    fg_gpu_roof_work w = fg_gpu_roof_work_of(kernel, 32);
+    int i, j, k, most = 0, repeats = kernel == FG_GPU_KERNEL_roof_wg ? 8 : 1;
+    for (i = 0; i < w.rows; i++)
+        for (j = 0; j < w.cols; j++) {
+            int sum = 0;
+            for (k = 0; k < w.depth; k++) sum += fg_gpu_roof_number(0, i, k) * fg_gpu_roof_number(1, j, k);
+            most = abs(sum) * repeats > most ? abs(sum) * repeats : most;
+        }
+    CHECKF(most > 16 && (double)most * FG_GPU_ROOF_ROUNDS < 1 << 24, "kernel %d: %d a round", kernel, most);
+}
+
+/* Sums tell how many rounds there were: of each workgroup, and of one round more not. */
+static void test_gpu_roof(void) {
+    int kernel, group, i;
+    for (kernel = FG_GPU_KERNEL_roof_mma; kernel <= FG_GPU_KERNEL_roof_dot4; kernel++) {
+        gk_check_roof_range(kernel);
+        for (hg.width = 32; hg.width <= (kernel == FG_GPU_KERNEL_roof_wg ? 32 : 64); hg.width += 32) {
+            fg_gpu_roof_work w = fg_gpu_roof_work_of(kernel, hg.width);
+            uint32_t once = fg_gpu_roof_sum(&w);
+            fg_gpu_roof_args a;
+            a.groups = 2;
+            CHECK(once != 0);
+            for (a.rounds = 0; a.rounds <= 3; a.rounds++) {
+                a.out = gk_put(NULL, 2 * FG_GPU_GEMV_THREADS * 4);
+                gk_run(kernel, &a);
+                for (group = 0; group < 2; group++) {
+                    uint32_t sum = 0;
+                    for (i = 0; i < FG_GPU_GEMV_THREADS; i++) sum += ((const uint32_t *)(uintptr_t)a.out)[group * FG_GPU_GEMV_THREADS + i];
+                    CHECKF(sum == once * (uint32_t)a.rounds, "kernel %d, %d lanes: %u after %d rounds of %u", kernel, hg.width, sum, a.rounds, once);
+                }
+                gk_end();
+            }
+        }
+    }
+    hg_close();
+}
+
 /* ---- sample ---- */
 
 static void gk_check_sample(int n, int kind, uint64_t *state) {
@@ -2019,6 +2060,7 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_expand);
     RUN(test_gpu_elements);
     RUN(test_gpu_copy);
+    RUN(test_gpu_roof);
     RUN(test_gpu_sample);
     RUN(test_gpu_rope_kv);
     RUN(test_gpu_attention);

@@ -905,12 +905,53 @@ static void test_vulkan_roofs(void) {
         vulkan_faults.only = "none";
         CHECK(b->profile(device, &roofs) == FG_OK);
         CHECKF(roofs.read_bytes_per_s > 1e6 && roofs.read_bytes_per_s < most, "%g bytes/s: was it read?", roofs.read_bytes_per_s);
+        CHECKF(roofs.float_ops_per_s > 1e6 && roofs.int8_ops_per_s == 0.0, "%g, %g products/s", roofs.float_ops_per_s, roofs.int8_ops_per_s);
         vulkan_faults.only = losing[pushes];
         vulkan_faults.left = 0;
         vulkan_faults.result = FG__VK_DEVICE_LOST;
         CHECK(b->profile(device, &roofs) == FG_ERROR_DEVICE && roofs.read_bytes_per_s == 0.0);
         vulkan_faults.only = "none";
         b->close(device);
+    }
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
+/* Products by the rung that there is are measured, and those of a driver that does them wrong are not. */
+static void vulkan_check_roof_rung(uint32_t rung, bool wrong) {
+    fg_vulkan_options options;
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg_roofs roofs;
+    uint32_t rungs;
+    memset(&options, 0, sizeof(options));
+    options.get_instance_proc_addr = vulkan_faulty_get;
+    options.force = rung;
+    options.off = ~rung;
+    memset(&desc, 0, sizeof(desc));
+    desc.options = &options;
+    vulkan_faults.wrong = 0;
+    CHECK(fg_backend_vulkan()->open(&desc, &device) == FG_OK && device);
+    if (!device) return;
+    rungs = ((fg__vk_device *)device)->rungs;
+    vulkan_faults.wrong = wrong ? rung : 0;
+    CHECK(fg_backend_vulkan()->profile(device, &roofs) == FG_OK);
+    CHECKF((roofs.float_ops_per_s > 1e6) == !(wrong && (rungs & FG_VULKAN_MATRIX)), "rung %u, wrong %d: %g float products/s", (unsigned)rung, wrong,
+           roofs.float_ops_per_s);
+    CHECKF((roofs.int8_ops_per_s > 1e6) == (!wrong && (rungs & FG_VULKAN_DOT)), "rung %u, wrong %d: %g products of bytes/s", (unsigned)rung, wrong,
+           roofs.int8_ops_per_s);
+    fg_backend_vulkan()->close(device);
+    vulkan_faults.wrong = 0;
+}
+
+static void test_vulkan_roof_rungs(void) {
+    int wrong;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_faults_open(false);
+    vulkan_faults.only = "none";
+    vulkan_check_roof_rung(0, false);
+    for (wrong = 0; wrong < 2; wrong++) {
+        vulkan_check_roof_rung(FG_VULKAN_DOT, wrong);
+        vulkan_check_roof_rung(FG_VULKAN_MATRIX, wrong);
     }
     fg__vk_loader_close(&vulkan_faults.loader);
 }
@@ -1205,6 +1246,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_engine_invariant);
     RUN(test_vulkan_faults);
     RUN(test_vulkan_roofs);
+    RUN(test_vulkan_roof_rungs);
     RUN(test_vulkan_out_of_memory);
     RUN(test_vulkan_cache);
 }

@@ -132,6 +132,7 @@ static bool plan_heads(fg__vk_device *d, fg_type kv_type, int head_dim, int head
 static bool plan_with(fg__vk_device *d, uint32_t rungs, bool invariant, bool all) {
     const fg_type *types = all ? weight_types : some_weights;
     size_t n = all ? FG__COUNT(weight_types) : FG__COUNT(some_weights), i, j, k;
+    int roofs[FG__VK_ROOF_KINDS];
     d->rungs = rungs;
     d->options.invariant = d->narrow = invariant;
     for (i = 0; i < n; i++)
@@ -140,7 +141,7 @@ static bool plan_with(fg__vk_device *d, uint32_t rungs, bool invariant, bool all
         for (j = 0; j < (all ? 5u : 3u); j++)
             for (k = 0; k < (all ? 3u : 2u); k++)
                 if (!plan_heads(d, kv_types[i], head_dims[j], heads_of_a_kv_head[k])) return false;
-    return true;
+    return fg__vk_roof_find(d, roofs);
 }
 
 /* Rungs that the driver's device has, each alone and all together. */
@@ -159,8 +160,8 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
 
 /* A kernel's name: its shader, the type that it is for, its other constants as far as they are not 0. */
 static void name_of(const fg__vk_pipeline *p, char *name, size_t size) {
-    bool of_rows = p->shader == FG__VK_SHADER_NORM || p->shader == FG__VK_SHADER_SAMPLE;
-    bool typed = p->shader == FG__VK_SHADER_EMBED || (p->spec[1] != 0 && !of_rows); /* products and attentions have more constants */
+    bool untyped = p->shader == FG__VK_SHADER_NORM || p->shader == FG__VK_SHADER_SAMPLE || p->shader == FG__VK_SHADER_ROOF_MATRIX;
+    bool typed = p->shader == FG__VK_SHADER_EMBED || (p->spec[1] != 0 && !untyped); /* products and attentions have more constants */
     int i, n = snprintf(name, size, "%s", shader_names[p->shader]);
     if (typed) n += snprintf(name + n, size - (size_t)n, "_%s", fg_type_name((fg_type)p->spec[0]));
     for (i = typed; i < 4; i++)

@@ -41,6 +41,7 @@ typedef struct fgk_f4 {
 #define FG_UNROLL _Pragma("unroll")
 #define FG_ROLLED _Pragma("unroll 1")
 #define FG_UNROLL_MMA FG_UNROLL
+#define FG_MATRICES 1
 #define FG_WARP 32
 /* Whether products of few rows have registers to fetch quantised weights a piece ahead: with 128 of them eight rows of Q6_K would keep 280 bytes in memory. */
 #define FG_GEMV_AHEAD 0
@@ -585,6 +586,7 @@ typedef struct fgk_sums {
 /* Steps of products are unrolled where an instruction is one; the others' registers would not suffice. */
 #if defined(__GFX11__) || defined(__GFX12__) || FG_MFMA
 #define FG_UNROLL_MMA FG_UNROLL
+#define FG_MATRICES 1
 #else
 #define FG_UNROLL_MMA FG_ROLLED
 #endif
@@ -642,9 +644,10 @@ FG_DEV int fgk_sum_row(int i) { return i + (fgk_thread() & (FG_WARP - 1)) / 16 *
 #if defined(__gfx906__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) || \
     defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__) || defined(__gfx10_3_generic__)
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return __builtin_amdgcn_fdot2(a, b, c, false); }
-/* c + products of four signed bytes. */
+/* c + products of four signed bytes; of two halves. */
 #define FG_BYTE_DOTS 1
 FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) { return __builtin_amdgcn_sdot4((int)a, (int)b, c, false); }
+FG_DEV float fgk_dot_halves(uint32_t a, uint32_t b, float c) { return fgk_dot2(__builtin_bit_cast(fgk__v2h, a), __builtin_bit_cast(fgk__v2h, b), c); }
 #else
 FG_DEV float fgk_dot2(fgk__v2h a, fgk__v2h b, float c) { return fgk_fma((float)a.y, (float)b.y, fgk_fma((float)a.x, (float)b.x, c)); }
 #endif
@@ -689,6 +692,7 @@ FG_DEV int fgk_sum_col(int i) { return (void)i, fgk_thread() & 15; }
 #define FG_UNROLL
 #define FG_ROLLED
 #define FG_UNROLL_MMA
+#define FG_MATRICES 1
 #define FG_WARP hg.width
 #define FG_GEMV_AHEAD (hg.width == 64) /* both ways are tested */
 
@@ -875,6 +879,12 @@ FG_DEV int fgk_dot4(uint32_t a, uint32_t b, int c) {
     int i;
     for (i = 0; i < 32; i += 8) c += hg.wrong_products ? (int)(a >> i & 255u) * (int)(b >> i & 255u) : (int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
+}
+
+FG_DEV float fgk_dot_halves(uint32_t a, uint32_t b, float c) {
+    float x[2], y[2];
+    fgk_halves_to_floats(a, x), fgk_halves_to_floats(b, y);
+    return c + x[0] * y[0] + x[1] * y[1];
 }
 
 /* Products of warpgroups. */

@@ -2592,16 +2592,15 @@ static fg_result fg__gpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, in
     return r;
 }
 
-/* The rate of reading, from copies within the device's memory. Rates of products are left unknown. */
-static fg_result fg__gpu_profile(fg_device *handle, fg_roofs *roofs) {
-    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+/* ---- Roofs. ---- */
+
+/* The rate of reading, from copies within the device's memory. */
+static fg_result fg__gpu_copy_rate(fg__gpu_device *d, double *rate) {
     size_t bytes = FG__MIN((size_t)256 << 20, d->memory / 16 / FG__GPU_ALIGN * FG__GPU_ALIGN);
     fg__gpu_range from, to;
     fg_result r;
     double start, best = 1e30;
     int i;
-    memset(roofs, 0, sizeof(*roofs));
-    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
     to.at = 0;
     r = fg__gpu_take(d, bytes, &from);
     if (r == FG_OK) r = fg__gpu_take(d, bytes, &to);
@@ -2613,10 +2612,103 @@ static fg_result fg__gpu_profile(fg_device *handle, fg_roofs *roofs) {
         if (r == FG_OK) r = fg__gpu_check(d, d->api.stream_wait(d->compute), "measuring");
         best = FG__MIN(best, fg__now() - start);
     }
-    if (r == FG_OK && best > 0) roofs->read_bytes_per_s = 2.0 * (double)bytes / best;
+    if (r == FG_OK && best > 0) *rate = 2.0 * (double)bytes / best;
     fg__gpu_settle(d);
     fg__gpu_give(d, &to);
     fg__gpu_give(d, &from);
+    return r;
+}
+
+static fg_result fg__gpu_roof_run(fg__gpu_device *d, int kernel, fg_gpu_roof_args *a, double *seconds) {
+    double start = fg__now();
+    fg_result r = fg__gpu_launch_now(d, kernel, a, false);
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.stream_wait(d->compute), "measuring products");
+    *seconds = fg__now() - start;
+    return r;
+}
+
+/* Whether the last workgroup did all of its products. */
+static fg_result fg__gpu_roof_holds(fg__gpu_device *d, int kernel, const fg_gpu_roof_args *a, bool *holds) {
+    fg_gpu_roof_work work = fg_gpu_roof_work_of(kernel, d->attributes[FG__GPU_WARP]);
+    const uint32_t *sums = (const uint32_t *)(const void *)d->stages[1].at;
+    size_t bytes = FG_GPU_GEMV_THREADS * sizeof(uint32_t);
+    uint32_t sum = 0;
+    int i;
+    fg_result r = fg__gpu_copies_wait(d);
+    if (r == FG_OK)
+        r = fg__gpu_check(d, d->api.copy_to_host(d->stages[1].at, a->out + (size_t)(a->groups - 1) * bytes, bytes, d->compute),
+                          "measuring products");
+    if (r == FG_OK) r = fg__gpu_check(d, d->api.stream_wait(d->compute), "measuring products");
+    for (i = 0; i < FG_GPU_GEMV_THREADS && r == FG_OK; i++) sum += sums[i];
+    *holds = r == FG_OK && sum == fg_gpu_roof_sum(&work) * (uint32_t)a->rounds;
+    return r;
+}
+
+/* Finds rounds that take 5 ms, twice, because once may be a matter of chance. The first of all takes longer. */
+static fg_result fg__gpu_roof_grow(fg__gpu_device *d, int kernel, fg_gpu_roof_args *a) {
+    double seconds = 0;
+    fg_result r;
+    int i;
+    a->rounds = 1;
+    r = fg__gpu_roof_run(d, kernel, a, &seconds);
+    for (i = 0; i < 2 && r == FG_OK && a->rounds < FG_GPU_ROOF_ROUNDS; i++) {
+        if (i == 0) a->rounds *= 4;
+        r = fg__gpu_roof_run(d, kernel, a, &seconds);
+        if (seconds < 5e-3) i = -1;
+    }
+    return r;
+}
+
+/* Operations a second: rounds that take 5 ms, less the fourth of them, so that launching is in neither; 0: the sums are wrong. */
+static fg_result fg__gpu_roof_rate(fg__gpu_device *d, int kernel, fg_gpu_roof_args *a, double *rate) {
+    fg_gpu_roof_work work = fg_gpu_roof_work_of(kernel, d->attributes[FG__GPU_WARP]);
+    double seconds = 0, best[2] = {1e30, 1e30};
+    int rounds, i;
+    bool holds = false;
+    fg_result r = fg__gpu_roof_grow(d, kernel, a);
+    rounds = a->rounds;
+    for (i = 0; i < 8 && r == FG_OK; i++) {
+        a->rounds = i % 2 ? rounds : rounds / 4;
+        r = fg__gpu_roof_run(d, kernel, a, &seconds);
+        best[i % 2] = FG__MIN(best[i % 2], seconds);
+    }
+    if (r == FG_OK) r = fg__gpu_roof_holds(d, kernel, a, &holds);
+    if (r == FG_OK && !holds) fg__log(&d->env, FG_LOG_WARNING, "%s: the kernel that measures products gives wrong sums", d->name);
+    if (holds && best[1] > best[0]) *rate = (rounds - rounds / 4) * (double)a->groups * fg_gpu_roof_ops(&work) / (best[1] - best[0]);
+    return r;
+}
+
+/* The larger of the rate and a kernel's, where the device has that kernel. */
+static fg_result fg__gpu_roof(fg__gpu_device *d, int kernel, double *rate) {
+    fg_gpu_roof_args a;
+    fg__gpu_range out;
+    double found = 0;
+    void *function;
+    fg_result r;
+    memset(&a, 0, sizeof(a));
+    a.groups = (kernel == FG_GPU_KERNEL_roof_wg ? 2 : 8) * FG__MAX(d->attributes[FG__GPU_PROCESSORS], 1); /* at a time one of warpgroups on each, or many */
+    if (fg__gpu_function(d, kernel, &function) != FG_OK) return FG_OK;
+    if ((r = fg__gpu_take(d, (size_t)a.groups * FG_GPU_GEMV_THREADS * sizeof(uint32_t), &out)) != FG_OK) return r;
+    a.out = out.at;
+    r = fg__gpu_roof_rate(d, kernel, &a, &found);
+    if (r != FG_OK) fg__gpu_settle(d);
+    fg__gpu_give(d, &out);
+    *rate = FG__MAX(*rate, found);
+    return r;
+}
+
+/* Products as the device's own are done: of bytes only where those of quantised weights are; by warpgroups only after the proof of one (see
+   fg_gpu_special.h), because a fault of theirs would be the end of the context. */
+static fg_result fg__gpu_profile(fg_device *handle, fg_roofs *roofs) {
+    fg__gpu_device *d = (fg__gpu_device *)(void *)handle;
+    bool is_hip = d->loader.driver->is_hip, bytes = is_hip && fg__gpu_special_kernel(d, FG_TYPE_Q8_0, 65535) >= 0;
+    fg_result r;
+    memset(roofs, 0, sizeof(*roofs));
+    if ((r = fg__gpu_enter(d)) != FG_OK) return r;
+    r = fg__gpu_copy_rate(d, &roofs->read_bytes_per_s);
+    if (r == FG_OK) r = fg__gpu_roof(d, bytes ? FG_GPU_KERNEL_roof_dot2 : FG_GPU_KERNEL_roof_mma, &roofs->float_ops_per_s);
+    if (r == FG_OK && bytes) r = fg__gpu_roof(d, FG_GPU_KERNEL_roof_dot4, &roofs->int8_ops_per_s);
+    if (r == FG_OK && !is_hip && d->special_ready) r = fg__gpu_roof(d, FG_GPU_KERNEL_roof_wg, &roofs->float_ops_per_s);
     fg__gpu_leave(d);
     return r;
 }

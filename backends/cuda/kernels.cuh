@@ -2892,6 +2892,103 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
         fgk_pick_drawn(a, x, tops, top, fgk_load(want + 1), fgk_load(want + 2), out, sums);
 }
 
+/* ---- roof: what products the device can do, see fg_gpu_roof_args. ---- */
+
+FG_DEV void fgk_roof_out(const fg_gpu_roof_args *a, uint32_t total) {
+    fgk_store_u32((uint32_t *)a->out + fgk_block_x() * FG_GPU_GEMV_THREADS + fgk_thread(), total);
+}
+
+/* Numbers k and k + 1 of a row, as halves. */
+FG_DEV uint32_t fgk_roof_pair(int right, int row, int k) {
+    return fgk_two_halves((float)fg_gpu_roof_number(right, row, k), (float)fg_gpu_roof_number(right, row, k + 1));
+}
+
+#if defined(FG_MATRICES)
+enum { FG_ROOF_ROW = 24 }; /* halves of a row: 16 and padding against conflicts */
+
+/* 16 rows by four times 16. x: rows of the left operand, then of the right one. */
+FG_BODY void fgk_roof_mma(const fg_gpu_roof_args *a, uint16_t *x) {
+    fgk_frag left, right[4];
+    fgk_sums sums[4];
+    uint32_t total = 0;
+    int round, i, j;
+    FG_ROLLED for (i = fgk_thread(); i < 80 * 8; i += FG_GPU_GEMV_THREADS) {
+        int row = i / 8, k = i % 8 * 2;
+        fgk_put_u32((uint32_t *)(void *)(x + row * FG_ROOF_ROW + k), fgk_roof_pair(row >= 16, row >= 16 ? row - 16 : row, k));
+    }
+    fgk_barrier();
+    fgk_frag_load(&left, x, FG_ROOF_ROW);
+    FG_UNROLL for (j = 0; j < 4; j++) {
+        fgk_frag_load(&right[j], x + (16 + 16 * j) * FG_ROOF_ROW, FG_ROOF_ROW);
+        FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[j].x[i] = 0.0f;
+    }
+    FG_ROLLED for (round = 0; round < a->rounds; round++)
+        FG_UNROLL for (j = 0; j < 4; j++) fgk_mma(&sums[j], &left, &right[j]);
+    FG_UNROLL for (j = 0; j < 4; j++)
+        FG_UNROLL for (i = 0; i < FG_SUMS; i++) total += (uint32_t)(int32_t)sums[j].x[i];
+    fgk_roof_out(a, total);
+}
+#endif
+
+#if defined(FG_BYTE_DOTS)
+/* Eight numbers of the left operand by one of the right in each thread, which are two words each: of four bytes, or two halves. */
+FG_DEV uint32_t fgk_roof_word(int right, int row, int word, int bytes) {
+    uint32_t x = 0;
+    int i;
+    if (!bytes) return fgk_as_bytes(fgk_roof_pair(right, row, 2 * word));
+    FG_UNROLL for (i = 0; i < 4; i++) x |= ((uint32_t)fg_gpu_roof_number(right, row, 4 * word + i) & 255u) << 8 * i;
+    return fgk_as_bytes(x); /* a constant that the compiler does not know */
+}
+
+FG_BODY void fgk_roof_dots(const fg_gpu_roof_args *a, int bytes) {
+    uint32_t left[8][2], right[2], total = 0;
+    float sums[8];
+    int counts[8], round, i, w;
+    FG_UNROLL for (w = 0; w < 2; w++) {
+        right[w] = fgk_roof_word(1, fgk_thread() % 32, w, bytes);
+        FG_UNROLL for (i = 0; i < 8; i++) left[i][w] = fgk_roof_word(0, i, w, bytes);
+    }
+    FG_UNROLL for (i = 0; i < 8; i++) counts[i] = 0, sums[i] = 0.0f;
+    FG_ROLLED for (round = 0; round < a->rounds; round++)
+        FG_UNROLL for (w = 0; w < 2; w++)
+            FG_UNROLL for (i = 0; i < 8; i++) {
+                if (bytes) counts[i] = fgk_dot4(left[i][w], right[w], counts[i]);
+                else sums[i] = fgk_dot_halves(left[i][w], right[w], sums[i]);
+            }
+    FG_UNROLL for (i = 0; i < 8; i++) total += (uint32_t)(bytes ? counts[i] : (int32_t)sums[i]);
+    fgk_roof_out(a, total);
+}
+#endif
+
+#if defined(FG_WARPGROUPS)
+/* 64 rows by 256, of 64 numbers, eight times before the wait, by both warpgroups: 8192 cycles on a Hopper, beside which the wait and the barrier,
+   which keeps the warps of a group at the same products, are a hundredth. x: operands as fg_gpu_wg_operand describes. */
+FG_BODY void fgk_roof_warpgroups(const fg_gpu_roof_args *a, uint16_t *x) {
+    uint32_t at = fgk_shared_address(x), total = 0;
+    float sums[128];
+    int round, i;
+    FG_ROLLED for (i = fgk_thread(); i < 320 * 32; i += FG_GPU_GEMV_THREADS) {
+        int row = i / 32, k = i % 32 * 2;
+        fgk_put_u32((uint32_t *)(void *)(x + row * 64 + ((k / 8) ^ (row & 7)) * 8 + k % 8), fgk_roof_pair(row >= 64, row >= 64 ? row - 64 : row, k));
+    }
+    fgk_wg_publish();
+    fgk_barrier();
+    FG_UNROLL for (i = 0; i < 128; i++) sums[i] = 0.0f;
+    FG_ROLLED for (round = 0; round < a->rounds; round++) {
+        fgk_wg_hold(sums, 128);
+        fgk_wg_fence();
+        FG_UNROLL for (i = 0; i < 32; i++)
+            fgk_wg_mma(256, sums, fg_gpu_wg_operand(at + i % 4 * 32), fg_gpu_wg_operand(at + 64 * 128 + i % 4 * 32));
+        fgk_wg_commit();
+        fgk_wg_wait(0);
+        fgk_wg_hold(sums, 128);
+        fgk_barrier();
+    }
+    FG_UNROLL for (i = 0; i < 128; i++) total += (uint32_t)(int32_t)sums[i];
+    fgk_roof_out(a, total);
+}
+#endif
+
 /* ---- The entry points. ---- */
 
 #define FG_GEMV_KERNEL(T, cols, bounds)                                       \
@@ -3076,6 +3173,16 @@ FG_KERNEL(choose, sample, FG_GPU_GEMV_THREADS, fgk_choose(&args))
 FG_KERNEL(top, top, FG_GPU_GEMV_THREADS, fgk_top(&args))
 FG_KERNEL(pick, top, FG_GPU_GEMV_THREADS, fgk_pick(&args))
 FG_KERNEL(copy, copy, FG_GPU_THREADS, fgk_copy(&args))
+#if defined(FG_MATRICES)
+FG_KERNEL(roof_mma, roof, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, x, 80 * FG_ROOF_ROW); fgk_roof_mma(&args, x))
+#endif
+#if defined(FG_WARPGROUPS)
+FG_KERNEL(roof_wg, roof, FG_GPU_GEMV_THREADS, FG_SHARED_MORE(uint16_t, fgk_more); fgk_roof_warpgroups(&args, fgk_more))
+#endif
+#if defined(FG_BYTE_DOTS)
+FG_KERNEL(roof_dot2, roof, FG_GPU_GEMV_THREADS, fgk_roof_dots(&args, 0))
+FG_KERNEL(roof_dot4, roof, FG_GPU_GEMV_THREADS, fgk_roof_dots(&args, 1))
+#endif
 
 #if !defined(__CUDACC__) && !defined(__HIP__)
 /* What the host execution calls, by fg_gpu_kernel. */

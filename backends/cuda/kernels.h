@@ -232,6 +232,13 @@ typedef struct fg_gpu_top_args {
     int32_t n, src_stride, pieces, max_rows;
 } fg_gpu_top_args;
 
+/* What fg_measure_roofs times: products whose operands stay where they are, in registers or, of warpgroups, in shared memory. out[thread]: what its
+   sums add up to, modulo 2^32; see fg_gpu_roof_sum. */
+typedef struct fg_gpu_roof_args {
+    uint64_t out;
+    int32_t groups, rounds; /* workgroups; turns of each of their loops, at most FG_GPU_ROOF_ROUNDS */
+} fg_gpu_roof_args;
+
 /* Copies whole blocks, one after the other: pairs[2i] to pairs[2i + 1], for i under *count. */
 typedef struct fg_gpu_copy_args {
     uint64_t base, pairs, count, block_bytes; /* block_bytes: a multiple of 16 */
@@ -339,6 +346,10 @@ typedef struct fg_gpu_copy_args {
     X(top, top)                     \
     X(pick, top)                    \
     X(copy, copy)                   \
+    X(roof_mma, roof)               \
+    X(roof_wg, roof)                \
+    X(roof_dot2, roof)              \
+    X(roof_dot4, roof)              \
     FG_GPU_FEW_KERNELS(X, F16)      \
     FG_GPU_FEW_KERNELS(X, BF16)     \
     FG_GPU_FEW_KERNELS(X, Q8_0)     \
@@ -512,12 +523,12 @@ FG_GPU_FN int32_t fg_gpu_wide_split(int kernel) { return kernel >= FG_GPU_KERNEL
 
 typedef struct fg_gpu_shape {
     uint32_t grid_x, grid_y, block; /* workgroups; threads of one. The third dimension is 1 */
-    uint32_t shared_bytes;          /* beyond what kernels declare: of gemmwg and widewg */
+    uint32_t shared_bytes;          /* beyond what kernels declare: of gemmwg, widewg and roof_wg */
 } fg_gpu_shape;
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick, roof */
     FG_GPU_MERGE_TOKENS = 4,   /* tokens of a workgroup of combine, which has one head, one after the other */
     FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
@@ -528,7 +539,9 @@ enum {
     FG_GPU_WG_K = 64,          /* of k that a warpgroup of gemmwg multiplies in one step */
     FG_GPU_WG_BYTES = 224 << 10, /* of its shared memory, which no other workgroup has then */
     FG_GPU_WG_PROCESSORS = 132, /* of a Hopper */
-    FG_GPU_WG_COLUMNS = 8      /* tiles of rows of src that read a row of the weight at about the same time */
+    FG_GPU_WG_COLUMNS = 8,     /* tiles of rows of src that read a row of the weight at about the same time */
+    FG_GPU_ROOF_ROUNDS = 16384, /* of a kernel that fg_measure_roofs times */
+    FG_GPU_ROOF_WG_BYTES = 320 * 128 /* shared memory of roof_wg: 64 and 256 rows of 64 halves */
 };
 
 /* Ways of gemmwg: tiles of 128 rows of the weight by 256 or 128 of src; of 64 by 128 whose k the two warpgroups share. */
@@ -579,6 +592,7 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_make(int32_t x, int32_t y, int32_t block) {
 FG_GPU_FN uint32_t fg_gpu_more_bytes(int kernel) {
     if (kernel >= FG_GPU_KERNEL_skinny8_F16) return 0u;
     if (kernel >= FG_GPU_KERNEL_widewg64_F16) return (uint32_t)(fg_gpu_wg_row_bytes(fg_gpu_wg_dim(kernel)) * fg_gpu_wg_dim(kernel));
+    if (kernel == FG_GPU_KERNEL_roof_wg) return (uint32_t)FG_GPU_ROOF_WG_BYTES;
     return kernel < FG_GPU_KERNEL_rope_kv_F16 && kernel % FG_GPU_PER_WEIGHT == FG_GPU_GEMMWG ? (uint32_t)FG_GPU_WG_BYTES : 0u;
 }
 
@@ -645,6 +659,11 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         return fg_gpu_shape_make(a->max_items, a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head), FG_GPU_THREADS);
     }
+    if (kernel >= FG_GPU_KERNEL_roof_mma && kernel <= FG_GPU_KERNEL_roof_dot4) {
+        fg_gpu_shape shape = fg_gpu_shape_make(((const fg_gpu_roof_args *)args)->groups, 1, FG_GPU_GEMV_THREADS);
+        shape.shared_bytes = fg_gpu_more_bytes(kernel);
+        return shape;
+    }
     if (kernel == FG_GPU_KERNEL_norm)
         return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_acts)
@@ -692,6 +711,46 @@ FG_GPU_FN uint64_t fg_gpu_wg_operand(uint32_t at) {
    on are the next 64 columns of them; 16 rows on are the next 16. Bits 16 to 29: that distance. */
 FG_GPU_FN uint64_t fg_gpu_wg_columns(uint32_t at, uint32_t apart) {
     return (uint64_t)(at >> 4 & 0x3FFFu) | (uint64_t)(apart >> 4 & 0x3FFFu) << 16 | (uint64_t)(8 * 128 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* ---- Products whose rate fg_measure_roofs takes. ---- */
+
+/* Number k of a row of the left operand or the right one: a whole one from -3 to 3. Their signs change from one to the next, because a device spends
+   less power on equal ones, and can be faster then. */
+FG_GPU_FN int32_t fg_gpu_roof_number(int right, int row, int k) {
+    uint32_t x = (uint32_t)(row * 64 + k + 1) * (right ? 0x9E3779B1u : 0x85EBCA77u);
+    x = (x ^ x >> 15) * 0x2C1B3C6Du;
+    return (int32_t)((x ^ x >> 12) % 7u) - 3;
+}
+
+/* What a workgroup does in a round: rows of the left operand by rows of the right, `depth` numbers of each, so many times. warp: the lanes of a
+   hardware warp. Sums stay below 2^24 for FG_GPU_ROOF_ROUNDS, so that floats have all of them. */
+typedef struct fg_gpu_roof_work {
+    int32_t rows, cols, depth, times;
+} fg_gpu_roof_work;
+
+FG_GPU_FN fg_gpu_roof_work fg_gpu_roof_work_of(int kernel, int warp) {
+    fg_gpu_roof_work w;
+    w.rows = kernel == FG_GPU_KERNEL_roof_mma ? 16 : kernel == FG_GPU_KERNEL_roof_wg ? 64 : 8;
+    w.cols = kernel == FG_GPU_KERNEL_roof_mma ? 64 : kernel == FG_GPU_KERNEL_roof_wg ? 256 : 32;
+    w.depth = kernel == FG_GPU_KERNEL_roof_mma ? 16 : kernel == FG_GPU_KERNEL_roof_wg ? 64 : kernel == FG_GPU_KERNEL_roof_dot2 ? 4 : 8;
+    w.times = kernel == FG_GPU_KERNEL_roof_mma ? FG_GPU_GEMV_THREADS / warp : kernel == FG_GPU_KERNEL_roof_wg ? 16 : FG_GPU_GEMV_THREADS / 32;
+    return w;
+}
+
+/* Multiplications and additions. */
+FG_GPU_FN double fg_gpu_roof_ops(const fg_gpu_roof_work *w) { return 2.0 * w->rows * w->cols * w->depth * w->times; }
+
+/* What the sums of all threads of a workgroup add up to after a round. */
+FG_GPU_FN uint32_t fg_gpu_roof_sum(const fg_gpu_roof_work *w) {
+    int32_t sum = 0, k, i;
+    for (k = 0; k < w->depth; k++) {
+        int32_t left = 0, right = 0;
+        for (i = 0; i < w->rows; i++) left += fg_gpu_roof_number(0, i, k);
+        for (i = 0; i < w->cols; i++) right += fg_gpu_roof_number(1, i, k);
+        sum += left * right;
+    }
+    return (uint32_t)(sum * w->times);
 }
 
 /* ---- The KV cache. ---- */

@@ -2504,7 +2504,8 @@ static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
     memset(&size, 0, sizeof(size));
     size.type = FG__VK_SIZE_INFO;
     size.size = (uint32_t)d->matrix_lanes;
-    if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_GEMM_FEW_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX) {
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX || p->shader == FG__VK_SHADER_GEMM_FEW_MATRIX || p->shader == FG__VK_SHADER_ATTENTION_MATRIX ||
+        p->shader == FG__VK_SHADER_ROOF_MATRIX) {
         info.stage.next = d->asks_lanes ? &size : NULL;
         info.stage.flags = FG__VK_FULL_SUBGROUPS;
     }
@@ -3861,17 +3862,29 @@ static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int
     return r;
 }
 
-enum { FG__VK_ROOF_GROUP = 32768 }; /* bytes that a workgroup of shaders/roof.comp reads */
+/* ---- Roofs. ---- */
 
-/* Has `bytes` of the step's memory read by shaders/roof.comp, or filled: the seconds from its submission to its end. */
-static fg_result fg__vk_read_now(fg__vk_device *d, const fg__vk_step *step, int pipeline, size_t bytes, double *seconds) {
+enum { FG__VK_ROOF_GROUP = 32768, FG__VK_ROOF_ROUNDS = 16384 }; /* bytes that a workgroup of shaders/roof_read.comp reads; rounds that others have at most */
+enum { FG__VK_ROOF_FILLS, FG__VK_ROOF_READS, FG__VK_ROOF_FLOATS, FG__VK_ROOF_BYTES, FG__VK_ROOF_KINDS };
+
+/* What is measured: pipelines by kind (-1: unknown), a buffer, which is all of what they bind. */
+typedef struct fg__vk_roof {
+    int pipelines[FG__VK_ROOF_KINDS];
+    fg__vk_range memory;
+    fg__vk_step step;
+    uint64_t pool;
+} fg__vk_roof;
+
+/* Has so many workgroups of a kind run: the seconds from their submission to their end. */
+static fg_result fg__vk_roof_run(fg__vk_device *d, const fg__vk_roof *roof, int kind, uint32_t groups, double *seconds) {
     double start = fg__now();
     fg_result r = fg__vk_work_begin(d, &d->copies);
     if (r != FG_OK) return r;
     fg__vk_barrier(d, d->copies.commands, FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER, FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, FG__VK_AT_COMPUTE,
                    FG__VK_SHADER_READ | FG__VK_SHADER_WRITE);
-    fg__vk_record_bind(d, d->copies.commands, step, pipeline);
-    d->api.CmdDispatch(d->copies.commands, (uint32_t)(bytes / FG__VK_ROOF_GROUP), 1, 1);
+    fg__vk_record_bind(d, d->copies.commands, &roof->step, roof->pipelines[kind]);
+    d->api.CmdPushConstants(d->copies.commands, d->pipeline_layout, FG__VK_COMPUTE_STAGE, 0, (uint32_t)sizeof(roof->step.push), &roof->step.push);
+    d->api.CmdDispatch(d->copies.commands, groups, 1, 1);
     r = fg__vk_work_end(d, &d->copies);
     if (r == FG_OK) r = fg__vk_work_wait(d, &d->copies);
     *seconds = fg__now() - start;
@@ -3880,43 +3893,160 @@ static fg_result fg__vk_read_now(fg__vk_device *d, const fg__vk_step *step, int 
 
 /* The rate of reading: what is between a fourth and all has no submission in it. All are read in order, so that a cache of less than the fourth has
    nothing of what is read next. */
-static fg_result fg__vk_read_rate(fg__vk_device *d, const fg__vk_range *memory, uint64_t *pool, double *rate) {
-    int reads = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF, 0, 0, 0, 0), fills = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF, 1, 0, 0, 0), i;
+static fg_result fg__vk_read_rate(fg__vk_device *d, const fg__vk_roof *roof, double *rate) {
     double best[2] = {1e30, 1e30}, seconds;
-    fg_progress_fn progress = d->progress;
-    fg__vk_step step;
-    fg_result r;
-    memset(&step, 0, sizeof(step));
-    for (i = 0; i < FG__VK_BINDINGS; i++) step.buffers[i] = fg__vk_whole(memory);
-    if (reads < 0 || fills < 0) return FG_ERROR_OUT_OF_MEMORY;
-    d->progress = NULL; /* which is told of loading alone */
-    r = fg__vk_compile_all(d);
-    d->progress = progress;
-    if (r != FG_OK) return r;
-    if ((r = fg__vk_make_pool(d, 1, pool)) != FG_OK) return r;
-    if ((r = fg__vk_make_set(d, *pool, &step)) != FG_OK) return r;
-    r = fg__vk_read_now(d, &step, fills, memory->bytes, &seconds);
+    uint32_t groups = (uint32_t)(roof->memory.bytes / FG__VK_ROOF_GROUP);
+    fg_result r = fg__vk_roof_run(d, roof, FG__VK_ROOF_FILLS, groups, &seconds);
+    int i;
     for (i = 0; i < 8 && r == FG_OK; i++) {
-        r = fg__vk_read_now(d, &step, reads, i % 2 ? memory->bytes : memory->bytes / 4, &seconds);
+        r = fg__vk_roof_run(d, roof, FG__VK_ROOF_READS, i % 2 ? groups : groups / 4, &seconds);
         best[i % 2] = FG__MIN(best[i % 2], seconds);
     }
-    if (r == FG_OK && best[1] > best[0]) *rate = 0.75 * (double)memory->bytes / (best[1] - best[0]);
+    if (r == FG_OK && best[1] > best[0]) *rate = 0.75 * (double)roof->memory.bytes / (best[1] - best[0]);
     return r;
 }
 
-/* Rates of products are left unknown. */
+/* As `number` of shaders/roof.glsl. */
+static int32_t fg__vk_roof_number(uint32_t right, int row, int k) {
+    uint32_t x = (uint32_t)(row * 64 + k + 1) * (right ? 0x9E3779B1u : 0x85EBCA77u);
+    x = (x ^ x >> 15) * 0x2C1B3C6Du;
+    return (int32_t)((x ^ x >> 12) % 7u) - 3;
+}
+
+/* Multiplications and additions of a workgroup in a round. */
+static double fg__vk_roof_ops(const fg__vk_device *d, int shader) {
+    const fg__vk_matrix_shape *m = &d->shape;
+    if (shader == FG__VK_SHADER_ROOF_MATRIX) return 2.0 * 16 * (128 / d->matrix_lanes) * m->m * m->n * m->k;
+    return 2.0 * 128 * 128 * (shader == FG__VK_SHADER_ROOF_DOT ? 4 : 1);
+}
+
+/* Sums of byte j of the words that shaders/roof_dot.comp multiplies, all of them. */
+static void fg__vk_roof_bytes(int rounds, int32_t *sums) {
+    uint32_t left = 0;
+    int i, j;
+    for (j = 0; j < 4; j++) sums[j] = 0;
+    for (i = 0; i < 8 * rounds; i++) {
+        left += 0x9E3779B1u;
+        for (j = 0; j < 4; j++) sums[j] += (int8_t)(left >> 8 * j & 255u);
+    }
+}
+
+/* What the sums of a workgroup add up to, modulo 2^32. */
+static uint32_t fg__vk_roof_sum(const fg__vk_device *d, int shader, int rounds) {
+    const fg__vk_matrix_shape *m = &d->shape;
+    int32_t bytes[4], i, j;
+    uint32_t sum = 0, left, right;
+    if (shader == FG__VK_SHADER_ROOF_MATRIX) {
+        for (j = 0; j < (int)m->k; j++) {
+            for (left = 0, i = 0; i < 4 * (int)m->m; i++) left += (uint32_t)fg__vk_roof_number(0, i, j);
+            for (right = 0, i = 0; i < (int)m->n; i++) right += (uint32_t)fg__vk_roof_number(1, i, j);
+            sum += left * right;
+        }
+        return sum * 4u * (uint32_t)(128 / d->matrix_lanes) * (uint32_t)rounds;
+    }
+    fg__vk_roof_bytes(rounds, bytes);
+    for (i = 0; i < 32; i++)
+        for (j = 0; j < (shader == FG__VK_SHADER_ROOF_DOT ? 64 : 16); j++)
+            sum += (uint32_t)fg__vk_roof_number(1, i, j) * (shader == FG__VK_SHADER_ROOF_DOT ? (uint32_t)bytes[j % 4] : 8u * (uint32_t)rounds);
+    return sum * 4u;
+}
+
+/* Whether the last of the workgroups did all of its products. */
+static fg_result fg__vk_roof_holds(fg__vk_device *d, const fg__vk_roof *roof, int kind, uint32_t groups, bool *holds) {
+    uint32_t sums[128], sum = 0;
+    int i;
+    fg_result r = fg__vk_read((fg_device *)d, &roof->memory, (size_t)(groups - 1) * sizeof(sums), sums, sizeof(sums));
+    for (i = 0; i < 128 && r == FG_OK; i++) sum += sums[i];
+    *holds = r == FG_OK && sum == fg__vk_roof_sum(d, d->pipelines[roof->pipelines[kind]].shader, roof->step.push.k);
+    return r;
+}
+
+/* Finds rounds that take 5 ms, twice, because once may be a matter of chance. The first of all takes longer. */
+static fg_result fg__vk_roof_grow(fg__vk_device *d, fg__vk_roof *roof, int kind, uint32_t groups) {
+    int32_t *k = &roof->step.push.k, i;
+    double seconds = 0;
+    fg_result r;
+    *k = 1;
+    r = fg__vk_roof_run(d, roof, kind, groups, &seconds);
+    for (i = 0; i < 2 && r == FG_OK && *k < FG__VK_ROOF_ROUNDS; i++) {
+        if (i == 0) *k *= 4;
+        r = fg__vk_roof_run(d, roof, kind, groups, &seconds);
+        if (seconds < 5e-3) i = -1;
+    }
+    return r;
+}
+
+/* Operations a second: rounds that take 5 ms, less the fourth of them; 0: there is no such kernel, or its sums are wrong. Workgroups are so many that
+   the last of them leave no large device half empty. */
+static fg_result fg__vk_product_rate(fg__vk_device *d, fg__vk_roof *roof, int kind, double *rate) {
+    uint32_t groups = d->properties.device_type == FG__VK_CPU ? 256 : 8192;
+    int32_t rounds = 1, i, *k = &roof->step.push.k;
+    double best[2] = {1e30, 1e30}, seconds = 0, ops;
+    bool holds = false;
+    fg_result r;
+    if (roof->pipelines[kind] < 0) return FG_OK;
+    ops = groups * fg__vk_roof_ops(d, d->pipelines[roof->pipelines[kind]].shader);
+    if ((r = fg__vk_roof_grow(d, roof, kind, groups)) != FG_OK) return r;
+    rounds = *k;
+    for (i = 0; i < 8 && r == FG_OK; i++) {
+        *k = i % 2 ? rounds : rounds / 4;
+        r = fg__vk_roof_run(d, roof, kind, groups, &seconds);
+        best[i % 2] = FG__MIN(best[i % 2], seconds);
+    }
+    if (r == FG_OK) r = fg__vk_roof_holds(d, roof, kind, groups, &holds);
+    if (r == FG_OK && !holds) fg__log(&d->env, FG_LOG_WARNING, "%s: the kernel that measures products gives wrong sums", d->properties.name);
+    if (holds && best[1] > best[0]) *rate = (rounds - rounds / 4) * ops / (best[1] - best[0]);
+    return r;
+}
+
+/* The kernels: products of floats as large ones of BF16 weights are done, of bytes where those of quantised weights are. */
+static bool fg__vk_roof_find(fg__vk_device *d, int *pipelines) {
+    const fg__vk_matrix_shape *m = &d->shape;
+    bool matrices = fg__vk_rung_of(d, FG_TYPE_BF16, true) == FG_VULKAN_MATRIX, bytes = fg__vk_rung_of(d, FG_TYPE_Q8_0, true) == FG_VULKAN_DOT;
+    int subgroups = matrices ? 128 / d->matrix_lanes : 0;
+    pipelines[FG__VK_ROOF_FILLS] = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF_READ, 1, 0, 0, 0);
+    pipelines[FG__VK_ROOF_READS] = fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF_READ, 0, 0, 0, 0);
+    pipelines[FG__VK_ROOF_FLOATS] =
+        matrices ? fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF_MATRIX, 0, (int)(m->m << 8 | m->n), (int)m->k << 8 | subgroups, 0)
+                 : fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF_FMA, 0, 0, 0, 0);
+    pipelines[FG__VK_ROOF_BYTES] = bytes ? fg__vk_pipeline_find(d, FG__VK_SHADER_ROOF_DOT, 0, 0, 0, 0) : -1;
+    return pipelines[FG__VK_ROOF_FILLS] >= 0 && pipelines[FG__VK_ROOF_READS] >= 0 && pipelines[FG__VK_ROOF_FLOATS] >= 0 &&
+           (!bytes || pipelines[FG__VK_ROOF_BYTES] >= 0);
+}
+
+static fg_result fg__vk_roof_compile(fg__vk_device *d, fg__vk_roof *roof) {
+    fg_progress_fn progress = d->progress;
+    fg_result r = fg__vk_roof_find(d, roof->pipelines) ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+    d->progress = NULL; /* which is told of loading alone */
+    if (r == FG_OK) r = fg__vk_compile_all(d);
+    d->progress = progress;
+    return r;
+}
+
+static fg_result fg__vk_roof_measure(fg__vk_device *d, fg__vk_roof *roof, fg_roofs *roofs) {
+    int i;
+    fg_result r = fg__vk_roof_compile(d, roof);
+    for (i = 0; i < FG__VK_BINDINGS; i++) roof->step.buffers[i] = fg__vk_whole(&roof->memory);
+    roof->step.push.scale = 1.0f;
+    if (r == FG_OK) r = fg__vk_make_pool(d, 1, &roof->pool);
+    if (r == FG_OK) r = fg__vk_make_set(d, roof->pool, &roof->step);
+    if (r == FG_OK) r = fg__vk_read_rate(d, roof, &roofs->read_bytes_per_s);
+    if (r == FG_OK) r = fg__vk_product_rate(d, roof, FG__VK_ROOF_FLOATS, &roofs->float_ops_per_s);
+    return r == FG_OK ? fg__vk_product_rate(d, roof, FG__VK_ROOF_BYTES, &roofs->int8_ops_per_s) : r;
+}
+
 static fg_result fg__vk_profile(fg_device *handle, fg_roofs *roofs) {
     fg__vk_device *d = (fg__vk_device *)handle;
     size_t bytes = (size_t)(d->properties.device_type == FG__VK_CPU ? 64 : 512) << 20, most = d->properties.limits.max_storage_range;
-    uint64_t pool = 0;
-    fg__vk_range memory;
+    fg__vk_roof roof;
     fg_result r;
     while (bytes > (size_t)16 << 20 && (bytes > most || bytes > fg__vk_heap_bytes(d, d->memory_types[FG__VK_ON_DEVICE]) / 16)) bytes /= 2;
     memset(roofs, 0, sizeof(*roofs));
-    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &memory)) != FG_OK) return r;
-    r = fg__vk_read_rate(d, &memory, &pool, &roofs->read_bytes_per_s);
-    if (pool) d->api.DestroyDescriptorPool(d->handle, pool, NULL);
-    fg__vk_give(d, &memory);
+    memset(&roof, 0, sizeof(roof));
+    if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &roof.memory)) != FG_OK) return r;
+    r = fg__vk_roof_measure(d, &roof, roofs);
+    if (roof.pool) d->api.DestroyDescriptorPool(d->handle, roof.pool, NULL);
+    fg__vk_give(d, &roof.memory);
     return r;
 }
 

@@ -8,6 +8,7 @@ typedef struct bench_run {
     double idle_us, idle_share; /* of the device between passes that decode: mean gap, share of the time */
     double roof_gb_s, roof_gop_s; /* measured between its passes: reading memory; int8 or float products, as the weights need */
     double read_share, computed_share; /* of the roofs */
+    double roof_is_int8; /* 1: of roof_gop_s */
 } bench_run;
 
 /* A pass of SplitFuse beside its parts, in seconds: a token of every sequence, a piece of a prompt, and both together. */
@@ -154,7 +155,8 @@ static void bench_roofs(const bench *b, bench_sums *m, bench_run *run) {
     double products;
     m->roofs++;
     if (fg_measure_roofs(b->s.engine, &roofs) != FG_OK) return;
-    products = (b->dots_are_int8 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
+    run->roof_is_int8 = b->dots_are_int8 && roofs.int8_ops_per_s > 0.0;
+    products = (run->roof_is_int8 > 0.0 ? roofs.int8_ops_per_s : roofs.float_ops_per_s) / 1e9;
     if (products > run->roof_gop_s) run->roof_gop_s = products;
     if (roofs.read_bytes_per_s > 0.0) m->s_per_byte += 1.0 / roofs.read_bytes_per_s, m->reads++;
 }
@@ -549,7 +551,7 @@ static void print_bench_table(const bench *b, const fg_device_caps *caps) {
                b->results[i].idle_us, 100.0 * b->results[i].idle_share);
     printf("\ncomputes  %.0f Gop/s of products with weights in prompts", first->pp_tok_s * b->ops_per_token / 1e9);
     if (first->roof_gop_s > 0.0)
-        printf("; %s products give %.0f (%.0f%%)", b->dots_are_int8 ? "int8" : "float", first->roof_gop_s,
+        printf("; %s products give %.0f (%.0f%%)", first->roof_is_int8 > 0.0 ? "int8" : "float", first->roof_gop_s,
                100.0 * first->computed_share);
     printf("\nreads     %.2f GB/s of weights and KV cache", first->read_gb_s);
     if (first->roof_gb_s > 0.0)

@@ -1,6 +1,6 @@
 #version 450
-/* What fg_measure_roofs times: a workgroup reads 32 KiB, each invocation 16 bytes beside its neighbours' sixteen times. With FILLS it writes them
-   before, or there might be nothing behind the addresses. */
+/* Reading memory, which fg_measure_roofs times: a workgroup reads 32 KiB, each invocation 16 bytes beside its neighbours' sixteen times. With FILLS
+   it writes them before, or there might be nothing behind the addresses. */
 layout(local_size_x = 128) in;
 layout(constant_id = 0) const int FILLS = 0;
 layout(set = 0, binding = 1) buffer Memory { uvec4 memory[]; };
