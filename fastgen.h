@@ -22141,7 +22141,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
 
 static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
     fg__cpu_features cpu = fg__cpu_detect();
-    bool tiles = path == FG__CPU_AMX && cpu.amx, wide = tiles || (path == FG__CPU_AVX512 && cpu.avx512 && cpu.avx512_vnni);
+    bool tiles = path == FG__CPU_AMX, wide = tiles || (path == FG__CPU_AVX512 && cpu.avx512 && cpu.avx512_vnni);
     if (cpu.intel || cpu.zen4) fg__atomic_store(&fg__fetch_rule, cpu.intel ? FG__FETCH_TWICE : FG__FETCH_FAR);
     if (k < 1 || !fg_type_bytes(type, k) || !cpu.avx2 || path < FG__CPU_AVX2 || path > FG__CPU_AMX) return NULL;
 #if FG__HAS_AMX

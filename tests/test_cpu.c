@@ -3,6 +3,9 @@
    batch, chunks, threads or block size. */
 
 #include "gpu_standin.h"
+#if FG__HAS_AMX
+#include "amx_emulated.h"
+#endif
 
 /* ---- Random data. ---- */
 
@@ -232,13 +235,64 @@ static void cpu_vulkan_close(void) {
    "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the same
    with "-invariant" behind, or with 8, 32 or 64 behind "vulkan" for subgroups of so many over standin_vulkan.h, or "cuda", "hip", "hip64"
    (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of standin_gpu.c. */
+/* AMX as it is, or emulated; false: neither is possible. Between the two its kernels may run. */
+static bool cpu_amx_begin(void) {
+#if FG__HAS_AMX
+    fg__cpu_features features = fg__cpu_detect();
+    if (features.amx) return fg__cpu_ask_tiles();
+    if (!features.avx512_vnni) return false;
+    amx_begin();
+    return true;
+#else
+    return false;
+#endif
+}
+
+static void cpu_amx_end(void) {
+#if FG__HAS_AMX
+    if (!fg__cpu_detect().amx) amx_end();
+#endif
+}
+
+/* Emulated products of tiles so far. */
+static long cpu_amx_products(void) {
+#if FG__HAS_AMX
+    return amx_products;
+#else
+    return 0;
+#endif
+}
+
+/* The CPU as if it had AMX; see cpu_amx_begin. */
+static fg_result cpu_amx_open(const fg_device_desc *desc, fg_device **out) {
+    fg_device_desc as = *desc;
+    fg__cpu_device *device;
+    fg_result result;
+    as.cpu_path = "avx512";
+    if ((result = fg_backend_cpu()->open(&as, out)) != FG_OK) return result;
+    device = (fg__cpu_device *)(void *)*out;
+    device->features.amx = true;
+    device->path = FG__CPU_AMX;
+    device->ops = fg__cpu_ops_find(FG__CPU_AMX, &device->features);
+    return FG_OK;
+}
+
+static const fg_backend *cpu_amx_backend(void) {
+    static fg_backend backend;
+    if (fg__cpu_detect().amx) return fg_backend_cpu();
+    backend = *fg_backend_cpu();
+    backend.open = cpu_amx_open;
+    return &backend;
+}
+
 static const fg_backend *cpu_backend_of(const char *path) {
     return path && strncmp(path, "vulkan", 6) == 0 ? fg_backend_vulkan()
          : path && strncmp(path, "cuda", 4) == 0 ? fg_backend_cuda()
-         : path && strncmp(path, "hip", 3) == 0 ? fg_backend_hip() : fg_backend_cpu();
+         : path && strncmp(path, "hip", 3) == 0 ? fg_backend_hip()
+         : path && strcmp(path, "amx") == 0 ? cpu_amx_backend() : fg_backend_cpu();
 }
 
-static bool cpu_is_gpu(const char *path) { return cpu_backend_of(path) != fg_backend_cpu(); }
+static bool cpu_is_gpu(const char *path) { return strcmp(cpu_backend_of(path)->name, "cpu") != 0; }
 static bool cpu_is_vulkan(const char *path) { return cpu_backend_of(path) == fg_backend_vulkan(); }
 
 static bool cpu_is_standin(const char *path) { return cpu_is_gpu(path) && !cpu_is_vulkan(path); }
@@ -353,16 +407,20 @@ static const float *cpu_rig_run(cpu_rig *rig, int first, int m) {
     return rig->output.logits;
 }
 
+static const char *cpu_only; /* the path that tests of all are for just now; NULL: those of cpu_targets */
+
 /* The paths of this machine. */
 static int cpu_paths(const char **paths) {
     fg__cpu_features features = fg__cpu_detect();
     int i, n = 0;
+    if (cpu_only && !cpu_is_gpu(cpu_only)) {
+        paths[0] = cpu_only;
+        return 1;
+    }
     for (i = 0; i < FG__CPU_PATHS; i++)
         if (fg__cpu_has_path(&features, i)) paths[n++] = fg__cpu_path_names[i];
     return n;
 }
-
-static const char *cpu_only; /* the path that tests of all are for just now; NULL: those of cpu_targets */
 
 /* The paths of this machine, and of the GPUs that there are. */
 static int cpu_targets(const char **paths) {
@@ -1652,6 +1710,21 @@ static void test_cpu_count(void) {
 #endif
 }
 
+/* Products on AMX's path, emulated; a machine that has it runs every test on it. */
+static void test_cpu_amx(void) {
+    long before = cpu_amx_products();
+    if (fg__cpu_detect().amx) SKIP("this machine has AMX");
+    if (!cpu_amx_begin()) SKIP("no AVX-512 VNNI, or a compiler without AMX");
+    cpu_only = "amx";
+    test_cpu_gemm();
+    test_cpu_gemm_odd();
+    test_cpu_gated();
+    test_cpu_model_invariance();
+    cpu_only = NULL;
+    cpu_amx_end();
+    CHECK(cpu_amx_products() > before + 10000);
+}
+
 static void run_cpu_tests(void) {
     RUN(test_cpu_count);
     RUN(test_cpu_slabs);
@@ -1675,5 +1748,6 @@ static void run_cpu_tests(void) {
     RUN(test_cpu_attention_long);
     RUN(test_cpu_copy_blocks);
     RUN(test_cpu_model_invariance);
+    RUN(test_cpu_amx);
     RUN(test_cpu_out_of_memory);
 }

@@ -430,8 +430,9 @@ static void test_gemm_avx512(void) {
 
 static void test_gemm_amx(void) {
     const fg__gemm_kernel *kernel;
-    if (!fg__cpu_detect().amx || !fg__cpu_ask_tiles()) SKIP("no AMX");
+    if (!cpu_amx_begin()) SKIP("no AMX and no AVX-512 VNNI, or a compiler without AMX");
     gemm_check_path(FG__CPU_AMX, true);
+    cpu_amx_end();
     kernel = fg__gemm_kernel_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
     CHECK(kernel->many && !kernel->many->takes(1) && kernel->many->takes(16) && kernel->many->takes(512));
 }

@@ -1,0 +1,220 @@
+/* amx_emulated.h: AMX on x86 CPUs that have AVX-512 but none of it, so that its kernels run in every test run. Without AMX its instructions are
+   illegal: Linux sends SIGILL, and the handler here decodes one (Intel's Software Developer's Manual, volume 2), does it to the thread's own tiles,
+   and goes on behind it. That takes some microseconds each. What the manual forbids (tiles without a configuration, shapes that do not fit) ends the
+   process with a message. */
+#ifndef AMX_EMULATED_H
+#define AMX_EMULATED_H
+
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+enum { AMX_TILES = 8, AMX_ROWS = 16, AMX_ROW_BYTES = 64 };
+
+typedef union amx_tile {
+    uint8_t bytes[AMX_ROWS][AMX_ROW_BYTES];
+    int32_t whole[AMX_ROWS][AMX_ROW_BYTES / 4];
+    uint32_t pairs[AMX_ROWS][AMX_ROW_BYTES / 4]; /* of BF16 */
+    float sums[AMX_ROWS][AMX_ROW_BYTES / 4];
+} amx_tile;
+
+/* A thread's. */
+static __thread struct {
+    int configured;
+    int rows[AMX_TILES], bytes[AMX_TILES]; /* of a row */
+    amx_tile tiles[AMX_TILES];
+} amx;
+
+static long amx_products; /* of all threads, so far */
+static struct sigaction amx_before;
+
+static void amx_fail(const char *what) {
+    fprintf(stderr, "amx_emulated.h: %s\n", what);
+    abort();
+}
+
+/* The general register that an instruction names. */
+static uint64_t amx_register(const ucontext_t *context, int number) {
+    static const int places[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+                                   REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
+    return (uint64_t)context->uc_mcontext.gregs[places[number]];
+}
+
+/* An instruction with a VEX prefix of three bytes, map 0F38, 128 bits, W0; of memory an address, and what a row is behind the one before. */
+typedef struct amx_code {
+    int prefix; /* 0: none, 1: 66, 2: F3, 3: F2 */
+    int opcode, reg, rm, third; /* third: vvvv */
+    int is_memory, length;
+    uint64_t address, stride;
+} amx_code;
+
+static void amx_memory(const ucontext_t *context, const uint8_t *at, int mod, int rm, int x, int b, amx_code *c) {
+    int32_t wide;
+    int has_sib = rm == 4, base = rm;
+    if (has_sib) {
+        int sib = at[c->length++], index = (sib >> 3 & 7) | x << 3;
+        base = sib & 7;
+        c->stride = index == 4 ? 0 : amx_register(context, index) << (sib >> 6);
+    }
+    if (mod == 0 && base == 5) { /* 32 bits alone, or behind the instruction */
+        memcpy(&wide, at + c->length, 4);
+        c->length += 4;
+        c->address = (uint64_t)(int64_t)wide + (has_sib ? 0 : (uint64_t)(uintptr_t)at + (uint64_t)c->length);
+        return;
+    }
+    c->address = amx_register(context, base | b << 3);
+    if (mod == 1) c->address += (uint64_t)(int64_t)(int8_t)at[c->length++];
+    if (mod == 2) {
+        memcpy(&wide, at + c->length, 4);
+        c->length += 4;
+        c->address += (uint64_t)(int64_t)wide;
+    }
+}
+
+/* False: it is no such instruction. */
+static int amx_decode(const ucontext_t *context, amx_code *c) {
+    const uint8_t *at = (const uint8_t *)(uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+    int modrm;
+    memset(c, 0, sizeof(*c));
+    if (at[0] != 0xC4 || (at[1] & 31) != 2 || (at[2] & 0x84) != 0) return 0;
+    c->prefix = at[2] & 3;
+    c->third = ~at[2] >> 3 & 15;
+    c->opcode = at[3];
+    modrm = at[4];
+    c->reg = modrm >> 3 & 7;
+    c->rm = modrm & 7;
+    c->length = 5;
+    c->is_memory = modrm >> 6 != 3;
+    if (c->is_memory) amx_memory(context, at, modrm >> 6, c->rm, !(at[1] & 0x40), !(at[1] & 0x20), c);
+    return 1;
+}
+
+static void amx_configure(const uint8_t *from) {
+    int i;
+    if (from[0] != 1 || from[1] != 0) amx_fail("a configuration of another palette, or one that resumes");
+    for (i = 0; i < AMX_TILES; i++) {
+        uint16_t bytes;
+        memcpy(&bytes, from + 16 + 2 * i, 2);
+        amx.bytes[i] = bytes;
+        amx.rows[i] = from[48 + i];
+        if (bytes > AMX_ROW_BYTES || amx.rows[i] > AMX_ROWS || (bytes == 0) != (amx.rows[i] == 0)) amx_fail("a tile of a shape that there is none of");
+    }
+    for (i = 0; i < AMX_TILES; i++)
+        if (from[32 + 2 * i] || from[33 + 2 * i] || (i < 8 && from[56 + i]) || (i < 7 && from[2 + 2 * i]) || (i < 7 && from[3 + 2 * i])) amx_fail("reserved bytes of a configuration");
+    memset(amx.tiles, 0, sizeof(amx.tiles));
+    amx.configured = 1;
+}
+
+static void amx_need(int tile) {
+    if (!amx.configured) amx_fail("a tile without a configuration");
+    if (tile >= AMX_TILES || !amx.rows[tile]) amx_fail("a tile that the configuration has not");
+}
+
+static void amx_load(int tile, uint64_t address, uint64_t stride) {
+    int row;
+    amx_need(tile);
+    memset(&amx.tiles[tile], 0, sizeof(amx.tiles[tile]));
+    for (row = 0; row < amx.rows[tile]; row++, address += stride)
+        memcpy(amx.tiles[tile].bytes[row], (const void *)(uintptr_t)address, (size_t)amx.bytes[tile]);
+}
+
+static void amx_store(int tile, uint64_t address, uint64_t stride) {
+    int row;
+    amx_need(tile);
+    for (row = 0; row < amx.rows[tile]; row++, address += stride)
+        memcpy((void *)(uintptr_t)address, amx.tiles[tile].bytes[row], (size_t)amx.bytes[tile]);
+}
+
+/* to[rows, columns] += a[rows, 4 k] . b[k, 4 columns]: shapes as TDPBF16PS and TDPBSSD want them. */
+static void amx_check(int to, int a, int b) {
+    amx_need(to), amx_need(a), amx_need(b);
+    if (to == a || to == b || a == b) amx_fail("a product of a tile with itself");
+    if (amx.bytes[to] % 4 || amx.bytes[a] % 4 || amx.bytes[b] % 4 || amx.rows[to] != amx.rows[a] || amx.bytes[to] != amx.bytes[b] ||
+        amx.bytes[a] / 4 != amx.rows[b])
+        amx_fail("a product of tiles whose shapes do not fit");
+}
+
+static float amx_half(uint32_t pair, int odd) {
+    uint32_t bits = odd ? pair & 0xFFFF0000u : pair << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* Sums of the even and of the odd k, each rounded once a product, then both added up, then to what was there; denormals are 0. */
+__attribute__((target("avx2,fma"))) static void amx_bfloats(int to, int a, int b) {
+    int row, k, i, columns = amx.bytes[to] / 4, depth = amx.rows[b];
+    for (row = 0; row < amx.rows[to]; row++) {
+        float even[16] = {0}, odd[16] = {0};
+        for (k = 0; k < depth; k++) {
+            float x = amx_half(amx.tiles[a].pairs[row][k], 0), y = amx_half(amx.tiles[a].pairs[row][k], 1);
+            for (i = 0; i < columns; i++) {
+                even[i] = __builtin_fmaf(x, amx_half(amx.tiles[b].pairs[k][i], 0), even[i]);
+                odd[i] = __builtin_fmaf(y, amx_half(amx.tiles[b].pairs[k][i], 1), odd[i]);
+            }
+        }
+        for (i = 0; i < columns; i++) amx.tiles[to].sums[row][i] += even[i] + odd[i];
+    }
+}
+
+/* Signed bytes. */
+static void amx_signed_bytes(int to, int a, int b) {
+    int row, k, i, j, columns = amx.bytes[to] / 4, depth = amx.rows[b];
+    for (row = 0; row < amx.rows[to]; row++)
+        for (k = 0; k < depth; k++) {
+            const int8_t *x = (const int8_t *)&amx.tiles[a].bytes[row][4 * k];
+            for (i = 0; i < columns; i++) {
+                const int8_t *y = (const int8_t *)&amx.tiles[b].bytes[k][4 * i];
+                for (j = 0; j < 4; j++) amx.tiles[to].whole[row][i] += x[j] * y[j];
+            }
+        }
+}
+
+static void amx_multiply(const amx_code *c) {
+    unsigned control = __builtin_ia32_stmxcsr();
+    amx_check(c->reg, c->rm, c->third);
+    __sync_fetch_and_add(&amx_products, 1);
+    __builtin_ia32_ldmxcsr(control | 0x8040); /* denormals, as operands and as results */
+    if (c->opcode == 0x5C) amx_bfloats(c->reg, c->rm, c->third);
+    else amx_signed_bytes(c->reg, c->rm, c->third);
+    __builtin_ia32_ldmxcsr(control);
+}
+
+/* False: it is none that the kernels have. */
+static int amx_execute(const amx_code *c) {
+    if (c->opcode == 0x49 && c->prefix == 0 && c->is_memory) amx_configure((const uint8_t *)(uintptr_t)c->address);
+    else if (c->opcode == 0x49 && c->prefix == 0 && c->reg == 0 && c->rm == 0) amx.configured = 0; /* TILERELEASE */
+    else if (c->opcode == 0x4B && c->prefix == 3 && c->is_memory) amx_load(c->reg, c->address, c->stride);
+    else if (c->opcode == 0x4B && c->prefix == 2 && c->is_memory) amx_store(c->reg, c->address, c->stride);
+    else if (c->opcode == 0x5C && c->prefix == 2 && !c->is_memory) amx_multiply(c); /* TDPBF16PS */
+    else if (c->opcode == 0x5E && c->prefix == 3 && !c->is_memory) amx_multiply(c); /* TDPBSSD */
+    else return 0;
+    return 1;
+}
+
+/* Those that follow are done, too: signals are what takes time. */
+static void amx_handle(int signal, siginfo_t *info, void *pointer) {
+    ucontext_t *context = (ucontext_t *)pointer;
+    amx_code c;
+    int n = 0;
+    for (; amx_decode(context, &c) && amx_execute(&c); n++) context->uc_mcontext.gregs[REG_RIP] += c.length;
+    if (n) return;
+    if (amx_before.sa_flags & SA_SIGINFO) amx_before.sa_sigaction(signal, info, pointer);
+    else if (amx_before.sa_handler != SIG_DFL && amx_before.sa_handler != SIG_IGN) amx_before.sa_handler(signal);
+    else sigaction(SIGILL, &amx_before, NULL); /* it comes again */
+}
+
+static void amx_begin(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_sigaction = amx_handle;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigaction(SIGILL, &action, &amx_before);
+}
+
+static void amx_end(void) { sigaction(SIGILL, &amx_before, NULL); }
+
+#endif /* AMX_EMULATED_H */
