@@ -4,7 +4,7 @@
 
 #include "gpu_standin.h"
 #if FG__HAS_AMX
-#include "amx_emulated.h"
+#include "cpu_emulated.h"
 #endif
 
 /* ---- Random data. ---- */
@@ -235,32 +235,37 @@ static void cpu_vulkan_close(void) {
    "vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push" (with what a device may have beyond the floor, one of it at a time), the same
    with "-invariant" behind, or with 8, 32 or 64 behind "vulkan" for subgroups of so many over standin_vulkan.h, or "cuda", "hip", "hip64"
    (warps of 64 lanes), "cuda-invariant", "hip64-invariant": over the driver that build.sh names, which is that of standin_gpu.c. */
-/* AMX as it is, or emulated; false: neither is possible. Between the two its kernels may run. */
-static bool cpu_amx_begin(void) {
+/* Until cpu_emulated_end, with the same argument, instructions may run that the CPU has not; true where it has them. False: they cannot be emulated. */
+static bool cpu_emulated_begin(bool has) {
 #if FG__HAS_AMX
-    fg__cpu_features features = fg__cpu_detect();
-    if (features.amx) return fg__cpu_ask_tiles();
-    if (!features.avx512_vnni) return false;
-    amx_begin();
+    if (!has) emulated_begin();
     return true;
 #else
-    return false;
+    return has;
 #endif
 }
 
-static void cpu_amx_end(void) {
+static void cpu_emulated_end(bool has) {
 #if FG__HAS_AMX
-    if (!fg__cpu_detect().amx) amx_end();
+    if (!has) emulated_end();
+#else
+    (void)has;
 #endif
 }
 
-/* Emulated products of tiles so far. */
-static long cpu_amx_products(void) {
+/* Products, of tiles and by AVX-VNNI, that were emulated so far. */
+static long cpu_emulated_products(void) {
 #if FG__HAS_AMX
-    return amx_products;
+    return amx_products + vnni_products;
 #else
     return 0;
 #endif
+}
+
+/* AMX as it is, or emulated; false: neither is possible. Between this and cpu_emulated_end its kernels may run. */
+static bool cpu_amx_begin(void) {
+    fg__cpu_features cpu = fg__cpu_detect();
+    return cpu.avx512_vnni && cpu_emulated_begin(cpu.amx) && (!cpu.amx || fg__cpu_ask_tiles());
 }
 
 /* The CPU as if it had AMX; see cpu_amx_begin. */
@@ -1712,7 +1717,7 @@ static void test_cpu_count(void) {
 
 /* Products on AMX's path, emulated; a machine that has it runs every test on it. */
 static void test_cpu_amx(void) {
-    long before = cpu_amx_products();
+    long before = cpu_emulated_products();
     if (fg__cpu_detect().amx) SKIP("this machine has AMX");
     if (!cpu_amx_begin()) SKIP("no AVX-512 VNNI, or a compiler without AMX");
     cpu_only = "amx";
@@ -1721,8 +1726,8 @@ static void test_cpu_amx(void) {
     test_cpu_gated();
     test_cpu_model_invariance();
     cpu_only = NULL;
-    cpu_amx_end();
-    CHECK(cpu_amx_products() > before + 10000);
+    cpu_emulated_end(false);
+    CHECK(cpu_emulated_products() > before + 10000);
 }
 
 static void run_cpu_tests(void) {

@@ -432,7 +432,7 @@ static void test_gemm_amx(void) {
     const fg__gemm_kernel *kernel;
     if (!cpu_amx_begin()) SKIP("no AMX and no AVX-512 VNNI, or a compiler without AMX");
     gemm_check_path(FG__CPU_AMX, true);
-    cpu_amx_end();
+    cpu_emulated_end(fg__cpu_detect().amx);
     kernel = fg__gemm_kernel_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
     CHECK(kernel->many && !kernel->many->takes(1) && kernel->many->takes(16) && kernel->many->takes(512));
 }
@@ -684,41 +684,60 @@ static void test_gemm_older(void) {
     }
 }
 
-/* Quantised products, and those of BF16 as integers, are the same bits on every path. */
+#if FG__X86
+/* Kernels of a type whose results are the same bits; those of AVX-VNNI may be emulated. */
+static int gemm_same_kernels(fg_type type, const fg__cpu_features *cpu, bool vnni, const fg__gemm_kernel **kernels) {
+    bool words = type == FG_TYPE_BF16;
+    int n = 0;
+    kernels[n++] = words ? &fg__gemm_w12_256_kernel : &fg__gemm_q8_256_kernel;
+    if (cpu->avx512_vnni) kernels[n++] = words ? &fg__gemm_w12_512_kernel : &fg__gemm_q8_512_kernel;
+#if FG__HAS_AVXVNNI
+    if (vnni) kernels[n++] = words ? &fg__gemm_w12_vnni256_kernel : &fg__gemm_vnni256_kernel;
+#else
+    (void)vnni;
+#endif
+    return n;
+}
+#endif
+
+/* Quantised products, and those of BF16 as integers, are the same bits on every path, for few tokens and for tiles of them. */
 static void test_gemm_paths_agree(void) {
 #if FG__X86
     enum { K = 768, M = 11 };
+    static const int counts[] = {M, 1, 2, 3, 4};
     uint64_t seed = 3;
     fg__cpu_features cpu = fg__cpu_detect();
-    uint8_t *rows = (uint8_t *)malloc(32 * K * 4), *panel = (uint8_t *)malloc(32 * K * 4);
-    uint8_t *acts = (uint8_t *)malloc(M * K * 4);
+    uint8_t *rows, *panel, *acts;
     float x[K], out[3][M * FG__PANEL];
-    int i, j, t;
-    for (i = 0; i < FG__COUNT(gemm_types) && cpu.avx512_vnni; i++) {
+    long before = cpu_emulated_products();
+    int i, j, m, t, n;
+    bool vnni;
+    if (!cpu.avx2) SKIP("no AVX2");
+    rows = (uint8_t *)malloc(32 * K * 4), panel = (uint8_t *)malloc(32 * K * 4), acts = (uint8_t *)malloc(M * K * 4);
+    vnni = cpu_emulated_begin(cpu.avx_vnni);
+    for (i = 0; i < FG__COUNT(gemm_types); i++) {
         fg_type type = gemm_types[i];
         const fg__gemm_kernel *kernels[3];
-        int n = 2;
         if (!fg__panel_layout_of(type) && type != FG_TYPE_BF16) continue;
-        kernels[0] = type == FG_TYPE_BF16 ? &fg__gemm_w12_512_kernel : &fg__gemm_q8_512_kernel;
-        kernels[1] = type == FG_TYPE_BF16 ? &fg__gemm_w12_256_kernel : &fg__gemm_q8_256_kernel;
-#if FG__HAS_AVXVNNI
-        if (cpu.avx_vnni) kernels[n++] = type == FG_TYPE_BF16 ? &fg__gemm_w12_vnni256_kernel : &fg__gemm_vnni256_kernel;
-#endif
+        n = gemm_same_kernels(type, &cpu, vnni, kernels);
         gemm_random_weights(type, rows, 32 * (size_t)fg_type_bytes(type, K), -1, &seed);
         kernels[0]->pack(type, rows, (size_t)fg_type_bytes(type, K), 32, K, panel);
         for (t = 0; t < M; t++) {
             for (j = 0; j < K; j++) x[j] = gemm_random_float(&seed);
             kernels[0]->act_pack(x, K, acts + (size_t)t * kernels[0]->act_bytes(K));
         }
-        for (j = 0; j < n; j++) {
-            kernels[j]->gemm(type, panel, K, acts, kernels[j]->act_bytes(K), M, out[j], FG__PANEL);
-            CHECKF(memcmp(out[0], out[j], sizeof(out[0])) == 0, "%s, kernel %d", fg_type_name(type), j);
-        }
+        for (m = 0; m < FG__COUNT(counts); m++)
+            for (j = 0; j < n; j++) {
+                kernels[j]->gemm(type, panel, K, acts, kernels[j]->act_bytes(K), counts[m], out[j], FG__PANEL);
+                CHECKF(memcmp(out[0], out[j], (size_t)counts[m] * FG__PANEL * sizeof(float)) == 0, "%s, kernel %d, %d tokens", fg_type_name(type), j, counts[m]);
+            }
     }
+    cpu_emulated_end(cpu.avx_vnni);
+    CHECK(!vnni || cpu.avx_vnni || cpu_emulated_products() > before + 10000);
     free(rows);
     free(panel);
     free(acts);
-    if (!cpu.avx512_vnni) SKIP("no AVX-512 VNNI");
+    if (!cpu.avx512_vnni && !vnni) SKIP("no AVX-512 VNNI, no AVX-VNNI");
 #else
     SKIP("one path");
 #endif

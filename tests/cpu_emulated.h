@@ -1,9 +1,9 @@
-/* amx_emulated.h: AMX on x86 CPUs that have AVX-512 but none of it, so that its kernels run in every test run. Without AMX its instructions are
-   illegal: Linux sends SIGILL, and the handler here decodes one (Intel's Software Developer's Manual, volume 2), does it to the thread's own tiles,
-   and goes on behind it. That takes some microseconds each. What the manual forbids (tiles without a configuration, shapes that do not fit) ends the
-   process with a message. */
-#ifndef AMX_EMULATED_H
-#define AMX_EMULATED_H
+/* cpu_emulated.h: AMX and AVX-VNNI on x86 CPUs that have neither, so that their kernels run in every test run. There these instructions are illegal:
+   Linux sends SIGILL, and the handler here decodes one (Intel's Software Developer's Manual, volume 2), does it, and goes on behind it. That takes
+   some ten microseconds, most of them the signal's. What the manual forbids of tiles (none configured, shapes that do not fit) ends the process with a
+   message. */
+#ifndef CPU_EMULATED_H
+#define CPU_EMULATED_H
 
 #include <signal.h>
 #include <stdint.h>
@@ -11,6 +11,71 @@
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
+
+static long amx_products, vnni_products; /* of all threads, so far */
+static struct sigaction emulated_before;
+
+/* ---- Decoding. ---- */
+
+/* The general register that an instruction names. */
+static uint64_t emulated_register(const ucontext_t *context, int number) {
+    static const int places[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+                                   REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
+    return (uint64_t)context->uc_mcontext.gregs[places[number]];
+}
+
+/* An instruction with a VEX prefix of three bytes, map 0F38, W0; of memory an address, and what a row is behind the one before. */
+typedef struct emulated_code {
+    int prefix, is_wide;        /* 0: none, 1: 66, 2: F3, 3: F2; of 256 bits */
+    int opcode, reg, rm, third; /* third: vvvv */
+    int is_memory, length;
+    uint64_t address, stride;
+} emulated_code;
+
+static void emulated_memory(const ucontext_t *context, const uint8_t *at, int mod, int rm, int x, int b, emulated_code *c) {
+    int32_t wide;
+    int has_sib = rm == 4, base = rm;
+    if (has_sib) {
+        int sib = at[c->length++], index = (sib >> 3 & 7) | x << 3;
+        base = sib & 7;
+        c->stride = index == 4 ? 0 : emulated_register(context, index) << (sib >> 6);
+    }
+    if (mod == 0 && base == 5) { /* 32 bits alone, or behind the instruction */
+        memcpy(&wide, at + c->length, 4);
+        c->length += 4;
+        c->address = (uint64_t)(int64_t)wide + (has_sib ? 0 : (uint64_t)(uintptr_t)at + (uint64_t)c->length);
+        return;
+    }
+    c->address = emulated_register(context, base | b << 3);
+    if (mod == 1) c->address += (uint64_t)(int64_t)(int8_t)at[c->length++];
+    if (mod == 2) {
+        memcpy(&wide, at + c->length, 4);
+        c->length += 4;
+        c->address += (uint64_t)(int64_t)wide;
+    }
+}
+
+/* False: it is no such instruction. */
+static int emulated_decode(const ucontext_t *context, emulated_code *c) {
+    const uint8_t *at = (const uint8_t *)(uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+    int modrm;
+    memset(c, 0, sizeof(*c));
+    if (at[0] != 0xC4 || (at[1] & 31) != 2 || (at[2] & 0x80) != 0) return 0;
+    c->prefix = at[2] & 3;
+    c->is_wide = at[2] >> 2 & 1;
+    c->third = ~at[2] >> 3 & 15;
+    c->opcode = at[3];
+    modrm = at[4];
+    c->reg = (modrm >> 3 & 7) | (at[1] & 0x80 ? 0 : 8);
+    c->rm = modrm & 7;
+    c->length = 5;
+    c->is_memory = modrm >> 6 != 3;
+    if (c->is_memory) emulated_memory(context, at, modrm >> 6, c->rm, !(at[1] & 0x40), !(at[1] & 0x20), c);
+    else c->rm |= at[1] & 0x20 ? 0 : 8;
+    return 1;
+}
+
+/* ---- AMX. ---- */
 
 enum { AMX_TILES = 8, AMX_ROWS = 16, AMX_ROW_BYTES = 64 };
 
@@ -28,68 +93,9 @@ static __thread struct {
     amx_tile tiles[AMX_TILES];
 } amx;
 
-static long amx_products; /* of all threads, so far */
-static struct sigaction amx_before;
-
 static void amx_fail(const char *what) {
-    fprintf(stderr, "amx_emulated.h: %s\n", what);
+    fprintf(stderr, "cpu_emulated.h: %s\n", what);
     abort();
-}
-
-/* The general register that an instruction names. */
-static uint64_t amx_register(const ucontext_t *context, int number) {
-    static const int places[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
-                                   REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
-    return (uint64_t)context->uc_mcontext.gregs[places[number]];
-}
-
-/* An instruction with a VEX prefix of three bytes, map 0F38, 128 bits, W0; of memory an address, and what a row is behind the one before. */
-typedef struct amx_code {
-    int prefix; /* 0: none, 1: 66, 2: F3, 3: F2 */
-    int opcode, reg, rm, third; /* third: vvvv */
-    int is_memory, length;
-    uint64_t address, stride;
-} amx_code;
-
-static void amx_memory(const ucontext_t *context, const uint8_t *at, int mod, int rm, int x, int b, amx_code *c) {
-    int32_t wide;
-    int has_sib = rm == 4, base = rm;
-    if (has_sib) {
-        int sib = at[c->length++], index = (sib >> 3 & 7) | x << 3;
-        base = sib & 7;
-        c->stride = index == 4 ? 0 : amx_register(context, index) << (sib >> 6);
-    }
-    if (mod == 0 && base == 5) { /* 32 bits alone, or behind the instruction */
-        memcpy(&wide, at + c->length, 4);
-        c->length += 4;
-        c->address = (uint64_t)(int64_t)wide + (has_sib ? 0 : (uint64_t)(uintptr_t)at + (uint64_t)c->length);
-        return;
-    }
-    c->address = amx_register(context, base | b << 3);
-    if (mod == 1) c->address += (uint64_t)(int64_t)(int8_t)at[c->length++];
-    if (mod == 2) {
-        memcpy(&wide, at + c->length, 4);
-        c->length += 4;
-        c->address += (uint64_t)(int64_t)wide;
-    }
-}
-
-/* False: it is no such instruction. */
-static int amx_decode(const ucontext_t *context, amx_code *c) {
-    const uint8_t *at = (const uint8_t *)(uintptr_t)context->uc_mcontext.gregs[REG_RIP];
-    int modrm;
-    memset(c, 0, sizeof(*c));
-    if (at[0] != 0xC4 || (at[1] & 31) != 2 || (at[2] & 0x84) != 0) return 0;
-    c->prefix = at[2] & 3;
-    c->third = ~at[2] >> 3 & 15;
-    c->opcode = at[3];
-    modrm = at[4];
-    c->reg = modrm >> 3 & 7;
-    c->rm = modrm & 7;
-    c->length = 5;
-    c->is_memory = modrm >> 6 != 3;
-    if (c->is_memory) amx_memory(context, at, modrm >> 6, c->rm, !(at[1] & 0x40), !(at[1] & 0x20), c);
-    return 1;
 }
 
 static void amx_configure(const uint8_t *from) {
@@ -173,7 +179,7 @@ static void amx_signed_bytes(int to, int a, int b) {
         }
 }
 
-static void amx_multiply(const amx_code *c) {
+static void amx_multiply(const emulated_code *c) {
     unsigned control = __builtin_ia32_stmxcsr();
     amx_check(c->reg, c->rm, c->third);
     __sync_fetch_and_add(&amx_products, 1);
@@ -184,7 +190,8 @@ static void amx_multiply(const amx_code *c) {
 }
 
 /* False: it is none that the kernels have. */
-static int amx_execute(const amx_code *c) {
+static int amx_execute(const emulated_code *c) {
+    if (c->is_wide) return 0;
     if (c->opcode == 0x49 && c->prefix == 0 && c->is_memory) amx_configure((const uint8_t *)(uintptr_t)c->address);
     else if (c->opcode == 0x49 && c->prefix == 0 && c->reg == 0 && c->rm == 0) amx.configured = 0; /* TILERELEASE */
     else if (c->opcode == 0x4B && c->prefix == 3 && c->is_memory) amx_load(c->reg, c->address, c->stride);
@@ -195,26 +202,70 @@ static int amx_execute(const amx_code *c) {
     return 1;
 }
 
-/* Those that follow are done, too: signals are what takes time. */
-static void amx_handle(int signal, siginfo_t *info, void *pointer) {
-    ucontext_t *context = (ucontext_t *)pointer;
-    amx_code c;
-    int n = 0;
-    for (; amx_decode(context, &c) && amx_execute(&c); n++) context->uc_mcontext.gregs[REG_RIP] += c.length;
-    if (n) return;
-    if (amx_before.sa_flags & SA_SIGINFO) amx_before.sa_sigaction(signal, info, pointer);
-    else if (amx_before.sa_handler != SIG_DFL && amx_before.sa_handler != SIG_IGN) amx_before.sa_handler(signal);
-    else sigaction(SIGILL, &amx_before, NULL); /* it comes again */
+/* ---- AVX-VNNI: VPDPBUSD and VPDPWSSD of 256 bits, registers alone. ---- */
+
+/* Where the signal's frame has a register: its lower half in FXSAVE's part, its upper one in XSAVE's at byte 576, which is all zeros where bit 2 of
+   XSTATE_BV (byte 512) says that it was not saved. */
+static uint8_t *vnni_half(const ucontext_t *context, int number, int upper) {
+    uint8_t *state = (uint8_t *)context->uc_mcontext.fpregs;
+    uint64_t saved;
+    memcpy(&saved, state + 512, 8);
+    if (upper && !(saved & 4)) {
+        memset(state + 576, 0, 256);
+        saved |= 4;
+        memcpy(state + 512, &saved, 8);
+    }
+    return state + (upper ? 576 : 160) + 16 * number;
 }
 
-static void amx_begin(void) {
+/* Four products of an unsigned and a signed byte, or two of signed words, added to each sum. */
+static void vnni_add(int words, const uint8_t *a, const uint8_t *b, uint8_t *sums) {
+    int i, j;
+    for (i = 0; i < 4; i++) {
+        int32_t sum;
+        int16_t x, y;
+        memcpy(&sum, sums + 4 * i, 4);
+        for (j = 0; !words && j < 4; j++) sum = (int32_t)((uint32_t)sum + (uint32_t)(a[4 * i + j] * (int8_t)b[4 * i + j]));
+        for (j = 0; words && j < 2; j++) {
+            memcpy(&x, a + 4 * i + 2 * j, 2);
+            memcpy(&y, b + 4 * i + 2 * j, 2);
+            sum = (int32_t)((uint32_t)sum + (uint32_t)(x * y));
+        }
+        memcpy(sums + 4 * i, &sum, 4);
+    }
+}
+
+static int vnni_execute(const ucontext_t *context, const emulated_code *c) {
+    int upper;
+    if (!c->is_wide || c->is_memory || c->prefix != 1 || (c->opcode != 0x50 && c->opcode != 0x52)) return 0;
+    for (upper = 0; upper < 2; upper++)
+        vnni_add(c->opcode == 0x52, vnni_half(context, c->third, upper), vnni_half(context, c->rm, upper), vnni_half(context, c->reg, upper));
+    __sync_fetch_and_add(&vnni_products, 1);
+    return 1;
+}
+
+/* ---- The signal. ---- */
+
+/* Instructions that follow are done, too: signals are what takes time. */
+static void emulated_handle(int signal, siginfo_t *info, void *pointer) {
+    ucontext_t *context = (ucontext_t *)pointer;
+    emulated_code c;
+    int n = 0;
+    for (; emulated_decode(context, &c) && (amx_execute(&c) || vnni_execute(context, &c)); n++) context->uc_mcontext.gregs[REG_RIP] += c.length;
+    if (n) return;
+    if (emulated_before.sa_flags & SA_SIGINFO) emulated_before.sa_sigaction(signal, info, pointer);
+    else if (emulated_before.sa_handler != SIG_DFL && emulated_before.sa_handler != SIG_IGN) emulated_before.sa_handler(signal);
+    else sigaction(SIGILL, &emulated_before, NULL); /* it comes again */
+}
+
+static void emulated_begin(void) {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
-    action.sa_sigaction = amx_handle;
+    action.sa_sigaction = emulated_handle;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    sigaction(SIGILL, &action, &amx_before);
+    sigaction(SIGILL, &action, &emulated_before);
 }
 
-static void amx_end(void) { sigaction(SIGILL, &amx_before, NULL); }
+static void emulated_end(void) { sigaction(SIGILL, &emulated_before, NULL); }
 
-#endif /* AMX_EMULATED_H */
+#endif /* CPU_EMULATED_H */
