@@ -114,7 +114,7 @@ if start; then
         skipped=1
         echo "skipped a SentencePiece vocabulary: $stories is not here"
     fi
-    start
+    start --drain 600 # what it has to end takes a slow machine half a minute
     : >"$dir/drain"
     $CLIENT drain "$port" >"$dir/drain" 2>&1 &
     client=$!

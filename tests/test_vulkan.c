@@ -658,6 +658,9 @@ static void FG__VK_CALL vulkan_constants(void *commands, uint64_t layout, uint32
 static int32_t FG__VK_CALL vulkan_sets(void *device, const fg__vk_set_info *info, uint64_t *sets) {
     return vulkan_fails("vkAllocateDescriptorSets") ? vulkan_faults.result : vulkan_real.AllocateDescriptorSets(device, info, sets);
 }
+static int32_t FG__VK_CALL vulkan_pool(void *device, const fg__vk_pool_info *info, const void *allocator, uint64_t *pool) {
+    return vulkan_fails("vkCreateDescriptorPool") ? vulkan_faults.result : vulkan_real.CreateDescriptorPool(device, info, allocator, pool);
+}
 static int32_t FG__VK_CALL vulkan_submit(void *queue, uint32_t n, const fg__vk_submit_info *info, uint64_t fence) {
     return vulkan_fails("vkQueueSubmit") ? vulkan_faults.result : vulkan_real.QueueSubmit(queue, n, info, fence);
 }
@@ -729,6 +732,10 @@ static fg_vulkan_fn FG__VK_CALL vulkan_device_function(void *device, const char 
     {
         int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_set_info *, uint64_t *);
         VULKAN_WRAP(AllocateDescriptorSets, vulkan_sets)
+    }
+    {
+        int32_t(FG__VK_CALL * wrapped)(void *, const fg__vk_pool_info *, const void *, uint64_t *);
+        VULKAN_WRAP(CreateDescriptorPool, vulkan_pool)
     }
     {
         int32_t(FG__VK_CALL * wrapped)(void *, uint32_t, const fg__vk_submit_info *, uint64_t);
@@ -870,7 +877,8 @@ static bool vulkan_no_progress(float done, const char *what, void *user) {
 
 /* Measuring the memory, with descriptors of either kind: a call that fails is a result, after which it can be measured, unless the device is lost. */
 static void test_vulkan_roofs(void) {
-    static const char *const calls[] = {"vkCreateBuffer", "vkAllocateMemory", "vkCreateShaderModule", "vkCreateComputePipelines", "vkAllocateDescriptorSets"};
+    static const char *const calls[] = {"vkCreateBuffer",           "vkAllocateMemory",       "vkCreateShaderModule",
+                                        "vkCreateComputePipelines", "vkCreateDescriptorPool", "vkAllocateDescriptorSets"};
     static const char *const losing[] = {"vkQueueSubmit", "vkWaitForFences"};
     const fg_backend *b = fg_backend_vulkan();
     int pushes, c;
@@ -896,7 +904,7 @@ static void test_vulkan_roofs(void) {
         if (!device) break;
         ((fg__vk_device *)device)->progress_user = NULL;
         most = ((fg__vk_device *)device)->properties.device_type == FG__VK_CPU ? 2e11 : 1e14;
-        for (c = 0; c < (((fg__vk_device *)device)->rungs & FG_VULKAN_PUSH ? 4 : 5); c++) {
+        for (c = 0; c < (((fg__vk_device *)device)->rungs & FG_VULKAN_PUSH ? 4 : 6); c++) {
             vulkan_faults.only = calls[c];
             vulkan_faults.left = 0;
             vulkan_faults.result = FG__VK_OUT_OF_DEVICE_MEMORY;
