@@ -132,11 +132,15 @@ static bool plan_heads(fg__vk_device *d, fg_type kv_type, int head_dim, int head
 static bool plan_with(fg__vk_device *d, uint32_t rungs, bool invariant, bool all) {
     const fg_type *types = all ? weight_types : some_weights;
     size_t n = all ? FG__COUNT(weight_types) : FG__COUNT(some_weights), i, j, k;
-    int roofs[FG__VK_ROOF_KINDS];
+    int roofs[FG__VK_ROOF_KINDS], few[FG__VK_ROW_KINDS];
     d->rungs = rungs;
     d->options.invariant = d->narrow = invariant;
     for (i = 0; i < n; i++)
         if (!plan_product(d, types[i], FG__VK_TRIAL_K) || (fg__vk_is_float(types[i]) && !plan_product(d, types[i], FG__VK_TRIAL_K + 1))) return false;
+    for (i = 0; i < n && !invariant; i++) { /* wide weights: workgroups divide k */
+        uint32_t rung = fg__vk_rung_of(d, types[i], false);
+        fg__vk_choose_gemv(d, rung == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, types[i], rung == FG_VULKAN_DOT ? 8 : 12, INT_MAX, few);
+    }
     for (i = 0; i < (all ? 4u : 2u); i++)
         for (j = 0; j < (all ? 5u : 3u); j++)
             for (k = 0; k < (all ? 3u : 2u); k++)
@@ -162,7 +166,8 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
 static void name_of(const fg__vk_pipeline *p, char *name, size_t size) {
     bool untyped = p->shader == FG__VK_SHADER_NORM || p->shader == FG__VK_SHADER_SAMPLE || p->shader == FG__VK_SHADER_ROOF_MATRIX;
     bool typed = p->shader == FG__VK_SHADER_EMBED || (p->spec[1] != 0 && !untyped); /* products and attentions have more constants */
-    int i, n = snprintf(name, size, "%s", shader_names[p->shader]);
+    bool slices = (p->shader == FG__VK_SHADER_GEMV || p->shader == FG__VK_SHADER_GEMV_DOT || p->shader == FG__VK_SHADER_GEMV_HALF) && (p->spec[3] & 2);
+    int i, n = snprintf(name, size, "%s%s", shader_names[p->shader], slices ? "_slices" : ""); /* of the invariant mode, with more sums */
     if (typed) n += snprintf(name + n, size - (size_t)n, "_%s", fg_type_name((fg_type)p->spec[0]));
     for (i = typed; i < 4; i++)
         if (p->spec[i]) n += snprintf(name + n, size - (size_t)n, p->spec[i] < 1 << 16 ? "_%d" : "_%x", (unsigned)p->spec[i]);

@@ -2830,6 +2830,17 @@ static bool fg__vk_divides_k(const fg__vk_device *d, fg_type type, int k) {
     return d->properties.device_type != FG__VK_CPU && k >= 64 * (fg__vk_is_float(type) ? 8 : 32);
 }
 
+/* The kernels of few rows, of a weight of n; `how`: see shaders/gemv.glsl. */
+static void fg__vk_choose_gemv(fg__vk_device *d, int shader, fg_type type, int how, int n, int *pipelines) {
+    int i;
+    for (i = FG__VK_ONE; i <= FG__VK_EIGHT; i++) {
+        int kind = shader == FG__VK_SHADER_GEMV_HALF ? FG__MIN(i, FG__VK_FOUR) : i; /* whose sums of eight rows are more than registers */
+        int each = fg__vk_gemv_rows[kind];
+        while ((how & 8) && each > 1 && n / each < FG__VK_GEMV_GROUPS) each /= 2;
+        pipelines[i] = fg__vk_pipeline_find(d, shader, (int)type, fg__vk_gemv_cols[kind], each, how);
+    }
+}
+
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
 static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *step) {
     const fg_op *op = &plan->graph->ops[index];
@@ -2844,15 +2855,10 @@ static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *s
                                                        : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0));
     if (many == FG_VULKAN_MATRIX && !d->options.invariant && (i = fg__vk_some_matrix(d, type)) >= 0) step->pipelines[FG__VK_SOME] = i;
     if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
-        int how = d->options.invariant ? 2 : 0; /* see shaders/gemv.glsl */
+        int how = d->options.invariant ? 2 : 0;
         if (gemv == FG__VK_SHADER_GEMV) how |= ragged ? 1 : fg__vk_wide_src(plan, op) ? 4 : 0;
         if (!d->options.invariant && fg__vk_divides_k(d, type, op->k)) how |= 8;
-        for (i = FG__VK_ONE; i <= FG__VK_EIGHT; i++) {
-            int kind = gemv == FG__VK_SHADER_GEMV_HALF ? FG__MIN(i, FG__VK_FOUR) : i; /* whose sums of eight rows are more than registers */
-            int each = fg__vk_gemv_rows[kind];
-            while ((how & 8) && !d->proving && each > 1 && op->n / each < FG__VK_GEMV_GROUPS) each /= 2;
-            step->pipelines[i] = fg__vk_pipeline_find(d, gemv, (int)type, fg__vk_gemv_cols[kind], each, how);
-        }
+        fg__vk_choose_gemv(d, gemv, type, how, d->proving ? INT_MAX : op->n, step->pipelines);
     }
     if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
     if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
