@@ -108,8 +108,8 @@ static void amx_configure(const uint8_t *from) {
         amx.rows[i] = from[48 + i];
         if (bytes > AMX_ROW_BYTES || amx.rows[i] > AMX_ROWS || (bytes == 0) != (amx.rows[i] == 0)) amx_fail("a tile of a shape that there is none of");
     }
-    for (i = 0; i < AMX_TILES; i++)
-        if (from[32 + 2 * i] || from[33 + 2 * i] || (i < 8 && from[56 + i]) || (i < 7 && from[2 + 2 * i]) || (i < 7 && from[3 + 2 * i])) amx_fail("reserved bytes of a configuration");
+    for (i = 2; i < 64; i++)
+        if ((i < 16 || i >= 32) && (i < 48 || i >= 56) && from[i]) amx_fail("reserved bytes of a configuration");
     memset(amx.tiles, 0, sizeof(amx.tiles));
     amx.configured = 1;
 }

@@ -729,7 +729,8 @@ static void test_gemm_paths_agree(void) {
         for (m = 0; m < FG__COUNT(counts); m++)
             for (j = 0; j < n; j++) {
                 kernels[j]->gemm(type, panel, K, acts, kernels[j]->act_bytes(K), counts[m], out[j], FG__PANEL);
-                CHECKF(memcmp(out[0], out[j], (size_t)counts[m] * FG__PANEL * sizeof(float)) == 0, "%s, kernel %d, %d tokens", fg_type_name(type), j, counts[m]);
+                CHECKF(memcmp(out[0], out[j], (size_t)counts[m] * FG__PANEL * sizeof(float)) == 0, "%s, kernel %d, %d tokens", fg_type_name(type), j,
+                       counts[m]);
             }
     }
     cpu_emulated_end(cpu.avx_vnni);

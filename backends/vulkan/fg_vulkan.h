@@ -3986,7 +3986,7 @@ static fg_result fg__vk_roof_grow(fg__vk_device *d, fg__vk_roof *roof, int kind,
    the last of them leave no large device half empty. */
 static fg_result fg__vk_product_rate(fg__vk_device *d, fg__vk_roof *roof, int kind, double *rate) {
     uint32_t groups = d->properties.device_type == FG__VK_CPU ? 256 : 8192;
-    int32_t rounds = 1, i, *k = &roof->step.push.k;
+    int32_t rounds, i, *k = &roof->step.push.k;
     double best[2] = {1e30, 1e30}, seconds = 0, ops;
     bool holds = false;
     fg_result r;
