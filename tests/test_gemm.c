@@ -428,11 +428,16 @@ static void test_gemm_avx512(void) {
     gemm_check_path(FG__CPU_AVX512, true);
 }
 
+/* Emulated, which takes long, a type of each form: with no minimums, one for each 32 weights, one for each 16; and floats. test_cpu_amx has all. */
 static void test_gemm_amx(void) {
+    static const fg_type forms[] = {FG_TYPE_Q8_0, FG_TYPE_Q4_K, FG_TYPE_Q2_K, FG_TYPE_BF16};
     const fg__gemm_kernel *kernel;
+    bool has = fg__cpu_detect().amx;
+    int i;
     if (!cpu_amx_begin()) SKIP("no AMX and no AVX-512 VNNI, or a compiler without AMX");
-    gemm_check_path(FG__CPU_AMX, true);
-    cpu_emulated_end(fg__cpu_detect().amx);
+    if (has) gemm_check_path(FG__CPU_AMX, true);
+    for (i = 0; i < FG__COUNT(forms) && !has; i++) gemm_check_kernel(fg__gemm_kernel_find(FG__CPU_AMX, forms[i], 256), forms[i]);
+    cpu_emulated_end(has);
     kernel = fg__gemm_kernel_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
     CHECK(kernel->many && !kernel->many->takes(1) && kernel->many->takes(16) && kernel->many->takes(512));
 }
