@@ -2648,13 +2648,12 @@ static fg_result fg__gpu_roof_holds(fg__gpu_device *d, int kernel, const fg_gpu_
 static fg_result fg__gpu_roof_grow(fg__gpu_device *d, int kernel, fg_gpu_roof_args *a) {
     double seconds = 0;
     fg_result r;
-    int i;
     a->rounds = 1;
     r = fg__gpu_roof_run(d, kernel, a, &seconds);
-    for (i = 0; i < 2 && r == FG_OK && a->rounds < FG_GPU_ROOF_ROUNDS; i++) {
-        if (i == 0) a->rounds *= 4;
+    for (seconds = 0; r == FG_OK && seconds < 5e-3 && a->rounds < FG_GPU_ROOF_ROUNDS;) {
+        a->rounds *= 4;
         r = fg__gpu_roof_run(d, kernel, a, &seconds);
-        if (seconds < 5e-3) i = -1;
+        if (r == FG_OK && seconds >= 5e-3) r = fg__gpu_roof_run(d, kernel, a, &seconds);
     }
     return r;
 }

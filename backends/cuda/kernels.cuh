@@ -2931,13 +2931,14 @@ FG_BODY void fgk_roof_mma(const fg_gpu_roof_args *a, uint16_t *x) {
 #endif
 
 #if defined(FG_BYTE_DOTS)
-/* Eight numbers of the left operand by one of the right in each thread, which are two words each: of four bytes, or two halves. */
+/* Eight numbers of the left operand by one of the right in each thread, which are two words each: of four bytes, or two halves. They are constants, of
+   which fgk_as_bytes hides from the compiler what they are. */
 FG_DEV uint32_t fgk_roof_word(int right, int row, int word, int bytes) {
     uint32_t x = 0;
     int i;
     if (!bytes) return fgk_as_bytes(fgk_roof_pair(right, row, 2 * word));
     FG_UNROLL for (i = 0; i < 4; i++) x |= ((uint32_t)fg_gpu_roof_number(right, row, 4 * word + i) & 255u) << 8 * i;
-    return fgk_as_bytes(x); /* a constant that the compiler does not know */
+    return fgk_as_bytes(x);
 }
 
 FG_BODY void fgk_roof_dots(const fg_gpu_roof_args *a, int bytes) {

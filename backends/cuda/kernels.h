@@ -730,12 +730,10 @@ typedef struct fg_gpu_roof_work {
 } fg_gpu_roof_work;
 
 FG_GPU_FN fg_gpu_roof_work fg_gpu_roof_work_of(int kernel, int warp) {
-    fg_gpu_roof_work w;
-    w.rows = kernel == FG_GPU_KERNEL_roof_mma ? 16 : kernel == FG_GPU_KERNEL_roof_wg ? 64 : 8;
-    w.cols = kernel == FG_GPU_KERNEL_roof_mma ? 64 : kernel == FG_GPU_KERNEL_roof_wg ? 256 : 32;
-    w.depth = kernel == FG_GPU_KERNEL_roof_mma ? 16 : kernel == FG_GPU_KERNEL_roof_wg ? 64 : kernel == FG_GPU_KERNEL_roof_dot2 ? 4 : 8;
-    w.times = kernel == FG_GPU_KERNEL_roof_mma ? FG_GPU_GEMV_THREADS / warp : kernel == FG_GPU_KERNEL_roof_wg ? 16 : FG_GPU_GEMV_THREADS / 32;
-    return w;
+    fg_gpu_roof_work mma = {16, 64, 16, 0}, wg = {64, 256, 64, 16}, dot2 = {8, 32, 4, FG_GPU_GEMV_THREADS / 32}, dot4 = dot2;
+    mma.times = FG_GPU_GEMV_THREADS / warp;
+    dot4.depth = 8;
+    return kernel == FG_GPU_KERNEL_roof_mma ? mma : kernel == FG_GPU_KERNEL_roof_wg ? wg : kernel == FG_GPU_KERNEL_roof_dot2 ? dot2 : dot4;
 }
 
 /* Multiplications and additions. */

@@ -3969,15 +3969,15 @@ static fg_result fg__vk_roof_holds(fg__vk_device *d, const fg__vk_roof *roof, in
 
 /* Finds rounds that take 5 ms, twice, because once may be a matter of chance. The first of all takes longer. */
 static fg_result fg__vk_roof_grow(fg__vk_device *d, fg__vk_roof *roof, int kind, uint32_t groups) {
-    int32_t *k = &roof->step.push.k, i;
+    int32_t *k = &roof->step.push.k;
     double seconds = 0;
     fg_result r;
     *k = 1;
     r = fg__vk_roof_run(d, roof, kind, groups, &seconds);
-    for (i = 0; i < 2 && r == FG_OK && *k < FG__VK_ROOF_ROUNDS; i++) {
-        if (i == 0) *k *= 4;
+    for (seconds = 0; r == FG_OK && seconds < 5e-3 && *k < FG__VK_ROOF_ROUNDS;) {
+        *k *= 4;
         r = fg__vk_roof_run(d, roof, kind, groups, &seconds);
-        if (seconds < 5e-3) i = -1;
+        if (r == FG_OK && seconds >= 5e-3) r = fg__vk_roof_run(d, roof, kind, groups, &seconds);
     }
     return r;
 }
