@@ -18701,11 +18701,11 @@ static FG__ALWAYS_INLINE int fg__gemm_offset(fg_type type) {
 /* Where weights are fetched to. Few tokens read them once: on AMD's CPUs they then best push nothing out, and are kept for more. On
    Intel's, fetches to the first cache wait for memory in its few places, while those for the second take its own fetching ahead along: 32
    to 13 GB/s on two cores of an Emerald Rapids; fetched on to the first one a little later they are read faster again: with 4 KiB in
-   between 1.01 to 1.05 times as with 2 there, but on another of Intel's CPUs, with 480 MB of third cache, 0.90 to 0.95 times. Where there
-   is AMX one token reads 1.07 to 1.17 times as fast with half a block at a time and 2 KiB as with whole blocks and 5, and 1.01 to 1.1 times
-   as fast again with a line or two for each step of 4 weights. AMD's Zen 4 reads far ahead by itself, so that with AVX-512 one token's
-   weights of 3 and 4 bits are best fetched just before their use: where memory is fast, 1.05 to 1.2 times as fast as 4 KiB before it. With
-   products of bytes of two to four tokens twice and far is 1.1 to 1.4 times as fast, of eight up to 1.6 times. */
+   between 1.01 to 1.05 times as fast as with 2 there, but 0.90 to 0.95 times on another of Intel's CPUs, with 480 MB of third cache: so it
+   is 2. Where there is AMX one token reads 1.07 to 1.17 times as fast with half a block at a time and 2 KiB as with whole blocks and 5, and
+   1.01 to 1.1 times as fast again with a line or two for each step of 4 weights. AMD's Zen 4 reads far ahead by itself, so that with
+   AVX-512 one token's weights of 3 and 4 bits are best fetched just before their use: where memory is fast, 1.05 to 1.2 times as fast as 4
+   KiB before it. With products of bytes of two to four tokens twice and far is 1.1 to 1.4 times as fast, of eight up to 1.6 times. */
 enum { FG__FETCH_KEPT, FG__FETCH_ONCE, FG__FETCH_TWICE, FG__FETCH_FAR };
 enum { FG__FETCH_SECOND = 2048, FG__FETCH_SECOND_FAR = 8192 }; /* how far from the usual place on for the second cache, in bytes */
 
