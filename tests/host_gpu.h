@@ -34,32 +34,40 @@ typedef struct hg_word {
     uint32_t write_published, reading; /* the writer's publishings before; products under way that read it */
 } hg_word;
 
+/* A copy that has not landed. */
+typedef struct hg_copy {
+    char *to;
+    const char *from;
+    int bytes, group;
+} hg_copy;
+
+/* A thread's products of warpgroups; numbers count them from the start of the kernel. */
+typedef struct hg_wg_state {
+    uint32_t issued, landed, committed, waited;
+    bool fenced;
+    uint32_t ends[HG_WG_OPS];         /* `issued` at each commit */
+    struct {
+        float *at, kept[128];         /* where they land (NULL: none); what they are so far */
+        int n;
+        uint32_t under_way;
+    } sums[HG_WG_SUMS];
+    struct {
+        int sums;
+        uint32_t *held, kept[4];      /* an operand in registers; NULL: none */
+    } ops[HG_WG_OPS];
+} hg_wg_state;
+
+/* Small, as the scheduler goes over all threads again and again: what is long is behind the pointers. */
 typedef struct hg_thread {
     void *sp;
-    char *stack;
     int state, line, mask;
     uint32_t value, received;
-    size_t shared_used;
-    uint32_t published, published_before; /* publishings, in all and before the last barrier */
     int steps[HG_STEPS], n_async, async_group; /* async_group: of copies from now on */
-    struct {
-        char *to;
-        const char *from;
-        int bytes, group;
-    } async[HG_ASYNC];
-    struct { /* of products of warpgroups; numbers count them from the start of the kernel */
-        uint32_t issued, landed, committed, waited, ends[HG_WG_OPS]; /* ends: `issued` at each commit */
-        bool fenced;
-        struct {
-            float *at, kept[128];     /* where they land (NULL: none); what they are so far */
-            int n;
-            uint32_t under_way;
-        } sums[HG_WG_SUMS];
-        struct {
-            int sums;
-            uint32_t *held, kept[4];  /* an operand in registers; NULL: none */
-        } ops[HG_WG_OPS];
-    } wg;
+    uint32_t published, published_before; /* publishings, in all and before the last barrier */
+    size_t shared_used;
+    hg_copy *async; /* HG_ASYNC */
+    hg_wg_state *wg;
+    char *stack;
 } hg_thread;
 
 /* A product of a warpgroup: 64 rows at `a`, or in registers, by n rows at `b`, of 16 numbers; or by n columns, of 16 rows. */
@@ -83,6 +91,8 @@ static struct {
     int current, block_x, block_y;
     int n_threads;
     hg_thread threads[HG_THREADS];
+    hg_copy copies[HG_THREADS][HG_ASYNC];
+    hg_wg_state wg[HG_THREADS];
     void *scheduler;              /* its stack pointer while a fiber runs */
     void (*kernel)(const void *args);
     const void *args;
@@ -112,7 +122,8 @@ static bool hg_leaves_out(int what) {
     return what == hg.left_out && at == hg.left_at;
 }
 
-/* ---- Fibers: a stack each, and a switch that keeps what the calling convention says a call keeps. ---- */
+/* ---- Fibers: a stack each, and a switch that keeps what the calling convention says a call keeps. x86's ends with a jump: a return would
+   be predicted from the calls before it, which were another fiber's, and tests took 1.2 times as long. ---- */
 
 static void hg_fiber_main(void);
 static void hg_fail(const char *format, ...);
@@ -127,7 +138,7 @@ __asm__(".text\n.p2align 4\n"
 #endif
         "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
         "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
-        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\npopq %rcx\njmp *%rcx\n");
 static void hg_fiber_start(hg_thread *thread) {
     void (*start)(void) = hg_fiber_main;
     void **sp = (void **)(void *)(thread->stack + HG_STACK - 64);
@@ -201,7 +212,7 @@ static void hg_leave(void) {
 
 static void hg_fiber_main(void) {
     hg.kernel(hg.args);
-    if (hg.threads[hg.current].wg.landed != hg.threads[hg.current].wg.issued) hg_fail("a warpgroup's product that nobody has waited for");
+    if (hg.threads[hg.current].wg->landed != hg.threads[hg.current].wg->issued) hg_fail("a warpgroup's product that nobody has waited for");
     hg.threads[hg.current].state = HG_DONE;
     for (;;) hg_leave();
 }
@@ -495,7 +506,7 @@ static void hg_wg_read(hg_operand o, int kind, float (*to)[16]) {
 }
 
 static void hg_wg_fence(void) {
-    if (!hg_leaves_out(HG_FENCE)) hg.threads[hg.current].wg.fenced = true;
+    if (!hg_leaves_out(HG_FENCE)) hg.threads[hg.current].wg->fenced = true;
 }
 
 /* Registers of products under way are NaN of these bits, which any arithmetic changes. */
@@ -519,19 +530,19 @@ static bool hg_wg_hidden(const void *registers, int n) {
 static int hg_wg_sums_of(hg_thread *t, float *sums, int n, int more) {
     int i, place = -1;
     for (i = HG_WG_SUMS - 1; i >= 0; i--) {
-        if (t->wg.sums[i].at == sums) {
-            if (t->wg.sums[i].n != n || !more) hg_fail("sums of a warpgroup begin anew while products of them are under way");
-            t->wg.sums[i].under_way++;
+        if (t->wg->sums[i].at == sums) {
+            if (t->wg->sums[i].n != n || !more) hg_fail("sums of a warpgroup begin anew while products of them are under way");
+            t->wg->sums[i].under_way++;
             return i;
         }
-        if (!t->wg.sums[i].at) place = i;
+        if (!t->wg->sums[i].at) place = i;
     }
     if (place < 0) hg_fail("products of a warpgroup with yet other sums while some are under way");
-    t->wg.sums[place].at = sums;
-    t->wg.sums[place].n = n;
-    t->wg.sums[place].under_way = 1;
-    memset(t->wg.sums[place].kept, 0, sizeof(t->wg.sums[place].kept));
-    if (more) memcpy(t->wg.sums[place].kept, sums, (size_t)n * sizeof(float));
+    t->wg->sums[place].at = sums;
+    t->wg->sums[place].n = n;
+    t->wg->sums[place].under_way = 1;
+    memset(t->wg->sums[place].kept, 0, sizeof(t->wg->sums[place].kept));
+    if (more) memcpy(t->wg->sums[place].kept, sums, (size_t)n * sizeof(float));
     hg_wg_hide(sums, n);
     return place;
 }
@@ -539,11 +550,11 @@ static int hg_wg_sums_of(hg_thread *t, float *sums, int n, int more) {
 /* Every thread of the group brings the same product. */
 static hg_product *hg_wg_issue(uint64_t a, uint64_t b, int n, int kind, bool held, int line) {
     hg_thread *t = &hg.threads[hg.current];
-    hg_product *p = &hg.products[hg.current / HG_WG][t->wg.issued % HG_WG_OPS];
-    if (!t->wg.fenced) hg_fail("a warpgroup's product without a fence before it");
+    hg_product *p = &hg.products[hg.current / HG_WG][t->wg->issued % HG_WG_OPS];
+    if (!t->wg->fenced) hg_fail("a warpgroup's product without a fence before it");
     if (hg.width != 32) hg_fail("a warpgroup's product of warps of %d", hg.width);
     if (p->number == 0) {
-        p->number = t->wg.issued + 1;
+        p->number = t->wg->issued + 1;
         p->a = a;
         p->b = b;
         p->line = line;
@@ -554,9 +565,9 @@ static hg_product *hg_wg_issue(uint64_t a, uint64_t b, int n, int kind, bool hel
         p->read = false;
         if (!held) hg_wg_begin(hg_wg_rows(a, 64));
         hg_wg_begin(hg_wg_right(p));
-    } else if (p->number != t->wg.issued + 1) hg_fail("too many products of a warpgroup without a wait");
+    } else if (p->number != t->wg->issued + 1) hg_fail("too many products of a warpgroup without a wait");
     else if (p->a != a || p->b != b || p->line != line) hg_fail("divergence: threads of a warpgroup bring different products");
-    t->wg.ops[t->wg.issued++ % HG_WG_OPS].held = NULL;
+    t->wg->ops[t->wg->issued++ % HG_WG_OPS].held = NULL;
     return p;
 }
 
@@ -564,7 +575,7 @@ static hg_product *hg_wg_issue(uint64_t a, uint64_t b, int n, int kind, bool hel
 static void hg_wg_mma(float *sums, uint64_t a, uint64_t b, int n, int kind, int more, int line) {
     hg_thread *t = &hg.threads[hg.current];
     (void)hg_wg_issue(a, b, n, kind, false, line);
-    t->wg.ops[(t->wg.issued - 1) % HG_WG_OPS].sums = hg_wg_sums_of(t, sums, n / 2, more);
+    t->wg->ops[(t->wg->issued - 1) % HG_WG_OPS].sums = hg_wg_sums_of(t, sums, n / 2, more);
 }
 
 static void hg_warp_sync(int line);
@@ -573,32 +584,32 @@ static void hg_warp_sync(int line);
 static void hg_wg_mma_held(float *sums, const uint32_t *a, uint64_t b, int n, int kind, int line) {
     hg_thread *t = &hg.threads[hg.current];
     hg_product *p = hg_wg_issue(0, b, n, kind, true, line);
-    uint32_t op = (t->wg.issued - 1) % HG_WG_OPS;
+    uint32_t op = (t->wg->issued - 1) % HG_WG_OPS;
     int i;
     if (hg_wg_hidden(a, 4)) hg_fail("an operand in registers that a warpgroup's product under way has");
     for (i = 0; i < 8; i++)
         p->x[hg_wg_row(hg.current, i)][hg_wg_col(hg.current, i)] = hg_wg_number(kind, a[i / 2] >> 16 * (i % 2) & 0xFFFFu);
-    memcpy(t->wg.ops[op].kept, a, 4 * sizeof(uint32_t));
-    t->wg.ops[op].held = (uint32_t *)(uintptr_t)a;
-    hg_wg_hide(t->wg.ops[op].held, 4);
-    t->wg.ops[op].sums = hg_wg_sums_of(t, sums, n / 2, 1);
+    memcpy(t->wg->ops[op].kept, a, 4 * sizeof(uint32_t));
+    t->wg->ops[op].held = (uint32_t *)(uintptr_t)a;
+    hg_wg_hide(t->wg->ops[op].held, 4);
+    t->wg->ops[op].sums = hg_wg_sums_of(t, sums, n / 2, 1);
     hg_warp_sync(line);
 }
 
 static void hg_wg_commit(void) {
     hg_thread *t = &hg.threads[hg.current];
     if (hg_leaves_out(HG_COMMIT)) return;
-    if (t->wg.committed - t->wg.waited == HG_WG_OPS) hg_fail("too many groups of products without a wait");
-    t->wg.ends[t->wg.committed++ % HG_WG_OPS] = t->wg.issued;
+    if (t->wg->committed - t->wg->waited == HG_WG_OPS) hg_fail("too many groups of products without a wait");
+    t->wg->ends[t->wg->committed++ % HG_WG_OPS] = t->wg->issued;
 }
 
 static void hg_wg_land(hg_thread *t) {
-    uint32_t op = t->wg.landed % HG_WG_OPS;
+    uint32_t op = t->wg->landed % HG_WG_OPS;
     hg_product *p = &hg.products[hg.current / HG_WG][op];
-    int place = t->wg.ops[op].sums, i, k;
-    float *kept = t->wg.sums[place].kept;
-    uint32_t *held = t->wg.ops[op].held;
-    if (!hg_wg_hidden(t->wg.sums[place].at, t->wg.sums[place].n)) hg_fail("sums were touched while a warpgroup's product was under way");
+    int place = t->wg->ops[op].sums, i, k;
+    float *kept = t->wg->sums[place].kept;
+    uint32_t *held = t->wg->ops[op].held;
+    if (!hg_wg_hidden(t->wg->sums[place].at, t->wg->sums[place].n)) hg_fail("sums were touched while a warpgroup's product was under way");
     if (held && !hg_wg_hidden(held, 4)) hg_fail("an operand in registers was touched while a warpgroup's product was under way");
     if (!p->read) {
         if (!p->held) hg_wg_read(hg_wg_rows(p->a, 64), p->kind, p->x);
@@ -609,9 +620,9 @@ static void hg_wg_land(hg_thread *t) {
         const float *x = p->x[hg_wg_row(hg.current, i)], *y = p->y[hg_wg_col(hg.current, i)];
         for (k = 0; k < 16; k++) kept[i] += x[k] * y[k];
     }
-    if (held) memcpy(held, t->wg.ops[op].kept, 4 * sizeof(uint32_t));
-    t->wg.sums[place].under_way--;
-    t->wg.landed++;
+    if (held) memcpy(held, t->wg->ops[op].kept, 4 * sizeof(uint32_t));
+    t->wg->sums[place].under_way--;
+    t->wg->landed++;
     if (++p->landed < HG_WG) return;
     if (!p->held) hg_wg_end(hg_wg_rows(p->a, 64));
     hg_wg_end(hg_wg_right(p));
@@ -623,15 +634,15 @@ static void hg_wg_wait(uint32_t n) {
     hg_thread *t = &hg.threads[hg.current];
     int i;
     if (hg_leaves_out(HG_WAIT)) return;
-    while (t->wg.committed - t->wg.waited > n) {
-        uint32_t end = t->wg.ends[t->wg.waited++ % HG_WG_OPS];
-        while (t->wg.landed != end) hg_wg_land(t);
+    while (t->wg->committed - t->wg->waited > n) {
+        uint32_t end = t->wg->ends[t->wg->waited++ % HG_WG_OPS];
+        while (t->wg->landed != end) hg_wg_land(t);
     }
     for (i = 0; i < HG_WG_SUMS; i++) {
-        if (!t->wg.sums[i].at || t->wg.sums[i].under_way) continue;
-        memcpy(t->wg.sums[i].at, t->wg.sums[i].kept, (size_t)t->wg.sums[i].n * sizeof(float));
-        t->wg.sums[i].at = NULL;
-        t->wg.fenced = false; /* sums may be used now */
+        if (!t->wg->sums[i].at || t->wg->sums[i].under_way) continue;
+        memcpy(t->wg->sums[i].at, t->wg->sums[i].kept, (size_t)t->wg->sums[i].n * sizeof(float));
+        t->wg->sums[i].at = NULL;
+        t->wg->fenced = false; /* sums may be used now */
     }
 }
 
@@ -746,7 +757,9 @@ static void hg_run_block(void) {
         thread->line = thread->n_async = thread->async_group = 0;
         thread->shared_used = 0;
         thread->published = thread->published_before = 0;
-        memset(&thread->wg, 0, sizeof(thread->wg));
+        thread->async = hg.copies[t];
+        thread->wg = &hg.wg[t];
+        if (thread->wg->issued || thread->wg->committed || thread->wg->fenced) memset(thread->wg, 0, sizeof(*thread->wg));
         memset(thread->steps, 0, sizeof(thread->steps));
         hg_fiber_start(thread);
     }
