@@ -274,7 +274,7 @@ target_asan() {
     words=$TESTS
     # Long comparisons of bits, of whole models with each path of the CPU, whose kernels and passes shorter tests run as well, and
     # shaders that are executed slowly.
-    [ -n "$words" ] || TESTS="-cpu_model_invariance -cpu_amx -engine_bits_q4k -engine_bits_bf16 -engine_bits_f32 -cpu_attention_invariance -split_layers -token_long -vulkan_shapes"
+    [ -n "$words" ] || TESTS="-cpu_model_invariance -cpu_amx -engine_bits_q4k -engine_bits_bf16 -engine_bits_f32 -cpu_attention_invariance -logits_llama -split_layers -token_long -vulkan_shapes"
     without_drivers
     driver=${FASTGEN_CUDA_LIBRARY-}
     without_standin # kernels are executed slowly: only what the host does with them is looked at

