@@ -265,7 +265,7 @@ static long cpu_emulated_products(void) {
 /* AMX as it is, or emulated; false: neither is possible. Between this and cpu_emulated_end its kernels may run. */
 static bool cpu_amx_begin(void) {
     fg__cpu_features cpu = fg__cpu_detect();
-    return cpu.avx512_vnni && cpu_emulated_begin(cpu.amx) && (!cpu.amx || fg__cpu_ask_tiles());
+    return cpu.avx512_vbmi2 && cpu_emulated_begin(cpu.amx) && (!cpu.amx || fg__cpu_ask_tiles());
 }
 
 /* The CPU as if it had AMX; see cpu_amx_begin. */
@@ -1724,7 +1724,7 @@ static void test_cpu_amx(void) {
     static const fg_type types[] = {FG_TYPE_BF16, FG_TYPE_Q4_K};
     long before = cpu_emulated_products();
     if (fg__cpu_detect().amx) SKIP("this machine has AMX");
-    if (!cpu_amx_begin()) SKIP("no AVX-512 VNNI, or a compiler without AMX");
+    if (!cpu_amx_begin()) SKIP("no AVX-512 VBMI2, or a compiler without AMX");
     cpu_only = "amx";
     test_cpu_gemm();
     test_cpu_gemm_odd();

@@ -281,8 +281,8 @@ static void gemm_check_many(const gemm_case *c) {
     memset(acts + bytes, 0x5a, 64);
     for (t = 0; t < ROWS; t++)
         many->act_pack(c->x + t % GEMM_TOKENS * c->k, c->k, acts + (size_t)(t / many->tile * many->tile) * c->act_stride, t % many->tile);
-    from = ROWS / many->tile * many->tile; /* the last tile */
-    many->act_none(c->k, acts + (size_t)from * c->act_stride, ROWS - from);
+    from = (ROWS - 1) / many->tile * many->tile; /* the last tile */
+    if (ROWS - from < many->tile) many->act_none(c->k, acts + (size_t)from * c->act_stride, ROWS - from);
     for (i = 0; i < 64; i++) CHECK(acts[bytes + (size_t)i] == 0x5a);
     many->gemm(c->type, &panels, c->k, acts + (size_t)from * c->act_stride, c->act_stride, many->tile, out, STRIDE);
     for (t = 0; t < many->tile; t++)
@@ -434,7 +434,7 @@ static void test_gemm_amx(void) {
     const fg__gemm_kernel *kernel;
     bool has = fg__cpu_detect().amx;
     int i;
-    if (!cpu_amx_begin()) SKIP("no AMX and no AVX-512 VNNI, or a compiler without AMX");
+    if (!cpu_amx_begin()) SKIP("no AMX and no AVX-512 VBMI2, or a compiler without AMX");
     if (has) gemm_check_path(FG__CPU_AMX, true);
     for (i = 0; i < FG__COUNT(forms) && !has; i++) gemm_check_kernel(fg__gemm_kernel_find(FG__CPU_AMX, forms[i], 256), forms[i]);
     cpu_emulated_end(has);
@@ -473,7 +473,7 @@ static void test_gemm_amx_sums(void) {
     void *memory;
     uint64_t seed = 5;
     int i;
-    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    if (!fg__cpu_detect().avx512_vbmi2) SKIP("no AVX-512 VBMI2");
     panel = (uint8_t *)gemm_aligned(&memory, fg__bf16_panel_bytes(FG_TYPE_BF16, SUMS_K));
     for (i = 0; i < SUMS_K + 64; i++) acts[i] = i < SUMS_K ? fg__f32_to_bf16(gemm_random_float(&seed)) : 0;
     for (i = 0; i < 32 * SUMS_K; i++) w[i] = fg__f32_to_bf16(0.5f * (1.5f + gemm_random_float(&seed) / 8));
@@ -493,13 +493,13 @@ static void test_gemm_amx_sums(void) {
 enum { CODED_K = 512, CODED_ROWS = 29, CODED_LISTED = CODED_K * FG__PANEL / FG__BF16_LISTED };
 
 /* Every bit of a coded panel comes back. Returns false if it does not fit. */
-FG__TARGET_AVX512VNNI static bool gemm_code(const uint16_t *rows) {
+FG__TARGET_AVX512VBMI2 static bool gemm_code(const uint16_t *rows, int n_rows) {
     size_t bytes = fg__bf16_coded_bytes(CODED_K), whole = fg__panel_bytes(FG_TYPE_BF16, CODED_K);
     void *memory[3];
     uint8_t *panel = (uint8_t *)gemm_aligned(&memory[0], bytes), *expected = (uint8_t *)gemm_aligned(&memory[1], whole);
     uint8_t *room = (uint8_t *)gemm_aligned(&memory[2], whole);
-    bool fits = fg__bf16_code(rows, CODED_K * 2, CODED_ROWS, CODED_K, panel);
-    fg__panel_pack(FG_TYPE_BF16, rows, CODED_K * 2, CODED_ROWS, CODED_K, expected);
+    bool fits = fg__bf16_code(rows, CODED_K * 2, n_rows, CODED_K, panel);
+    fg__panel_pack(FG_TYPE_BF16, rows, CODED_K * 2, n_rows, CODED_K, expected);
     if (fits) {
         fg__bf16_reader r = fg__bf16_read(panel, CODED_K, room);
         int b;
@@ -520,26 +520,30 @@ static void gemm_code_fill(uint16_t *rows, uint64_t *seed) {
 
 /* Any BF16 is coded without loss: zeros, denormals, infinities and NaNs, too, as long as few are far from the others. */
 static void test_gemm_bf16_coded(void) {
-    static uint16_t rows[CODED_K * CODED_ROWS];
+    static uint16_t rows[CODED_K * FG__PANEL];
     uint64_t seed = 3;
     int i, j;
-    if (!fg__cpu_detect().avx512) SKIP("no AVX-512");
+    if (!fg__cpu_detect().avx512_vbmi2) SKIP("no AVX-512 VBMI2");
     memset(rows, 0, sizeof(rows));
-    CHECK(gemm_code(rows));
+    CHECK(gemm_code(rows, CODED_ROWS));
     for (i = 0; i < CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)(i & 0x807f); /* zeros and denormals */
-    CHECK(gemm_code(rows));
-    for (j = 0; j < 256; j += 5) { /* 15 exponents, from 0 or 1 to 240 or 254 on, with zeros between */
+    CHECK(gemm_code(rows, CODED_ROWS));
+    for (j = 0; j < 256; j += 6) { /* 14 exponents with zeros between */
         for (i = 0; i < CODED_K * CODED_ROWS; i++)
-            rows[i] = (uint16_t)(i % 7 == 0 ? 0x8000 : FG__MIN(j + (i & 15) % 15, 255) << 7 | (test_random(&seed) & 0x807f));
-        CHECKF(gemm_code(rows), "exponents from %d", j);
+            rows[i] = (uint16_t)(i % 7 == 0 ? 0x8000 : FG__MIN(j + (i & 15) % 14, 255) << 7 | (test_random(&seed) & 0x807f));
+        CHECKF(gemm_code(rows, CODED_ROWS), "zeros and exponents from %d", j);
+    }
+    for (j = 0; j <= 240; j += 6) { /* 16, in a whole panel, which has no zeros */
+        for (i = 0; i < CODED_K * FG__PANEL; i++) rows[i] = (uint16_t)((j + (i & 15)) << 7 | (test_random(&seed) & 0x807f));
+        CHECKF(gemm_code(rows, FG__PANEL), "exponents from %d", j);
     }
     gemm_code_fill(rows, &seed);
-    for (i = 0; i < CODED_LISTED; i++) rows[i * 113] = (uint16_t)(i % 2 ? 0x7f80 + i : (i + 2) << 6); /* as many as may be listed */
-    CHECK(gemm_code(rows));
+    for (i = 0; i < CODED_LISTED; i++) rows[i * 113] = (uint16_t)(i % 2 ? 0x7f80 + i : (i + 4) << 6); /* as many as may be listed */
+    CHECK(gemm_code(rows, CODED_ROWS));
     rows[CODED_LISTED * 113] = 0x7f80;
-    CHECK(!gemm_code(rows));
+    CHECK(!gemm_code(rows, CODED_ROWS));
     for (i = 0; i < CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)test_random(&seed);
-    CHECK(!gemm_code(rows));
+    CHECK(!gemm_code(rows, CODED_ROWS));
 }
 
 /* A weight of which one panel does not fit is packed as any other, with the same results and the size that is said. */
@@ -584,7 +588,7 @@ static void test_gemm_bf16_refused(void) {
     fg_tensor tensor;
     uint64_t seed = 4;
     int i;
-    if (!fg__cpu_detect().avx512_vnni || !fg__cpu_detect().avx512_bf16) SKIP("no AVX-512 VNNI and BF16");
+    if (!fg__cpu_detect().avx512_vbmi2 || !fg__cpu_detect().avx512_bf16) SKIP("no AVX-512 VBMI2 and BF16");
     memset(&desc, 0, sizeof(desc));
     desc.n_threads = 2;
     CHECK(backend->open(&desc, &device) == FG_OK);
