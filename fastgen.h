@@ -14408,8 +14408,8 @@ static fg__cpu_features fg__cpu_detect(void) {
     f.avx_vnni = f.avx2 && fg__cpu_bit(a, 4);
     f.avx512_bf16 = f.avx512 && fg__cpu_bit(a, 5);
 #if FG__HAS_AMX
-    f.amx = f.avx512_vnni && f.avx512_vbmi2 && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(leaf7, 22) && fg__cpu_bit(leaf7, 24) &&
-            fg__cpu_bit(leaf7, 25);
+    f.amx = f.avx512_vnni && f.avx512_vbmi2 && f.avx512_bf16 && (state >> 17 & 3) == 3 && fg__cpu_bit(leaf7, 22) &&
+            fg__cpu_bit(leaf7, 24) && fg__cpu_bit(leaf7, 25);
 #else
     (void)leaf7;
 #endif
@@ -20343,7 +20343,7 @@ FG__INLINE512 fg__bf16_reader fg__bf16_read(const void *panel, int64_t k, uint8_
 #define FG__INLINE512VBMI2 FG__TARGET_AVX512VBMI2 static FG__ALWAYS_INLINE
 
 /* A group as it was, but for what is listed: a permutation by the lower 6 bits of upper bytes gives those, and leaves lower bytes. Words
-   are loaded once, as loads are what this waits for; clang and gcc would take them from memory twice. */
+   are loaded once: a compiler would take some from memory again, and loads are what this waits for. */
 FG__INLINE512VBMI2 void fg__bf16_group(fg__bf16_reader *r, __m512i *v) {
     int j;
     if (r->fetches) fg__fetch_lines(r->next + FG__BF16_AHEAD, 3, FG__FETCH_TWICE);
@@ -20511,7 +20511,7 @@ FG__TARGET_AVX512VBMI2 __attribute__((noinline)) static void fg__slice_one_amx(f
     reader->listed = r.listed;
 }
 
-/* How tiles are shaped now: to change it takes 60 ns, as long as three products of a block. */
+/* How tiles are shaped now: to change it takes 60 ns, and what is under way ends first. */
 typedef struct fg__shape_amx {
     int tokens, pairs;
 } fg__shape_amx;
