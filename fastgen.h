@@ -14339,8 +14339,6 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
 #define FG__TARGET_AVXVNNI __attribute__((target("avx2,fma,f16c,avxvnni")))
 #define FG__TARGET_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 #define FG__TARGET_AVX512VNNI __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
-#define FG__TARGET_AVX512VBMI \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")))
 #if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
 #define FG__HAS_AVXVNNI 1 /* the compiler knows AVX-VNNI */
 #if defined(__linux__)    /* and AMX, which a process asks Linux for */
@@ -14373,7 +14371,7 @@ typedef struct fg__cpu_features {
     bool avx2;        /* with FMA and F16C, enabled by the system */
     bool avx_vnni;    /* vpdpbusd on 256-bit VEX registers */
     bool avx512;      /* F, BW, DQ, VL, and everything of avx2 */
-    bool avx512_vnni, avx512_vbmi, avx512_vbmi2, avx512_bf16;
+    bool avx512_vnni, avx512_vbmi2, avx512_bf16; /* VBMI2 with VBMI */
     bool amx;         /* products of tiles of BF16 and of bytes, and all of AVX-512 above; see fg__cpu_ask_tiles */
     bool intel, zen4; /* on x86, who made it; zen4: AMD's Zen 4 or 3. See fg__fetch_rule */
     bool neon, dotprod, i8mm, bf16; /* bf16: bfdot on ARM */
@@ -14399,8 +14397,7 @@ static fg__cpu_features fg__cpu_detect(void) {
     f.avx2 = f.avx2 && fg__cpu_bit(b, 5);
     f.avx512 = f.avx2 && (state & 0xe0) == 0xe0 && fg__cpu_bit(b, 16) && fg__cpu_bit(b, 17) && fg__cpu_bit(b, 30) &&
                fg__cpu_bit(b, 31);
-    f.avx512_vbmi = f.avx512 && fg__cpu_bit(c, 1);
-    f.avx512_vbmi2 = f.avx512_vbmi && fg__cpu_bit(c, 6);
+    f.avx512_vbmi2 = f.avx512 && fg__cpu_bit(c, 1) && fg__cpu_bit(c, 6);
     f.avx512_vnni = f.avx512 && fg__cpu_bit(c, 11);
     leaf7 = d;
     if (highest < 1) return f;
