@@ -20574,6 +20574,7 @@ static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const 
     fg__panels_bf16_amx(type, &one, k, acts, stride, m, out, out_stride);
 }
 
+/* Any number of rows, for tiles that are shaped once for several panels; activations lie as those of one row do. */
 static bool fg__bf16_takes(int n_rows) { return n_rows > 0; }
 
 static void fg__act_bf16_place(const float *x, int64_t k, void *packed, int place) {

@@ -350,6 +350,7 @@ static void gemm_check_coded(const gemm_case *c) {
     for (i = 0; i < 64; i++) CHECK(coded.panel[bytes + (size_t)i] == 0x5a);
     gemm_check_invariance(&coded);
     gemm_check_more(&coded);
+    gemm_check_many(&coded);
     free(memory);
 }
 
@@ -472,16 +473,19 @@ static void test_gemm_amx_sums(void) {
     uint8_t *panel;
     void *memory;
     uint64_t seed = 5;
-    int i;
+    int i, listed;
     if (!fg__cpu_detect().avx512_vbmi2) SKIP("no AVX-512 VBMI2");
     panel = (uint8_t *)gemm_aligned(&memory, fg__bf16_panel_bytes(FG_TYPE_BF16, SUMS_K));
     for (i = 0; i < SUMS_K + 64; i++) acts[i] = i < SUMS_K ? fg__f32_to_bf16(gemm_random_float(&seed)) : 0;
     for (i = 0; i < 32 * SUMS_K; i++) w[i] = fg__f32_to_bf16(0.5f * (1.5f + gemm_random_float(&seed) / 8));
-    for (i = 0; i < 9; i++) w[i * 999] = (uint16_t)(0x4000 + i);
+    for (i = 0; i < 9; i++) w[i * 999] = (uint16_t)(0x4800 + i);
+    for (i = 0; i < 9; i++) w[i * SUMS_K + (i < 6 ? 40 : 60)] = (uint16_t)(0x4900 + i); /* several of a group, and two groups of a block */
     fg__bf16_pack(FG_TYPE_BF16, w, SUMS_K * 2, 32, SUMS_K, panel);
     gemm_check_amx_sums(w, panel, SUMS_K, acts);
     memset(acts + CODED, 0, sizeof(acts) - CODED * 2);
     CHECK(fg__bf16_code(w, SUMS_K * 2, 32, CODED, panel));
+    for (i = listed = 0; i < CODED / 32; i++) listed += panel[sizeof(fg__bf16_head) + (size_t)i];
+    CHECKF(listed == 18, "%d weights are listed", listed);
     gemm_check_amx_sums(w, panel, CODED, acts);
     free(memory);
 #else
