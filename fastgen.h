@@ -14539,7 +14539,9 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
 #define FG__TILE 32
 #define FG__SPAN 256      /* positions whose attention is one partial result; partial results are added in order */
 #define FG__SCORE_ROW 272 /* floats from one row of scores to the next */
-#define FG__ROW_BLOCK 12  /* rows (query heads of query tokens) that an attention kernel takes at once */
+#define FG__ROW_BLOCK 12  /* rows (query heads of query tokens) that an attention kernel takes at once, */
+#define FG__ROW_MOST 64   /* and that one by tiles does, */
+#define FG__TILES_HEAD 256 /* whose heads have so many dimensions at most */
 
 typedef struct fg__kv_layout {
     fg_type type;
@@ -14561,9 +14563,38 @@ typedef struct fg__ahead {
     const char *later; /* NULL: it is early enough to fetch it as the next */
 } fg__ahead;
 
-/* One per path. Attention works on a block of m <= FG__ROW_BLOCK rows: q has head_dim x FG__ROW_BLOCK floats, so that
-   what is multiplied together lies together; rows of scores are FG__SCORE_ROW apart. Rows past m must be there, as
-   zeros. */
+/* What the kernels of a block read, in that order: K of n tiles, their V, and two tiles behind them. `later`: Intel's CPUs, whose first cache has too few
+   places for what it waits for, fetch to the second one two steps ahead: decoding over long contexts reads memory up to 1.3 times as fast. */
+typedef struct fg__attn_reads {
+    const char *at[2 * FG__SPAN / FG__TILE + 2];
+    bool later; /* two steps ahead; else one is enough */
+} fg__attn_reads;
+
+static fg__ahead fg__attn_ahead_of(const fg__attn_reads *reads, int step) {
+    fg__ahead ahead;
+    ahead.next = reads->at[step + 1];
+    ahead.later = reads->later ? reads->at[step + 2] : NULL;
+    return ahead;
+}
+
+/* Products of attention, for a block of m <= `rows` rows: q has as many bytes as head_dim x `rows` floats, in the kernel's own order; rows of scores
+   are FG__SCORE_ROW apart. Rows past m must be there. */
+typedef struct fg__attn_ops {
+    int rows;
+    /* q of qk: `rows` rows of head_dim floats times scale; NULL, for the last ones: none */
+    void (*queries)(const float *const *rows, int head_dim, float scale, float *q);
+    /* s = q . K for the 32 tokens of a tile */
+    void (*qk)(const fg__kv_layout *layout, const void *k, const float *q, int m, fg__ahead ahead, float *s);
+    /* acc = s . V over tokens t0 to t1-1 of a tile; unless `first`, added to acc. s starts at the tile's column */
+    void (*pv)(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0, int t1, bool first,
+               fg__ahead ahead, float *acc);
+    /* the same for n tiles, or NULL: one by one; what pv leaves of s is no more than room */
+    void (*qk_tiles)(const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *q, int m, float *s);
+    void (*pv_tiles)(const fg__kv_layout *layout, const fg__attn_reads *reads, int n, float *s, int m, int t0, int t1, float *acc);
+    void (*begin)(int m), (*end)(void); /* before and after m rows, in blocks; NULL: nothing */
+} fg__attn_ops;
+
+/* One per path. */
 typedef struct fg__cpu_ops {
     /* out = x / rms(x) * weight; weight may be NULL */
     void (*rms_norm)(const float *x, const float *weight, int n, float eps, float *out);
@@ -14573,17 +14604,11 @@ typedef struct fg__cpu_ops {
     void (*rope)(float *x, const float *cos_sin, int n_rot, int neox);
     /* stores one head's k and v as token t of a tile */
     void (*kv_store)(const fg__kv_layout *layout, const float *k, const float *v, int t, void *tile);
-    /* q of qk: FG__ROW_BLOCK rows of head_dim floats (NULL: zeros) times scale */
-    void (*queries)(const float *const *rows, int head_dim, float scale, float *q);
-    /* s = q . K for the 32 tokens of a tile */
-    void (*qk)(const fg__kv_layout *layout, const void *k, const float *q, int m, fg__ahead ahead, float *s);
+    fg__attn_ops attn, tiles; /* of any attention, and of what fg__attn_by_tiles says, if it has rows */
     /* scores in columns [from, to), multiples of 32, to exp(score - max), with 0 outside of a row's [lo, hi); `values`: V of each
        32 columns, to fetch early, or NULL */
     void (*softmax)(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap, const char *const *values, float *max,
                     float *sum);
-    /* acc = s . V over tokens t0 to t1-1 of a tile; unless `first`, added to acc. s starts at the tile's column */
-    void (*pv)(const fg__kv_layout *layout, const void *v, const float *s, int m, int t0, int t1, bool first,
-               fg__ahead ahead, float *acc);
     /* adds the partial result (max2, sum2, acc2) to (max, sum, acc) */
     void (*fold)(int m, int head_dim, const float *max2, const float *sum2, const float *acc2, float *max, float *sum,
                  float *acc);
@@ -14774,6 +14799,10 @@ static void fg__qk_scalar(const fg__kv_layout *layout, const void *k, const floa
    denormal numbers, of which each costs Intel's CPUs a hundred cycles (a prompt took twice as long). */
 #define FG__SCORE_FLOOR (-44.0f)
 
+/* 1.5 * 2^23 + 127: a float of -127 to 128 added to it is rounded to a whole number, whose power of two the sum's lowest 9 bits are,
+   23 bits to the left. For exponentials of scores, which need no more: they are 1 at most, and not denormal. */
+#define FG__SCORE_MAGIC 12583039.0f
+
 static void fg__softmax_scalar(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap,
                                const char *const *values, float *max, float *sum) {
     int r, t;
@@ -14914,9 +14943,21 @@ static double fg__float_products_scalar(int rounds) {
 }
 
 static const fg__cpu_ops fg__cpu_ops_scalar = {
-    fg__rms_norm_scalar, fg__act_mul_scalar, fg__rope_scalar,   fg__kv_store_scalar, fg__queries_scalar,       fg__qk_scalar,
-    fg__softmax_scalar,  fg__pv_scalar,      fg__fold_scalar,   fg__scale_scalar,    fg__sample_scalar,        fg__finish_scalar,
-    fg__dot_scalar,      fg__read_scalar,    fg__int8_products_scalar,               fg__float_products_scalar};
+    fg__rms_norm_scalar,
+    fg__act_mul_scalar,
+    fg__rope_scalar,
+    fg__kv_store_scalar,
+    {FG__ROW_BLOCK, fg__queries_scalar, fg__qk_scalar, fg__pv_scalar, NULL, NULL, NULL, NULL},
+    {0, NULL, NULL, NULL, NULL, NULL, NULL, NULL},
+    fg__softmax_scalar,
+    fg__fold_scalar,
+    fg__scale_scalar,
+    fg__sample_scalar,
+    fg__finish_scalar,
+    fg__dot_scalar,
+    fg__read_scalar,
+    fg__int8_products_scalar,
+    fg__float_products_scalar};
 #if FG__X86
 
 /* ---- AVX-512. Tails are masked, so that every element goes through the same instructions. ---- */
@@ -15262,31 +15303,71 @@ FG__TARGET_AVX512 static FG__ALWAYS_INLINE __mmask16 fg__between_avx512(int t, _
     return _mm512_mask_cmpgt_epi32_mask(_mm512_cmpge_epi32_mask(at, lo), hi, at);
 }
 
-/* Each row fetches lines of one tile's values, as memory has nothing else to do meanwhile. */
+/* e^x of scores of at most 0 as fg__exp_avx512, and as exact; 0 in other lanes than `seen` and below FG__SCORE_FLOOR. */
+FG__TARGET_AVX512 static FG__ALWAYS_INLINE __m512 fg__exp_scores_avx512(__m512 x, __mmask16 seen) {
+    __m512 magic = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), _mm512_set1_ps(FG__SCORE_MAGIC));
+    __m512 n = _mm512_sub_ps(magic, _mm512_set1_ps(FG__SCORE_MAGIC)), r, p;
+    seen = _mm512_mask_cmp_ps_mask(seen, x, _mm512_set1_ps(FG__SCORE_FLOOR), _CMP_NLT_UQ);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    p = _mm512_fmadd_ps(_mm512_set1_ps(0.0013814614f), r, _mm512_set1_ps(0.00836871f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.04166839f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.16666521f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.49999994f));
+    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    return _mm512_maskz_mul_ps(seen, p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(magic), 23)));
+}
+
+/* The largest score of a row. `whole`, a constant: it sees all columns. `lines`: what to fetch, or NULL. */
+FG__TARGET_AVX512 static FG__ALWAYS_INLINE float fg__scores_max_avx512(bool whole, float *s, int from, int to, int lo, int hi, float softcap,
+                                                                        const char *lines) {
+    const __m512i first = _mm512_set1_epi32(lo), end = _mm512_set1_epi32(hi);
+    __m512 highest = _mm512_set1_ps(-INFINITY);
+    int t;
+    for (t = from; t < to; t += 16) {
+        __m512 x = _mm512_loadu_ps(s + t);
+        if (lines) _mm_prefetch(lines + 4 * (t - from), _MM_HINT_T1);
+        if (softcap > 0.0f) _mm512_storeu_ps(s + t, x = fg__softcap_avx512(x, softcap));
+        highest = _mm512_mask_max_ps(highest, whole ? 0xFFFF : fg__between_avx512(t, first, end), x, highest);
+    }
+    return _mm512_reduce_max_ps(highest);
+}
+
+/* A row's exponentials, and their sum. */
+FG__TARGET_AVX512 static FG__ALWAYS_INLINE float fg__scores_exp_avx512(bool whole, float *s, int from, int to, int lo, int hi, float max,
+                                                                       const char *lines) {
+    const __m512i first = _mm512_set1_epi32(lo), end = _mm512_set1_epi32(hi);
+    const __m512 highest = _mm512_set1_ps(max);
+    __m512 total = _mm512_setzero_ps();
+    int t;
+    for (t = from; t < to; t += 16) {
+        __m512 x = _mm512_sub_ps(_mm512_loadu_ps(s + t), highest);
+        if (lines) _mm_prefetch(lines + 4 * (t - from), _MM_HINT_T1);
+        x = fg__exp_scores_avx512(x, whole ? 0xFFFF : fg__between_avx512(t, first, end));
+        total = _mm512_add_ps(total, x);
+        _mm512_storeu_ps(s + t, x);
+    }
+    return _mm512_reduce_add_ps(total);
+}
+
+/* Each row fetches lines of one tile's values, as memory has nothing else to do meanwhile. Several rows' largest scores are found first: what ends a row
+   takes long, and the next row need not wait for it. */
 FG__TARGET_AVX512 static void fg__softmax_avx512(float *s, int m, int from, int to, const int *lo, const int *hi,
                                                  float softcap, const char *const *values, float *max, float *sum) {
-    int r, t, n = values ? (to - from) / FG__TILE : 0;
-    for (r = 0; r < m; r++, s += FG__SCORE_ROW) {
-        const char *lines = r < n ? values[r] : NULL;
-        __m512 highest = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
-        __m512i first = _mm512_set1_epi32(lo[r]), end = _mm512_set1_epi32(hi[r]);
-        for (t = from; t < to; t += 16) {
-            __m512 x = _mm512_loadu_ps(s + t);
-            if (lines) _mm_prefetch(lines + 4 * (t - from), _MM_HINT_T1);
-            if (softcap > 0.0f) _mm512_storeu_ps(s + t, x = fg__softcap_avx512(x, softcap));
-            highest = _mm512_mask_max_ps(highest, fg__between_avx512(t, first, end), x, highest);
+    const int n = values ? (to - from) / FG__TILE : 0;
+    int first, r;
+    for (first = 0; first < m; first += 8, s += 8 * FG__SCORE_ROW) {
+        float *row = s;
+        for (r = first; r < m && r < first + 8; r++, row += FG__SCORE_ROW) {
+            const char *lines = r < n ? values[r] : NULL;
+            if (lo[r] <= from && hi[r] >= to) max[r] = fg__scores_max_avx512(true, row, from, to, lo[r], hi[r], softcap, lines);
+            else max[r] = fg__scores_max_avx512(false, row, from, to, lo[r], hi[r], softcap, lines);
         }
-        max[r] = _mm512_reduce_max_ps(highest);
-        highest = _mm512_set1_ps(max[r]);
-        for (t = from; t < to; t += 16) {
-            __m512 x = _mm512_sub_ps(_mm512_loadu_ps(s + t), highest);
-            __mmask16 seen = _mm512_mask_cmp_ps_mask(fg__between_avx512(t, first, end), x, _mm512_set1_ps(FG__SCORE_FLOOR), _CMP_NLT_UQ);
-            if (lines) _mm_prefetch(lines + 4 * (t + to - 2 * from), _MM_HINT_T1);
-            x = _mm512_maskz_mov_ps(seen, fg__exp_avx512(x));
-            total = _mm512_add_ps(total, x);
-            _mm512_storeu_ps(s + t, x);
+        for (r = first, row = s; r < m && r < first + 8; r++, row += FG__SCORE_ROW) {
+            const char *lines = r < n ? values[r] + 4 * (to - from) : NULL;
+            if (lo[r] <= from && hi[r] >= to) sum[r] = fg__scores_exp_avx512(true, row, from, to, lo[r], hi[r], max[r], lines);
+            else sum[r] = fg__scores_exp_avx512(false, row, from, to, lo[r], hi[r], max[r], lines);
         }
-        sum[r] = _mm512_reduce_add_ps(total);
     }
 }
 
@@ -15419,21 +15500,26 @@ enum { FG__TILE_ACTS = 4, FG__TILE_WEIGHTS = 6, FG__TILES = 8 };
 /* What is written before, here at `from`, too, is in memory when tiles are loaded: compilers do not see that they are read. */
 #define FG__TILES_SEE(from) __asm__ volatile("" ::"r"(from) : "memory")
 
-/* Sums of up to two times 16 tokens and two times 16 rows, those tokens' activations, those rows' weights, of 4 * pairs bytes of k. Compiled for
-   AVX-512 as what calls it: SSE's instructions after those of 512 bits are slow (16 tokens of BF16: 1.08 times as fast). */
-FG__TARGET_AMX512 static void fg__tiles_shape(int tokens, int pairs) {
+/* Sums of `first` and `second` tokens, up to 16, and two times 16 rows, those tokens' activations, those rows' weights, of 4 * pairs bytes of k. Compiled
+   for AVX-512 as what calls it: SSE's instructions after those of 512 bits are slow (16 tokens of BF16: 1.08 times as fast). */
+FG__TARGET_AMX512 static void fg__tiles_shape_rows(int first, int second, int pairs) {
     fg__tile_shapes shapes;
     int i, bytes;
     memset(&shapes, 0, sizeof(shapes));
     shapes.palette = 1;
     for (i = 0; i < FG__TILES; i++) {
-        int second = i < FG__TILE_ACTS ? i / 2 : i % 2, rows = FG__MIN(FG__TILE_AMX, tokens - second * FG__TILE_AMX);
+        int rows = (i < FG__TILE_ACTS ? i / 2 : i % 2) ? second : first;
         bytes = i >= FG__TILE_ACTS && i < FG__TILE_WEIGHTS ? 4 * pairs : 64;
-        shapes.rows[i] = (uint8_t)(i >= FG__TILE_WEIGHTS ? pairs : FG__MAX(rows, 0));
+        shapes.rows[i] = (uint8_t)(i >= FG__TILE_WEIGHTS ? pairs : rows);
         shapes.bytes[i] = (uint16_t)(shapes.rows[i] ? bytes : 0);
     }
     FG__TILES_SEE(&shapes);
     _tile_loadconfig(&shapes);
+}
+
+/* Those of up to 32 tokens. */
+FG__TARGET_AMX512 static void fg__tiles_shape(int tokens, int pairs) {
+    fg__tiles_shape_rows(FG__MIN(tokens, FG__TILE_AMX), FG__MAX(tokens - FG__TILE_AMX, 0), pairs);
 }
 
 FG__TARGET_AMX static double fg__float_products_amx(int rounds) {
@@ -15461,6 +15547,329 @@ FG__TARGET_AMX512 static double fg__int8_products_amx(int rounds) {
     _tile_release();
     return 4.0 * 2.0 * 16.0 * 16.0 * 64.0 * rounds;
 }
+
+/* ---- Attention by tiles: products of BF16. A float is taken for a sum of two of them, its upper half and what that leaves, which are 16 of its bits: all
+   that F16 and BF16 have. Of the four products that of the two smaller parts is left out: scores are 4e-5 off at most where those of floats are 1e-6
+   (64 normally distributed dimensions, tests/results/2026-11-28.md). Pairs are elements j and j + 16 of 32: so both operands are made of whole
+   registers, without permutations. Rows come out the same whatever rows are beside them. */
+
+#define FG__INLINE_AMX512BF16 FG__TARGET_AMX512BF16 static FG__ALWAYS_INLINE
+
+static const uint8_t fg__zeros_amx[64] __attribute__((aligned(64))) = {0};
+
+/* Sums 0 to 3, rows 4 and 5, columns 6 and 7. Up to 16 rows have all sums and both tiles of rows to themselves. */
+static void fg__attn_begin_amx(int m) { fg__tiles_shape_rows(FG__MIN(m, FG__TILE_AMX), FG__MIN(m, FG__TILE_AMX), 16); }
+
+FG__TARGET_AMX static void fg__attn_end_amx(void) { _tile_release(); }
+
+/* 32 rows of 32 columns of K or V: [half of the columns][pair][16 columns of 2]. `less`: what the upper halves leave. */
+typedef struct fg__kv_pairs_amx {
+    uint8_t upper[2][16][64], less[2][16][64];
+} fg__kv_pairs_amx;
+
+/* K or V of a tile, and what is fetched meanwhile. From element `at` on, rows are `row` elements apart; of V those of tokens [t0, t1). */
+typedef struct fg__kv_read_amx {
+    const char *from;
+    const uint16_t *scales;
+    size_t at, row, scale_row; /* scale_row: of V */
+    int t0, t1;
+    bool few; /* rows: memory is waited for */
+    fg__ahead ahead;
+} fg__kv_read_amx;
+
+/* The upper halves of x, element j, and y, element j + 16. */
+FG__INLINE_AMX512BF16 __m512i fg__pairs_amx(__m512 x, __m512 y) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(_mm512_castps_si512(x), 16), _mm512_castps_si512(y));
+}
+
+/* What the upper half leaves; `round`: to as many bits, which are then its upper half. */
+FG__INLINE_AMX512BF16 __m512 fg__less_amx(__m512 x, bool round) {
+    __m512i upper = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000u));
+    x = _mm512_sub_ps(x, _mm512_castsi512_ps(upper));
+    return round ? _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000))) : x;
+}
+
+/* Of each row the upper halves, then what they leave. Rows that are none may be anything: products keep rows apart. */
+FG__TARGET_AMX512BF16 static void fg__queries_amx(const float *const *rows, int head_dim, float scale, float *q) {
+    uint16_t *to = (uint16_t *)(void *)q;
+    int r, d;
+    for (r = 0; r < FG__ROW_MOST && rows[r]; r++, to += head_dim)
+        for (d = 0; d < head_dim; d += 32, to += 32) {
+            const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(rows[r] + d), _mm512_set1_ps(scale));
+            const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(rows[r] + d + 16), _mm512_set1_ps(scale));
+            _mm512_storeu_si512(to, fg__pairs_amx(x, y));
+            _mm512_storeu_si512(to + head_dim, fg__pairs_amx(fg__less_amx(x, true), fg__less_amx(y, true)));
+        }
+}
+
+/* 16 columns of row j; zeros where it is not `there`, whatever is. `scales`: of Q8_0, of K for each column, else for the row. */
+FG__INLINE_AMX512BF16 __m512 fg__kv_row_amx(fg_type type, bool keys, const void *from, size_t at, const uint16_t *scales, bool there) {
+    const __mmask16 lanes = there ? 0xffff : 0;
+    const __m512 v = fg__kv_load_avx512(type, from, at, lanes);
+    if (type != FG_TYPE_Q8_0) return v;
+    return _mm512_maskz_mul_ps(lanes, v, keys ? fg__kv_load_avx512(FG_TYPE_F16, scales, 0, 0xffff) : fg__half_avx512(scales));
+}
+
+/* `count` pairs from j on. `count` and `whole`, which means that all rows are there, are constants. The tile behind is fetched
+   in order, whatever the order of rows is, else the second cache does not fetch ahead by itself. */
+FG__INLINE_AMX512BF16 void fg__kv_pairs_rows_amx(bool whole, fg_type type, bool keys, fg__kv_read_amx r, int j, int count,
+                                                 fg__kv_pairs_amx *to) {
+    const size_t bytes = type == FG_TYPE_Q8_0 ? 1 : 2, row = keys ? 32 : r.row;
+    size_t at = r.at + (size_t)j * row, line = (at + (size_t)j * row) * bytes;
+    int half;
+    for (; count > 0; count--, j++, at += row, line += 2 * row * bytes) {
+        const size_t more = at + 16 * row;
+        _mm_prefetch(r.ahead.next + line, _MM_HINT_T0);
+        _mm_prefetch(r.ahead.next + line + row * bytes, _MM_HINT_T0);
+        if (r.ahead.later) _mm_prefetch(r.ahead.later + line, _MM_HINT_T1);
+        if (r.ahead.later && r.few) _mm_prefetch(r.ahead.later + line + row * bytes, _MM_HINT_T1);
+        FG__UNROLL
+        for (half = 0; half < 2; half++) {
+            const uint16_t *scales = r.scales + (keys ? 16 * (size_t)half : (size_t)j * r.scale_row);
+            __m512 x = fg__kv_row_amx(type, keys, r.from, at + 16 * (size_t)half, scales, whole || (j >= r.t0 && j < r.t1));
+            __m512 y = fg__kv_row_amx(type, keys, r.from, more + 16 * (size_t)half, scales + (keys ? 0 : 16 * r.scale_row),
+                                      whole || (j + 16 >= r.t0 && j + 16 < r.t1));
+            _mm512_store_si512(to->upper[half][j], fg__pairs_amx(x, y));
+            if (type != FG_TYPE_BF16)
+                _mm512_store_si512(to->less[half][j], fg__pairs_amx(fg__less_amx(x, type == FG_TYPE_Q8_0), fg__less_amx(y, type == FG_TYPE_Q8_0)));
+        }
+    }
+}
+
+FG__INLINE_AMX512BF16 void fg__kv_pairs_set_amx(fg_type type, bool keys, fg__kv_read_amx r, int j, int count, fg__kv_pairs_amx *to) {
+    if (keys || (r.t0 <= 0 && r.t1 >= 32)) fg__kv_pairs_rows_amx(true, type, keys, r, j, count, to);
+    else fg__kv_pairs_rows_amx(false, type, keys, r, j, count, to);
+}
+
+/* Part `part` of `parts` of `count` pairs from j on: all but r and j are constants. */
+FG__INLINE_AMX512BF16 void fg__kv_pairs_part_amx(fg_type type, bool keys, fg__kv_read_amx r, int part, int parts, int j, int count,
+                                                 fg__kv_pairs_amx *to) {
+    const int from = count * part / parts;
+    fg__kv_pairs_set_amx(type, keys, r, j + from, count * (part + 1) / parts - from, to);
+}
+
+FG__INLINE_AMX512BF16 void fg__sums_zero_amx(bool two) {
+    _tile_loadd(0, fg__zeros_amx, 0);
+    _tile_loadd(1, fg__zeros_amx, 0);
+    if (two) _tile_loadd(2, fg__zeros_amx, 0);
+    if (two) _tile_loadd(3, fg__zeros_amx, 0);
+}
+
+/* Sums 0 and 1 to `to`, 2 and 3 to `more`; `row`: floats. */
+FG__INLINE_AMX512BF16 void fg__sums_store_amx(bool two, float *to, float *more, size_t row) {
+    const size_t bytes = row * sizeof(float);
+    _tile_stored(0, to, bytes);
+    _tile_stored(1, to + 16, bytes);
+    if (two) _tile_stored(2, more, bytes);
+    if (two) _tile_stored(3, more + 16, bytes);
+    FG__TILES_SEE(to);
+}
+
+/* Adds products over 32 elements of up to 32 rows, part `part` of three (BF16: two), a constant. `a`: rows, `row` bytes apart, `less`: what they leave. */
+FG__INLINE_AMX512BF16 void fg__products_rows_amx(int part, bool two, const uint8_t *a, const uint8_t *less, size_t row, const fg__kv_pairs_amx *b) {
+    const uint8_t *from = part ? a : less;
+    FG__TILES_SEE(b);
+    if (part < 2) _tile_loadd(4, from, row);
+    if (part < 2 && two) _tile_loadd(5, from + FG__TILE_AMX * row, row);
+    if (part != 1) _tile_loadd(6, part ? b->less[0] : b->upper[0], 64);
+    if (part != 1) _tile_loadd(7, part ? b->less[1] : b->upper[1], 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) _tile_dpbf16ps(2, 5, 6);
+    if (two) _tile_dpbf16ps(3, 5, 7);
+}
+
+#define FG__FEW_AMX(sums, more, of_rows) \
+    do { \
+        _tile_dpbf16ps(sums, of_rows, 6); \
+        _tile_dpbf16ps(more, of_rows, 7); \
+    } while (0)
+
+/* The same of up to 16 rows, in tiles 4 and 5: sums 0 and 1, or, of the `second` 32 columns, 2 and 3. */
+FG__INLINE_AMX512BF16 void fg__products_few_amx(int part, bool second, const fg__kv_pairs_amx *b) {
+    FG__TILES_SEE(b);
+    if (part != 1) _tile_loadd(6, part ? b->less[0] : b->upper[0], 64);
+    if (part != 1) _tile_loadd(7, part ? b->less[1] : b->upper[1], 64);
+    if (second && part) FG__FEW_AMX(2, 3, 4);
+    else if (second) FG__FEW_AMX(2, 3, 5);
+    else if (part) FG__FEW_AMX(0, 1, 4);
+    else FG__FEW_AMX(0, 1, 5);
+}
+
+/* K of tile t of n, dimensions d to d + 31. */
+static FG__ALWAYS_INLINE fg__kv_read_amx fg__k_read_amx(const fg__kv_layout *layout, const fg__attn_reads *reads, int t, int d, int m) {
+    fg__kv_read_amx r;
+    r.from = reads->at[t];
+    r.scales = (const uint16_t *)(const void *)(r.from + fg__kv_scales(layout)) + d;
+    r.at = 32 * (size_t)d;
+    r.row = 32;
+    r.scale_row = 0;
+    r.t0 = 0;
+    r.t1 = 32;
+    r.few = m <= FG__TILE_AMX;
+    r.ahead = fg__attn_ahead_of(reads, t);
+    return r;
+}
+
+/* V of tile t of n, dimensions d to d + 31, tokens t0 to t1 - 1 of the first tile on. */
+static FG__ALWAYS_INLINE fg__kv_read_amx fg__v_read_amx(const fg__kv_layout *layout, const fg__attn_reads *reads, int n, int t, int d, int t0, int t1, int m) {
+    fg__kv_read_amx r;
+    r.from = reads->at[n + t];
+    r.scales = (const uint16_t *)(const void *)(r.from + fg__kv_scales(layout)) + d / 32;
+    r.at = (size_t)d;
+    r.row = (size_t)layout->head_dim;
+    r.scale_row = (size_t)layout->n_scales;
+    r.t0 = t0 - 32 * t;
+    r.t1 = t1 - 32 * t;
+    r.few = m <= FG__TILE_AMX;
+    r.ahead = fg__attn_ahead_of(reads, n + t);
+    return r;
+}
+
+/* Up to 32 rows: while 32 dimensions are multiplied, the next ones are made pairs. */
+FG__INLINE_AMX512BF16 void fg__qk_few_amx(fg_type type, const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *q, int m,
+                                          float *s) {
+    const int parts = type == FG_TYPE_BF16 ? 2 : 3, steps = layout->head_dim / 32;
+    const size_t row = 4 * (size_t)layout->head_dim;
+    const uint8_t *a = (const uint8_t *)q, *less = a + 2 * layout->head_dim;
+    const bool two = m > FG__TILE_AMX;
+    fg__kv_pairs_amx b[2] __attribute__((aligned(64)));
+    int t, d, part, i = 0;
+    fg__kv_pairs_set_amx(type, true, fg__k_read_amx(layout, reads, 0, 0, m), 0, 16, &b[0]);
+    for (t = 0; t < n; t++, s += FG__TILE) {
+        fg__sums_zero_amx(two);
+        for (d = 0; d < steps; d++, i ^= 1) {
+            const int next = d + 1 < steps ? t : t + 1;
+            const fg__kv_read_amx r = fg__k_read_amx(layout, reads, FG__MIN(next, n - 1), (32 * d + 32) % layout->head_dim, m);
+            FG__UNROLL
+            for (part = 0; part < parts; part++) {
+                fg__products_rows_amx(part, two, a + 64 * d, less + 64 * d, row, &b[i]);
+                if (next < n) fg__kv_pairs_part_amx(type, true, r, part, parts, 0, 16, &b[i ^ 1]);
+            }
+        }
+        fg__sums_store_amx(two, s, s + FG__TILE_AMX * FG__SCORE_ROW, FG__SCORE_ROW);
+    }
+}
+
+/* More rows: while a tile of the cache is multiplied, the next one is made pairs, a half with each half of the rows. */
+FG__INLINE_AMX512BF16 void fg__qk_rows_amx(fg_type type, const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *q, int m,
+                                           float *s) {
+    const int parts = type == FG_TYPE_BF16 ? 2 : 3, steps = layout->head_dim / 32;
+    const size_t row = 4 * (size_t)layout->head_dim;
+    fg__kv_pairs_amx b[2][FG__TILES_HEAD / 32] __attribute__((aligned(64)));
+    int t, d, first, part;
+    for (d = 0; d < steps; d++) fg__kv_pairs_set_amx(type, true, fg__k_read_amx(layout, reads, 0, 32 * d, m), 0, 16, &b[0][d]);
+    for (t = 0; t < n; t++, s += FG__TILE) {
+        for (first = 0; first < m; first += 2 * FG__TILE_AMX) {
+            const bool two = m - first > FG__TILE_AMX;
+            const uint8_t *a = (const uint8_t *)q + (size_t)first * row, *less = a + 2 * layout->head_dim;
+            float *to = s + (size_t)first * FG__SCORE_ROW;
+            fg__sums_zero_amx(two);
+            for (d = 0; d < steps; d++) {
+                const fg__kv_read_amx r = fg__k_read_amx(layout, reads, FG__MIN(t + 1, n - 1), 32 * d, m);
+                FG__UNROLL
+                for (part = 0; part < parts; part++) {
+                    fg__products_rows_amx(part, two, a + 64 * d, less + 64 * d, row, &b[t % 2][d]);
+                    if (t + 1 < n) fg__kv_pairs_part_amx(type, true, r, part, parts, first / 4, 8, &b[(t + 1) % 2][d]);
+                }
+            }
+            fg__sums_store_amx(two, to, to + FG__TILE_AMX * FG__SCORE_ROW, FG__SCORE_ROW);
+        }
+    }
+}
+
+/* Probabilities of tiles in place: of each row and tile the upper halves, then what they leave. */
+FG__INLINE_AMX512BF16 void fg__probabilities_amx(float *s, int m, int n) {
+    int r, t;
+    for (r = 0; r < m; r++, s += FG__SCORE_ROW)
+        for (t = 0; t < 32 * n; t += 32) {
+            const __m512 x = _mm512_loadu_ps(s + t), y = _mm512_loadu_ps(s + t + 16);
+            _mm512_storeu_si512(s + t, fg__pairs_amx(x, y));
+            _mm512_storeu_si512(s + t + 16, fg__pairs_amx(fg__less_amx(x, true), fg__less_amx(y, true)));
+        }
+}
+
+/* Up to 16 rows, for which V is read in order as far as sums fit: 64 dimensions. `two`: there are as many. */
+FG__INLINE_AMX512BF16 void fg__pv_few_amx(fg_type type, const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *s, int m, int t0,
+                                          int t1, float *acc) {
+    const int parts = type == FG_TYPE_BF16 ? 2 : 3;
+    fg__kv_pairs_amx b[4] __attribute__((aligned(64)));
+    int d, t, i, part;
+    for (d = 0; d < layout->head_dim; d += 64) {
+        const int strips = FG__MIN(2, (layout->head_dim - d) / 32);
+        fg__sums_zero_amx(strips == 2);
+        for (i = 0; i < strips; i++) fg__kv_pairs_set_amx(type, false, fg__v_read_amx(layout, reads, n, 0, d + 32 * i, t0, t1, m), 0, 16, &b[i]);
+        for (t = 0; t < n; t++) {
+            FG__TILES_SEE(s);
+            _tile_loadd(5, s + 32 * t + 16, FG__SCORE_ROW * sizeof(float));
+            _tile_loadd(4, s + 32 * t, FG__SCORE_ROW * sizeof(float));
+            for (i = 0; i < strips; i++) {
+                const fg__kv_read_amx r = fg__v_read_amx(layout, reads, n, FG__MIN(t + 1, n - 1), d + 32 * i, t0, t1, m);
+                FG__UNROLL
+                for (part = 0; part < parts; part++) {
+                    if (i) fg__products_few_amx(part, true, &b[t % 2 * 2 + i]);
+                    else fg__products_few_amx(part, false, &b[t % 2 * 2 + i]);
+                    if (t + 1 < n) fg__kv_pairs_part_amx(type, false, r, part, parts, 0, 16, &b[(t + 1) % 2 * 2 + i]);
+                }
+            }
+        }
+        fg__sums_store_amx(strips == 2, acc + d, acc + d + 32, (size_t)layout->head_dim);
+    }
+}
+
+/* More rows, by strips of 32 dimensions: the first 32 rows make pairs of V. */
+FG__INLINE_AMX512BF16 void fg__pv_rows_amx(fg_type type, const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *s, int m, int t0,
+                                           int t1, float *acc) {
+    const int parts = type == FG_TYPE_BF16 ? 2 : 3;
+    fg__kv_pairs_amx b[FG__SPAN / FG__TILE] __attribute__((aligned(64)));
+    int d, t, first, part;
+    for (d = 0; d < layout->head_dim; d += 32) {
+        fg__kv_pairs_set_amx(type, false, fg__v_read_amx(layout, reads, n, 0, d, t0, t1, m), 0, 16, &b[0]);
+        for (first = 0; first < m; first += 2 * FG__TILE_AMX) {
+            const bool two = m - first > FG__TILE_AMX;
+            const uint8_t *a = (const uint8_t *)(s + (size_t)first * FG__SCORE_ROW);
+            float *to = acc + first * layout->head_dim + d;
+            fg__sums_zero_amx(two);
+            for (t = 0; t < n; t++, a += 128) {
+                const fg__kv_read_amx r = fg__v_read_amx(layout, reads, n, FG__MIN(t + 1, n - 1), d, t0, t1, m);
+                FG__UNROLL
+                for (part = 0; part < parts; part++) {
+                    fg__products_rows_amx(part, two, a, a + 64, FG__SCORE_ROW * sizeof(float), &b[t]);
+                    if (first == 0 && t + 1 < n) fg__kv_pairs_part_amx(type, false, r, part, parts, 0, 16, &b[t + 1]);
+                }
+            }
+            fg__sums_store_amx(two, to, to + FG__TILE_AMX * layout->head_dim, (size_t)layout->head_dim);
+        }
+    }
+}
+
+#define FG__KV_TYPES_AMX(CALL) \
+    switch ((int)layout->type) { \
+    case FG_TYPE_F16: CALL(FG_TYPE_F16); break; \
+    case FG_TYPE_BF16: CALL(FG_TYPE_BF16); break; \
+    default: CALL(FG_TYPE_Q8_0); break; \
+    }
+
+FG__TARGET_AMX512BF16 static void fg__qk_amx(const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *q, int m, float *s) {
+#define FG__QK_AMX(type) \
+    if (m > 2 * FG__TILE_AMX) fg__qk_rows_amx(type, layout, reads, n, q, m, s); \
+    else fg__qk_few_amx(type, layout, reads, n, q, m, s)
+    FG__KV_TYPES_AMX(FG__QK_AMX)
+#undef FG__QK_AMX
+}
+
+FG__TARGET_AMX512BF16 static void fg__pv_amx(const fg__kv_layout *layout, const fg__attn_reads *reads, int n, float *s, int m, int t0, int t1,
+                                             float *acc) {
+#define FG__PV_AMX(type) \
+    if (m > FG__TILE_AMX) fg__pv_rows_amx(type, layout, reads, n, s, m, t0, t1, acc); \
+    else fg__pv_few_amx(type, layout, reads, n, s, m, t0, t1, acc)
+    fg__probabilities_amx(s, m, n);
+    FG__KV_TYPES_AMX(FG__PV_AMX)
+#undef FG__PV_AMX
+}
+#undef FG__KV_TYPES_AMX
+
+static const fg__attn_ops fg__attn_tiles_amx = {FG__ROW_MOST, fg__queries_amx, NULL, NULL, fg__qk_amx, fg__pv_amx, fg__attn_begin_amx, fg__attn_end_amx};
 #endif
 
 /* ---- AVX2. What does not fill a register goes through a padded copy. ---- */
@@ -15687,28 +16096,50 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__between_avx2(int t, int lo, 
     return _mm256_castsi256_ps(_mm256_andnot_si256(fg__lanes_avx2(lo - t), fg__lanes_avx2(hi - t)));
 }
 
+/* As fg__exp_scores_avx512; `seen`: bits of all lanes to keep. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__exp_scores_avx2(__m256 x, __m256 seen) {
+    __m256 magic = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), _mm256_set1_ps(FG__SCORE_MAGIC));
+    __m256 n = _mm256_sub_ps(magic, _mm256_set1_ps(FG__SCORE_MAGIC)), r, p;
+    seen = _mm256_and_ps(seen, _mm256_cmp_ps(x, _mm256_set1_ps(FG__SCORE_FLOOR), _CMP_NLT_UQ));
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
+    p = _mm256_fmadd_ps(_mm256_set1_ps(0.0013814614f), r, _mm256_set1_ps(0.00836871f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.04166839f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.16666521f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.49999994f));
+    p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0f));
+    return _mm256_and_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(magic), 23))), seen);
+}
+
+/* As fg__softmax_row_avx512. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE float fg__softmax_row_avx2(bool whole, float *s, int from, int to, int lo, int hi, float softcap,
+                                                                    float *max) {
+    const __m256 lowest = _mm256_set1_ps(-INFINITY), all = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
+    __m256 highest = lowest, total = _mm256_setzero_ps();
+    int t;
+    for (t = from; t < to; t += 8) {
+        __m256 x = _mm256_loadu_ps(s + t);
+        if (softcap > 0.0f) _mm256_storeu_ps(s + t, x = fg__softcap_avx2(x, softcap));
+        highest = _mm256_max_ps(whole ? x : _mm256_blendv_ps(lowest, x, fg__between_avx2(t, lo, hi)), highest);
+    }
+    *max = fg__largest_avx2(highest);
+    highest = _mm256_set1_ps(*max);
+    for (t = from; t < to; t += 8) {
+        __m256 x = _mm256_sub_ps(_mm256_loadu_ps(s + t), highest);
+        x = fg__exp_scores_avx2(x, whole ? all : fg__between_avx2(t, lo, hi));
+        total = _mm256_add_ps(total, x);
+        _mm256_storeu_ps(s + t, x);
+    }
+    return fg__sum_avx2(total);
+}
+
 FG__TARGET_AVX2 static void fg__softmax_avx2(float *s, int m, int from, int to, const int *lo, const int *hi,
                                              float softcap, const char *const *values, float *max, float *sum) {
-    const __m256 lowest = _mm256_set1_ps(-INFINITY);
-    int r, t;
+    int r;
     (void)values;
     for (r = 0; r < m; r++, s += FG__SCORE_ROW) {
-        __m256 highest = lowest, total = _mm256_setzero_ps();
-        for (t = from; t < to; t += 8) {
-            __m256 x = _mm256_loadu_ps(s + t);
-            if (softcap > 0.0f) _mm256_storeu_ps(s + t, x = fg__softcap_avx2(x, softcap));
-            highest = _mm256_max_ps(_mm256_blendv_ps(lowest, x, fg__between_avx2(t, lo[r], hi[r])), highest);
-        }
-        max[r] = fg__largest_avx2(highest);
-        highest = _mm256_set1_ps(max[r]);
-        for (t = from; t < to; t += 8) {
-            __m256 x = _mm256_sub_ps(_mm256_loadu_ps(s + t), highest);
-            __m256 seen = _mm256_cmp_ps(x, _mm256_set1_ps(FG__SCORE_FLOOR), _CMP_NLT_UQ);
-            x = _mm256_and_ps(fg__exp_avx2(x), _mm256_and_ps(seen, fg__between_avx2(t, lo[r], hi[r])));
-            total = _mm256_add_ps(total, x);
-            _mm256_storeu_ps(s + t, x);
-        }
-        sum[r] = fg__sum_avx2(total);
+        if (lo[r] <= from && hi[r] >= to) sum[r] = fg__softmax_row_avx2(true, s, from, to, lo[r], hi[r], softcap, &max[r]);
+        else sum[r] = fg__softmax_row_avx2(false, s, from, to, lo[r], hi[r], softcap, &max[r]);
     }
 }
 
@@ -16096,6 +16527,22 @@ static FG__ALWAYS_INLINE uint32x4_t fg__between_neon(int t, int lo, int hi) {
     return vandq_u32(vcgeq_s32(at, vdupq_n_s32(lo)), vcltq_s32(at, vdupq_n_s32(hi)));
 }
 
+/* As fg__exp_scores_avx512. */
+static FG__ALWAYS_INLINE float32x4_t fg__exp_scores_neon(float32x4_t x, uint32x4_t seen) {
+    float32x4_t magic = vfmaq_f32(vdupq_n_f32(FG__SCORE_MAGIC), x, vdupq_n_f32(1.44269504f));
+    float32x4_t n = vsubq_f32(magic, vdupq_n_f32(FG__SCORE_MAGIC)), r, p;
+    seen = vbicq_u32(seen, vcltq_f32(x, vdupq_n_f32(FG__SCORE_FLOOR)));
+    r = vfmsq_f32(x, n, vdupq_n_f32(0.693359375f));
+    r = vfmsq_f32(r, n, vdupq_n_f32(-2.12194440e-4f));
+    p = vfmaq_f32(vdupq_n_f32(0.00836871f), vdupq_n_f32(0.0013814614f), r);
+    p = vfmaq_f32(vdupq_n_f32(0.04166839f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(0.16666521f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(0.49999994f), p, r);
+    p = vmulq_f32(vaddq_f32(vfmaq_f32(r, p, vmulq_f32(r, r)), vdupq_n_f32(1.0f)),
+                  vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(magic), 23)));
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(p), seen));
+}
+
 static void fg__softmax_neon(float *s, int m, int from, int to, const int *lo, const int *hi, float softcap,
                              const char *const *values, float *max, float *sum) {
     const float32x4_t lowest = vdupq_n_f32(-INFINITY);
@@ -16112,8 +16559,7 @@ static void fg__softmax_neon(float *s, int m, int from, int to, const int *lo, c
         highest = vdupq_n_f32(max[r]);
         for (t = from; t < to; t += 4) {
             float32x4_t x = vsubq_f32(vld1q_f32(s + t), highest);
-            uint32x4_t seen = vbicq_u32(fg__between_neon(t, lo[r], hi[r]), vcltq_f32(x, vdupq_n_f32(FG__SCORE_FLOOR)));
-            x = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(fg__exp_neon(x)), seen));
+            x = fg__exp_scores_neon(x, fg__between_neon(t, lo[r], hi[r]));
             total = vaddq_f32(total, x);
             vst1q_f32(s + t, x);
         }
@@ -16259,10 +16705,10 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.act_mul = fg__act_mul_avx512;
         ops.rope = fg__rope_avx512;
         ops.kv_store = fg__kv_store_avx512;
-        ops.queries = fg__queries_avx512;
-        ops.qk = fg__qk_avx512;
+        ops.attn.queries = fg__queries_avx512;
+        ops.attn.qk = fg__qk_avx512;
         ops.softmax = fg__softmax_avx512;
-        ops.pv = fg__pv_avx512;
+        ops.attn.pv = fg__pv_avx512;
         ops.fold = fg__fold_avx512;
         ops.scale = fg__scale_avx512;
         ops.sample = fg__sample_avx512;
@@ -16273,6 +16719,7 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
     }
 #if FG__HAS_AMX
     if (path == FG__CPU_AMX) {
+        ops.tiles = fg__attn_tiles_amx;
         ops.int8_products = fg__int8_products_amx;
         ops.float_products = fg__float_products_amx;
     }
@@ -16281,9 +16728,9 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.rms_norm = fg__rms_norm_avx2;
         ops.act_mul = fg__act_mul_avx2;
         ops.rope = fg__rope_avx2;
-        ops.qk = fg__qk_avx2;
+        ops.attn.qk = fg__qk_avx2;
         ops.softmax = fg__softmax_avx2;
-        ops.pv = fg__pv_avx2;
+        ops.attn.pv = fg__pv_avx2;
         ops.fold = fg__fold_avx2;
         ops.sample = fg__sample_avx2;
         ops.finish = fg__finish_avx2;
@@ -16299,9 +16746,9 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.rms_norm = fg__rms_norm_neon;
         ops.act_mul = fg__act_mul_neon;
         ops.rope = fg__rope_neon;
-        ops.qk = fg__qk_neon;
+        ops.attn.qk = fg__qk_neon;
         ops.softmax = fg__softmax_neon;
-        ops.pv = fg__pv_neon;
+        ops.attn.pv = fg__pv_neon;
         ops.fold = fg__fold_neon;
         ops.sample = fg__sample_neon;
         ops.finish = fg__finish_neon;
@@ -16878,7 +17325,8 @@ static void fg__cpu_unpack(fg_device *handle, fg_weight *weight) {
 
 /* ---- Plans: stages, memory. ---- */
 
-#define FG__ROWS 48                /* queries of attention together */
+#define FG__ROWS 4                 /* blocks of queries of attention together, */
+#define FG__ROWS_TILES 1           /* of those by tiles */
 #define FG__GEMM_ROWS 192          /* rows of a product that are finished together */
 #define FG__SAMPLE_PIECE 4096      /* logits per partial result of SAMPLE */
 #define FG__STAGE_ROPE FG_OP_COUNT /* sines and cosines of the pass */
@@ -16937,6 +17385,7 @@ typedef struct fg__attn_task {
 
 typedef struct fg__cpu_group {
     fg__kv_layout layout, wide; /* as stored, and as kernels see it: tiles of 32 */
+    const fg__attn_ops *attn;
     size_t head_bytes, layer_bytes, block_bytes;
     fg__pages pool;
     int n_head;            /* of the layers' queries; 0: no attention op */
@@ -16948,10 +17397,10 @@ typedef struct fg__cpu_group {
     int n_tasks, n_merges, max_tasks;
 } fg__cpu_group;
 
-/* One thread's own memory. Attention: `m` rows in blocks of FG__ROW_BLOCK. */
+/* One thread's own memory. Attention: `m` rows in blocks. */
 typedef struct fg__cpu_scratch {
     float *row, *tile;         /* GEMM: a weight row; two times [FG__GEMM_ROWS][32] results */
-    float *q, *s;              /* [blocks][head_dim][FG__ROW_BLOCK]; scores of a block */
+    float *q, *s;              /* blocks of queries; scores of a block */
     float *acc, *max, *sum;    /* the result so far: [m][head_dim], [m], [m] */
     float *acc2, *max2, *sum2; /* of a block, over one span */
     char *kv;                  /* tiles of a span put together */
@@ -17171,9 +17620,17 @@ static fg_result fg__cpu_add_ops(fg__cpu_plan *plan) {
     return FG_OK;
 }
 
+/* Whether a group's attention is done by tiles, for one token as for many, whose bits are the same: where one token, whose rows are the `heads` of a
+   KV head, does not take longer than without. */
+static bool fg__attn_by_tiles(const fg__cpu_ops *ops, const fg_group *group, int heads) {
+    const int least = group->kv_type == FG_TYPE_Q8_0 ? 8 : 4;
+    return ops->tiles.rows && group->head_dim % 32 == 0 && group->head_dim <= FG__TILES_HEAD && group->kv_type != FG_TYPE_F32 && heads >= least;
+}
+
 static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     const fg_graph *graph = plan->graph;
     const fg_group *group = &graph->groups[index];
+    const fg__cpu_ops *ops = &plan->device->ops;
     fg__cpu_group *own = &plan->groups[index];
     int n_threads = plan->device->pool.n_threads, heads, longest = graph->max_blocks_per_seq * group->block_tokens;
     own->layout = fg__kv_layout_make(group->kv_type, group->head_dim, group->block_tokens);
@@ -17183,7 +17640,8 @@ static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     own->block_bytes = own->layer_bytes * (size_t)group->n_layers;
     if (!own->n_head) return;
     heads = own->n_head / group->n_kv_head;
-    own->tile_tokens = FG__MAX(1, FG__ROWS / heads);
+    own->attn = fg__attn_by_tiles(ops, group, heads) ? &ops->tiles : &ops->attn;
+    own->tile_tokens = FG__MAX(1, (own->attn == &ops->tiles ? FG__ROWS_TILES : FG__ROWS) * own->attn->rows / heads);
     own->n_partials = n_threads > 1 ? FG__MAX(FG__MAX(256, 128 * n_threads), heads * (longest / FG__SPAN + 1)) : 0; /* of a token of the longest */
     own->max_tasks = graph->max_tokens + own->n_partials;
 }
@@ -17220,7 +17678,7 @@ static void fg__cpu_scratch_sizes(const fg__cpu_plan *plan, size_t *k, size_t *m
         const fg__cpu_group *own = &plan->groups[i];
         if (!own->n_head) continue;
         *m = FG__MAX(*m,
-                     fg__round_up((size_t)own->tile_tokens * (size_t)(own->n_head / group->n_kv_head), FG__ROW_BLOCK));
+                     fg__round_up((size_t)own->tile_tokens * (size_t)(own->n_head / group->n_kv_head), (size_t)own->attn->rows));
         *head_dim = FG__MAX(*head_dim, (size_t)group->head_dim);
         if (own->layout.width < FG__TILE) *kv = FG__MAX(*kv, own->wide.tile_bytes * (FG__SPAN / FG__TILE));
     }
@@ -17235,13 +17693,13 @@ static void fg__cpu_lay_scratch(fg__cpu_plan *plan, char *base, size_t *used) {
         s->row = (float *)fg__lay(base, used, k, sizeof(float));
         s->tile = (float *)fg__lay(base, used, 2 * FG__GEMM_ROWS * FG__PANEL, sizeof(float));
         s->q = (float *)fg__lay(base, used, m * head_dim, sizeof(float));
-        s->s = (float *)fg__lay(base, used, FG__ROW_BLOCK * FG__SCORE_ROW, sizeof(float));
+        s->s = (float *)fg__lay(base, used, FG__ROW_MOST * FG__SCORE_ROW, sizeof(float));
         s->acc = (float *)fg__lay(base, used, m * head_dim, sizeof(float));
         s->max = (float *)fg__lay(base, used, m, sizeof(float));
         s->sum = (float *)fg__lay(base, used, m, sizeof(float));
-        s->acc2 = (float *)fg__lay(base, used, FG__ROW_BLOCK * head_dim, sizeof(float));
-        s->max2 = (float *)fg__lay(base, used, FG__ROW_BLOCK, sizeof(float));
-        s->sum2 = (float *)fg__lay(base, used, FG__ROW_BLOCK, sizeof(float));
+        s->acc2 = (float *)fg__lay(base, used, FG__ROW_MOST * head_dim, sizeof(float));
+        s->max2 = (float *)fg__lay(base, used, FG__ROW_MOST, sizeof(float));
+        s->sum2 = (float *)fg__lay(base, used, FG__ROW_MOST, sizeof(float));
         s->kv = (char *)fg__lay(base, used, kv, 1);
     }
 }
@@ -17761,39 +18219,26 @@ static void fg__attn_reset(const fg__attn_rows *to, int m, int head_dim) {
     memset(to->acc, 0, (size_t)m * (size_t)head_dim * sizeof(float));
 }
 
-/* What the kernels of a block read, in that order: K of n tiles, their V, and `next`. `later`: Intel's CPUs, whose first cache has too few
-   places for what it waits for, fetch to the second one two steps ahead: decoding over long contexts reads memory up to 1.3 times as fast. */
-typedef struct fg__attn_reads {
-    const char *at[2 * FG__SPAN / FG__TILE + 2];
-    bool later; /* two steps ahead; else one is enough */
-} fg__attn_reads;
-
-static fg__ahead fg__attn_ahead_of(const fg__attn_reads *reads, int step) {
-    fg__ahead ahead;
-    ahead.next = reads->at[step + 1];
-    ahead.later = reads->later ? reads->at[step + 2] : NULL;
-    return ahead;
-}
-
-static void fg__attn_reads_set(fg__attn_reads *reads, const char *const *tiles, int n, size_t v_offset, const char *next, bool later) {
+static void fg__attn_reads_set(fg__attn_reads *reads, const char *const *tiles, int n, size_t v_offset, const char *const *next, bool later) {
     int t;
     for (t = 0; t < n; t++) {
         reads->at[t] = tiles[t];
         reads->at[n + t] = tiles[t] + v_offset;
     }
-    reads->at[2 * n] = reads->at[2 * n + 1] = next;
+    reads->at[2 * n] = next[0];
+    reads->at[2 * n + 1] = next[1];
     reads->later = later;
 }
 
-/* A block of m rows from row `first` over the span that starts at position `start`. False: the rows see nothing of it. `next` is
-   the tile that is read after these. */
+/* A block of m rows from row `first` over the span that starts at position `start`. False: the rows see nothing of it. `next`: the
+   two tiles that are read after these. */
 static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_range *range, const char **tiles,
-                           const char *next, int start, int first, int m, fg__cpu_scratch *s, const fg__attn_rows *result) {
-    const fg__cpu_ops *ops = &plan->device->ops;
+                           const char *const *next, int start, int first, int m, fg__cpu_scratch *s, const fg__attn_rows *result) {
+    const fg__attn_ops *ops = plan->groups[op->group].attn;
     const fg_group *group = &plan->graph->groups[op->group];
     const fg__kv_layout *layout = &plan->groups[op->group].wide;
     const bool later = plan->device->features.intel;
-    int lo[FG__ROW_BLOCK], hi[FG__ROW_BLOCK], r, from, to, n, t;
+    int lo[FG__ROW_MOST], hi[FG__ROW_MOST], r, from, to, n, t;
     fg__attn_reads reads;
     for (r = 0; r < m; r++) {
         int position = range->position + (first + r) / range->heads;
@@ -17805,11 +18250,14 @@ static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_r
     to = (hi[m - 1] + FG__TILE - 1) / FG__TILE;
     n = to - from;
     fg__attn_reads_set(&reads, tiles + from, n, layout->v_offset, next, later);
-    for (t = 0; t < n; t++)
+    if (ops->qk_tiles) ops->qk_tiles(layout, &reads, n, s->q + first * op->head_dim, m, s->s + from * FG__TILE);
+    for (t = 0; t < n && !ops->qk_tiles; t++)
         ops->qk(layout, reads.at[t], s->q + first * op->head_dim, m, fg__attn_ahead_of(&reads, t), s->s + (from + t) * FG__TILE);
-    ops->softmax(s->s, m, from * FG__TILE, to * FG__TILE, lo, hi, op->softcap, later ? reads.at + n : NULL, result->max,
-                 result->sum);
-    for (t = 0; t < n; t++)
+    plan->device->ops.softmax(s->s, m, from * FG__TILE, to * FG__TILE, lo, hi, op->softcap, later ? reads.at + n : NULL, result->max,
+                              result->sum);
+    if (ops->pv_tiles)
+        ops->pv_tiles(layout, &reads, n, s->s + from * FG__TILE, m, lo[0] - from * FG__TILE, hi[m - 1] - from * FG__TILE, result->acc);
+    for (t = 0; t < n && !ops->pv_tiles; t++)
         ops->pv(layout, reads.at[n + t], s->s + (from + t) * FG__TILE, m, FG__MAX(lo[0] - (from + t) * FG__TILE, 0),
                 FG__MIN(hi[m - 1] - (from + t) * FG__TILE, FG__TILE), t == 0, fg__attn_ahead_of(&reads, n + t), result->acc);
     return true;
@@ -17818,15 +18266,16 @@ static bool fg__attn_block(fg__cpu_plan *plan, const fg_op *op, const fg__attn_r
 /* The queries of a KV head, scaled, in blocks of rows. */
 static void fg__attn_load_q(const fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task,
                             const fg__attn_range *range, int head, float *q) {
-    const float *rows[FG__ROW_BLOCK];
+    const fg__attn_ops *ops = plan->groups[op->group].attn;
+    const float *rows[FG__ROW_MOST];
     int first, r;
-    for (first = 0; first < range->m; first += FG__ROW_BLOCK) {
-        for (r = 0; r < FG__ROW_BLOCK; r++) {
+    for (first = 0; first < range->m; first += ops->rows) {
+        for (r = 0; r < ops->rows; r++) {
             int token = task->token + (first + r) / range->heads;
             int column = (head * range->heads + (first + r) % range->heads) * op->head_dim;
             rows[r] = first + r < range->m ? fg__cpu_row(plan, op->src, token) + op->src_col + column : NULL;
         }
-        plan->device->ops.queries(rows, op->head_dim, op->scale, q + first * op->head_dim);
+        ops->queries(rows, op->head_dim, op->scale, q + first * op->head_dim);
     }
 }
 
@@ -17848,17 +18297,21 @@ static float *fg__attn_partial(const fg__cpu_plan *plan, const fg_op *op, int pa
            ((size_t)partial * (size_t)op->n_kv_head + (size_t)head) * (size_t)(op->head_dim + 2);
 }
 
-/* What is read after a span, for fetching it early: the next span's first tile, else that of the piece of work which this
-   thread will probably get next. */
-static const char *fg__attn_ahead(const fg__cpu_plan *plan, const fg_op *op, int piece, int span) {
+/* What is read after a span, for fetching it early: the first two tiles of the next span, else those of the piece of work which this thread will
+   probably get next. */
+static void fg__attn_ahead(const fg__cpu_plan *plan, const fg_op *op, int piece, int span, const char **next) {
     const fg__cpu_group *own = &plan->groups[op->group];
     const fg__attn_task *task = &own->tasks[piece / op->n_kv_head];
-    int last = own->n_tasks * op->n_kv_head - 1, next = FG__MIN(piece + plan->device->pool.n_threads, last);
-    if (span + 1 < task->first_span + task->n_spans)
-        return fg__attn_tile(plan, op, task->seq, piece % op->n_kv_head, (span + 1) * FG__SPAN);
-    task = &own->tasks[next / op->n_kv_head];
-    span = FG__MAX(task->first_span * FG__SPAN, fg__attn_range_of(plan, op, task).lo);
-    return fg__attn_tile(plan, op, task->seq, next % op->n_kv_head, span);
+    int last = own->n_tasks * op->n_kv_head - 1, position = (span + 1) * FG__SPAN, i;
+    fg__attn_range range = fg__attn_range_of(plan, op, task);
+    if (span + 1 >= task->first_span + task->n_spans) {
+        piece = FG__MIN(piece + plan->device->pool.n_threads, last);
+        task = &own->tasks[piece / op->n_kv_head];
+        range = fg__attn_range_of(plan, op, task);
+        position = FG__MAX(task->first_span * FG__SPAN, range.lo);
+    }
+    for (i = 0; i < 2; i++, position = FG__MIN(position + FG__TILE, range.hi - 1))
+        next[i] = fg__attn_tile(plan, op, task->seq, piece % op->n_kv_head, position);
 }
 
 /* Rows that saw nothing of what was set first. */
@@ -17884,12 +18337,13 @@ static void fg__attn_keep(const fg__cpu_plan *plan, const fg_op *op, const fg__a
 /* One span of a piece: the first one's results are set, later ones' added, or all of them kept apart. */
 static void fg__attn_span(fg__cpu_plan *plan, const fg_op *op, int piece, int span, const fg__attn_range *range, fg__cpu_scratch *s) {
     const fg__attn_task *task = &plan->groups[op->group].tasks[piece / op->n_kv_head];
-    int first, n = op->head_dim, head = piece % op->n_kv_head, start = span * FG__SPAN;
-    const char *tiles[FG__SPAN / FG__TILE], *next = fg__attn_ahead(plan, op, piece, span);
+    int first, n = op->head_dim, head = piece % op->n_kv_head, start = span * FG__SPAN, rows = plan->groups[op->group].attn->rows;
+    const char *tiles[FG__SPAN / FG__TILE], *next[2];
     bool begins = task->partial < 0 && span == task->first_span;
+    fg__attn_ahead(plan, op, piece, span, next);
     fg__attn_tiles(plan, op, task->seq, head, FG__MAX(range->lo, start), FG__MIN(range->hi, start + FG__SPAN), s->kv, tiles);
-    for (first = 0; first < range->m; first += FG__ROW_BLOCK) {
-        int m = FG__MIN(FG__ROW_BLOCK, range->m - first);
+    for (first = 0; first < range->m; first += rows) {
+        int m = FG__MIN(rows, range->m - first);
         fg__attn_rows sum = fg__attn_rows_of(s->max + first, s->sum + first, s->acc + first * n);
         fg__attn_rows part = fg__attn_rows_of(s->max2, s->sum2, s->acc2);
         bool any = fg__attn_block(plan, op, range, tiles, next, start, first, m, s, begins ? &sum : &part);
@@ -17903,10 +18357,13 @@ static void fg__attn_span(fg__cpu_plan *plan, const fg_op *op, int piece, int sp
 /* A piece: one KV head of a task. */
 static void fg__attn_task_run(fg__cpu_plan *plan, const fg_op *op, int piece, fg__cpu_scratch *s) {
     const fg__attn_task *task = &plan->groups[op->group].tasks[piece / op->n_kv_head];
+    const fg__attn_ops *ops = plan->groups[op->group].attn;
     fg__attn_range range = fg__attn_range_of(plan, op, task);
     int span, head = piece % op->n_kv_head;
     fg__attn_load_q(plan, op, task, &range, head, s->q);
+    if (ops->begin) ops->begin(range.m);
     for (span = task->first_span; span < task->first_span + task->n_spans; span++) fg__attn_span(plan, op, piece, span, &range, s);
+    if (ops->end) ops->end();
     if (task->partial < 0) fg__attn_store(plan, op, task, &range, head, s);
 }
 
@@ -20412,12 +20869,9 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
    Quantised weights made BF16 would be 2.3 times as fast as AVX-512 for many tokens, but 0.6 to 0.7 times for one, whose results must not
    differ (tests/results/2026-11-23.md): for many tokens they are multiplied as bytes, below. */
 
-#define FG__INLINE_AMX512BF16 FG__TARGET_AMX512BF16 static FG__ALWAYS_INLINE
 #define FG__INLINE_AMX512 FG__TARGET_AMX512 static FG__ALWAYS_INLINE
 
 #define FG__BF16_WHOLE 96 /* tokens that take all of k, 32 at a time, whose sums stay in tiles; more take slices, decoded once */
-
-static const uint8_t fg__zeros_amx[64] __attribute__((aligned(64))) = {0};
 
 /* Adds up the products of job->n times `pairs` pairs of k. `two`, a constant: there are more than 16 tokens. Instructions name tiles by
    constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. Sums begin as tiles of zeros that are loaded: products wait for `tilezero`.
