@@ -15562,9 +15562,9 @@ static void fg__attn_begin_amx(int m) { fg__tiles_shape_rows(FG__MIN(m, FG__TILE
 
 FG__TARGET_AMX static void fg__attn_end_amx(void) { _tile_release(); }
 
-/* 32 rows of 32 columns of K or V: [half of the columns][pair][16 columns of 2]. `less`: what the upper halves leave. */
+/* 32 rows of 32 columns of K or V: [half of the columns][pair][16 columns of 2]. `rest`: what the upper halves leave. */
 typedef struct fg__kv_pairs_amx {
-    uint8_t upper[2][16][64], less[2][16][64];
+    uint8_t upper[2][16][64], rest[2][16][64];
 } fg__kv_pairs_amx;
 
 /* K or V of a tile, and what is fetched meanwhile. From element `at` on, rows are `row` elements apart; of V those of tokens [t0, t1). */
@@ -15583,7 +15583,7 @@ FG__INLINE_AMX512BF16 __m512i fg__pairs_amx(__m512 x, __m512 y) {
 }
 
 /* What the upper half leaves; `round`: to as many bits, which are then its upper half. */
-FG__INLINE_AMX512BF16 __m512 fg__less_amx(__m512 x, bool round) {
+FG__INLINE_AMX512BF16 __m512 fg__rest_amx(__m512 x, bool round) {
     __m512i upper = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000u));
     x = _mm512_sub_ps(x, _mm512_castsi512_ps(upper));
     return round ? _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000))) : x;
@@ -15598,7 +15598,7 @@ FG__TARGET_AMX512BF16 static void fg__queries_amx(const float *const *rows, int 
             const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(rows[r] + d), _mm512_set1_ps(scale));
             const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(rows[r] + d + 16), _mm512_set1_ps(scale));
             _mm512_storeu_si512(to, fg__pairs_amx(x, y));
-            _mm512_storeu_si512(to + head_dim, fg__pairs_amx(fg__less_amx(x, true), fg__less_amx(y, true)));
+            _mm512_storeu_si512(to + head_dim, fg__pairs_amx(fg__rest_amx(x, true), fg__rest_amx(y, true)));
         }
 }
 
@@ -15631,7 +15631,7 @@ FG__INLINE_AMX512BF16 void fg__kv_pairs_rows_amx(bool whole, fg_type type, bool 
                                       whole || (j + 16 >= r.t0 && j + 16 < r.t1));
             _mm512_store_si512(to->upper[half][j], fg__pairs_amx(x, y));
             if (type != FG_TYPE_BF16)
-                _mm512_store_si512(to->less[half][j], fg__pairs_amx(fg__less_amx(x, type == FG_TYPE_Q8_0), fg__less_amx(y, type == FG_TYPE_Q8_0)));
+                _mm512_store_si512(to->rest[half][j], fg__pairs_amx(fg__rest_amx(x, type == FG_TYPE_Q8_0), fg__rest_amx(y, type == FG_TYPE_Q8_0)));
         }
     }
 }
@@ -15665,14 +15665,14 @@ FG__INLINE_AMX512BF16 void fg__sums_store_amx(bool two, float *to, float *more, 
     FG__TILES_SEE(to);
 }
 
-/* Adds products over 32 elements of up to 32 rows, part `part` of three (BF16: two), a constant. `a`: rows, `row` bytes apart, `less`: what they leave. */
-FG__INLINE_AMX512BF16 void fg__products_rows_amx(int part, bool two, const uint8_t *a, const uint8_t *less, size_t row, const fg__kv_pairs_amx *b) {
-    const uint8_t *from = part ? a : less;
+/* Adds products over 32 elements of up to 32 rows, part `part` of three (BF16: two), a constant. `a`: rows, `row` bytes apart, `rest`: what they leave. */
+FG__INLINE_AMX512BF16 void fg__products_rows_amx(int part, bool two, const uint8_t *a, const uint8_t *rest, size_t row, const fg__kv_pairs_amx *b) {
+    const uint8_t *from = part ? a : rest;
     FG__TILES_SEE(b);
     if (part < 2) _tile_loadd(4, from, row);
     if (part < 2 && two) _tile_loadd(5, from + FG__TILE_AMX * row, row);
-    if (part != 1) _tile_loadd(6, part ? b->less[0] : b->upper[0], 64);
-    if (part != 1) _tile_loadd(7, part ? b->less[1] : b->upper[1], 64);
+    if (part != 1) _tile_loadd(6, part ? b->rest[0] : b->upper[0], 64);
+    if (part != 1) _tile_loadd(7, part ? b->rest[1] : b->upper[1], 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (two) _tile_dpbf16ps(2, 5, 6);
@@ -15688,8 +15688,8 @@ FG__INLINE_AMX512BF16 void fg__products_rows_amx(int part, bool two, const uint8
 /* The same of up to 16 rows, in tiles 4 and 5: sums 0 and 1, or, of the `second` 32 columns, 2 and 3. */
 FG__INLINE_AMX512BF16 void fg__products_few_amx(int part, bool second, const fg__kv_pairs_amx *b) {
     FG__TILES_SEE(b);
-    if (part != 1) _tile_loadd(6, part ? b->less[0] : b->upper[0], 64);
-    if (part != 1) _tile_loadd(7, part ? b->less[1] : b->upper[1], 64);
+    if (part != 1) _tile_loadd(6, part ? b->rest[0] : b->upper[0], 64);
+    if (part != 1) _tile_loadd(7, part ? b->rest[1] : b->upper[1], 64);
     if (second && part) FG__FEW_AMX(2, 3, 4);
     else if (second) FG__FEW_AMX(2, 3, 5);
     else if (part) FG__FEW_AMX(0, 1, 4);
@@ -15731,7 +15731,7 @@ FG__INLINE_AMX512BF16 void fg__qk_few_amx(fg_type type, const fg__kv_layout *lay
                                           float *s) {
     const int parts = type == FG_TYPE_BF16 ? 2 : 3, steps = layout->head_dim / 32;
     const size_t row = 4 * (size_t)layout->head_dim;
-    const uint8_t *a = (const uint8_t *)q, *less = a + 2 * layout->head_dim;
+    const uint8_t *a = (const uint8_t *)q, *rest = a + 2 * layout->head_dim;
     const bool two = m > FG__TILE_AMX;
     fg__kv_pairs_amx b[2] __attribute__((aligned(64)));
     int t, d, part, i = 0;
@@ -15743,7 +15743,7 @@ FG__INLINE_AMX512BF16 void fg__qk_few_amx(fg_type type, const fg__kv_layout *lay
             const fg__kv_read_amx r = fg__k_read_amx(layout, reads, FG__MIN(next, n - 1), (32 * d + 32) % layout->head_dim, m);
             FG__UNROLL
             for (part = 0; part < parts; part++) {
-                fg__products_rows_amx(part, two, a + 64 * d, less + 64 * d, row, &b[i]);
+                fg__products_rows_amx(part, two, a + 64 * d, rest + 64 * d, row, &b[i]);
                 if (next < n) fg__kv_pairs_part_amx(type, true, r, part, parts, 0, 16, &b[i ^ 1]);
             }
         }
@@ -15762,14 +15762,14 @@ FG__INLINE_AMX512BF16 void fg__qk_rows_amx(fg_type type, const fg__kv_layout *la
     for (t = 0; t < n; t++, s += FG__TILE) {
         for (first = 0; first < m; first += 2 * FG__TILE_AMX) {
             const bool two = m - first > FG__TILE_AMX;
-            const uint8_t *a = (const uint8_t *)q + (size_t)first * row, *less = a + 2 * layout->head_dim;
+            const uint8_t *a = (const uint8_t *)q + (size_t)first * row, *rest = a + 2 * layout->head_dim;
             float *to = s + (size_t)first * FG__SCORE_ROW;
             fg__sums_zero_amx(two);
             for (d = 0; d < steps; d++) {
                 const fg__kv_read_amx r = fg__k_read_amx(layout, reads, FG__MIN(t + 1, n - 1), 32 * d, m);
                 FG__UNROLL
                 for (part = 0; part < parts; part++) {
-                    fg__products_rows_amx(part, two, a + 64 * d, less + 64 * d, row, &b[t % 2][d]);
+                    fg__products_rows_amx(part, two, a + 64 * d, rest + 64 * d, row, &b[t % 2][d]);
                     if (t + 1 < n) fg__kv_pairs_part_amx(type, true, r, part, parts, first / 4, 8, &b[(t + 1) % 2][d]);
                 }
             }
@@ -15785,11 +15785,11 @@ FG__INLINE_AMX512BF16 void fg__probabilities_amx(float *s, int m, int n) {
         for (t = 0; t < 32 * n; t += 32) {
             const __m512 x = _mm512_loadu_ps(s + t), y = _mm512_loadu_ps(s + t + 16);
             _mm512_storeu_si512(s + t, fg__pairs_amx(x, y));
-            _mm512_storeu_si512(s + t + 16, fg__pairs_amx(fg__less_amx(x, true), fg__less_amx(y, true)));
+            _mm512_storeu_si512(s + t + 16, fg__pairs_amx(fg__rest_amx(x, true), fg__rest_amx(y, true)));
         }
 }
 
-/* Up to 16 rows, for which V is read in order as far as sums fit: 64 dimensions. `two`: there are as many. */
+/* Up to 16 rows, for which V is read in order as far as sums fit: 64 dimensions. */
 FG__INLINE_AMX512BF16 void fg__pv_few_amx(fg_type type, const fg__kv_layout *layout, const fg__attn_reads *reads, int n, const float *s, int m, int t0,
                                           int t1, float *acc) {
     const int parts = type == FG_TYPE_BF16 ? 2 : 3;
@@ -16111,7 +16111,7 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__exp_scores_avx2(__m256 x, __
     return _mm256_and_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(magic), 23))), seen);
 }
 
-/* As fg__softmax_row_avx512. */
+/* A row of softmax. `whole`, a constant: it sees all columns. Returns the sum. */
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE float fg__softmax_row_avx2(bool whole, float *s, int from, int to, int lo, int hi, float softcap,
                                                                     float *max) {
     const __m256 lowest = _mm256_set1_ps(-INFINITY), all = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
