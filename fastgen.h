@@ -17385,7 +17385,7 @@ typedef struct fg__attn_task {
 
 typedef struct fg__cpu_group {
     fg__kv_layout layout, wide; /* as stored, and as kernels see it: tiles of 32 */
-    const fg__attn_ops *attn;
+    const fg__attn_ops *attn;   /* the device's, by floats or by tiles */
     size_t head_bytes, layer_bytes, block_bytes;
     fg__pages pool;
     int n_head;            /* of the layers' queries; 0: no attention op */
@@ -17621,7 +17621,7 @@ static fg_result fg__cpu_add_ops(fg__cpu_plan *plan) {
 }
 
 /* Whether a group's attention is done by tiles, for one token as for many, whose bits are the same: where one token, whose rows are the `heads` of a
-   KV head, does not take longer than without. */
+   KV head, takes no more than 1.15 times as long (kernels alone, from memory), for 2 to 3 times the speed of many. */
 static bool fg__attn_by_tiles(const fg__cpu_ops *ops, const fg_group *group, int heads) {
     const int least = group->kv_type == FG_TYPE_Q8_0 ? 8 : 4;
     return ops->tiles.rows && group->head_dim % 32 == 0 && group->head_dim <= FG__TILES_HEAD && group->kv_type != FG_TYPE_F32 && heads >= least;

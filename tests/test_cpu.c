@@ -1172,14 +1172,16 @@ static const cpu_attn cpu_attns[] = {
     {FG_TYPE_Q8_0, 4, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {270, 50, 2, 3, 4, 5}},
     {FG_TYPE_F32, 4, 2, 80, 32, 0, 20, 16, true, 30.0f, 1.0f, {150, 19, 21, 0, 0, 0}},
     {FG_TYPE_F16, 3, 3, 48, 48, 1, 300, 128, false, 0.0f, 1.0f, {330, 10, 0, 0, 0, 0}},
-    {FG_TYPE_Q8_0, 16, 2, 96, 64, 0, 64, 8, false, 20.0f, 1.0f, {200, 65, 64, 63, 0, 0}},
+    {FG_TYPE_Q8_0, 6, 2, 96, 64, 0, 64, 8, false, 20.0f, 1.0f, {200, 65, 64, 63, 0, 0}},
     {FG_TYPE_BF16, 2, 1, 20, 0, 0, 0, 4, true, 0.0f, 1.0f, {37, 4, 8, 0, 0, 0}},
     {FG_TYPE_Q8_0, 2, 2, 20, 20, 1, 7, 1, false, 0.0f, 1.0f, {40, 9, 0, 0, 0, 0}},
-    {FG_TYPE_F16, 72, 1, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}},
+    {FG_TYPE_F16, 72, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}},
     {FG_TYPE_F16, 4, 1, 256, 256, 1, 24, 16, true, 50.0f, 1.0f, {40, 18, 0, 0, 0, 0}},
     {FG_TYPE_Q8_0, 2, 1, 256, 256, 1, 0, 32, true, 0.0f, 1.0f, {40, 5, 0, 0, 0, 0}},
     {FG_TYPE_F16, 2, 2, 32, 32, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* rows that see nothing of the first span */
     {FG_TYPE_F16, 4, 1, 96, 96, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* and by tiles, with an odd number of strips */
+    {FG_TYPE_F16, 72, 1, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}}, /* more rows than a block by tiles has */
+    {FG_TYPE_Q8_0, 16, 2, 96, 64, 0, 64, 8, false, 20.0f, 1.0f, {200, 65, 0, 0, 0, 0}}, /* last: see test_cpu_amx */
 };
 #define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])))
 
@@ -1219,15 +1221,16 @@ static float cpu_kv_extreme(fg_type type, int i, float *held) {
 
 /* A token whose values the cache does not hold, amid others that a tile of attention has with it: those before it have the same bits as
    beside any other token, those after it as if it had been what is kept of it. */
-static void cpu_check_kv_bound(const char *path, fg_type type) {
-    enum { TOKEN = 18, TOKENS = 40, HEAD = 32, HEADS = 8, WIDTH = (HEADS + 2) * HEAD };
-    cpu_attn c = {FG_TYPE_F32, HEADS, 1, HEAD, 0, 0, 0, 16, false, 0.0f, 1.0f, {TOKENS, 0, 0, 0, 0, 0}};
-    float rows[3][TOKENS * HEADS * HEAD];
-    int i, run, bad = 0;
+static void cpu_check_kv_bound(const char *path, fg_type type, int heads) {
+    enum { TOKEN = 18, TOKENS = 40, HEAD = 32, MOST = 8 };
+    cpu_attn c = {FG_TYPE_F32, 1, 1, HEAD, 0, 0, 0, 16, false, 0.0f, 1.0f, {TOKENS, 0, 0, 0, 0, 0}};
+    float rows[3][TOKENS * MOST * HEAD];
+    int i, run, bad = 0, width = heads * HEAD;
     c.kv_type = type;
+    c.n_head = heads;
     for (run = 0; run < 3; run++) { /* as it was made; with what is kept; with what is not */
         cpu_rig *rig = cpu_attn_rig(&c, TOKENS);
-        float *k = (float *)(void *)rig->data[0] + TOKEN * WIDTH + HEADS * HEAD, *v = k + HEAD, held;
+        float *k = (float *)(void *)rig->data[0] + TOKEN * (width + 2 * HEAD) + width, *v = k + HEAD, held;
         for (i = 0; i < 7 && run; i++) {
             float x = cpu_kv_extreme(type, i, &held);
             v[i] = run == 1 ? held : x;
@@ -1237,9 +1240,9 @@ static void cpu_check_kv_bound(const char *path, fg_type type) {
         if (cpu_rig_open(rig, path, 1) == FG_OK) cpu_attn_all(&c, rig, 0, TOKENS, rows[run]);
         cpu_rig_free(rig);
     }
-    CHECKF(memcmp(rows[0], rows[2], TOKEN * HEADS * HEAD * sizeof(float)) == 0, "%s %s: tokens before one with too large values", path, fg_type_name(type));
+    CHECKF(memcmp(rows[0], rows[2], (size_t)(TOKEN * width) * sizeof(float)) == 0, "%s %s: tokens before one with too large values", path, fg_type_name(type));
     CHECKF(memcmp(rows[1], rows[2], sizeof(rows[1])) == 0, "%s %s: tokens beside one with too large values", path, fg_type_name(type));
-    for (i = 0; i < TOKENS * HEADS * HEAD; i++) bad += !(fabsf(rows[2][i]) <= FLT_MAX);
+    for (i = 0; i < TOKENS * width; i++) bad += !(fabsf(rows[2][i]) <= FLT_MAX);
     CHECKF(bad == 0, "%s %s: %d are no numbers", path, fg_type_name(type), bad);
 }
 
@@ -1248,7 +1251,10 @@ static void test_cpu_kv_bound(void) {
     const char *paths[CPU_TARGETS];
     int i, p, n_paths = cpu_targets(paths);
     for (i = 0; i < 4; i++)
-        for (p = 0; p < n_paths; p++) cpu_check_kv_bound(paths[p], types[i]);
+        for (p = 0; p < n_paths; p++) {
+            cpu_check_kv_bound(paths[p], types[i], 1);
+            cpu_check_kv_bound(paths[p], types[i], 8); /* by tiles */
+        }
 }
 
 static void test_cpu_attention(void) {
@@ -1732,7 +1738,7 @@ static void test_cpu_amx(void) {
     test_cpu_gemm_odd();
     test_cpu_gated();
     cpu_check_model_invariance(types, 2);
-    for (i = 2; i < 5; i++) cpu_check_attention("amx", i == 4 ? 7 : i); /* by tiles, of each type of cache */
+    for (i = 2; i < 5; i++) cpu_check_attention("amx", i == 4 ? CPU_ATTNS - 1 : i); /* by tiles, of each type of cache */
     cpu_only = NULL;
     cpu_emulated_end(false);
     CHECK(cpu_emulated_products() > before + 10000);

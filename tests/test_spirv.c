@@ -118,10 +118,10 @@ static void test_spirv_attention(void) {
     spirv_none("attention");
     for (p = 0; p < 5; p++) {
         for (i = p % 3; i < 3; i += 1 + p / 3) vulkan_check_attention(halves[p], &cases[i], cases[i].kv_type == FG_TYPE_Q8_0 ? 2e-2 : 8e-3);
-        cpu_check_kv_bound(halves[p], p % 2 ? FG_TYPE_Q8_0 : FG_TYPE_F16);
+        cpu_check_kv_bound(halves[p], p % 2 ? FG_TYPE_Q8_0 : FG_TYPE_F16, 1);
         spirv_none(halves[p]);
     }
-    for (i = 0; i < 4; i++) cpu_check_kv_bound(i % 2 ? "vulkan32" : "vulkan64", types[i]);
+    for (i = 0; i < 4; i++) cpu_check_kv_bound(i % 2 ? "vulkan32" : "vulkan64", types[i], 1);
     spirv_none("values that the cache does not hold");
 }
 
