@@ -14349,7 +14349,7 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512vbmi2")))
 #define FG__TARGET_AMX __attribute__((target("amx-tile,amx-bf16")))
 #define FG__TARGET_AMX512 \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")))
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,amx-tile,amx-int8")))
 #define FG__TARGET_AMX512BF16 \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512vbmi2,amx-tile,amx-bf16")))
 #endif
@@ -19109,7 +19109,7 @@ typedef struct fg__gemm_slice {
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
     float unit[FG__PANEL];          /* AVX2, AMX: what multiplies the sums of all blocks, or 1 */
     float unit_min[FG__PANEL];      /* of Q2_K, whose `min` are pairs of 16-bit integers there: what multiplies these */
-    int32_t factor[16 * FG__PANEL]; /* of 16 quants of Q3_K that are not expanded, 16 bits and then zeros */
+    int32_t factor[8 * FG__PANEL]; /* AVX-512: of quants of Q3_K that are not expanded, pairs of 16 bits, each of 16 quants */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
     int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
@@ -19555,10 +19555,6 @@ FG__INLINE512 __m512i fg__signed_bytes_512(const void *from) {
 
 FG__INLINE512 __m512i fg__words_512(__m256i signed_bytes) { return _mm512_maskz_cvtepi8_epi16(0xffffffffu, signed_bytes); }
 
-FG__INLINE512 __m512i fg__low_words_512(const int16_t *from) {
-    return _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)from));
-}
-
 /* Neighbours of a, then those of b: the first of each pair, and the second. */
 #define FG__FIRST_512 _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0)
 #define FG__SECOND_512 _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1)
@@ -19651,7 +19647,15 @@ typedef struct fg__weights_512 {
     const uint8_t *quants, *bytes;
     size_t stride;
     __m512i table;
+    bool whole; /* the table is looked up by 6 bits */
 } fg__weights_512;
+
+/* Looks up 64 bytes by the lower 6 bits of each index. By name, as this is part of kernels for CPUs that lack it. */
+FG__INLINE512 __m512i fg__lookup_64_512(__m512i table, __m512i index) {
+    __m512i v;
+    __asm__("vpermb {%2, %1, %0|%0, %1, %2}" : "=v"(v) : "v"(index), "v"(table));
+    return v;
+}
 
 /* Step `step` of block b of 16 rows, as the unsigned operand of the dot product: with fg__gemm_offset added. Constant
    `type`: one that stands for all with the same quants. Q3_K comes without its scales. */
@@ -19660,6 +19664,10 @@ FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int
     const int bits = fg__bits_of(type);
     __m512i v;
     if (bits == 8) return _mm512_loadu_si512(runs + step * 128); /* Q8_0, and what is expanded */
+    if (type == FG_TYPE_IQ4_NL && w->whole) { /* four times the table: what is above an index does not matter */
+        const fg__field *f = fg__fields_of(bits, step);
+        return fg__lookup_64_512(w->table, fg__shift_512(_mm512_loadu_si512(runs + f->run * 128), f->from));
+    }
     v = fg__bits_512(runs, bits, step);
     return type == FG_TYPE_IQ4_NL ? _mm512_shuffle_epi8(w->table, v) : v;
 }
@@ -19684,8 +19692,8 @@ typedef struct fg__table_512 {
 } fg__table_512;
 
 /* Q2_K: scale * q. Q3_K: 128 - (scale - 32) * (q - 4), which is 4 * scale + low * (32 - scale), and 128 - 4 * scale more with the high bit. `h`: number of
-   16 weights. */
-FG__INLINE512 void fg__table_set_512(fg_type type, const uint8_t *bytes, int h, fg__table_512 *to) {
+   16 weights. `minus`: with the 128 of Q3_K subtracted, as signed bytes. */
+FG__INLINE512 void fg__table_set_512(fg_type type, bool minus, const uint8_t *bytes, int h, fg__table_512 *to) {
     __m512i scale;
     if (type == FG_TYPE_Q2_K) {
         scale = _mm512_and_si512(fg__bytes_512(bytes + h * 32), _mm512_set1_epi32(15));
@@ -19694,6 +19702,7 @@ FG__INLINE512 void fg__table_set_512(fg_type type, const uint8_t *bytes, int h, 
     }
     scale = fg__scale_q3_512(bytes, h);
     to->low = _mm512_add_epi32(_mm512_mullo_epi32(scale, _mm512_set1_epi32(0x01020304)), _mm512_set1_epi32(0x60402000));
+    if (minus) to->low = _mm512_xor_si512(to->low, _mm512_set1_epi8((char)128));
     to->more = fg__lookup_512(_mm512_sub_epi32(_mm512_set1_epi32(128), fg__shift_512(scale, -2)), _mm512_setzero_si512());
 }
 
@@ -19707,17 +19716,16 @@ FG__INLINE512 __m512i fg__scaled_q3_512(const uint8_t *runs, int step, const fg_
 }
 
 /* Step `step` of block b of 16 rows of Q2_K or Q3_K, times its scales. `table` is set when a scale's first step comes. */
-FG__INLINE512 __m512i fg__scaled_512(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
+FG__INLINE512 __m512i fg__scaled_512(fg_type type, bool minus, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
     __m512i v;
-    if (step % 4 == 0) fg__table_set_512(type, w->bytes + half / 4, 2 * b + step / 4, table);
+    if (step % 4 == 0) fg__table_set_512(type, minus, w->bytes + half / 4, 2 * b + step / 4, table);
     if (type == FG_TYPE_Q3_K) return fg__scaled_q3_512(w->quants + b * w->stride + half, step, table);
     v = _mm512_loadu_si512(w->quants + b / 4 * 4 * w->stride + half + step * 128);
     return fg__lookup_512(table->low, _mm512_srlv_epi16(v, _mm512_set1_epi16((short)(b % 4 * 2))));
 }
 
-/* Expands n blocks to bytes. */
-FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
-    const bool scaled = type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K;
+/* Expands n blocks of Q2_K to bytes, times their scales. */
+FG__TARGET_AVX512VNNI static void fg__expand_q2_512(const fg__weights_512 *w, int n, uint8_t *q) {
     fg__table_512 table;
     int b, half, step;
     for (b = 0; b < n; b++, q += 1024) {
@@ -19725,8 +19733,7 @@ FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n,
         for (half = 0; half < 128; half += 64) {
             FG__UNROLL
             for (step = 0; step < 8; step++)
-                _mm512_storeu_si512(q + step * 128 + half, scaled ? fg__scaled_512(type, w, b, half, step, &table)
-                                                                  : fg__quants_512(type, w, b, half, step));
+                _mm512_storeu_si512(q + step * 128 + half, fg__scaled_512(FG_TYPE_Q2_K, false, w, b, half, step, &table));
         }
     }
 }
@@ -19763,10 +19770,21 @@ FG__INLINE512 __m512 fg__scale_mxfp4_512(const uint8_t *bytes) {
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(e, tiny, small));
 }
 
-/* d and m or dmin of a unit's 16 rows, and again; minimums are subtracted in units of the activations' sums. Factors of Q3_K. */
+/* The factors of 16 weights number i and those of number i + 1 of Q3_K, see fg__factor_q3_256, as pairs of bytes of 32 rows. `i` is a constant, and even. */
+FG__INLINE512 __m512i fg__factors_q3_512(const uint8_t *bytes, int i) {
+    const __m512i rows = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); /* eight of each in a lane */
+    const __m512i pairs = _mm512_set4_epi32(0x0f070e06, 0x0d050c04, 0x0b030a02, 0x09010800);
+    __m512i low = _mm512_loadu_si512(bytes + i % 8 * 32), high = _mm512_loadu_si512(bytes + (8 + i % 4) * 32);
+    low = _mm512_and_si512(fg__shift_512(low, i / 8 * 4), _mm512_set1_epi8(15));
+    high = _mm512_and_si512(fg__shift_512(high, i / 4 * 2 - 4), _mm512_set1_epi8(48));
+    low = _mm512_sub_epi8(_mm512_set1_epi8(32), _mm512_or_si512(low, high));
+    return _mm512_shuffle_epi8(_mm512_maskz_permutexvar_epi64(0xff, rows, low), pairs);
+}
+
+/* d and m or dmin of a unit's 16 rows, and again; minimums are subtracted in units of the activations' sums. Factors of Q3_K, of each block pairs. */
 typedef struct fg__unit_512 {
     __m512 d[2], m[2];
-    int16_t factor[16][FG__PANEL];
+    int8_t factor[8][2 * FG__PANEL];
 } fg__unit_512;
 
 FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_t *unit, fg__unit_512 *to) {
@@ -19780,17 +19798,23 @@ FG__INLINE512 void fg__unit_set_512(const fg__panel_layout *layout, const uint8_
     }
     if (layout->type != FG_TYPE_Q3_K) return;
     FG__UNROLL
-    for (i = 0; i < 16; i++)
-        _mm512_storeu_si512(to->factor[i], fg__words_512(fg__factor_q3_256(halves - layout->n_bytes * 32, i)));
+    for (i = 0; i < 8; i++) _mm512_storeu_si512(to->factor[i], fg__factors_q3_512(halves - layout->n_bytes * 32, 2 * i));
 }
 
-/* The two minimums of block b of Q2_K, a pair of 16 bits. */
-FG__INLINE512 __m512i fg__minimums_q2_512(const uint8_t *bytes, int b) {
-    const __m512i even = fg__shift_512(fg__bytes_512(bytes + 2 * b * 32), 4), odd = fg__shift_512(fg__bytes_512(bytes + (2 * b + 1) * 32), 4);
-    return _mm512_add_epi32(even, fg__shift_512(odd, -16));
+/* Bytes of 32 rows, then more of the same rows, as pairs of 16 bits, those of rows 0 to 15 or, `half` 1, from 16 on. */
+FG__INLINE512 __m512i fg__byte_pairs_512(const uint8_t *bytes, int half) {
+    const __m512i rows = _mm512_setr_epi32(0, 8, 0, 0, 1, 9, 0, 0, 2, 10, 0, 0, 3, 11, 0, 0); /* four of each half in a lane */
+    const __m512i pairs = _mm512_set4_epi32((int)0x80078003u, (int)0x80068002u, (int)0x80058001u, (int)0x80048000u);
+    const __m512i order = half ? _mm512_add_epi32(rows, _mm512_set1_epi32(4)) : rows;
+    return _mm512_shuffle_epi8(_mm512_maskz_permutexvar_epi32(0xffff, order, _mm512_loadu_si512(bytes)), pairs);
 }
 
-/* Scales and minimums of block b of a unit, 16 rows, and factors of 16 quants of Q3_K. `layout` and `half`, in bytes of a run, are constants. */
+/* The lower 16 bits of each of two sums, divided by 2^shift, a constant, as pairs. */
+FG__INLINE512 __m512i fg__word_pairs_512(__m512i a, __m512i b, int shift) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, shift ? fg__shift_512(a, shift) : a, fg__shift_512(b, shift - 16));
+}
+
+/* Scales and minimums of block b of a unit, 16 rows, and pairs of factors of 16 quants of Q3_K. `layout` and `half`, in bytes of a run, are constants. */
 FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t *unit, const fg__unit_512 *u, int b, int half,
                                   float *scale, float *min, int32_t *factor) {
     const uint8_t *bytes = unit + layout->blocks * layout->bits * 128 + half / 4;
@@ -19806,12 +19830,11 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
         _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(s2)));
         break;
     case FG_TYPE_Q2_K:
-        _mm512_storeu_si512(min, fg__minimums_q2_512(bytes, b));
+        _mm512_storeu_si512(min, _mm512_srli_epi16(fg__byte_pairs_512(unit + layout->blocks * layout->bits * 128 + 2 * b * 32, half / 64), 4));
         if (b) return; /* its scale is the slice's */
         break;
     case FG_TYPE_Q3_K:
-        _mm512_storeu_si512(factor, fg__low_words_512(u->factor[2 * b] + half / 4));
-        _mm512_storeu_si512(factor + FG__PANEL, fg__low_words_512(u->factor[2 * b + 1] + half / 4));
+        _mm512_storeu_si512(factor, fg__words_512(_mm256_loadu_si256((const __m256i *)(const void *)(u->factor[b] + half / 2))));
         d = _mm512_sub_ps(_mm512_setzero_ps(), d);
         break;
     case FG_TYPE_Q6_K:
@@ -19843,7 +19866,7 @@ FG__INLINE512 void fg__slice_scales_512(const fg__panel_layout *layout, const ui
     int b;
     for (b = 0; b < n; b++)
         fg__block_scales_512(layout, from, b, &u, to->scale + scales * b * FG__PANEL, to->min + b * FG__PANEL,
-                             layout->type == FG_TYPE_Q3_K ? to->factor + 2 * b * FG__PANEL : NULL);
+                             layout->type == FG_TYPE_Q3_K ? to->factor + b * FG__PANEL : NULL);
     if (layout->type != FG_TYPE_Q2_K) return;
     _mm512_storeu_ps(to->unit_min, u.m[0]);
     _mm512_storeu_ps(to->unit_min + 16, u.m[1]);
@@ -19861,17 +19884,6 @@ static void fg__unpack_scales_512(const fg__panel_layout *layout, const uint8_t 
     static void (*const unpack[])(const uint8_t *from, int n, fg__gemm_slice *to) = {FG__PANEL_TYPES(FG__SCALES_512)};
 #undef FG__SCALES_512
     unpack[layout - fg__panel_layouts](from, n, to);
-}
-
-FG__TARGET_AVX512VNNI static void fg__unpack_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
-    switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_1: fg__expand_512(FG_TYPE_Q4_1, w, n, q); break;
-    case FG_TYPE_IQ4_NL: fg__expand_512(FG_TYPE_IQ4_NL, w, n, q); break;
-    case FG_TYPE_Q5_1: fg__expand_512(FG_TYPE_Q5_1, w, n, q); break;
-    case FG_TYPE_Q2_K: fg__expand_512(FG_TYPE_Q2_K, w, n, q); break;
-    case FG_TYPE_Q3_K: fg__expand_512(FG_TYPE_Q3_K, w, n, q); break;
-    default: fg__expand_512(FG_TYPE_Q6_K, w, n, q); break;
-    }
 }
 
 FG__INLINE512 void fg__tile_start_512(int nt, __m512 sums[][2]) {
@@ -19985,13 +19997,13 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
     const bool minimums = form == FG__FORM_MIN || form == FG__FORM_MIN16, unit_scale = form == FG__FORM_UNIT || form == FG__FORM_MIN16;
     const int block_bytes = layout ? layout->bytes * FG__PANEL / layout->blocks : 0;
     float here[4][FG__PANEL];
-    int32_t factors_here[2 * FG__PANEL];
+    int32_t factors_here[FG__PANEL];
     const float *scale = layout ? here[0] : s->scale, *min = layout ? here[2] : s->min;
     const int32_t *factor = layout ? factors_here : s->factor;
     const uint8_t *acts = job->acts;
     const size_t stride = job->stride;
     __m512 f[FG__TILE512][2], v[FG__TILE512][2], sum;
-    __m512i both[FG__TILE512][2]; /* parts in one sum, each times its factors */
+    __m512i both[FG__TILE512][2]; /* the first part's sums, where each is multiplied with its factors */
     fg__tile_sums_512 sums;
     fg__table_512 table[2];
     fg__unit_512 unit;
@@ -20015,8 +20027,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
             for (step = part * 8 / parts; step < (part + 1) * 8 / parts; step++) {
                 if (layout) fg__fetch_part(job, b, block_bytes, step, 8);
                 if (!layout && few && step % 4 == 0) fg__fetch_half_512(type, step ? 320 : 256, job);
-                w0 = scaled ? fg__scaled_512(type, w, b, 0, step, &table[0]) : fg__quants_512(type, w, b, 0, step);
-                w1 = scaled ? fg__scaled_512(type, w, b, 64, step, &table[1]) : fg__quants_512(type, w, b, 64, step);
+                w0 = scaled ? fg__scaled_512(type, false, w, b, 0, step, &table[0]) : fg__quants_512(type, w, b, 0, step);
+                w1 = scaled ? fg__scaled_512(type, false, w, b, 64, step, &table[1]) : fg__quants_512(type, w, b, 64, step);
                 if (keep) {
                     _mm512_storeu_si512(s->q + b * 1024 + step * 128, w0);
                     _mm512_storeu_si512(s->q + b * 1024 + step * 128 + 64, w1);
@@ -20033,9 +20045,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
                 if (!factors) continue;
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    if (part == 0) both[t][i] = _mm512_set1_epi32(FG__SUM_BITS);
-                    both[t][i] = _mm512_dpwssd_epi32(both[t][i], acc[t][i], _mm512_loadu_si512(factor + part * FG__PANEL + 16 * i));
-                    acc[t][i] = both[t][i];
+                    if (part == 0) both[t][i] = acc[t][i];
+                    else acc[t][i] = _mm512_dpwssd_epi32(_mm512_set1_epi32(FG__SUM_BITS), fg__word_pairs_512(both[t][i], acc[t][i], 0), _mm512_loadu_si512(factor + 16 * i));
                 }
             }
             if (factors && part == 0) continue;
@@ -20065,7 +20076,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         if (layout) continue;
         scale += scales * FG__PANEL;
         min += FG__PANEL;
-        factor += 2 * FG__PANEL;
+        factor += FG__PANEL;
     }
     if (unit_scale) fg__tile_end_unit_512(nt, layout ? here[0] : s->scale, s->min, NULL, form == FG__FORM_MIN16 ? s->unit_min : NULL, f, job);
     else fg__tile_end_512(nt, f, job);
@@ -20085,8 +20096,8 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
     const uint8_t *acts = job->acts + b * 32;
     const size_t stride = job->stride;
     const int block_bytes = fg__panel_layouts[5].bytes * FG__PANEL / fg__panel_layouts[5].blocks;
-    __m512i acc[FG__FUSED512][4][2], q[2], factor, min;
-    int i, j, t, part, step, x, h;
+    __m512i acc[FG__FUSED512][4][2], q[2];
+    int i, j, t, part, step, x;
     FG__UNROLL
     for (part = 0; part < 2; part++) {
         FG__UNROLL
@@ -20113,22 +20124,26 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
         }
         FG__UNROLL
         for (j = 0; j < together; j++) {
-            h = 2 * (b + j) + part;
             FG__UNROLL
             for (i = 0; i < 2; i++) {
-                if (part) {
-                    min = fg__minimums_q2_512(bytes + 16 * i, b + j);
-                    if (nt == 1) m->sums[i] = _mm512_dpwssd_epi32(m->sums[i], min, fg__act_words_512(job, 0, b + j));
-                    else _mm512_storeu_si512(m->min + (b + j) * FG__PANEL + 16 * i, min);
-                }
-                factor = _mm512_and_si512(fg__bytes_512(bytes + h * 32 + 16 * i), _mm512_set1_epi32(15));
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    if (together > 1) acc[t][j][i] = (__m512i)((fg__i32x16)acc[t][j][i] >> 2 * (first + j));
-                    if (part == 0) both[t][j][i] = _mm512_set1_epi32(FG__SUM_BITS);
-                    both[t][j][i] = _mm512_dpwssd_epi32(both[t][j][i], acc[t][j][i], factor);
+                    if (part == 0) both[t][j][i] = acc[t][j][i];
+                    else both[t][j][i] = fg__word_pairs_512(both[t][j][i], acc[t][j][i], together > 1 ? 2 * (first + j) : 0);
                 }
             }
+        }
+    }
+    FG__UNROLL
+    for (j = 0; j < together; j++) {
+        FG__UNROLL
+        for (i = 0; i < 2; i++) {
+            const __m512i words = fg__byte_pairs_512(bytes + 2 * (b + j) * 32, i), factor = _mm512_and_si512(words, _mm512_set1_epi16(15));
+            const __m512i min = _mm512_srli_epi16(words, 4);
+            if (nt == 1) m->sums[i] = _mm512_dpwssd_epi32(m->sums[i], min, fg__act_words_512(job, 0, b + j));
+            else _mm512_storeu_si512(m->min + (b + j) * FG__PANEL + 16 * i, min);
+            FG__UNROLL
+            for (t = 0; t < nt; t++) both[t][j][i] = _mm512_dpwssd_epi32(_mm512_set1_epi32(FG__SUM_BITS), both[t][j][i], factor);
         }
     }
 }
@@ -20220,31 +20235,35 @@ static int fg__fused_tokens_512(fg_type type) {
     }
 }
 
-/* A slice for one token. `layout` and `like`, a type with the same quants, are constants. */
-FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, const fg__weights_512 *w, fg__gemm_slice *s,
+/* A slice for one token. `layout` and `like`, a type with the same quants, are constants, and so is `whole`, what w.whole is. */
+FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, bool whole, fg__weights_512 w, fg__gemm_slice *s,
                                fg__gemm_job job) {
+    w.whole = whole;
     job.hint = job.few_hint;
-    fg__tile_q8_512(like, fg__form_512(layout->type), 1, true, false, layout, w, s, &job);
+    fg__tile_q8_512(like, fg__form_512(layout->type), 1, true, false, layout, &w, s, &job);
 }
 
 /* Calls of their own: with several types in one function compilers mix what they have in common, up to 1.3 times as slow. */
-#define FG__ONE_512(type, layout, like) \
-    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__one_512_##type(const fg__weights_512 *w, fg__gemm_slice *s, \
+#define FG__ONE_512(name, layout, like, whole) \
+    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__one_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, \
                                                                                   const fg__gemm_job *job) { \
-        fg__one_512(&fg__panel_layouts[layout], like, w, s, *job); \
+        fg__one_512(&fg__panel_layouts[layout], like, whole, *w, s, *job); \
     }
-FG__ONE_512(Q4_0, 0, FG_TYPE_Q4_1)
-FG__ONE_512(Q4_1, 1, FG_TYPE_Q4_1)
-FG__ONE_512(Q5_0, 2, FG_TYPE_Q5_1)
-FG__ONE_512(Q5_1, 3, FG_TYPE_Q5_1)
-FG__ONE_512(Q8_0, 4, FG_TYPE_Q8_0)
-FG__ONE_512(Q3_K, 6, FG_TYPE_Q3_K)
-FG__ONE_512(Q4_K, 7, FG_TYPE_Q4_1)
-FG__ONE_512(Q5_K, 8, FG_TYPE_Q5_1)
-FG__ONE_512(Q6_K, 9, FG_TYPE_Q6_K)
-FG__ONE_512(IQ4_NL, 10, FG_TYPE_IQ4_NL)
-FG__ONE_512(IQ4_XS, 11, FG_TYPE_IQ4_NL)
-FG__ONE_512(MXFP4, 12, FG_TYPE_IQ4_NL)
+FG__ONE_512(Q4_0, 0, FG_TYPE_Q4_1, false)
+FG__ONE_512(Q4_1, 1, FG_TYPE_Q4_1, false)
+FG__ONE_512(Q5_0, 2, FG_TYPE_Q5_1, false)
+FG__ONE_512(Q5_1, 3, FG_TYPE_Q5_1, false)
+FG__ONE_512(Q8_0, 4, FG_TYPE_Q8_0, false)
+FG__ONE_512(Q3_K, 6, FG_TYPE_Q3_K, false)
+FG__ONE_512(Q4_K, 7, FG_TYPE_Q4_1, false)
+FG__ONE_512(Q5_K, 8, FG_TYPE_Q5_1, false)
+FG__ONE_512(Q6_K, 9, FG_TYPE_Q6_K, false)
+FG__ONE_512(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
+FG__ONE_512(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
+FG__ONE_512(MXFP4, 12, FG_TYPE_IQ4_NL, false)
+FG__ONE_512(IQ4_NL_whole, 10, FG_TYPE_IQ4_NL, true)
+FG__ONE_512(IQ4_XS_whole, 11, FG_TYPE_IQ4_NL, true)
+FG__ONE_512(MXFP4_whole, 12, FG_TYPE_IQ4_NL, true)
 #undef FG__ONE_512
 
 FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s,
@@ -20259,9 +20278,9 @@ FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weig
     case FG_TYPE_Q4_K: fg__one_512_Q4_K(w, s, job); break;
     case FG_TYPE_Q5_K: fg__one_512_Q5_K(w, s, job); break;
     case FG_TYPE_Q6_K: fg__one_512_Q6_K(w, s, job); break;
-    case FG_TYPE_IQ4_NL: fg__one_512_IQ4_NL(w, s, job); break;
-    case FG_TYPE_IQ4_XS: fg__one_512_IQ4_XS(w, s, job); break;
-    default: fg__one_512_MXFP4(w, s, job); break;
+    case FG_TYPE_IQ4_NL: (w->whole ? fg__one_512_IQ4_NL_whole : fg__one_512_IQ4_NL)(w, s, job); break;
+    case FG_TYPE_IQ4_XS: (w->whole ? fg__one_512_IQ4_XS_whole : fg__one_512_IQ4_XS)(w, s, job); break;
+    default: (w->whole ? fg__one_512_MXFP4_whole : fg__one_512_MXFP4)(w, s, job); break;
     }
 }
 
@@ -20275,25 +20294,28 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_q2_512(con
     }
 }
 
-/* Types, those with the same quants and their forms, where weights are expanded by tiles. */
+/* Types, those with the same quants, their forms and weights' `whole`, where weights are expanded by tiles. */
 #define FG__TYPES_512(TYPE) \
-    TYPE(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED) \
-    TYPE(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN) \
-    TYPE(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED) \
-    TYPE(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN) \
-    TYPE(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT) \
-    TYPE(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16) \
-    TYPE(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED)
+    TYPE(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED, false) \
+    TYPE(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN, false) \
+    TYPE(Q5_0, FG_TYPE_Q5_1, FG__FORM_SIGNED, false) \
+    TYPE(Q5_1, FG_TYPE_Q5_1, FG__FORM_MIN, false) \
+    TYPE(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT, false) \
+    TYPE(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16, false) \
+    TYPE(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, false) \
+    TYPE(IQ4_NL_whole, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, true)
 
 /* Calls of their own: of several in one function compilers take longer than of each, and without optimisation make a frame of megabytes. */
-#define FG__TILES_512(name, type, form, least, most, few) \
-    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__tiles_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, int bytes, \
+#define FG__TILES_512(name, type, form, all, least, most, few) \
+    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__tiles_512_##name(const fg__weights_512 *weights, fg__gemm_slice *s, int bytes, \
                                                                                     const fg__gemm_job *job) { \
-        fg__tiles_q8_512(type, form, least, most, few, w, s, bytes, *job); \
+        fg__weights_512 w = *weights; \
+        w.whole = all; \
+        fg__tiles_q8_512(type, form, least, most, few, &w, s, bytes, *job); \
     }
-#define FG__FUSED_TILES_512(name, like, form) FG__TILES_512(name, like, form, 2, FG__FUSED512, true)
+#define FG__FUSED_TILES_512(name, like, form, all) FG__TILES_512(name, like, form, all, 2, FG__FUSED512, true)
 FG__TYPES_512(FG__FUSED_TILES_512)
-FG__TILES_512(Q8_0, FG_TYPE_Q8_0, FG__FORM_SIGNED, 2, FG__TILE512, true)
+FG__TILES_512(Q8_0, FG_TYPE_Q8_0, FG__FORM_SIGNED, false, 2, FG__TILE512, true)
 #undef FG__FUSED_TILES_512
 
 /* A slice for few tokens. */
@@ -20308,17 +20330,19 @@ static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm
     case FG_TYPE_Q8_0: fg__tiles_512_Q8_0(w, s, bytes, job); break;
     case FG_TYPE_Q3_K: fg__tiles_512_Q3_K(w, s, bytes, job); break;
     case FG_TYPE_Q6_K: fg__tiles_512_Q6_K(w, s, bytes, job); break;
-    default: fg__tiles_512_IQ4_NL(w, s, bytes, job); break;
+    default: (w->whole ? fg__tiles_512_IQ4_NL_whole : fg__tiles_512_IQ4_NL)(w, s, bytes, job); break;
     }
 }
 
-#define FG__FIRST_TILE_512(name, like, form) \
-    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__first_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, \
+#define FG__FIRST_TILE_512(name, like, form, all) \
+    FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__first_512_##name(const fg__weights_512 *weights, fg__gemm_slice *s, \
                                                                                     fg__gemm_job *job) { \
-        fg__tile_q8_512(like, form, FG__FUSED512, false, true, NULL, w, s, job); \
+        fg__weights_512 w = *weights; \
+        w.whole = all; \
+        fg__tile_q8_512(like, form, FG__FUSED512, false, true, NULL, &w, s, job); \
     }
 FG__TYPES_512(FG__FIRST_TILE_512)
-FG__FIRST_TILE_512(Q2_K, FG_TYPE_Q2_K, FG__FORM_MIN16)
+FG__FIRST_TILE_512(Q2_K, FG_TYPE_Q2_K, FG__FORM_MIN16, false)
 #undef FG__TYPES_512
 #undef FG__FIRST_TILE_512
 
@@ -20335,7 +20359,7 @@ static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm
     case FG_TYPE_Q2_K: fg__first_512_Q2_K(w, s, job); break;
     case FG_TYPE_Q3_K: fg__first_512_Q3_K(w, s, job); break;
     case FG_TYPE_Q6_K: fg__first_512_Q6_K(w, s, job); break;
-    default: fg__first_512_IQ4_NL(w, s, job); break;
+    default: (w->whole ? fg__first_512_IQ4_NL_whole : fg__first_512_IQ4_NL)(w, s, job); break;
     }
     job->m -= nt;
     job->acts += nt * job->stride;
@@ -20346,7 +20370,7 @@ static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm
 static FG__ALWAYS_INLINE int fg__tile_of_512(fg__gemm_form form) { return form == FG__FORM_SUB16 ? FG__TILE512 - 1 : FG__TILE512; }
 
 /* Of many tokens (fg__slice_many_512) no tile has two, and where weights are expanded from thirteen on none has three. */
-#define FG__BYTES_512(name, least) FG__TILES_512(bytes_##name, FG_TYPE_Q8_0, FG__FORM_##name, least, fg__tile_of_512(FG__FORM_##name), false)
+#define FG__BYTES_512(name, least) FG__TILES_512(bytes_##name, FG_TYPE_Q8_0, FG__FORM_##name, false, least, fg__tile_of_512(FG__FORM_##name), false)
 FG__BYTES_512(SIGNED, 4)
 FG__BYTES_512(MIN, 4)
 FG__BYTES_512(UNIT, 3)
@@ -20374,7 +20398,7 @@ FG__TARGET_AVX512VNNI static void fg__slice_many_512(fg_type type, fg__weights_5
     fg__fetch_plan(&job, bytes, ((rest + most - 1) / most + (keep ? 1 : 0)) * job.n);
     job.hint = fg__fetch_hint_of(&job, 16); /* so many tokens still wait for memory: 8 of Q6_K 1.26 times as fast */
     if (keep) fg__slice_first_512(type, &w, s, &job);
-    else if (type != FG_TYPE_Q8_0) fg__unpack_512(type, &w, job.n, s->q);
+    else if (type != FG_TYPE_Q8_0) fg__expand_q2_512(&w, job.n, s->q);
     if (type != FG_TYPE_Q8_0) {
         w.quants = s->q;
         w.stride = 1024;
@@ -20382,8 +20406,9 @@ FG__TARGET_AVX512VNNI static void fg__slice_many_512(fg_type type, fg__weights_5
     fg__slice_q8_512(form, &w, s, &job);
 }
 
-FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *panel, int64_t k, const void *acts,
-                                                  size_t stride, int m, float *out, size_t out_stride) {
+/* `whole`: for CPUs with VBMI. */
+FG__TARGET_AVX512VNNI static void fg__gemm_slices_512(fg_type type, bool whole, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                                      float *out, size_t out_stride) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
     const int unit_bytes = layout->bytes * FG__PANEL, block_bytes = unit_bytes / layout->blocks;
     const uint8_t *from = (const uint8_t *)panel, *table = fg__gemm_table_of(type);
@@ -20393,6 +20418,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
     fg__weights_512 w;
     int64_t left;
     w.table = _mm512_setzero_si512();
+    w.whole = whole;
     if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
     if (m == 1 && fg__atomic_load(&fg__fetch_rule) == FG__FETCH_FAR) job.ahead = 0; /* AVX2's kernels, which take longer, want 4096 */
     job.offset = type == FG_TYPE_Q3_K && m <= fg__fused_tokens_512(type) ? 4 : fg__gemm_offset(type); /* 4: without its scales */
@@ -20418,6 +20444,15 @@ FG__TARGET_AVX512VNNI static void fg__gemm_q8_512(fg_type type, const void *pane
         }
         fg__slice_many_512(type, w, s, job.n * block_bytes, job);
     }
+}
+
+static void fg__gemm_q8_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out, size_t out_stride) {
+    fg__gemm_slices_512(type, false, panel, k, acts, stride, m, out, out_stride);
+}
+
+/* Of types with tables. */
+static void fg__gemm_table_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out, size_t out_stride) {
+    fg__gemm_slices_512(type, true, panel, k, acts, stride, m, out, out_stride);
 }
 
 /* ---- floats */
@@ -21072,7 +21107,7 @@ typedef struct fg__pass_amx {
 
 /* What panels need: 93 KB of the stack. */
 typedef struct fg__room_amx {
-    fg__gemm_slice slice[2];           /* this one and the one before; their `q` is used in between only */
+    fg__gemm_slice slice[2];           /* this one and the one before; without their `q` */
     uint8_t q[8][2][8][64];            /* signed: [block][half of the panel][step][16 rows of 4] */
     int32_t start[16];                 /* FG__SUM_BITS, for every row */
     int32_t sums[2][FG__TILE_AMX][16]; /* of the last two products stored */
@@ -21199,40 +21234,51 @@ FG__INLINE_AMX512 void fg__pass_end_amx(int minimums, const fg__pass_amx *pass, 
     }
 }
 
+/* Quants of 4 and 5 bits, whatever is above those in a byte, as signed bytes: an offset is subtracted, or a table of 16 looked up. */
+FG__TARGET_AMX512 static __m512i fg__table_amx(fg_type like, const uint8_t *table, int offset) {
+    const __m512i less = _mm512_set1_epi8((char)offset), ones = _mm512_set4_epi32(0x0f0e0d0c, 0x0b0a0908, 0x07060504, 0x03020100);
+    const __m512i upper = _mm512_setr_epi64(0, 0, 0x1010101010101010, 0x1010101010101010, 0, 0, 0x1010101010101010, 0x1010101010101010);
+    if (table) return _mm512_sub_epi8(_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table)), less);
+    return _mm512_sub_epi8(like == FG_TYPE_Q5_1 ? _mm512_add_epi8(ones, upper) : ones, less);
+}
+
+/* Step `step` of block b of 16 rows as signed bytes. */
+FG__INLINE_AMX512 __m512i fg__signed_amx(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
+    const uint8_t *runs = w->quants + b * w->stride + half;
+    const fg__field *f;
+    if (type == FG_TYPE_Q8_0) return _mm512_xor_si512(_mm512_loadu_si512(runs + step * 128), w->table);
+    if (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K) return fg__scaled_512(type, true, w, b, half, step, table);
+    f = fg__fields_of(fg__bits_of(type), step);
+    if (f[1].count) return _mm512_maskz_permutexvar_epi8(~(__mmask64)0, fg__bits_512(runs, fg__bits_of(type), step), w->table);
+    return _mm512_maskz_permutexvar_epi8(~(__mmask64)0, fg__shift_512(_mm512_loadu_si512(runs + f->run * 128), f->from), w->table);
+}
+
 /* Half a panel of n blocks as signed bytes; `half`: 0 or 64. `type`: a constant. */
-FG__INLINE_AMX512 void fg__expand_amx(fg_type type, const fg__weights_512 *w, int n, int half, int offset, uint8_t *q) {
-    const __m512i less = _mm512_set1_epi8((char)offset);
+FG__INLINE_AMX512 void fg__expand_amx(fg_type type, const fg__weights_512 *w, int n, int half, uint8_t *q) {
+    fg__table_512 table;
     int b, step;
     for (b = 0; b < n; b++, q += 1024) {
         FG__UNROLL
-        for (step = 0; step < 8; step++)
-            _mm512_storeu_si512(q + 64 * step, _mm512_sub_epi8(fg__quants_512(type, w, b, half, step), less));
+        for (step = 0; step < 8; step++) _mm512_storeu_si512(q + 64 * step, fg__signed_amx(type, w, b, half, step, &table));
     }
 }
 
-/* The quants of n blocks, first half 0, then half 64. Those of Q2_K and Q3_K are multiplied with their factors first, all of them, in `room`. */
-FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, int half,
-                                             uint8_t *room, uint8_t *q) {
-    const int offset = fg__gemm_offset(type);
-    const uint8_t *table = fg__gemm_table_of(type);
+/* The quants of n blocks, first half 0, then half 64; those of Q2_K and Q3_K times their factors. */
+FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, int half, uint8_t *q) {
+    const fg_type like = fg__gemm_like(type);
     fg__weights_512 w;
     w.quants = from;
     w.bytes = from + layout->blocks * layout->bits * 128;
     w.stride = (size_t)(layout->blocks == 1 ? layout->bytes * FG__PANEL : layout->bits * 128);
-    w.table = _mm512_setzero_si512();
-    if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
+    w.table = type == FG_TYPE_Q8_0 ? _mm512_set1_epi8((char)128) : fg__table_amx(like, fg__gemm_table_of(type), fg__gemm_offset(type));
     q += 8 * half;
-    switch ((int)fg__gemm_like(type)) {
-    case FG_TYPE_Q4_1: fg__expand_amx(FG_TYPE_Q4_1, &w, n, half, offset, q); break;
-    case FG_TYPE_Q5_1: fg__expand_amx(FG_TYPE_Q5_1, &w, n, half, offset, q); break;
-    case FG_TYPE_IQ4_NL: fg__expand_amx(FG_TYPE_IQ4_NL, &w, n, half, offset, q); break;
-    case FG_TYPE_Q8_0: fg__expand_amx(FG_TYPE_Q8_0, &w, n, half, offset, q); break;
-    default:
-        if (half == 0) fg__unpack_512(type, &w, n, room);
-        w.quants = room;
-        w.stride = 1024;
-        fg__expand_amx(FG_TYPE_Q8_0, &w, n, half, offset, q);
-        break;
+    switch ((int)like) {
+    case FG_TYPE_Q4_1: fg__expand_amx(FG_TYPE_Q4_1, &w, n, half, q); break;
+    case FG_TYPE_Q5_1: fg__expand_amx(FG_TYPE_Q5_1, &w, n, half, q); break;
+    case FG_TYPE_IQ4_NL: fg__expand_amx(FG_TYPE_IQ4_NL, &w, n, half, q); break;
+    case FG_TYPE_Q2_K: fg__expand_amx(FG_TYPE_Q2_K, &w, n, half, q); break;
+    case FG_TYPE_Q3_K: fg__expand_amx(FG_TYPE_Q3_K, &w, n, half, q); break;
+    default: fg__expand_amx(FG_TYPE_Q8_0, &w, n, half, q); break;
     }
 }
 
@@ -21341,7 +21387,7 @@ FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k,
         fg__gemm_slice *s = &room->slice[number];
         const int n = (int)FG__MIN(left, 8);
         fg__scales_amx(layout, from, n, s);
-        for (i = 0; i < 128; i += 64) fg__quants_amx(type, layout, from, n, i, s->q, room->q[0][0][0]);
+        for (i = 0; i < 128; i += 64) fg__quants_amx(type, layout, from, n, i, room->q[0][0][0]);
         for (p = 0; p < 2 * tiles; p++) {
             const int tile = p / 2, half = p % 2;
             const uint8_t *acts = slice_acts + (size_t)tile * tile_bytes;
@@ -21403,7 +21449,7 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
     fg__pass_set_amx(&before, 0, job->acts, &room->slice[1], room->panel[0][0][0], true);
     n = (int)FG__MIN(k / 32, 8);
     fg__scales_amx(layout, here.at, n, &room->slice[0]);
-    fg__quants_amx(type, layout, here.at, n, 0, room->slice[0].q, q);
+    fg__quants_amx(type, layout, here.at, n, 0, q);
     for (step = 0; step < end; step++) {
         fg__gemm_slice *s = &room->slice[step % 2], *s_next = &room->slice[(step + 1) % 2];
         fg__turn_next_amx(panels, n_slices, slice_bytes, &next);
@@ -21416,10 +21462,10 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
             if (here.slice + 1 == n_slices)
                 fg__pass_last_amx(&now, job->out + (size_t)here.panel * panels->out + 16 * half, job->out_stride, job->m);
             fg__products_amx(minimums, 0, FG__SUMMED_AMX, &now, &before, q + 512 * half, &ahead, room, f);
-            if (half == 0) fg__quants_amx(type, layout, here.at, n, 64, s->q, q);
+            if (half == 0) fg__quants_amx(type, layout, here.at, n, 64, q);
             else if (step + 1 < end) {
                 fg__scales_amx(layout, next.at, n_next, s_next);
-                fg__quants_amx(type, layout, next.at, n_next, 0, s_next->q, q);
+                fg__quants_amx(type, layout, next.at, n_next, 0, q);
             }
             FG__UNROLL
             for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
@@ -22631,6 +22677,8 @@ static const fg__gemm_kernel fg__gemm_w12_512_kernel = {fg__w12_panel_bytes, fg_
                                                          fg__act_w12_pack,    fg__gemm_w12_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_512, fg__gemm_q8_512, NULL, NULL};
+static const fg__gemm_kernel fg__gemm_table_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                          fg__act_q8_pack_512, fg__gemm_table_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
                                                         fg__act_f32_pack, fg__gemm_f32_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
@@ -22650,6 +22698,8 @@ static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, 
 static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_512, fg__gemm_q8_512, &fg__gemm_q8_amx_many, NULL};
+static const fg__gemm_kernel fg__gemm_table_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
+                                                          fg__act_q8_pack_512, fg__gemm_table_512, &fg__gemm_q8_amx_many, NULL};
 static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                             fg__act_q8_pack_512, fg__gemm_q8_512, &fg__gemm_q8_amx_more, NULL};
 
@@ -22659,6 +22709,9 @@ static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
     case FG_TYPE_BF16: return &fg__gemm_bf16_amx_kernel;
     case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return &fg__gemm_q8_amx_more_kernel;
+    case FG_TYPE_IQ4_NL:
+    case FG_TYPE_IQ4_XS:
+    case FG_TYPE_MXFP4: return &fg__gemm_table_amx_kernel;
     default: return fg__panel_layout_of(type) && type != FG_TYPE_Q6_K ? &fg__gemm_q8_amx_kernel : NULL;
     }
 }
@@ -22682,6 +22735,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
 #if FG__HAS_AVXVNNI
     if (!wide && cpu.avx_vnni) return &fg__gemm_vnni256_kernel;
 #endif
+    if (wide && cpu.avx512_vbmi2 && fg__gemm_table_of(type)) return &fg__gemm_table_512_kernel;
     return wide ? &fg__gemm_q8_512_kernel : &fg__gemm_q8_256_kernel;
 }
 #endif

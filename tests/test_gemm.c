@@ -704,6 +704,7 @@ static int gemm_same_kernels(fg_type type, const fg__cpu_features *cpu, bool vnn
     int n = 0;
     kernels[n++] = words ? &fg__gemm_w12_256_kernel : &fg__gemm_q8_256_kernel;
     if (cpu->avx512_vnni) kernels[n++] = words ? &fg__gemm_w12_512_kernel : &fg__gemm_q8_512_kernel;
+    if (cpu->avx512_vnni && cpu->avx512_vbmi2 && fg__gemm_table_of(type)) kernels[n++] = &fg__gemm_table_512_kernel;
 #if FG__HAS_AVXVNNI
     if (vnni) kernels[n++] = words ? &fg__gemm_w12_vnni256_kernel : &fg__gemm_vnni256_kernel;
 #else
@@ -721,7 +722,7 @@ static void test_gemm_paths_agree(void) {
     uint64_t seed = 3;
     fg__cpu_features cpu = fg__cpu_detect();
     uint8_t *rows, *panel, *acts;
-    float x[K], out[3][M * FG__PANEL];
+    float x[K], out[4][M * FG__PANEL];
     long before = cpu_emulated_products();
     int i, j, m, t, n;
     bool vnni;
@@ -730,7 +731,7 @@ static void test_gemm_paths_agree(void) {
     vnni = cpu_emulated_begin(cpu.avx_vnni);
     for (i = 0; i < FG__COUNT(gemm_types); i++) {
         fg_type type = gemm_types[i];
-        const fg__gemm_kernel *kernels[3];
+        const fg__gemm_kernel *kernels[4];
         if (!fg__panel_layout_of(type) && type != FG_TYPE_BF16) continue;
         n = gemm_same_kernels(type, &cpu, vnni, kernels);
         gemm_random_weights(type, rows, 32 * (size_t)fg_type_bytes(type, K), -1, &seed);
