@@ -21098,6 +21098,7 @@ typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__
 /* The products of 8 blocks for a tile of tokens and half a panel. */
 typedef struct fg__pass_amx {
     const fg__acts_amx *acts;
+    const float (*act_scale)[FG__TILE_AMX]; /* theirs, block by block */
     const float *scale, *min, *unit, *unit_min; /* of fg__gemm_slice */
     const float *more;        /* the sums of the slices before: [16][16]; NULL: none */
     float *out;
@@ -21109,6 +21110,7 @@ typedef struct fg__pass_amx {
 typedef struct fg__room_amx {
     fg__gemm_slice slice[2];           /* this one and the one before; without their `q` */
     uint8_t q[8][2][8][64];            /* signed: [block][half of the panel][step][16 rows of 4] */
+    float act_scale[2][8][FG__TILE_AMX]; /* of these activations and of those before */
     int32_t start[16];                 /* FG__SUM_BITS, for every row */
     int32_t sums[2][FG__TILE_AMX][16]; /* of the last two products stored */
     float panel[FG__ROWS_AMX / FG__TILE_AMX][2][FG__TILE_AMX][16]; /* of a tile of tokens, or, of few tokens, of a panel */
@@ -21173,18 +21175,52 @@ FG__INLINE_AMX512 void fg__store_amx(int tile, void *to) {
 /* Is computed here and not where it is used: else compilers keep in memory what it is made of. */
 #define FG__HERE(v) __asm__ volatile("" : "+v"(v))
 
+/* The scales of activations, block by block. */
+FG__TARGET_AMX512 static void fg__act_scales_amx(const fg__acts_amx *acts, float (*to)[FG__TILE_AMX]) {
+    const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27), last = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+    __m512 four[2][4], two[4]; /* a lane: a block of 4 tokens */
+    int i, j;
+    FG__UNROLL
+    for (i = 0; i < 4; i++) {
+        const __m512 a = _mm512_loadu_ps(acts->scale[4 * i]), b = _mm512_loadu_ps(acts->scale[4 * i + 2]);
+        four[0][i] = _mm512_permutex2var_ps(a, first, b);
+        four[1][i] = _mm512_permutex2var_ps(a, last, b);
+    }
+    FG__UNROLL
+    for (j = 0; j < 2; j++) {
+        FG__UNROLL
+        for (i = 0; i < 4; i++) two[i] = i < 2 ? _mm512_shuffle_f32x4(four[j][2 * i], four[j][2 * i + 1], 0x44) : _mm512_shuffle_f32x4(four[j][2 * i - 4], four[j][2 * i - 3], 0xee);
+        _mm512_storeu_ps(to[4 * j], _mm512_shuffle_f32x4(two[0], two[1], 0x88));
+        _mm512_storeu_ps(to[4 * j + 1], _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
+        _mm512_storeu_ps(to[4 * j + 2], _mm512_shuffle_f32x4(two[2], two[3], 0x88));
+        _mm512_storeu_ps(to[4 * j + 3], _mm512_shuffle_f32x4(two[2], two[3], 0xdd));
+    }
+}
+
+/* Element t of 16, everywhere, by shuffles: loads are what products wait for. `t` is a constant. */
+FG__INLINE512 __m512 fg__element_512(__m512 v, int t) {
+    v = t < 4 ? _mm512_shuffle_f32x4(v, v, 0) : t < 8 ? _mm512_shuffle_f32x4(v, v, 0x55) : t < 12 ? _mm512_shuffle_f32x4(v, v, 0xaa) : _mm512_shuffle_f32x4(v, v, 0xff);
+    switch (t % 4) {
+    case 0: return _mm512_permute_ps(v, 0);
+    case 1: return _mm512_permute_ps(v, 0x55);
+    case 2: return _mm512_permute_ps(v, 0xaa);
+    default: return _mm512_permute_ps(v, 0xff);
+    }
+}
+
 /* Adds block b to the sums `f` of 16 tokens. */
 FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *pass, const int32_t (*sums)[16], __m512 *f) {
     const fg__acts_amx *acts = pass->acts;
     const float *min = pass->min + b * FG__PANEL;
     const __m512 by = _mm512_loadu_ps(pass->scale + b * FG__PANEL), less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
+    const __m512 act_scale = _mm512_loadu_ps(pass->act_scale[b]);
     __m512 v;
     int t;
     FG__UNROLL
     for (t = 0; t < FG__TILE_AMX; t++) {
         v = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_load_si512(sums[t])), by, less);
         if (minimums == 1) v = _mm512_fmadd_ps(_mm512_set1_ps(acts->sum[t][b]), _mm512_loadu_ps(min), v);
-        f[t] = _mm512_fmadd_ps(v, _mm512_set1_ps(acts->scale[t][b]), f[t]);
+        f[t] = _mm512_fmadd_ps(v, fg__element_512(act_scale, t), f[t]);
         FG__HERE(f[t]);
     }
 }
@@ -21312,8 +21348,10 @@ FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *near, const uint8_t *far, in
 }
 
 /* A pass over half `half` of a slice of a panel, whose sums are at `sums`. `first`: the panel's first slice. */
-FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint8_t *acts, const fg__gemm_slice *s, float *sums, bool first) {
+FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint8_t *acts, const float (*act_scale)[FG__TILE_AMX],
+                                        const fg__gemm_slice *s, float *sums, bool first) {
     pass->acts = (const fg__acts_amx *)(const void *)acts;
+    pass->act_scale = act_scale;
     pass->scale = s->scale + 16 * half;
     pass->min = s->min + 16 * half;
     pass->unit = s->unit + 16 * half;
@@ -21377,12 +21415,12 @@ FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k,
     fg__pass_amx now, before;
     fg__ahead_amx ahead;
     __m512 f[FG__TILE_AMX];
-    int p, i, number = 0;
+    int p, i, number = 0, turn = 1;
     int64_t left;
     FG__UNROLL
     for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
     ahead.lines = (slice_bytes + 64 * products - 1) / (64 * products);
-    fg__pass_set_amx(&before, 0, slice_acts, &room->slice[1], room->panel[0][0][0], true);
+    fg__pass_set_amx(&before, 0, slice_acts, room->act_scale[1], &room->slice[1], room->panel[0][0][0], true);
     for (left = k / 32; left > 0; left -= 8, from += slice_bytes, slice_acts += sizeof(fg__acts_amx), number ^= 1) {
         fg__gemm_slice *s = &room->slice[number];
         const int n = (int)FG__MIN(left, 8);
@@ -21394,7 +21432,8 @@ FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k,
             ahead.near = from + p * 8 * ahead.lines * 64 + FG__AHEAD_AMX;
             ahead.far = ahead.near + FG__FAR_AMX - FG__AHEAD_AMX;
             ahead.acts = (tile + 1 < tiles ? acts + tile_bytes : slice_acts + sizeof(fg__acts_amx)) + half * 2560;
-            fg__pass_set_amx(&now, half, acts, s, room->panel[tile][half][0], left == k / 32);
+            if (half == 0) fg__act_scales_amx((const fg__acts_amx *)(const void *)acts, room->act_scale[turn ^= 1]);
+            fg__pass_set_amx(&now, half, acts, room->act_scale[turn], s, room->panel[tile][half][0], left == k / 32);
             if (left <= 8)
                 fg__pass_last_amx(&now, job->out + (size_t)tile * FG__TILE_AMX * job->out_stride + 16 * half, job->out_stride,
                                   job->m - tile * FG__TILE_AMX);
@@ -21446,7 +21485,7 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
     for (i = 0; i < 2; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &near);
     far = near;
     for (; i * slice_bytes < FG__FAR_AMX; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &far);
-    fg__pass_set_amx(&before, 0, job->acts, &room->slice[1], room->panel[0][0][0], true);
+    fg__pass_set_amx(&before, 0, job->acts, room->act_scale[1], &room->slice[1], room->panel[0][0][0], true);
     n = (int)FG__MIN(k / 32, 8);
     fg__scales_amx(layout, here.at, n, &room->slice[0]);
     fg__quants_amx(type, layout, here.at, n, 0, q);
@@ -21454,11 +21493,12 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
         fg__gemm_slice *s = &room->slice[step % 2], *s_next = &room->slice[(step + 1) % 2];
         fg__turn_next_amx(panels, n_slices, slice_bytes, &next);
         n_next = (int)FG__MIN(k / 32 - 8 * next.slice, 8);
+        if (here.panel == 0) fg__act_scales_amx((const fg__acts_amx *)(const void *)job->acts + here.slice, room->act_scale[here.slice % 2]);
         for (half = 0; half < 2; half++) {
             ahead.near = near.at + half * 8 * ahead.lines * 64;
             ahead.far = far.at + half * 8 * ahead.lines * 64;
-            fg__pass_set_amx(&now, half, job->acts + (size_t)here.slice * sizeof(fg__acts_amx), s, room->panel[here.panel][half][0],
-                             here.slice == 0);
+            fg__pass_set_amx(&now, half, job->acts + (size_t)here.slice * sizeof(fg__acts_amx), room->act_scale[here.slice % 2], s,
+                             room->panel[here.panel][half][0], here.slice == 0);
             if (here.slice + 1 == n_slices)
                 fg__pass_last_amx(&now, job->out + (size_t)here.panel * panels->out + 16 * half, job->out_stride, job->m);
             fg__products_amx(minimums, 0, FG__SUMMED_AMX, &now, &before, q + 512 * half, &ahead, room, f);
@@ -21505,6 +21545,7 @@ FG__TARGET_AMX512 static void fg__gemm_q8_amx(fg_type type, const fg__gemm_panel
     fg__gemm_job job;
     int i, end = all->n;
     memset(room.sums, 0, sizeof(room.sums));
+    memset(room.act_scale[1], 0, sizeof(room.act_scale[1]));
     memset(room.slice[1].scale, 0, sizeof(room.slice[1].scale));
     memset(room.slice[1].min, 0, sizeof(room.slice[1].min));
     memset(room.slice[1].unit, 0, sizeof(room.slice[1].unit));
