@@ -18950,11 +18950,14 @@ static FG__ALWAYS_INLINE void fg__pack_words(const uint8_t *from, int n, uint32_
     }
 }
 
+#define FG__Q8_SIGNED (-1) /* Q8_0 as it is */
+
 /* The quants of block b of 32 weights. Q8_0 becomes unsigned, by adding 128. */
 static FG__ALWAYS_INLINE void fg__pack_block(int type, const uint8_t *low, const uint8_t *high, int b, uint8_t *to) {
     uint64_t quants[4] = {0};
     switch (type) {
     case FG_TYPE_Q8_0: fg__pack_words(low, 8, 0x80808080u, to); break;
+    case FG__Q8_SIGNED: fg__pack_words(low, 8, 0, to); break;
     case FG_TYPE_Q2_K:
         if (b % 4 == 0) fg__pack_words(low + b / 4 * 32, 8, 0, to);
         break;
@@ -19050,6 +19053,14 @@ static void fg__panel_pack(fg_type type, const void *rows, size_t row_bytes, int
     default: fg__pack_rows(FG_TYPE_Q4_0, layout, from, row_bytes, n_rows, k, to); break;
     }
 }
+
+#if FG__X86
+/* Q8_0 for AMX, which multiplies signed bytes. */
+static void fg__panel_pack_signed(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    if (n_rows < FG__PANEL) memset(panel, 0, fg__panel_bytes(type, k));
+    fg__pack_rows(FG__Q8_SIGNED, fg__panel_layout_of(type), (const uint8_t *)rows, row_bytes, n_rows, k, (uint8_t *)panel);
+}
+#endif
 
 /* 256 activations x = scale * q. `sum` is of 16 q, as weights are multiplied as w plus an offset, and for minimums of weights. Q2_K's minimums, integers
    of 16 weights each, are multiplied with `word`, x's sums of 16 as integers with one scale: 8 pairs of products then do what 16 by floats did. They are
@@ -19647,7 +19658,7 @@ typedef struct fg__weights_512 {
     const uint8_t *quants, *bytes;
     size_t stride;
     __m512i table;
-    bool whole; /* the table is looked up by 6 bits */
+    bool other; /* of types with tables: these are looked up by 6 bits; of Q8_0: bytes are signed */
 } fg__weights_512;
 
 /* Looks up 64 bytes by the lower 6 bits of each index. By name, as this is part of kernels for CPUs that lack it. */
@@ -19663,8 +19674,11 @@ FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int
     const uint8_t *runs = w->quants + b * w->stride + half;
     const int bits = fg__bits_of(type);
     __m512i v;
-    if (bits == 8) return _mm512_loadu_si512(runs + step * 128); /* Q8_0, and what is expanded */
-    if (type == FG_TYPE_IQ4_NL && w->whole) { /* four times the table: what is above an index does not matter */
+    if (bits == 8) { /* Q8_0, and what is expanded */
+        v = _mm512_loadu_si512(runs + step * 128);
+        return w->other ? _mm512_xor_si512(v, _mm512_set1_epi8((char)128)) : v;
+    }
+    if (type == FG_TYPE_IQ4_NL && w->other) { /* four times the table: what is above an index does not matter */
         const fg__field *f = fg__fields_of(bits, step);
         return fg__lookup_64_512(w->table, fg__shift_512(_mm512_loadu_si512(runs + f->run * 128), f->from));
     }
@@ -19724,8 +19738,8 @@ FG__INLINE512 __m512i fg__scaled_512(fg_type type, bool minus, const fg__weights
     return fg__lookup_512(table->low, _mm512_srlv_epi16(v, _mm512_set1_epi16((short)(b % 4 * 2))));
 }
 
-/* Expands n blocks of Q2_K to bytes, times their scales. */
-FG__TARGET_AVX512VNNI static void fg__expand_q2_512(const fg__weights_512 *w, int n, uint8_t *q) {
+/* Expands n blocks to bytes: of Q2_K, times their scales, or of Q8_0, which is signed. */
+FG__TARGET_AVX512VNNI static void fg__expand_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
     fg__table_512 table;
     int b, half, step;
     for (b = 0; b < n; b++, q += 1024) {
@@ -19733,7 +19747,8 @@ FG__TARGET_AVX512VNNI static void fg__expand_q2_512(const fg__weights_512 *w, in
         for (half = 0; half < 128; half += 64) {
             FG__UNROLL
             for (step = 0; step < 8; step++)
-                _mm512_storeu_si512(q + step * 128 + half, fg__scaled_512(FG_TYPE_Q2_K, false, w, b, half, step, &table));
+                _mm512_storeu_si512(q + step * 128 + half, type == FG_TYPE_Q8_0 ? fg__quants_512(FG_TYPE_Q8_0, w, b, half, step)
+                                                                                : fg__scaled_512(FG_TYPE_Q2_K, false, w, b, half, step, &table));
         }
     }
 }
@@ -20235,19 +20250,19 @@ static int fg__fused_tokens_512(fg_type type) {
     }
 }
 
-/* A slice for one token. `layout` and `like`, a type with the same quants, are constants, and so is `whole`, what w.whole is. */
-FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, bool whole, fg__weights_512 w, fg__gemm_slice *s,
+/* A slice for one token. `layout` and `like`, a type with the same quants, are constants, and so is `other`, what w.other is. */
+FG__INLINE512 void fg__one_512(const fg__panel_layout *layout, fg_type like, bool other, fg__weights_512 w, fg__gemm_slice *s,
                                fg__gemm_job job) {
-    w.whole = whole;
+    w.other = other;
     job.hint = job.few_hint;
     fg__tile_q8_512(like, fg__form_512(layout->type), 1, true, false, layout, &w, s, &job);
 }
 
 /* Calls of their own: with several types in one function compilers mix what they have in common, up to 1.3 times as slow. */
-#define FG__ONE_512(name, layout, like, whole) \
+#define FG__ONE_512(name, layout, like, other) \
     FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__one_512_##name(const fg__weights_512 *w, fg__gemm_slice *s, \
                                                                                   const fg__gemm_job *job) { \
-        fg__one_512(&fg__panel_layouts[layout], like, whole, *w, s, *job); \
+        fg__one_512(&fg__panel_layouts[layout], like, other, *w, s, *job); \
     }
 FG__ONE_512(Q4_0, 0, FG_TYPE_Q4_1, false)
 FG__ONE_512(Q4_1, 1, FG_TYPE_Q4_1, false)
@@ -20261,6 +20276,7 @@ FG__ONE_512(Q6_K, 9, FG_TYPE_Q6_K, false)
 FG__ONE_512(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
 FG__ONE_512(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
 FG__ONE_512(MXFP4, 12, FG_TYPE_IQ4_NL, false)
+FG__ONE_512(Q8_0_signed, 4, FG_TYPE_Q8_0, true)
 FG__ONE_512(IQ4_NL_whole, 10, FG_TYPE_IQ4_NL, true)
 FG__ONE_512(IQ4_XS_whole, 11, FG_TYPE_IQ4_NL, true)
 FG__ONE_512(MXFP4_whole, 12, FG_TYPE_IQ4_NL, true)
@@ -20273,14 +20289,14 @@ FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weig
     case FG_TYPE_Q4_1: fg__one_512_Q4_1(w, s, job); break;
     case FG_TYPE_Q5_0: fg__one_512_Q5_0(w, s, job); break;
     case FG_TYPE_Q5_1: fg__one_512_Q5_1(w, s, job); break;
-    case FG_TYPE_Q8_0: fg__one_512_Q8_0(w, s, job); break;
+    case FG_TYPE_Q8_0: (w->other ? fg__one_512_Q8_0_signed : fg__one_512_Q8_0)(w, s, job); break;
     case FG_TYPE_Q3_K: fg__one_512_Q3_K(w, s, job); break;
     case FG_TYPE_Q4_K: fg__one_512_Q4_K(w, s, job); break;
     case FG_TYPE_Q5_K: fg__one_512_Q5_K(w, s, job); break;
     case FG_TYPE_Q6_K: fg__one_512_Q6_K(w, s, job); break;
-    case FG_TYPE_IQ4_NL: (w->whole ? fg__one_512_IQ4_NL_whole : fg__one_512_IQ4_NL)(w, s, job); break;
-    case FG_TYPE_IQ4_XS: (w->whole ? fg__one_512_IQ4_XS_whole : fg__one_512_IQ4_XS)(w, s, job); break;
-    default: (w->whole ? fg__one_512_MXFP4_whole : fg__one_512_MXFP4)(w, s, job); break;
+    case FG_TYPE_IQ4_NL: (w->other ? fg__one_512_IQ4_NL_whole : fg__one_512_IQ4_NL)(w, s, job); break;
+    case FG_TYPE_IQ4_XS: (w->other ? fg__one_512_IQ4_XS_whole : fg__one_512_IQ4_XS)(w, s, job); break;
+    default: (w->other ? fg__one_512_MXFP4_whole : fg__one_512_MXFP4)(w, s, job); break;
     }
 }
 
@@ -20294,7 +20310,7 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_q2_512(con
     }
 }
 
-/* Types, those with the same quants, their forms and weights' `whole`, where weights are expanded by tiles. */
+/* Types, those with the same quants, their forms and weights' `other`, where weights are expanded by tiles. */
 #define FG__TYPES_512(TYPE) \
     TYPE(Q4_0, FG_TYPE_Q4_1, FG__FORM_SIGNED, false) \
     TYPE(Q4_1, FG_TYPE_Q4_1, FG__FORM_MIN, false) \
@@ -20306,16 +20322,17 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_q2_512(con
     TYPE(IQ4_NL_whole, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, true)
 
 /* Calls of their own: of several in one function compilers take longer than of each, and without optimisation make a frame of megabytes. */
-#define FG__TILES_512(name, type, form, all, least, most, few) \
+#define FG__TILES_512(name, type, form, way, least, most, few) \
     FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__tiles_512_##name(const fg__weights_512 *weights, fg__gemm_slice *s, int bytes, \
                                                                                     const fg__gemm_job *job) { \
         fg__weights_512 w = *weights; \
-        w.whole = all; \
+        w.other = way; \
         fg__tiles_q8_512(type, form, least, most, few, &w, s, bytes, *job); \
     }
-#define FG__FUSED_TILES_512(name, like, form, all) FG__TILES_512(name, like, form, all, 2, FG__FUSED512, true)
+#define FG__FUSED_TILES_512(name, like, form, way) FG__TILES_512(name, like, form, way, 2, FG__FUSED512, true)
 FG__TYPES_512(FG__FUSED_TILES_512)
 FG__TILES_512(Q8_0, FG_TYPE_Q8_0, FG__FORM_SIGNED, false, 2, FG__TILE512, true)
+FG__TILES_512(Q8_0_signed, FG_TYPE_Q8_0, FG__FORM_SIGNED, true, 2, FG__TILE512, true)
 #undef FG__FUSED_TILES_512
 
 /* A slice for few tokens. */
@@ -20327,18 +20344,18 @@ static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm
     case FG_TYPE_Q5_0: fg__tiles_512_Q5_0(w, s, bytes, job); break;
     case FG_TYPE_Q5_1:
     case FG_TYPE_Q5_K: fg__tiles_512_Q5_1(w, s, bytes, job); break;
-    case FG_TYPE_Q8_0: fg__tiles_512_Q8_0(w, s, bytes, job); break;
+    case FG_TYPE_Q8_0: (w->other ? fg__tiles_512_Q8_0_signed : fg__tiles_512_Q8_0)(w, s, bytes, job); break;
     case FG_TYPE_Q3_K: fg__tiles_512_Q3_K(w, s, bytes, job); break;
     case FG_TYPE_Q6_K: fg__tiles_512_Q6_K(w, s, bytes, job); break;
-    default: (w->whole ? fg__tiles_512_IQ4_NL_whole : fg__tiles_512_IQ4_NL)(w, s, bytes, job); break;
+    default: (w->other ? fg__tiles_512_IQ4_NL_whole : fg__tiles_512_IQ4_NL)(w, s, bytes, job); break;
     }
 }
 
-#define FG__FIRST_TILE_512(name, like, form, all) \
+#define FG__FIRST_TILE_512(name, like, form, way) \
     FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__first_512_##name(const fg__weights_512 *weights, fg__gemm_slice *s, \
                                                                                     fg__gemm_job *job) { \
         fg__weights_512 w = *weights; \
-        w.whole = all; \
+        w.other = way; \
         fg__tile_q8_512(like, form, FG__FUSED512, false, true, NULL, &w, s, job); \
     }
 FG__TYPES_512(FG__FIRST_TILE_512)
@@ -20359,7 +20376,7 @@ static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm
     case FG_TYPE_Q2_K: fg__first_512_Q2_K(w, s, job); break;
     case FG_TYPE_Q3_K: fg__first_512_Q3_K(w, s, job); break;
     case FG_TYPE_Q6_K: fg__first_512_Q6_K(w, s, job); break;
-    default: (w->whole ? fg__first_512_IQ4_NL_whole : fg__first_512_IQ4_NL)(w, s, job); break;
+    default: (w->other ? fg__first_512_IQ4_NL_whole : fg__first_512_IQ4_NL)(w, s, job); break;
     }
     job->m -= nt;
     job->acts += nt * job->stride;
@@ -20393,21 +20410,20 @@ static void fg__slice_q8_512(fg__gemm_form form, const fg__weights_512 *w, fg__g
 /* A slice for many tokens. Five to seven of Q2_K are two tiles at most, of which a first one of four leaves one or few: they are expanded before. */
 FG__TARGET_AVX512VNNI static void fg__slice_many_512(fg_type type, fg__weights_512 w, fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     const fg__gemm_form form = fg__form_512(type);
-    const bool keep = type != FG_TYPE_Q8_0 && (type != FG_TYPE_Q2_K || job.m >= 2 * FG__FUSED512);
+    const bool keep = type != FG_TYPE_Q8_0 && (type != FG_TYPE_Q2_K || job.m >= 2 * FG__FUSED512), there = type == FG_TYPE_Q8_0 && !w.other;
     const int most = fg__tile_of_512(form), rest = keep ? job.m - FG__FUSED512 : job.m;
     fg__fetch_plan(&job, bytes, ((rest + most - 1) / most + (keep ? 1 : 0)) * job.n);
     job.hint = fg__fetch_hint_of(&job, 16); /* so many tokens still wait for memory: 8 of Q6_K 1.26 times as fast */
     if (keep) fg__slice_first_512(type, &w, s, &job);
-    else if (type != FG_TYPE_Q8_0) fg__expand_q2_512(&w, job.n, s->q);
-    if (type != FG_TYPE_Q8_0) {
+    else if (!there) fg__expand_512(type, &w, job.n, s->q);
+    if (!there) {
         w.quants = s->q;
         w.stride = 1024;
     }
     fg__slice_q8_512(form, &w, s, &job);
 }
 
-/* `whole`: for CPUs with VBMI. */
-FG__TARGET_AVX512VNNI static void fg__gemm_slices_512(fg_type type, bool whole, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+FG__TARGET_AVX512VNNI static void fg__gemm_slices_512(fg_type type, bool other, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                                                       float *out, size_t out_stride) {
     const fg__panel_layout *layout = fg__panel_layout_of(type);
     const int unit_bytes = layout->bytes * FG__PANEL, block_bytes = unit_bytes / layout->blocks;
@@ -20418,7 +20434,7 @@ FG__TARGET_AVX512VNNI static void fg__gemm_slices_512(fg_type type, bool whole, 
     fg__weights_512 w;
     int64_t left;
     w.table = _mm512_setzero_si512();
-    w.whole = whole;
+    w.other = other;
     if (table) w.table = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i *)(const void *)table));
     if (m == 1 && fg__atomic_load(&fg__fetch_rule) == FG__FETCH_FAR) job.ahead = 0; /* AVX2's kernels, which take longer, want 4096 */
     job.offset = type == FG_TYPE_Q3_K && m <= fg__fused_tokens_512(type) ? 4 : fg__gemm_offset(type); /* 4: without its scales */
@@ -20450,8 +20466,8 @@ static void fg__gemm_q8_512(fg_type type, const void *panel, int64_t k, const vo
     fg__gemm_slices_512(type, false, panel, k, acts, stride, m, out, out_stride);
 }
 
-/* Of types with tables. */
-static void fg__gemm_table_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out, size_t out_stride) {
+/* Types with tables, on CPUs with VBMI; Q8_0, of panels for AMX. */
+static void fg__gemm_other_512(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out, size_t out_stride) {
     fg__gemm_slices_512(type, true, panel, k, acts, stride, m, out, out_stride);
 }
 
@@ -21098,15 +21114,17 @@ typedef char fg__acts_amx_fit[sizeof(fg__acts_amx) == FG__TILE_AMX * sizeof(fg__
 /* The products of 8 blocks for a tile of tokens and half a panel. */
 typedef struct fg__pass_amx {
     const fg__acts_amx *acts;
-    const float (*act_scale)[FG__TILE_AMX]; /* theirs, block by block */
+    const float *act_scale; /* theirs, block by block */
     const float *scale, *min, *unit, *unit_min; /* of fg__gemm_slice */
     const float *more;        /* the sums of the slices before: [16][16]; NULL: none */
+    const uint8_t *quants; /* signed bytes; so many from a block to the next one, and from a step of 4 weights */
+    int block_bytes, step_bytes;
     float *out;
     size_t out_stride;
     int tokens; /* to write */
 } fg__pass_amx;
 
-/* What panels need: 93 KB of the stack. */
+/* What panels need: 94 KB of the stack. */
 typedef struct fg__room_amx {
     fg__gemm_slice slice[2];           /* this one and the one before; without their `q` */
     uint8_t q[8][2][8][64];            /* signed: [block][half of the panel][step][16 rows of 4] */
@@ -21149,12 +21167,12 @@ FG__TARGET_AVX2 static void fg__act_amx_none(int64_t k, void *packed, int from) 
     do {                                         \
         _tile_loadd(sums, start, 0);             \
         _tile_loadd(of_acts, acts, 64);          \
-        _tile_loadd(of_weights, q, 64);          \
+        _tile_loadd(of_weights, q, step_bytes);  \
         _tile_dpbssd(sums, of_acts, of_weights); \
     } while (0)
 
 /* `tile`, a constant: sums 0 to 3. */
-FG__INLINE_AMX512 void fg__product_amx(int tile, const void *start, const int8_t *acts, const uint8_t *q) {
+FG__INLINE_AMX512 void fg__product_amx(int tile, const void *start, const int8_t *acts, const uint8_t *q, int step_bytes) {
     switch (tile) {
     case 0: FG__PRODUCT(0, 4, 6); break;
     case 1: FG__PRODUCT(1, 5, 7); break;
@@ -21213,7 +21231,7 @@ FG__INLINE_AMX512 void fg__sum_up_amx(int minimums, int b, const fg__pass_amx *p
     const fg__acts_amx *acts = pass->acts;
     const float *min = pass->min + b * FG__PANEL;
     const __m512 by = _mm512_loadu_ps(pass->scale + b * FG__PANEL), less = _mm512_mul_ps(by, _mm512_set1_ps(-FG__SUM_FLOAT));
-    const __m512 act_scale = _mm512_loadu_ps(pass->act_scale[b]);
+    const __m512 act_scale = _mm512_loadu_ps(pass->act_scale + b * FG__TILE_AMX);
     __m512 v;
     int t;
     FG__UNROLL
@@ -21282,7 +21300,7 @@ FG__TARGET_AMX512 static __m512i fg__table_amx(fg_type like, const uint8_t *tabl
 FG__INLINE_AMX512 __m512i fg__signed_amx(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
     const uint8_t *runs = w->quants + b * w->stride + half;
     const fg__field *f;
-    if (type == FG_TYPE_Q8_0) return _mm512_xor_si512(_mm512_loadu_si512(runs + step * 128), w->table);
+    if (type == FG_TYPE_Q8_0) return _mm512_loadu_si512(runs + step * 128);
     if (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K) return fg__scaled_512(type, true, w, b, half, step, table);
     f = fg__fields_of(fg__bits_of(type), step);
     if (f[1].count) return _mm512_maskz_permutexvar_epi8(~(__mmask64)0, fg__bits_512(runs, fg__bits_of(type), step), w->table);
@@ -21299,6 +21317,9 @@ FG__INLINE_AMX512 void fg__expand_amx(fg_type type, const fg__weights_512 *w, in
     }
 }
 
+/* Whether n blocks are multiplied where they are. Products take 8, of which those that a slice lacks are not there. */
+static bool fg__in_place_amx(fg_type type, int n) { return type == FG_TYPE_Q8_0 && n == 8; }
+
 /* The quants of n blocks, first half 0, then half 64; those of Q2_K and Q3_K times their factors. */
 FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, int half, uint8_t *q) {
     const fg_type like = fg__gemm_like(type);
@@ -21306,7 +21327,8 @@ FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layou
     w.quants = from;
     w.bytes = from + layout->blocks * layout->bits * 128;
     w.stride = (size_t)(layout->blocks == 1 ? layout->bytes * FG__PANEL : layout->bits * 128);
-    w.table = type == FG_TYPE_Q8_0 ? _mm512_set1_epi8((char)128) : fg__table_amx(like, fg__gemm_table_of(type), fg__gemm_offset(type));
+    if (fg__in_place_amx(type, n)) return;
+    w.table = fg__table_amx(like, fg__gemm_table_of(type), fg__gemm_offset(type));
     q += 8 * half;
     switch ((int)like) {
     case FG_TYPE_Q4_1: fg__expand_amx(FG_TYPE_Q4_1, &w, n, half, q); break;
@@ -21348,8 +21370,8 @@ FG__INLINE_AMX512 void fg__fetch_amx(const uint8_t *near, const uint8_t *far, in
 }
 
 /* A pass over half `half` of a slice of a panel, whose sums are at `sums`. `first`: the panel's first slice. */
-FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint8_t *acts, const float (*act_scale)[FG__TILE_AMX],
-                                        const fg__gemm_slice *s, float *sums, bool first) {
+FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint8_t *acts, const float *act_scale, const fg__gemm_slice *s,
+                                        float *sums, bool first) {
     pass->acts = (const fg__acts_amx *)(const void *)acts;
     pass->act_scale = act_scale;
     pass->scale = s->scale + 16 * half;
@@ -21360,6 +21382,14 @@ FG__INLINE_AMX512 void fg__pass_set_amx(fg__pass_amx *pass, int half, const uint
     pass->out = sums;
     pass->out_stride = 16;
     pass->tokens = FG__TILE_AMX;
+}
+
+/* Where its quants are: of n blocks at `from`, expanded at `q` unless they are multiplied in place. */
+FG__INLINE_AMX512 void fg__pass_quants_amx(fg__pass_amx *pass, int half, const fg__panel_layout *layout, const uint8_t *from, int n, const uint8_t *q) {
+    const bool there = fg__in_place_amx(layout->type, n);
+    pass->quants = there ? from + 64 * half : q + 512 * half;
+    pass->block_bytes = there ? layout->bytes * FG__PANEL : 1024;
+    pass->step_bytes = there ? 128 : 64;
 }
 
 /* The panel's last slice: the sums are results. */
@@ -21377,7 +21407,7 @@ typedef struct fg__ahead_amx {
 
 /* Products from number `from` to number `to`, constants, of a pass. Sums are those of products before, at first of the pass before. */
 FG__INLINE_AMX512 void fg__products_amx(int minimums, int from, int to, const fg__pass_amx *now, const fg__pass_amx *before,
-                                        const uint8_t *q, const fg__ahead_amx *ahead, fg__room_amx *room, __m512 *f) {
+                                        const fg__ahead_amx *ahead, fg__room_amx *room, __m512 *f) {
     int b;
     FG__TILES_SEE(room);
     FG__UNROLL
@@ -21386,7 +21416,7 @@ FG__INLINE_AMX512 void fg__products_amx(int minimums, int from, int to, const fg
         fg__store_amx(b % 4, room->sums[b % 2]);
         fg__fetch_amx(ahead->near + at, ahead->far + at, ahead->lines);
         if (ahead->acts) fg__fetch_lines(ahead->acts + b * 320, 5, FG__FETCH_KEPT);
-        fg__product_amx(b % 4, room->start, now->acts->q[b / 2][0] + b % 2 * 32, q + b * 1024);
+        fg__product_amx(b % 4, room->start, now->acts->q[b / 2][0] + b % 2 * 32, now->quants + b * now->block_bytes, now->step_bytes);
         FG__TILES_SEE(room);
         fg__sum_up_amx(minimums, summed, summed > b ? before : now, (const int32_t(*)[16])room->sums[summed % 2], f);
         if (summed == 7) fg__pass_end_amx(minimums, before, f);
@@ -21420,7 +21450,7 @@ FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k,
     FG__UNROLL
     for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
     ahead.lines = (slice_bytes + 64 * products - 1) / (64 * products);
-    fg__pass_set_amx(&before, 0, slice_acts, room->act_scale[1], &room->slice[1], room->panel[0][0][0], true);
+    fg__pass_set_amx(&before, 0, slice_acts, room->act_scale[1][0], &room->slice[1], room->panel[0][0][0], true);
     for (left = k / 32; left > 0; left -= 8, from += slice_bytes, slice_acts += sizeof(fg__acts_amx), number ^= 1) {
         fg__gemm_slice *s = &room->slice[number];
         const int n = (int)FG__MIN(left, 8);
@@ -21433,11 +21463,12 @@ FG__INLINE_AMX512 void fg__panel_form_amx(int minimums, fg_type type, int64_t k,
             ahead.far = ahead.near + FG__FAR_AMX - FG__AHEAD_AMX;
             ahead.acts = (tile + 1 < tiles ? acts + tile_bytes : slice_acts + sizeof(fg__acts_amx)) + half * 2560;
             if (half == 0) fg__act_scales_amx((const fg__acts_amx *)(const void *)acts, room->act_scale[turn ^= 1]);
-            fg__pass_set_amx(&now, half, acts, room->act_scale[turn], s, room->panel[tile][half][0], left == k / 32);
+            fg__pass_set_amx(&now, half, acts, room->act_scale[turn][0], s, room->panel[tile][half][0], left == k / 32);
+            fg__pass_quants_amx(&now, half, layout, from, n, room->q[0][0][0]);
             if (left <= 8)
                 fg__pass_last_amx(&now, job->out + (size_t)tile * FG__TILE_AMX * job->out_stride + 16 * half, job->out_stride,
                                   job->m - tile * FG__TILE_AMX);
-            fg__products_amx(minimums, 0, 8, &now, &before, room->q[0][half][0], &ahead, room, f);
+            fg__products_amx(minimums, 0, 8, &now, &before, &ahead, room, f);
             before = now;
         }
     }
@@ -21485,7 +21516,7 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
     for (i = 0; i < 2; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &near);
     far = near;
     for (; i * slice_bytes < FG__FAR_AMX; i++) fg__turn_next_amx(panels, n_slices, slice_bytes, &far);
-    fg__pass_set_amx(&before, 0, job->acts, room->act_scale[1], &room->slice[1], room->panel[0][0][0], true);
+    fg__pass_set_amx(&before, 0, job->acts, room->act_scale[1][0], &room->slice[1], room->panel[0][0][0], true);
     n = (int)FG__MIN(k / 32, 8);
     fg__scales_amx(layout, here.at, n, &room->slice[0]);
     fg__quants_amx(type, layout, here.at, n, 0, q);
@@ -21497,11 +21528,12 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
         for (half = 0; half < 2; half++) {
             ahead.near = near.at + half * 8 * ahead.lines * 64;
             ahead.far = far.at + half * 8 * ahead.lines * 64;
-            fg__pass_set_amx(&now, half, job->acts + (size_t)here.slice * sizeof(fg__acts_amx), room->act_scale[here.slice % 2], s,
+            fg__pass_set_amx(&now, half, job->acts + (size_t)here.slice * sizeof(fg__acts_amx), room->act_scale[here.slice % 2][0], s,
                              room->panel[here.panel][half][0], here.slice == 0);
+            fg__pass_quants_amx(&now, half, layout, here.at, n, q);
             if (here.slice + 1 == n_slices)
                 fg__pass_last_amx(&now, job->out + (size_t)here.panel * panels->out + 16 * half, job->out_stride, job->m);
-            fg__products_amx(minimums, 0, FG__SUMMED_AMX, &now, &before, q + 512 * half, &ahead, room, f);
+            fg__products_amx(minimums, 0, FG__SUMMED_AMX, &now, &before, &ahead, room, f);
             if (half == 0) fg__quants_amx(type, layout, here.at, n, 64, q);
             else if (step + 1 < end) {
                 fg__scales_amx(layout, next.at, n_next, s_next);
@@ -21509,7 +21541,7 @@ FG__INLINE_AMX512 void fg__panels_form_amx(int minimums, fg_type type, const fg_
             }
             FG__UNROLL
             for (i = 0; i < FG__TILE_AMX; i++) f[i] = _mm512_setzero_ps();
-            fg__products_amx(minimums, FG__SUMMED_AMX, 8, &now, &before, q + 512 * half, &ahead, room, f);
+            fg__products_amx(minimums, FG__SUMMED_AMX, 8, &now, &before, &ahead, room, f);
             before = now;
         }
         here = next;
@@ -22719,7 +22751,7 @@ static const fg__gemm_kernel fg__gemm_w12_512_kernel = {fg__w12_panel_bytes, fg_
 static const fg__gemm_kernel fg__gemm_q8_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_512, fg__gemm_q8_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_table_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                          fg__act_q8_pack_512, fg__gemm_table_512, NULL, NULL};
+                                                          fg__act_q8_pack_512, fg__gemm_other_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_f32_512_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
                                                         fg__act_f32_pack, fg__gemm_f32_512, NULL, NULL};
 static const fg__gemm_kernel fg__gemm_q8_256_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
@@ -22739,8 +22771,10 @@ static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, 
 static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                        fg__act_q8_pack_512, fg__gemm_q8_512, &fg__gemm_q8_amx_many, NULL};
+static const fg__gemm_kernel fg__gemm_signed_amx_kernel = {fg__panel_bytes, fg__panel_pack_signed, fg__act_q8_bytes,
+                                                           fg__act_q8_pack_512, fg__gemm_other_512, &fg__gemm_q8_amx_many, NULL};
 static const fg__gemm_kernel fg__gemm_table_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
-                                                          fg__act_q8_pack_512, fg__gemm_table_512, &fg__gemm_q8_amx_many, NULL};
+                                                          fg__act_q8_pack_512, fg__gemm_other_512, &fg__gemm_q8_amx_many, NULL};
 static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
                                                             fg__act_q8_pack_512, fg__gemm_q8_512, &fg__gemm_q8_amx_more, NULL};
 
@@ -22750,6 +22784,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
     case FG_TYPE_BF16: return &fg__gemm_bf16_amx_kernel;
     case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return &fg__gemm_q8_amx_more_kernel;
+    case FG_TYPE_Q8_0: return &fg__gemm_signed_amx_kernel;
     case FG_TYPE_IQ4_NL:
     case FG_TYPE_IQ4_XS:
     case FG_TYPE_MXFP4: return &fg__gemm_table_amx_kernel;
