@@ -20061,7 +20061,8 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
                     if (part == 0) both[t][i] = acc[t][i];
-                    else acc[t][i] = _mm512_dpwssd_epi32(_mm512_set1_epi32(FG__SUM_BITS), fg__word_pairs_512(both[t][i], acc[t][i], 0), _mm512_loadu_si512(factor + 16 * i));
+                    else acc[t][i] = _mm512_dpwssd_epi32(_mm512_set1_epi32(FG__SUM_BITS), fg__word_pairs_512(both[t][i], acc[t][i], 0),
+                                                         _mm512_loadu_si512(factor + 16 * i));
                 }
             }
             if (factors && part == 0) continue;
@@ -21089,7 +21090,7 @@ static void fg__act_bf16_place(const float *x, int64_t k, void *packed, int plac
 
 /* ---- AMX: products of bytes, for many tokens. A product of tiles gives the sums of one block for 16 tokens and 16 rows. Each is then
    multiplied with its scales by the operations of fg__tile_q8_512, in the same order, so that a token gets the same bits either way.
-   A product takes the core 16 cycles and is there after 52, storing it takes 16, and its 72 loads 36: it is stored when the next three have
+   A product takes the core 16 cycles and is there after 52, storing it takes 16, and its 57 loads 29: it is stored when the next three have
    been started, and summed up one later, so that none of them waits. That goes on across halves of a panel, tiles of tokens and slices.
    Up to 16 tokens, one tile, have a way of their own, in which several panels take turns. */
 
@@ -21195,8 +21196,9 @@ FG__INLINE_AMX512 void fg__store_amx(int tile, void *to) {
 
 /* The scales of activations, block by block. */
 FG__TARGET_AMX512 static void fg__act_scales_amx(const fg__acts_amx *acts, float (*to)[FG__TILE_AMX]) {
-    const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27), last = _mm512_add_epi32(first, _mm512_set1_epi32(4));
-    __m512 four[2][4], two[4]; /* a lane: a block of 4 tokens */
+    const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+    __m512 four[2][4]; /* a lane: a block of 4 tokens */
     int i, j;
     FG__UNROLL
     for (i = 0; i < 4; i++) {
@@ -21206,18 +21208,24 @@ FG__TARGET_AMX512 static void fg__act_scales_amx(const fg__acts_amx *acts, float
     }
     FG__UNROLL
     for (j = 0; j < 2; j++) {
-        FG__UNROLL
-        for (i = 0; i < 4; i++) two[i] = i < 2 ? _mm512_shuffle_f32x4(four[j][2 * i], four[j][2 * i + 1], 0x44) : _mm512_shuffle_f32x4(four[j][2 * i - 4], four[j][2 * i - 3], 0xee);
-        _mm512_storeu_ps(to[4 * j], _mm512_shuffle_f32x4(two[0], two[1], 0x88));
-        _mm512_storeu_ps(to[4 * j + 1], _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
-        _mm512_storeu_ps(to[4 * j + 2], _mm512_shuffle_f32x4(two[2], two[3], 0x88));
-        _mm512_storeu_ps(to[4 * j + 3], _mm512_shuffle_f32x4(two[2], two[3], 0xdd));
+        const __m512 *v = four[j];
+        const __m512 a = _mm512_shuffle_f32x4(v[0], v[1], 0x44), b = _mm512_shuffle_f32x4(v[2], v[3], 0x44);
+        const __m512 c = _mm512_shuffle_f32x4(v[0], v[1], 0xee), d = _mm512_shuffle_f32x4(v[2], v[3], 0xee);
+        _mm512_storeu_ps(to[4 * j], _mm512_shuffle_f32x4(a, b, 0x88));
+        _mm512_storeu_ps(to[4 * j + 1], _mm512_shuffle_f32x4(a, b, 0xdd));
+        _mm512_storeu_ps(to[4 * j + 2], _mm512_shuffle_f32x4(c, d, 0x88));
+        _mm512_storeu_ps(to[4 * j + 3], _mm512_shuffle_f32x4(c, d, 0xdd));
     }
 }
 
 /* Element t of 16, everywhere, by shuffles: loads are what products wait for. `t` is a constant. */
 FG__INLINE512 __m512 fg__element_512(__m512 v, int t) {
-    v = t < 4 ? _mm512_shuffle_f32x4(v, v, 0) : t < 8 ? _mm512_shuffle_f32x4(v, v, 0x55) : t < 12 ? _mm512_shuffle_f32x4(v, v, 0xaa) : _mm512_shuffle_f32x4(v, v, 0xff);
+    switch (t / 4) {
+    case 0: v = _mm512_shuffle_f32x4(v, v, 0); break;
+    case 1: v = _mm512_shuffle_f32x4(v, v, 0x55); break;
+    case 2: v = _mm512_shuffle_f32x4(v, v, 0xaa); break;
+    default: v = _mm512_shuffle_f32x4(v, v, 0xff); break;
+    }
     switch (t % 4) {
     case 0: return _mm512_permute_ps(v, 0);
     case 1: return _mm512_permute_ps(v, 0x55);
