@@ -19054,14 +19054,6 @@ static void fg__panel_pack(fg_type type, const void *rows, size_t row_bytes, int
     }
 }
 
-#if FG__X86
-/* Q8_0 for AMX, which multiplies signed bytes. */
-static void fg__panel_pack_signed(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
-    if (n_rows < FG__PANEL) memset(panel, 0, fg__panel_bytes(type, k));
-    fg__pack_rows(FG__Q8_SIGNED, fg__panel_layout_of(type), (const uint8_t *)rows, row_bytes, n_rows, k, (uint8_t *)panel);
-}
-#endif
-
 /* 256 activations x = scale * q. `sum` is of 16 q, as weights are multiplied as w plus an offset, and for minimums of weights. Q2_K's minimums, integers
    of 16 weights each, are multiplied with `word`, x's sums of 16 as integers with one scale: 8 pairs of products then do what 16 by floats did. They are
    off by 1/65534 of the largest at most, where the activations are by 1/254. `unit` is -128 times their scale. Both on x86 alone. */
@@ -21134,6 +21126,12 @@ typedef struct fg__room_amx {
     int32_t sums[2][FG__TILE_AMX][16]; /* of the last two products stored */
     float panel[FG__ROWS_AMX / FG__TILE_AMX][2][FG__TILE_AMX][16]; /* of a tile of tokens, or, of few tokens, of a panel */
 } fg__room_amx;
+
+/* Q8_0 as signed bytes. */
+static void fg__panel_pack_signed(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    if (n_rows < FG__PANEL) memset(panel, 0, fg__panel_bytes(type, k));
+    fg__pack_rows(FG__Q8_SIGNED, fg__panel_layout_of(type), (const uint8_t *)rows, row_bytes, n_rows, k, (uint8_t *)panel);
+}
 
 /* Row `place` of a tile. */
 FG__TARGET_AVX512VNNI static void fg__act_amx_pack(const float *x, int64_t k, void *packed, int place) {
