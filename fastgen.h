@@ -19112,7 +19112,7 @@ typedef struct fg__gemm_slice {
     float scale[16 * FG__PANEL], min[16 * FG__PANEL];
     float unit[FG__PANEL];          /* AVX2, AMX: what multiplies the sums of all blocks, or 1 */
     float unit_min[FG__PANEL];      /* of Q2_K, whose `min` are pairs of 16-bit integers there: what multiplies these */
-    int32_t factor[8 * FG__PANEL]; /* AVX-512: of quants of Q3_K that are not expanded, pairs of 16 bits, each of 16 quants */
+    int32_t factor[8 * FG__PANEL];  /* AVX-512: of quants of Q3_K that are not expanded, pairs of 16 bits, each of 16 quants */
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
     int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
@@ -19730,8 +19730,8 @@ FG__INLINE512 __m512i fg__scaled_512(fg_type type, bool minus, const fg__weights
     return fg__lookup_512(table->low, _mm512_srlv_epi16(v, _mm512_set1_epi16((short)(b % 4 * 2))));
 }
 
-/* Expands n blocks to bytes: of Q2_K, times their scales, or of Q8_0, which is signed. */
-FG__TARGET_AVX512VNNI static void fg__expand_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
+/* Expands n blocks to bytes: of Q2_K, times their scales, or of Q8_0, which is signed. `type` is a constant. */
+FG__INLINE512 void fg__expand_512(fg_type type, const fg__weights_512 *w, int n, uint8_t *q) {
     fg__table_512 table;
     int b, half, step;
     for (b = 0; b < n; b++, q += 1024) {
@@ -19739,8 +19739,8 @@ FG__TARGET_AVX512VNNI static void fg__expand_512(fg_type type, const fg__weights
         for (half = 0; half < 128; half += 64) {
             FG__UNROLL
             for (step = 0; step < 8; step++)
-                _mm512_storeu_si512(q + step * 128 + half, type == FG_TYPE_Q8_0 ? fg__quants_512(FG_TYPE_Q8_0, w, b, half, step)
-                                                                                : fg__scaled_512(FG_TYPE_Q2_K, false, w, b, half, step, &table));
+                _mm512_storeu_si512(q + step * 128 + half, type == FG_TYPE_Q8_0 ? fg__quants_512(type, w, b, half, step)
+                                                                                : fg__scaled_512(type, false, w, b, half, step, &table));
         }
     }
 }
@@ -19837,7 +19837,7 @@ FG__INLINE512 void fg__scales_512(const fg__panel_layout *layout, const uint8_t 
         _mm512_storeu_ps(min, _mm512_mul_ps(m, fg__floats_512(s2)));
         break;
     case FG_TYPE_Q2_K:
-        _mm512_storeu_si512(min, _mm512_srli_epi16(fg__byte_pairs_512(unit + layout->blocks * layout->bits * 128 + 2 * b * 32, half / 64), 4));
+        _mm512_storeu_si512(min, _mm512_srli_epi16(fg__byte_pairs_512(bytes - half / 4 + 2 * b * 32, half / 64), 4));
         if (b) return; /* its scale is the slice's */
         break;
     case FG_TYPE_Q3_K:
@@ -20270,9 +20270,9 @@ FG__ONE_512(IQ4_NL, 10, FG_TYPE_IQ4_NL, false)
 FG__ONE_512(IQ4_XS, 11, FG_TYPE_IQ4_NL, false)
 FG__ONE_512(MXFP4, 12, FG_TYPE_IQ4_NL, false)
 FG__ONE_512(Q8_0_signed, 4, FG_TYPE_Q8_0, true)
-FG__ONE_512(IQ4_NL_whole, 10, FG_TYPE_IQ4_NL, true)
-FG__ONE_512(IQ4_XS_whole, 11, FG_TYPE_IQ4_NL, true)
-FG__ONE_512(MXFP4_whole, 12, FG_TYPE_IQ4_NL, true)
+FG__ONE_512(IQ4_NL_vbmi, 10, FG_TYPE_IQ4_NL, true)
+FG__ONE_512(IQ4_XS_vbmi, 11, FG_TYPE_IQ4_NL, true)
+FG__ONE_512(MXFP4_vbmi, 12, FG_TYPE_IQ4_NL, true)
 #undef FG__ONE_512
 
 FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weights_512 *w, fg__gemm_slice *s,
@@ -20287,9 +20287,9 @@ FG__TARGET_AVX512VNNI static void fg__slice_one_512(fg_type type, const fg__weig
     case FG_TYPE_Q4_K: fg__one_512_Q4_K(w, s, job); break;
     case FG_TYPE_Q5_K: fg__one_512_Q5_K(w, s, job); break;
     case FG_TYPE_Q6_K: fg__one_512_Q6_K(w, s, job); break;
-    case FG_TYPE_IQ4_NL: (w->other ? fg__one_512_IQ4_NL_whole : fg__one_512_IQ4_NL)(w, s, job); break;
-    case FG_TYPE_IQ4_XS: (w->other ? fg__one_512_IQ4_XS_whole : fg__one_512_IQ4_XS)(w, s, job); break;
-    default: (w->other ? fg__one_512_MXFP4_whole : fg__one_512_MXFP4)(w, s, job); break;
+    case FG_TYPE_IQ4_NL: (w->other ? fg__one_512_IQ4_NL_vbmi : fg__one_512_IQ4_NL)(w, s, job); break;
+    case FG_TYPE_IQ4_XS: (w->other ? fg__one_512_IQ4_XS_vbmi : fg__one_512_IQ4_XS)(w, s, job); break;
+    default: (w->other ? fg__one_512_MXFP4_vbmi : fg__one_512_MXFP4)(w, s, job); break;
     }
 }
 
@@ -20312,7 +20312,7 @@ FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__slice_q2_512(con
     TYPE(Q3_K, FG_TYPE_Q3_K, FG__FORM_UNIT, false) \
     TYPE(Q6_K, FG_TYPE_Q6_K, FG__FORM_SUB16, false) \
     TYPE(IQ4_NL, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, false) \
-    TYPE(IQ4_NL_whole, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, true)
+    TYPE(IQ4_NL_vbmi, FG_TYPE_IQ4_NL, FG__FORM_SIGNED, true)
 
 /* Calls of their own: of several in one function compilers take longer than of each, and without optimisation make a frame of megabytes. */
 #define FG__TILES_512(name, type, form, way, least, most, few) \
@@ -20340,7 +20340,7 @@ static void fg__slice_fused_512(fg_type type, const fg__weights_512 *w, fg__gemm
     case FG_TYPE_Q8_0: (w->other ? fg__tiles_512_Q8_0_signed : fg__tiles_512_Q8_0)(w, s, bytes, job); break;
     case FG_TYPE_Q3_K: fg__tiles_512_Q3_K(w, s, bytes, job); break;
     case FG_TYPE_Q6_K: fg__tiles_512_Q6_K(w, s, bytes, job); break;
-    default: (w->other ? fg__tiles_512_IQ4_NL_whole : fg__tiles_512_IQ4_NL)(w, s, bytes, job); break;
+    default: (w->other ? fg__tiles_512_IQ4_NL_vbmi : fg__tiles_512_IQ4_NL)(w, s, bytes, job); break;
     }
 }
 
@@ -20369,7 +20369,7 @@ static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm
     case FG_TYPE_Q2_K: fg__first_512_Q2_K(w, s, job); break;
     case FG_TYPE_Q3_K: fg__first_512_Q3_K(w, s, job); break;
     case FG_TYPE_Q6_K: fg__first_512_Q6_K(w, s, job); break;
-    default: (w->other ? fg__first_512_IQ4_NL_whole : fg__first_512_IQ4_NL)(w, s, job); break;
+    default: (w->other ? fg__first_512_IQ4_NL_vbmi : fg__first_512_IQ4_NL)(w, s, job); break;
     }
     job->m -= nt;
     job->acts += nt * job->stride;
@@ -20408,7 +20408,8 @@ FG__TARGET_AVX512VNNI static void fg__slice_many_512(fg_type type, fg__weights_5
     fg__fetch_plan(&job, bytes, ((rest + most - 1) / most + (keep ? 1 : 0)) * job.n);
     job.hint = fg__fetch_hint_of(&job, 16); /* so many tokens still wait for memory: 8 of Q6_K 1.26 times as fast */
     if (keep) fg__slice_first_512(type, &w, s, &job);
-    else if (!there) fg__expand_512(type, &w, job.n, s->q);
+    else if (type == FG_TYPE_Q2_K) fg__expand_512(FG_TYPE_Q2_K, &w, job.n, s->q);
+    else if (!there) fg__expand_512(FG_TYPE_Q8_0, &w, job.n, s->q);
     if (!there) {
         w.quants = s->q;
         w.stride = 1024;
@@ -21330,10 +21331,10 @@ static bool fg__in_place_amx(fg_type type, int n) { return type == FG_TYPE_Q8_0 
 FG__TARGET_AMX512 static void fg__quants_amx(fg_type type, const fg__panel_layout *layout, const uint8_t *from, int n, int half, uint8_t *q) {
     const fg_type like = fg__gemm_like(type);
     fg__weights_512 w;
+    if (fg__in_place_amx(type, n)) return;
     w.quants = from;
     w.bytes = from + layout->blocks * layout->bits * 128;
     w.stride = (size_t)(layout->blocks == 1 ? layout->bytes * FG__PANEL : layout->bits * 128);
-    if (fg__in_place_amx(type, n)) return;
     w.table = fg__table_amx(like, fg__gemm_table_of(type), fg__gemm_offset(type));
     q += 8 * half;
     switch ((int)like) {
