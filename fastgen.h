@@ -16814,14 +16814,14 @@ typedef struct fg__pool {
     struct fg__worker *workers;
     int n_threads, spins;
     fg__job job;
-    int pad0[16]; /* between what all read, what those who end pieces write, and what those who wait look at */
-    int done;     /* pieces of the phase */
+    int pad0[16]; /* between what all read, what is written between phases, and what those who take pieces write */
     int phase;
     int sleepers; /* under the mutex */
     fg__mutex mutex;
     fg__cond cond;
     int pad1[16];
-    uint64_t ticket; /* 8 bits that change with each phase, 28 bits: its pieces, 28 bits: how many were taken */
+    uint64_t ticket; /* 8 bits that change with each phase, 28 bits: pieces that have not ended, 28 bits: FG__TICKET_NONE and how many nobody took */
+    int n_pieces;    /* of the phase; beside the ticket, whose line who takes a piece has then */
     uint64_t ahead, ahead_each; /* an address, and how many bytes each thread but one reads from there on, one thread's after the other's */
     int quit;
     int pad2[16];
@@ -16832,16 +16832,25 @@ typedef struct fg__worker {
     int index;
 } fg__worker;
 
-static int fg__ticket_pieces(uint64_t ticket) { return (int)(ticket >> 28 & 0xFFFFFFF); }
-static int fg__ticket_taken(uint64_t ticket) { return (int)(ticket & 0xFFFFFFF); }
-static bool fg__ticket_has(uint64_t ticket) { return fg__ticket_taken(ticket) < fg__ticket_pieces(ticket); }
+/* Who finds no piece has taken one all the same, which leaves the fields above as they are. */
+#define FG__TICKET_NONE (1 << 27)
+#define FG__TICKET_OVER 0xFFFFFFF /* for the pieces: the job is over */
 
-/* The ticket is written under the mutex, so that nobody falls asleep over the change. */
+static int fg__ticket_left(uint64_t ticket) { return (int)(ticket & 0xFFFFFFF) - FG__TICKET_NONE; }
+static int fg__ticket_open(uint64_t ticket) { return (int)(ticket >> 28 & 0xFFFFFFF); }
+static bool fg__ticket_has(uint64_t ticket) { return fg__ticket_left(ticket) > 0; }
+static bool fg__ticket_over(uint64_t ticket) { return fg__ticket_open(ticket) == FG__TICKET_OVER; }
+
+/* Takes a piece, and with `ended` = 1 ends one; returns the ticket before. */
+static uint64_t fg__ticket_take(fg__pool *pool, uint64_t ended) { return fg__atomic_add64(&pool->ticket, (uint64_t)0 - (ended << 28 | 1)); }
+
+/* The ticket is written under the mutex, so that nobody falls asleep over the change. No pieces: the job is over. */
 static void fg__pool_publish(fg__pool *pool, int n_pieces) {
-    uint64_t phase = ((fg__atomic_load64(&pool->ticket) >> 56) + 1) & 0xFF;
+    uint64_t phase = (fg__atomic_load64(&pool->ticket) >> 56) + 1, open = n_pieces > 0 ? (uint64_t)n_pieces : FG__TICKET_OVER;
     bool wake;
     fg__mutex_lock(&pool->mutex);
-    fg__atomic_store64(&pool->ticket, phase << 56 | (uint64_t)n_pieces << 28);
+    pool->n_pieces = n_pieces;
+    fg__atomic_store64(&pool->ticket, phase << 56 | open << 28 | (uint64_t)(FG__TICKET_NONE + n_pieces));
     wake = pool->sleepers > 0;
     fg__mutex_unlock(&pool->mutex);
     if (wake) fg__cond_broadcast(&pool->cond);
@@ -16855,18 +16864,21 @@ static void fg__pool_next_phase(fg__pool *pool, int thread) {
         n = pool->job.begin(pool->job.user, pool->phase++);
         if (n == 1) pool->job.run(pool->job.user, 0, thread);
     } while (n == 0 || n == 1);
-    fg__atomic_store(&pool->done, 0);
-    fg__pool_publish(pool, n < 0 ? 0 : n);
+    fg__pool_publish(pool, FG__MAX(n, 0));
 }
 
-/* Takes and runs one piece; false when none is left. A piece that was taken keeps its phase from ending. */
+/* Takes pieces and runs them while there are any; false: there was none. A piece that was taken keeps its phase from ending. To end one and to
+   take the next is one addition, as the ticket's line comes from another core each time, which takes as long as a small piece. */
 static bool fg__pool_work(fg__pool *pool, int thread) {
     uint64_t ticket = fg__atomic_load64(&pool->ticket);
     if (!fg__ticket_has(ticket)) return false;
-    ticket = fg__atomic_add64(&pool->ticket, 1);
+    ticket = fg__ticket_take(pool, 0);
     if (!fg__ticket_has(ticket)) return false;
-    pool->job.run(pool->job.user, fg__ticket_taken(ticket), thread);
-    if (fg__atomic_add(&pool->done, 1) + 1 == fg__ticket_pieces(ticket)) fg__pool_next_phase(pool, thread);
+    do {
+        pool->job.run(pool->job.user, pool->n_pieces - fg__ticket_left(ticket), thread);
+        ticket = fg__ticket_take(pool, 1);
+    } while (fg__ticket_has(ticket));
+    if (fg__ticket_open(ticket) == 1) fg__pool_next_phase(pool, thread);
     return true;
 }
 
@@ -16874,7 +16886,8 @@ static bool fg__pool_work(fg__pool *pool, int thread) {
    slept through a whole round of it goes by the rest of the ticket, and by `quit`. */
 static bool fg__pool_idle(const fg__pool *pool, uint64_t seen) {
     uint64_t ticket = fg__atomic_load64(&pool->ticket);
-    return ticket >> 28 == seen >> 28 && !fg__ticket_has(ticket) && !fg__atomic_load(&pool->quit);
+    return ticket >> 56 == seen >> 56 && fg__ticket_over(ticket) == fg__ticket_over(seen) && !fg__ticket_has(ticket) &&
+           !fg__atomic_load(&pool->quit);
 }
 
 /* To the second cache. */
@@ -16930,7 +16943,7 @@ static void fg__pool_run(fg__pool *pool, const fg__job *job) {
     fg__pool_next_phase(pool, 0);
     for (;;) {
         uint64_t seen = fg__atomic_load64(&pool->ticket);
-        if (fg__ticket_pieces(seen) == 0) return;
+        if (fg__ticket_over(seen)) return;
         if (!fg__ticket_has(seen)) fg__pool_await(pool, seen, 0);
         while (fg__pool_work(pool, 0)) {}
     }
@@ -16988,6 +17001,7 @@ static bool fg__pool_open(const fg__env *env, fg__pool *pool, int n_threads) {
     }
     fg__mutex_init(&pool->mutex);
     fg__cond_init(&pool->cond);
+    fg__pool_publish(pool, 0);
     pool->n_threads = 1;
     pool->spins = n_threads <= fg__cpu_count() ? 4000 : 0;
     for (i = 1; i < n_threads; i++) {
