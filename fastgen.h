@@ -748,6 +748,7 @@ typedef struct fg_batch {
     const int32_t *slots[FG_MAX_GROUPS];        /* [n_tokens] block * block_tokens + offset where the token's KV goes */
     const int32_t *rows;                        /* [n_rows] tokens that need logits, ascending */
     bool want_logits;                           /* fg_output.logits is needed, not only fg_output.rows */
+    bool no_sums;                               /* log_sum_exp of rows is not read: a device may leave NaN there */
     const int32_t *feed;                        /* [n_tokens] in place of tokens[t] comes fg_output.rows[feed[t]].token of the pass
                                                    submitted before; -1: tokens[t] itself. NULL: all are -1, and always where
                                                    caps.in_flight < 2 */
@@ -759,7 +760,7 @@ typedef struct fg_batch {
 typedef struct fg_row_result {
     int32_t token;       /* argmax; the lowest id of equals */
     float logit;         /* its logit */
-    float log_sum_exp;   /* of the row */
+    float log_sum_exp;   /* of the row; see fg_batch.no_sums */
 } fg_row_result;
 
 enum { FG_MAX_CANDIDATES = 128 };
@@ -14613,7 +14614,7 @@ typedef struct fg__cpu_ops {
     void (*fold)(int m, int head_dim, const float *max2, const float *sum2, const float *acc2, float *max, float *sum,
                  float *acc);
     void (*scale)(const float *x, float scale, int n, float *out); /* out = x * scale */
-    void (*sample)(const float *x, int n, fg__sample_part *part);
+    void (*sample)(const float *x, int n, bool sum, fg__sample_part *part); /* without `sum`, part->sum is 0 */
     /* m rows of a panel's sums to their place: out = sums (+ bias) (+ more); bias and more may be NULL, n <= 32 */
     void (*finish)(const float *sums, const float *bias, const float *more, size_t more_row, int m, int n, float *out,
                    size_t out_row);
@@ -14852,19 +14853,18 @@ static void fg__fold_scalar(int m, int head_dim, const float *max2, const float 
 }
 
 /* NaN counts as minus infinity. */
-static void fg__sample_scalar(const float *x, int n, fg__sample_part *part) {
-    float sum = 0.0f;
+static void fg__sample_scalar(const float *x, int n, bool sum, fg__sample_part *part) {
     int i;
     part->max = -INFINITY;
+    part->sum = 0.0f;
     part->token = 0;
     for (i = 0; i < n; i++)
         if (x[i] > part->max) {
             part->max = x[i];
             part->token = i;
         }
-    for (i = 0; i < n && part->max > -INFINITY && part->max < INFINITY; i++)
-        if (x[i] > -INFINITY) sum += expf(x[i] - part->max);
-    part->sum = sum;
+    for (i = 0; i < n && sum && part->max > -INFINITY && part->max < INFINITY; i++)
+        if (x[i] > -INFINITY) part->sum += expf(x[i] - part->max);
 }
 
 static float fg__dot_one(const float *a, const float *b, int64_t k) {
@@ -15394,7 +15394,7 @@ FG__TARGET_AVX512 static void fg__fold_avx512(int m, int head_dim, const float *
     }
 }
 
-FG__TARGET_AVX512 static void fg__sample_avx512(const float *x, int n, fg__sample_part *part) {
+FG__TARGET_AVX512 static void fg__sample_avx512(const float *x, int n, bool sum, fg__sample_part *part) {
     const __m512 lowest = _mm512_set1_ps(-INFINITY);
     __m512 highest = lowest, total = _mm512_setzero_ps(), v;
     int i;
@@ -15411,7 +15411,7 @@ FG__TARGET_AVX512 static void fg__sample_avx512(const float *x, int n, fg__sampl
         part->token = i + __builtin_ctz(equal);
         break;
     }
-    if (part->max == INFINITY) return;
+    if (!sum || part->max == INFINITY) return;
     for (i = 0; i < n; i += 16) {
         v = _mm512_mask_loadu_ps(lowest, FG__LANES(n - i), x + i);
         total = _mm512_add_ps(total, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q),
@@ -16166,7 +16166,7 @@ FG__TARGET_AVX2 static void fg__fold_avx2(int m, int head_dim, const float *max2
     }
 }
 
-FG__TARGET_AVX2 static void fg__sample_avx2(const float *x, int n, fg__sample_part *part) {
+FG__TARGET_AVX2 static void fg__sample_avx2(const float *x, int n, bool sum, fg__sample_part *part) {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
     __m256 highest = lowest, total = _mm256_setzero_ps(), v;
     int i;
@@ -16180,7 +16180,7 @@ FG__TARGET_AVX2 static void fg__sample_avx2(const float *x, int n, fg__sample_pa
     part->sum = 0.0f;
     if (part->max == -INFINITY) return;
     while (x[part->token] != part->max) part->token++;
-    if (part->max == INFINITY) return;
+    if (!sum || part->max == INFINITY) return;
     highest = _mm256_set1_ps(part->max);
     for (i = 0; i < n; i += 8) {
         __m256i lanes = fg__lanes_avx2(n - i);
@@ -16587,7 +16587,7 @@ static void fg__fold_neon(int m, int head_dim, const float *max2, const float *s
     }
 }
 
-static void fg__sample_neon(const float *x, int n, fg__sample_part *part) {
+static void fg__sample_neon(const float *x, int n, bool sum, fg__sample_part *part) {
     float32x4_t highest = vdupq_n_f32(-INFINITY), total = vdupq_n_f32(0.0f);
     int i;
     for (i = 0; i < n; i += 4) highest = vmaxnmq_f32(fg__load_neon(x + i, n - i, -INFINITY), highest);
@@ -16596,7 +16596,7 @@ static void fg__sample_neon(const float *x, int n, fg__sample_part *part) {
     part->sum = 0.0f;
     if (part->max == -INFINITY) return;
     while (x[part->token] != part->max) part->token++;
-    if (part->max == INFINITY) return;
+    if (!sum || part->max == INFINITY) return;
     highest = vdupq_n_f32(part->max);
     for (i = 0; i < n; i += 4) {
         float32x4_t v = fg__load_neon(x + i, n - i, -INFINITY), e = fg__exp_neon(vsubq_f32(v, highest));
@@ -18461,8 +18461,8 @@ static int fg__cpu_sample_pieces(const fg_op *op) { return (op->n + FG__SAMPLE_P
 
 static void fg__cpu_sample(fg__cpu_plan *plan, const fg_op *op, int item) {
     int pieces = fg__cpu_sample_pieces(op), column = item % pieces * FG__SAMPLE_PIECE;
-    plan->device->ops.sample(fg__cpu_row(plan, op->src, item / pieces) + column,
-                             FG__MIN(FG__SAMPLE_PIECE, op->n - column), &plan->parts[item]);
+    plan->device->ops.sample(fg__cpu_row(plan, op->src, item / pieces) + column, FG__MIN(FG__SAMPLE_PIECE, op->n - column), !plan->batch->no_sums,
+                             &plan->parts[item]);
 }
 
 static void fg__cpu_choose(fg__cpu_plan *plan, const fg_op *op, int row) {
@@ -18477,6 +18477,7 @@ static void fg__cpu_choose(fg__cpu_plan *plan, const fg_op *op, int row) {
     result->token = best * FG__SAMPLE_PIECE + part[best].token;
     result->logit = part[best].max;
     result->log_sum_exp = sum > 0.0f ? part[best].max + logf(sum) : part[best].max;
+    if (plan->batch->no_sums) result->log_sum_exp = (float)NAN;
 }
 
 /* ---- Running a pass. ---- */
@@ -25765,6 +25766,10 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0 || r->beams;
 }
 
+static bool fg__request_wants_sums(const fg__request *r) {
+    return r->desc.logprobs || r->keep || r->desc.top_logprobs > 0 || r->desc.prompt_logprobs || r->beams || r->sampler.p.temperature > 0.0f;
+}
+
 /* The seed that a sample draws with. */
 static uint64_t fg__sequence_seed(const fg_engine *e, const fg__sequence *s) {
     return s->request->sampler.p.seed + (uint64_t)s->index + e->desc.sample_seed * 0x9E3779B97F4A7C15ull;
@@ -25778,6 +25783,7 @@ static void fg__batch_draws(const fg_engine *e, fg__flight *f, const fg__pass_en
     bool asks = e->candidates && !r->desc.prompt_logprobs && !r->desc.on_logits &&
                 fg__sampler_asks(&r->sampler, e->graph.n_vocab, r->beams ? 2 : r->desc.top_logprobs, &ask);
     int i;
+    if (entry->n_rows && fg__request_wants_sums(r)) f->batch.no_sums = false;
     if (!fg__request_wants_logits(r)) {
         memset(f->draws + entry->row, 0, (size_t)entry->n_rows * sizeof(fg_row_draw));
         return;
@@ -25868,6 +25874,7 @@ static void fg__engine_fill_flight(const fg_engine *e, fg__flight *f) {
     int i;
     f->batch.n_tokens = f->batch.n_rows = 0;
     f->batch.want_logits = f->feeds = false;
+    f->batch.no_sums = true;
     f->batch.draws = NULL;
     f->kv_tokens = 0;
     f->kv_bytes = 0;
@@ -26603,6 +26610,7 @@ static void fg__draft_add(fg_engine *e, fg__sequence *s, int n) {
     }
     if (f->entries[index].n_rows) f->rows[f->batch.n_rows++] = f->batch.n_tokens - 1;
     f->batch.want_logits = f->batch.want_logits || fg__sampler_needs_logits(&s->request->sampler) || s->request->desc.min_tokens > 0;
+    if (s->request->sampler.p.temperature > 0.0f) f->batch.no_sums = false;
     s->drafted.n_computed = from + n;
 }
 
@@ -26628,6 +26636,7 @@ static void fg__draft_fill(fg_engine *e, int count) {
     int single, i;
     d->flight.n_entries = d->flight.batch.n_tokens = d->flight.batch.n_rows = 0;
     d->flight.batch.want_logits = false;
+    d->flight.batch.no_sums = true;
     for (single = 1; single >= 0; single--)
         for (i = 0; i < count; i++) {
             fg__sequence *s = d->list[i];

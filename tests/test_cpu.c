@@ -691,6 +691,7 @@ static void test_cpu_sample(void) {
         for (w = 0; w < 6; w++) {
             uint64_t state = 17;
             cpu_rig *rig = cpu_rig_new(12);
+            fg_row_result before[12];
             int x;
             float *table;
             n = widths[w];
@@ -726,8 +727,15 @@ static void test_cpu_sample(void) {
                 CHECKF((double)r->log_sum_exp == lse || fabs((double)r->log_sum_exp - lse) < 2e-6 * (1.0 + fabs(lse)),
                        "%s n %d row %d: %.9g, not %.9g", paths[p], n, row, (double)r->log_sum_exp, lse);
             }
+            memcpy(before, rig->output.rows, sizeof(before));
             rig->batch.want_logits = false;
+            rig->batch.no_sums = true;
             CHECK(cpu_rig_submit(rig) == FG_OK && rig->output.logits == NULL && rig->output.rows != NULL);
+            for (row = 0; row < 12; row++) {
+                const fg_row_result *r = &rig->output.rows[row];
+                CHECK(r->token == before[row].token && r->logit == before[row].logit);
+                CHECK(isnan(r->log_sum_exp) || cpu_is_gpu(paths[p]));
+            }
             cpu_rig_free(rig);
         }
 }

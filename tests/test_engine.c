@@ -1008,6 +1008,30 @@ static void test_engine_logprobs(void) {
     api_close(a);
 }
 
+/* Log-probabilities of one request, while another asks for none and a third for the highest, which it finds in the logits. */
+static void test_engine_logprobs_mixed(void) {
+    api *a = api_open(NULL, 64);
+    job *jobs = (job *)calloc(3, sizeof(job));
+    int i, k;
+    for (i = 0; i < 3; i++) {
+        jobs[i] = *api_job(a);
+        jobs[i].desc.ignore_eos = true;
+        jobs[i].desc.logprobs = i > 0;
+        jobs[i].desc.max_tokens = i < 2 ? 8 : 4; /* the second one's last tokens come without logits */
+        jobs[i].desc.top_logprobs = i == 2;
+        CHECK(job_submit(a->e, &jobs[i]) == FG_OK);
+    }
+    jobs_run(a->e);
+    for (i = 0; i < 3; i++) job_check_ends(&jobs[i]);
+    for (k = 0; k < 8; k++) {
+        float logprob = jobs[1].samples[0].logprobs[k];
+        CHECKF(logprob < 0.0f && logprob > -20.0f && jobs[1].samples[0].tokens[k] == jobs[0].samples[0].tokens[k], "token %d: %g", k, (double)logprob);
+    }
+    for (k = 0; k < 4; k++) CHECK(jobs[1].samples[0].logprobs[k] == jobs[2].samples[0].logprobs[k]);
+    free(jobs);
+    api_close(a);
+}
+
 /* One request's tokens under a sampling. */
 static void api_tokens(api *a, const fg_sampling *sampling, int32_t ban, int32_t *tokens) {
     job *j = api_job(a);
@@ -1977,6 +2001,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_end_tokens);
     RUN(test_engine_hook);
     RUN(test_engine_logprobs);
+    RUN(test_engine_logprobs_mixed);
     RUN(test_engine_sampling);
     RUN(test_engine_lengths);
     RUN(test_engine_handles);
