@@ -1431,14 +1431,14 @@ static void fg__thread_join(fg__thread *t) { pthread_join(t->handle, NULL); }
 #if defined(FG_NO_THREADS)
 static int fg__atomic_load(const int *p) { return *p; }
 static void fg__atomic_store(int *p, int value) { *p = value; }
-static int fg__atomic_add(int *p, int value) { int old = *p; *p += value; return old; }
+static inline int fg__atomic_add(int *p, int value) { int old = *p; *p += value; return old; }
 static uint64_t fg__atomic_load64(const uint64_t *p) { return *p; }
 static void fg__atomic_store64(uint64_t *p, uint64_t value) { *p = value; }
 static uint64_t fg__atomic_add64(uint64_t *p, uint64_t value) { uint64_t old = *p; *p += value; return old; }
 #elif defined(_MSC_VER) && !defined(__clang__)
 static int fg__atomic_load(const int *p) { return (int)InterlockedOr((volatile LONG *)p, 0); }
 static void fg__atomic_store(int *p, int value) { InterlockedExchange((volatile LONG *)p, value); }
-static int fg__atomic_add(int *p, int value) { return (int)InterlockedExchangeAdd((volatile LONG *)p, value); }
+static inline int fg__atomic_add(int *p, int value) { return (int)InterlockedExchangeAdd((volatile LONG *)p, value); }
 static uint64_t fg__atomic_load64(const uint64_t *p) {
     return (uint64_t)InterlockedCompareExchange64((volatile LONGLONG *)p, 0, 0);
 }
@@ -1451,8 +1451,8 @@ static uint64_t fg__atomic_add64(uint64_t *p, uint64_t value) {
 #else
 static int fg__atomic_load(const int *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static void fg__atomic_store(int *p, int value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
-/* Adds and hands back the value before. */
-static int fg__atomic_add(int *p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL); }
+/* Adds and hands back the value before. Inline, as only backends use it: compilers do not warn where there are none. */
+static inline int fg__atomic_add(int *p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL); }
 static uint64_t fg__atomic_load64(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 static void fg__atomic_store64(uint64_t *p, uint64_t value) { __atomic_store_n(p, value, __ATOMIC_RELEASE); }
 static uint64_t fg__atomic_add64(uint64_t *p, uint64_t value) { return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL); }
