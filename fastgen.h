@@ -16832,7 +16832,8 @@ typedef struct fg__worker {
     int index;
 } fg__worker;
 
-/* Who finds no piece has taken one all the same, which leaves the fields above as they are. */
+/* The lowest field of a ticket counts down to FG__TICKET_NONE and on: who finds no piece has counted all the same, and must not borrow from the
+   fields above. */
 #define FG__TICKET_NONE (1 << 27)
 #define FG__TICKET_OVER 0xFFFFFFF /* for the pieces: the job is over */
 
@@ -25766,6 +25767,7 @@ static bool fg__request_wants_logits(const fg__request *r) {
            r->desc.min_tokens > 0 || r->beams;
 }
 
+/* See fg_batch.no_sums: for log-probabilities, for the best of several, and for top-p. */
 static bool fg__request_wants_sums(const fg__request *r) {
     return r->desc.logprobs || r->keep || r->desc.top_logprobs > 0 || r->desc.prompt_logprobs || r->beams || r->sampler.p.temperature > 0.0f;
 }
