@@ -17358,6 +17358,7 @@ typedef struct fg__cpu_stage {
 /* A phase of the pool's job: what is done between two points at which all threads' results are needed. */
 typedef enum fg__cpu_phase_type {
     FG__PHASE_ROWS,      /* stages that work on rows alone, packing of activations among them: pieces are rows */
+    FG__PHASE_KV,        /* ROPE_KV: some rows, all or one of the KV heads */
     FG__PHASE_GEMM,      /* runs of panels */
     FG__PHASE_ATTENTION, /* tasks, for each KV head */
     FG__PHASE_MERGE,     /* tasks that were split, for each KV head */
@@ -17534,8 +17535,7 @@ static int fg__cpu_rope_find(fg__cpu_plan *plan, const fg_op *op) {
 
 /* Divided evenly by rows: reads and writes its own rows only. */
 static bool fg__cpu_by_rows(int type) {
-    return type == FG_OP_EMBED || type == FG_OP_NORM || type == FG_OP_ROPE_KV || type == FG_OP_ACT_MUL ||
-           type == FG__STAGE_ROPE;
+    return type == FG_OP_EMBED || type == FG_OP_NORM || type == FG_OP_ACT_MUL || type == FG__STAGE_ROPE;
 }
 
 static void fg__cpu_add_stage(fg__cpu_plan *plan, int type, int first, int n, bool per_row) {
@@ -17573,6 +17573,7 @@ static void fg__cpu_add_phases(fg__cpu_plan *plan) {
             if (last && last->type == FG__PHASE_ROWS && !stage->apart) last->n++;
             else fg__cpu_add_phase(plan, FG__PHASE_ROWS, i);
         }
+        if (stage->type == FG_OP_ROPE_KV) fg__cpu_add_phase(plan, FG__PHASE_KV, i);
         if (stage->type == FG_OP_GEMM) fg__cpu_add_phase(plan, FG__PHASE_GEMM, i);
         if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_ATTENTION, i);
         if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_MERGE, i);
@@ -18129,25 +18130,45 @@ static char *fg__kv_tile(const fg__cpu_plan *plan, const fg_op *op, int block, i
            (size_t)head * own->head_bytes + (size_t)(offset / own->layout.width) * own->layout.tile_bytes;
 }
 
-static void fg__cpu_rope_kv(fg__cpu_plan *plan, const fg_op *op, int index, int from, int to) {
+/* What a KV head of a row needs before attention: its queries and key turned, key and value stored. */
+static void fg__cpu_rope_kv_head(fg__cpu_plan *plan, int index, int row, int head) {
+    const fg_op *op = &plan->graph->ops[index];
     const fg__cpu_ops *ops = &plan->device->ops;
-    const float *q_norm = fg__cpu_vector(plan, op->weight), *k_norm = fg__cpu_vector(plan, op->weight2);
     const fg__cpu_group *own = &plan->groups[op->group];
-    int block_tokens = plan->graph->groups[op->group].block_tokens, rope = plan->ops[index].rope, row, h;
-    for (row = from; row < to; row++) {
-        float *x = fg__cpu_row(plan, op->src, row), *q = x + op->src_col, *k = x + op->src2_col, *v = x + op->dst_col;
-        const float *cos_sin = rope < 0 ? NULL : plan->ropes[rope].cos_sin + (size_t)row * (size_t)op->n_rot;
-        int slot = plan->batch->slots[op->group][row], offset = slot % block_tokens;
-        for (h = 0; h < op->n_head + op->n_kv_head; h++) {
-            float *head = h < op->n_head ? q + h * op->head_dim : k + (h - op->n_head) * op->head_dim;
-            const float *norm = h < op->n_head ? q_norm : k_norm;
-            if (norm) ops->rms_norm(head, norm, op->head_dim, op->eps, head);
-            if (cos_sin) ops->rope(head, cos_sin, op->n_rot, op->rope_neox);
-        }
-        for (h = 0; h < op->n_kv_head; h++)
-            ops->kv_store(&own->layout, k + h * op->head_dim, v + h * op->head_dim, offset % own->layout.width,
-                          fg__kv_tile(plan, op, slot / block_tokens, offset, h));
+    const float *q_norm = fg__cpu_vector(plan, op->weight), *k_norm = fg__cpu_vector(plan, op->weight2);
+    int n = op->head_dim, heads = op->n_head / op->n_kv_head, rope = plan->ops[index].rope, h;
+    int block_tokens = plan->graph->groups[op->group].block_tokens, slot = plan->batch->slots[op->group][row], offset = slot % block_tokens;
+    float *x = fg__cpu_row(plan, op->src, row), *q = x + op->src_col + head * heads * n, *k = x + op->src2_col + head * n;
+    const float *cos_sin = rope < 0 ? NULL : plan->ropes[rope].cos_sin + (size_t)row * (size_t)op->n_rot;
+    for (h = 0; h <= heads; h++) {
+        float *vector = h < heads ? q + h * n : k;
+        const float *norm = h < heads ? q_norm : k_norm;
+        if (norm) ops->rms_norm(vector, norm, n, op->eps, vector);
+        if (cos_sin) ops->rope(vector, cos_sin, op->n_rot, op->rope_neox);
     }
+    ops->kv_store(&own->layout, k, x + op->dst_col + head * n, offset % own->layout.width,
+                  fg__kv_tile(plan, op, slot / block_tokens, offset, head));
+}
+
+/* How many pieces the rows of ROPE_KV are cut into: keys of positions side by side share cache lines, which two cores would take from each other, so
+   that a sequence's rows are not cut shorter than a tile. */
+static int fg__cpu_kv_cuts(const fg__cpu_plan *plan) {
+    const fg_batch *batch = plan->batch;
+    int least = batch->n_tokens == batch->n_seqs ? 1 : FG__TILE;
+    return FG__MIN(FG__MAX(1, batch->n_tokens / least), 4 * plan->device->pool.n_threads);
+}
+
+/* How many pieces each of those is cut into: its KV heads, where there are more threads. */
+static int fg__cpu_kv_heads(const fg__cpu_plan *plan, const fg_op *op) {
+    return fg__cpu_kv_cuts(plan) < plan->device->pool.n_threads ? op->n_kv_head : 1;
+}
+
+static void fg__cpu_rope_kv(fg__cpu_plan *plan, int index, int piece) {
+    const fg_op *op = &plan->graph->ops[index];
+    int cuts = fg__cpu_kv_cuts(plan), parts = fg__cpu_kv_heads(plan, op), heads = op->n_kv_head / parts, n = plan->batch->n_tokens, head;
+    int row = (int)((int64_t)n * (piece / parts) / cuts), end = (int)((int64_t)n * (piece / parts + 1) / cuts);
+    for (; row < end; row++)
+        for (head = piece % parts * heads; head < (piece % parts + 1) * heads; head++) fg__cpu_rope_kv_head(plan, index, row, head);
 }
 
 /* Copies a narrow tile into columns t0 and on of a tile of 32. */
@@ -18490,7 +18511,6 @@ static void fg__cpu_stage_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, in
     case FG_OP_EMBED: fg__cpu_embed(plan, op, from, to); break;
     case FG_OP_NORM: fg__cpu_norm(plan, op, from, to); break;
     case FG_OP_GEMM: fg__gemm_pack_acts(plan, stage, from, to); break;
-    case FG_OP_ROPE_KV: fg__cpu_rope_kv(plan, op, stage->first, from, to); break;
     case FG_OP_ACT_MUL: fg__cpu_act_mul(plan, op, from, to); break;
     default: fg__cpu_gather(plan, op, from, to); break;
     }
@@ -18535,6 +18555,7 @@ static int fg__cpu_pass_begin(void *user, int index) {
     op = &plan->graph->ops[stage->first];
     switch (plan->phase->type) {
     case FG__PHASE_ROWS: return fg__cpu_row_pieces(plan, fg__cpu_stage_rows(plan, stage));
+    case FG__PHASE_KV: return fg__cpu_kv_cuts(plan) * fg__cpu_kv_heads(plan, op);
     case FG__PHASE_GEMM:
         return fg__run_count(fg__gemm_items(plan, stage, fg__cpu_stage_rows(plan, stage)),
                              plan->device->pool.n_threads);
@@ -18558,6 +18579,7 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     fg__cpu_scratch *scratch = &plan->scratch[thread];
     switch (plan->phase->type) {
     case FG__PHASE_ROWS: fg__cpu_rows_run(plan, plan->phase, piece); break;
+    case FG__PHASE_KV: fg__cpu_rope_kv(plan, stage->first, piece); break;
     case FG__PHASE_GEMM: fg__gemm_run(plan, stage, fg__cpu_stage_rows(plan, stage), piece, thread); break;
     case FG__PHASE_ATTENTION: fg__attn_task_run(plan, op, piece, scratch); break;
     case FG__PHASE_MERGE:
