@@ -917,6 +917,7 @@ typedef struct fg_null_options {
 #endif
 #include <windows.h>
 #else
+#define FG__WINDOWS 0
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -955,6 +956,12 @@ typedef struct fg_null_options {
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
+#endif
+#ifndef FG__X86
+#define FG__X86 0
+#endif
+#ifndef FG__ARM
+#define FG__ARM 0
 #endif
 
 #if defined(__MINGW32__)
@@ -2454,7 +2461,7 @@ static bool fg__gguf_item_f64(const fg__gguf_value *value, uint64_t i, double *o
     if (value->item_type == FG__GGUF_F32) {
         bits = (uint32_t)fg__gguf_load(value->data + i * 4, 4);
         memcpy(&f, &bits, 4);
-        *out = f;
+        *out = (double)f;
         return true;
     }
     if (!fg__gguf_item_i64(value, i, &integer)) return false;
@@ -9308,7 +9315,7 @@ static void fg__j_add_token(fg__jinja *j, fg__j_token_type type, int32_t id, fg_
     fg__j_work(j, 1);
     j->tokens = (fg__j_token *)fg__j_room(j, j->tokens, &j->tokens_capacity, j->n_tokens, sizeof(*j->tokens));
     token = &j->tokens[j->n_tokens++];
-    token->type = type;
+    token->type = (int32_t)type;
     token->line = j->line;
     token->id = id;
     token->value = value;
@@ -10599,7 +10606,7 @@ static void fg__j_declare(fg__jinja *j, int32_t scope, int32_t name, fg__j_load 
     memset(v, 0, sizeof(*v));
     v->name = name;
     v->scope = scope;
-    v->load = load;
+    v->load = (int32_t)load;
     v->slot = f->n_slots++;
     v->shadowed = j->name_variables[name];
     if (load == FG__J_LOAD_ALIAS) {
@@ -11543,8 +11550,8 @@ __attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, flo
 }
 
 /* Steps of fg__exp_negative. With a rounding of their own they are not fused, which AVX-512 invites compilers to. */
-#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps(-1, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define FG__ADD512(a, b) _mm512_maskz_add_round_ps(-1, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__ADD512(a, b) _mm512_maskz_add_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
 __attribute__((target("avx512f"))) static inline __m512 fg__exp_negative_512(__m512 x) {
     __m512i bits = _mm512_or_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
@@ -11600,7 +11607,7 @@ static double fg__exp_block(const float *x, int n, float max, float temperature,
     fg__exp_all(x, max, temperature, out);
     for (i = 0; i < FG__EXP_BLOCK; i += 4)
         for (j = 0; j < 4; j++) part[j] += out[i + j];
-    return ((double)part[0] + part[1]) + ((double)part[2] + part[3]);
+    return ((double)part[0] + (double)part[1]) + ((double)part[2] + (double)part[3]);
 }
 
 /* Uniform in [0, 1), a pure function of seed and position: splitmix64's output function (Steele, Lea and Flood 2014)
@@ -11671,7 +11678,7 @@ static uint32_t fg__select_byte(const fg__candidate *c, int n, uint32_t prefix, 
     int i;
     for (i = 0; i < 256; i++) sums[i] = 0.0;
     for (i = 0; i < n; i++)
-        if ((uint64_t)(c[i].key ^ prefix) >> (shift + 8) == 0) sums[c[i].key >> shift & 255] += c[i].weight;
+        if ((uint64_t)(c[i].key ^ prefix) >> (shift + 8) == 0) sums[c[i].key >> shift & 255] += (double)c[i].weight;
     for (value = 0; value < 256; value++)
         if (sums[value] > 0.0) last = value;
     for (value = 0; value < last && *target > sums[value]; value++) *target -= sums[value];
@@ -11687,7 +11694,7 @@ static int fg__cut(fg__candidate *c, int n, double target) {
     for (i = 0; i < n; i++) {
         if (c[i].key > key) continue;
         if (c[i].key == key && target <= 0.0) continue; /* enough of those that are equal */
-        if (c[i].key == key) target -= c[i].weight;
+        if (c[i].key == key) target -= (double)c[i].weight;
         c[kept++] = c[i];
     }
     return kept;
@@ -11726,7 +11733,7 @@ static int fg__gather_above(const float *x, int n, float limit, fg__candidate *c
 static double fg__set_weights(fg__candidate *c, int n, float max) {
     double sum = 0.0;
     int i;
-    for (i = 0; i < n; i++) sum += c[i].weight = fg__exp_negative(c[i].logit - max);
+    for (i = 0; i < n; i++) sum += (double)(c[i].weight = fg__exp_negative(c[i].logit - max));
     return sum;
 }
 
@@ -11735,18 +11742,18 @@ static int fg__cut_typical(fg__candidate *c, int n, float max, double sum, float
     double log_sum = log(sum), entropy = log_sum;
     int i;
     for (i = 0; i < n; i++)
-        if (c[i].weight > 0.0f) entropy -= (double)c[i].weight / sum * ((double)c[i].logit - max);
+        if (c[i].weight > 0.0f) entropy -= (double)c[i].weight / sum * ((double)c[i].logit - (double)max);
     for (i = 0; i < n; i++) {
-        float distance = (float)fabs(log_sum - ((double)c[i].logit - max) - entropy);
+        float distance = (float)fabs(log_sum - ((double)c[i].logit - (double)max) - entropy);
         memcpy(&c[i].key, &distance, sizeof(distance)); /* bits of positive floats are in their order */
     }
-    return fg__cut(c, n, p * sum);
+    return fg__cut(c, n, (double)p * sum);
 }
 
 static int fg__cut_top_p(fg__candidate *c, int n, double sum, float p) {
     int i;
     for (i = 0; i < n; i++) c[i].key = fg__descending_key(c[i].logit);
-    return fg__cut(c, n, p * sum);
+    return fg__cut(c, n, (double)p * sum);
 }
 
 static int fg__cut_min_p(fg__candidate *c, int n, float min_p) {
@@ -11798,11 +11805,11 @@ static int32_t fg__draw_candidate(fg__candidate *c, int n, float temperature, do
     float max = -INFINITY;
     int i, last = 0;
     for (i = 0; i < n; i++) max = FG__MAX(max, c[i].logit);
-    for (i = 0; i < n; i++) sum += c[i].weight = fg__exp_negative((c[i].logit - max) / temperature);
+    for (i = 0; i < n; i++) sum += (double)(c[i].weight = fg__exp_negative((c[i].logit - max) / temperature));
     for (u *= sum, i = 0; i < n; i++) {
         if (c[i].weight <= 0.0f) continue;
         last = i;
-        u -= c[i].weight;
+        u -= (double)c[i].weight;
         if (u < 0.0) break;
     }
     return c[last].id;
@@ -11824,7 +11831,7 @@ static int32_t fg__draw_any(const float *x, int n, float max, float temperature,
     for (j = 0; i < n && j < length; j++) {
         if (w[j] <= 0.0f) continue;
         last = i + j;
-        u -= w[j];
+        u -= (double)w[j];
         if (u < 0.0) break;
     }
     return last >= 0 ? last : fg__find_logit(x, n, max); /* should rounding carry u past the end: the best token */
@@ -11950,7 +11957,7 @@ static int32_t fg__choose(const fg_sampling *p, const fg__sample_input *in, fg__
 
 static double fg__log_sum_exp(const fg__sample_input *in) {
     float max;
-    if (in->row && fabsf(in->row->log_sum_exp) <= FLT_MAX) return in->row->log_sum_exp;
+    if (in->row && fabsf(in->row->log_sum_exp) <= FLT_MAX) return (double)in->row->log_sum_exp;
     max = fg__max_logit(in->logits, in->n_vocab);
     return (double)max + log(fg__sum_exp(in->logits, in->n_vocab, max, 1.0f));
 }
@@ -12105,12 +12112,12 @@ static bool fg__candidate_logprobs(const fg__sample_input *in, int n_top, fg__ca
     n = fg__take_candidates(row, in->n_vocab, c);
     chosen = fg__find_candidate(c, n, out->token);
     if (!chosen && out->token != row->drawn) return false;
-    out->logprob = fg__logprob(chosen ? chosen->logit : row->drawn_logit, in->row->log_sum_exp);
+    out->logprob = fg__logprob(chosen ? chosen->logit : row->drawn_logit, (double)in->row->log_sum_exp);
     if (in->top_allowed) n = fg__drop_banned(in, c, n);
     if (n < n_top && row->floor != -INFINITY) return false;
     if (n_top <= 0) return true;
     if (n > n_top) n = fg__cut(c, n, (double)n_top);
-    out->n_top = fg__top_logprobs(c, n, in->row->log_sum_exp, out->top);
+    out->n_top = fg__top_logprobs(c, n, (double)in->row->log_sum_exp, out->top);
     return true;
 }
 
@@ -12144,7 +12151,7 @@ static fg_result fg__sample_row(const fg__sampler *s, const fg__sample_input *in
     if (!in->row || in->n_banned || in->n_top || fg__sampler_needs_logits(s))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "sampling needs logits that were not kept");
     out->token = in->row->token >= 0 && in->row->token < in->n_vocab ? in->row->token : 0;
-    if (in->want_logprob) out->logprob = fg__logprob(in->row->logit, in->row->log_sum_exp);
+    if (in->want_logprob) out->logprob = fg__logprob(in->row->logit, (double)in->row->log_sum_exp);
     return FG_OK;
 }
 
@@ -13914,7 +13921,7 @@ static fg_op *fg__graph_op(fg__graph_builder *b, fg_op_type type, int layer) {
     b->ops = (fg_op *)array;
     op = &b->ops[b->failed ? 0 : b->n_ops++];
     memset(op, 0, sizeof(*op));
-    op->type = type;
+    op->type = (int32_t)type;
     op->layer = layer;
     op->src = op->src2 = op->dst = op->weight = op->weight2 = op->bias = -1;
     op->scale = 1;
@@ -14303,7 +14310,7 @@ static bool fg__batch_check(const fg_graph *graph, const fg_batch *batch) {
 
 /* A program that is compiled without optimisation, to be debugged, gets kernels with it. Clang cannot be told so: fg__cpu_open says what comes of it. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__) && !defined(__OPTIMIZE__)
-#define FG__OPTIMIZES 1
+#define FG__OPTIMIZES
 #pragma GCC push_options
 #pragma GCC optimize("O2")
 #endif
@@ -14355,6 +14362,12 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx512vbmi2,amx-tile,amx-bf16")))
 #endif
 #endif
+#endif
+#ifndef FG__HAS_AVXVNNI
+#define FG__HAS_AVXVNNI 0
+#endif
+#ifndef FG__HAS_AMX
+#define FG__HAS_AMX 0
 #endif
 #if FG__ARM
 #if defined(__clang__)
@@ -14441,7 +14454,7 @@ static void fg__cpu_ask(fg__cpu_features *f) {
     f->i8mm = fg__cpu_has("hw.optional.arm.FEAT_I8MM");
     f->bf16 = fg__cpu_has("hw.optional.arm.FEAT_BF16");
 }
-#elif defined(FG__WINDOWS)
+#elif FG__WINDOWS
 static void fg__cpu_ask(fg__cpu_features *f) {
     f->dotprod = IsProcessorFeaturePresent(43) != 0; /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
 }
@@ -19239,7 +19252,7 @@ typedef struct fg__gemm_job {
 
 /* What token t of a tile has of these k. */
 static FG__ALWAYS_INLINE const fg__act_q8 *fg__act_of(const fg__gemm_job *job, int t) {
-    return (const fg__act_q8 *)(const void *)(job->acts + t * job->stride);
+    return (const fg__act_q8 *)(const void *)(job->acts + (size_t)t * job->stride);
 }
 
 /* Weights are fetched ahead of their use: for few tokens job->ahead before what is read together (a unit's scales are at its end),
@@ -19583,15 +19596,15 @@ FG__INLINE512 __m512i fg__bits_512(const uint8_t *runs, int bits, int step) {
 FG__INLINE512 __m512 fg__floats_512(__m512i v) { return _mm512_maskz_cvtepi32_ps(0xffff, v); }
 
 FG__INLINE512 __m512 fg__halves_512(const uint8_t *from) {
-    return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)from));
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)from));
 }
 
 FG__INLINE512 __m512i fg__bytes_512(const uint8_t *from) {
-    return _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128((const __m128i *)from));
+    return _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128((const __m128i *)(const void *)from));
 }
 
 FG__INLINE512 __m512i fg__signed_bytes_512(const void *from) {
-    return _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)from));
+    return _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i *)(const void *)from));
 }
 
 FG__INLINE512 __m512i fg__words_512(__m256i signed_bytes) { return _mm512_maskz_cvtepi8_epi16(0xffffffffu, signed_bytes); }
@@ -19701,7 +19714,7 @@ FG__INLINE512 __m512i fg__lookup_64_512(__m512i table, __m512i index) {
 /* Step `step` of block b of 16 rows, as the unsigned operand of the dot product: with fg__gemm_offset added. Constant
    `type`: one that stands for all with the same quants. Q3_K comes without its scales. */
 FG__INLINE512 __m512i fg__quants_512(fg_type type, const fg__weights_512 *w, int b, int half, int step) {
-    const uint8_t *runs = w->quants + b * w->stride + half;
+    const uint8_t *runs = w->quants + (size_t)b * w->stride + half;
     const int bits = fg__bits_of(type);
     __m512i v;
     if (bits == 8) { /* Q8_0, and what is expanded */
@@ -19763,8 +19776,8 @@ FG__INLINE512 __m512i fg__scaled_q3_512(const uint8_t *runs, int step, const fg_
 FG__INLINE512 __m512i fg__scaled_512(fg_type type, bool minus, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
     __m512i v;
     if (step % 4 == 0) fg__table_set_512(type, minus, w->bytes + half / 4, 2 * b + step / 4, table);
-    if (type == FG_TYPE_Q3_K) return fg__scaled_q3_512(w->quants + b * w->stride + half, step, table);
-    v = _mm512_loadu_si512(w->quants + b / 4 * 4 * w->stride + half + step * 128);
+    if (type == FG_TYPE_Q3_K) return fg__scaled_q3_512(w->quants + (size_t)b * w->stride + half, step, table);
+    v = _mm512_loadu_si512(w->quants + (size_t)(b / 4 * 4) * w->stride + half + step * 128);
     return fg__lookup_512(table->low, _mm512_srlv_epi16(v, _mm512_set1_epi16((short)(b % 4 * 2))));
 }
 
@@ -19944,7 +19957,7 @@ FG__INLINE512 void fg__tile_end_512(int nt, __m512 sums[][2], const fg__gemm_job
     for (t = 0; t < nt; t++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            float *to = job->out + t * job->out_stride + 16 * i;
+            float *to = job->out + (size_t)t * job->out_stride + 16 * i;
             _mm512_storeu_ps(to, job->first ? sums[t][i] : _mm512_add_ps(sums[t][i], _mm512_loadu_ps(to)));
         }
     }
@@ -19989,7 +20002,7 @@ FG__INLINE512 void fg__tile_end_unit_512(int nt, const float *scale, const float
         else if (unit_min) fg__minimums_512(nt, min + 16 * i, job, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            float *to = job->out + t * job->out_stride + 16 * i;
+            float *to = job->out + (size_t)t * job->out_stride + 16 * i;
             v = job->first ? _mm512_mul_ps(sums[t][i], by) : _mm512_fmadd_ps(sums[t][i], by, _mm512_loadu_ps(to));
             if (unit_min) v = _mm512_fmadd_ps(_mm512_mul_ps(fg__floats_512(n[t]), _mm512_set1_ps(fg__act_of(job, t)->unit)), _mm512_loadu_ps(unit_min + 16 * i), v);
             _mm512_storeu_ps(to, v);
@@ -20060,7 +20073,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         if (layout) fg__block_scales_512(layout, w->quants, b, &unit, here[0], here[2], factors_here);
         if (nt > 4 && b < 6) { /* a line of each of the next tile's activations */
             FG__UNROLL
-            for (t = 0; t < nt; t++) __builtin_prefetch(acts + (nt + t) * stride + b * 64);
+            for (t = 0; t < nt; t++) __builtin_prefetch(acts + (size_t)(nt + t) * stride + b * 64);
         }
         FG__UNROLL
         for (part = 0; part < parts; part++) {
@@ -20080,7 +20093,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
                 }
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    memcpy(&x, acts + t * stride + b * 32 + step * 4, 4);
+                    memcpy(&x, acts + (size_t)t * stride + b * 32 + step * 4, 4);
                     acc[t][0] = _mm512_dpbusd_epi32(acc[t][0], w0, _mm512_set1_epi32(x));
                     acc[t][1] = _mm512_dpbusd_epi32(acc[t][1], w1, _mm512_set1_epi32(x));
                 }
@@ -20112,7 +20125,7 @@ FG__INLINE512 void fg__tile_q8_512(fg_type type, fg__gemm_form form, int nt, boo
         }
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + t * stride);
+            const fg__act_q8 *a = (const fg__act_q8 *)(const void *)(acts + (size_t)t * stride);
             FG__UNROLL
             for (i = 0; i < 2; i++) {
                 if (form == FG__FORM_MIN) v[t][i] = _mm512_fmadd_ps(_mm512_set1_ps(sums.of_acts[t][b]), _mm512_loadu_ps(min + 16 * i), v[t][i]);
@@ -20159,7 +20172,7 @@ FG__INLINE512 void fg__dots_q2_512(int nt, int first, int together, int b, const
                 }
                 FG__UNROLL
                 for (t = 0; t < nt; t++) {
-                    memcpy(&x, acts + t * stride + j * 32 + step * 4, 4);
+                    memcpy(&x, acts + (size_t)t * stride + j * 32 + step * 4, 4);
                     FG__UNROLL
                     for (i = 0; i < 2; i++) {
                         if (step % 4 == 0) acc[t][j][i] = _mm512_setzero_si512();
@@ -20227,7 +20240,7 @@ FG__INLINE512 void fg__few_q2_512(int nt, int together, const fg__weights_512 *w
     fg__tile_start_512(nt, f);
     m.sums[0] = m.sums[1] = _mm512_setzero_si512();
     for (b = 0; b < job.n; b += 4) {
-        const uint8_t *runs = w->quants + b * w->stride;
+        const uint8_t *runs = w->quants + (size_t)b * w->stride;
         if (together == 1) { /* a loop that is none in the machine code needs more registers */
             for (first = 0; first < 4; first++) fg__blocks_q2_512(nt, first, 1, b + first, runs, w->bytes, &job, &m, f);
         } else {
@@ -20250,7 +20263,7 @@ FG__INLINE512 void fg__tiles_q8_512(fg_type type, fg__gemm_form form, int least,
                                     fg__gemm_slice *s, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + most - 1) / most;
     if (few) fg__fetch_plan_even(&job, bytes / job.n / 2, tiles);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1: fg__slice_one_512 */
         case 2:
@@ -20410,8 +20423,8 @@ static void fg__slice_first_512(fg_type type, const fg__weights_512 *w, fg__gemm
     default: (w->other ? fg__first_512_IQ4_NL_vbmi : fg__first_512_IQ4_NL)(w, s, job); break;
     }
     job->m -= nt;
-    job->acts += nt * job->stride;
-    job->out += nt * job->out_stride;
+    job->acts += (size_t)nt * job->stride;
+    job->out += (size_t)nt * job->out_stride;
 }
 
 /* Tokens of a tile of bytes. Two scales a block take registers, of which six tokens would leave too few: 0.9 times as fast. */
@@ -20517,7 +20530,7 @@ FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__
         w1 = type == FG_TYPE_F16 ? fg__halves_512(w + 32) : _mm512_loadu_ps((const float *)(const void *)(w + 64));
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            memcpy(&x, job->acts + t * job->stride + i * 4, 4);
+            memcpy(&x, job->acts + (size_t)t * job->stride + i * 4, 4);
             v = _mm512_set1_ps(x);
             f[t][0] = _mm512_fmadd_ps(w0, v, f[t][0]);
             f[t][1] = _mm512_fmadd_ps(w1, v, f[t][1]);
@@ -20529,7 +20542,7 @@ FG__INLINE512 void fg__tile_f32_512(fg_type type, int nt, const uint8_t *w, fg__
 FG__INLINE512 void fg__tiles_f32_512(fg_type type, const uint8_t *w, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__FLOATS512 - 1) / FG__FLOATS512;
     fg__fetch_plan_even(&job, type == FG_TYPE_F16 ? 64 : 128, tiles);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
         case 1: fg__tile_f32_512(type, 1, w, &job); break;
@@ -20609,7 +20622,7 @@ FG__INLINE512 void fg__dots_w12_512(int nt, fg__w12_from how, const uint8_t *w, 
         for (step = 0; step < 2; step++) {
             FG__UNROLL
             for (t = 0; t < nt; t++) {
-                memcpy(&x, acts + t * job->stride + 4 * step, 4);
+                memcpy(&x, acts + (size_t)t * job->stride + 4 * step, 4);
                 acc[t][0] = _mm512_dpwssd_epi32(acc[t][0], v[2 * step], _mm512_set1_epi32(x));
                 acc[t][1] = _mm512_dpwssd_epi32(acc[t][1], v[2 * step + 1], _mm512_set1_epi32(x));
             }
@@ -20625,7 +20638,7 @@ FG__INLINE512 void fg__dots_w12_512(int nt, fg__w12_from how, const uint8_t *w, 
 /* A call of its own: compilers then keep all sums in registers, and reach 97% of the products' peak in place of 88%. */
 FG__TARGET_AVX512VNNI __attribute__((noinline)) static void fg__block_w12_512(fg__w12_from how, const uint8_t *w, uint8_t *room,
                                                                               const fg__gemm_job *job, int32_t *sums) {
-    switch (job->m + how * FG__TILE_W12) {
+    switch (job->m + (int)how * FG__TILE_W12) {
     case 1: fg__dots_w12_512(1, FG__W12_PANEL, w, room, job, sums); break;
     case 2: fg__dots_w12_512(2, FG__W12_PANEL, w, room, job, sums); break;
     case 3: fg__dots_w12_512(3, FG__W12_PANEL, w, room, job, sums); break;
@@ -20667,8 +20680,8 @@ FG__TARGET_AVX512VNNI static void fg__tile_w12_512(fg__w12_from how, const uint8
         fg__block_w12_512(how, next + 64, room + FG__W12_BLOCK * 256, &block, sums[1]);
     }
     for (t = 0; t < job->m; t++) {
-        const __m512 by = _mm512_set1_ps(((const fg__act_w12 *)(const void *)(job->acts + t * job->stride))->scale);
-        float *to = job->out + t * job->out_stride;
+        const __m512 by = _mm512_set1_ps(((const fg__act_w12 *)(const void *)(job->acts + (size_t)t * job->stride))->scale);
+        float *to = job->out + (size_t)t * job->out_stride;
         FG__UNROLL
         for (i = 0; i < 2; i++) {
             const int at = t * FG__PANEL + 16 * i;
@@ -20686,7 +20699,7 @@ FG__TARGET_AVX512VNNI static void fg__tiles_w12_512(const uint8_t *w, uint8_t *r
     const bool keeps = tiles > 1 && fg__atomic_load(&fg__fetch_rule) == FG__FETCH_TWICE;
     fg__w12_from how = keeps ? FG__W12_KEEP : FG__W12_PANEL;
     fg__fetch_plan_even(&job, 192, tiles);
-    for (; tiles > 0; tiles--, left -= job.m, job.acts += job.m * job.stride, job.out += job.m * job.out_stride) {
+    for (; tiles > 0; tiles--, left -= job.m, job.acts += (size_t)job.m * job.stride, job.out += (size_t)job.m * job.out_stride) {
         job.m = (left + tiles - 1) / tiles;
         fg__tile_w12_512(how, w, room, &job);
         job.next += job.n * job.each;
@@ -21076,7 +21089,7 @@ FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *pan
         }
         w = fg__bf16_slice(&r, slice.n * pairs);
         if (!whole) fg__fetch_plan(&slice, slice.n * pairs * r.run, slice.n * ((m + 2 * FG__TILE_AMX - 1) / (2 * FG__TILE_AMX)));
-        for (job = slice, first = true; job.m > 0; job.m -= tokens, first = false, job.acts += tokens * stride, job.out += tokens * out_stride) {
+        for (job = slice, first = true; job.m > 0; job.m -= tokens, first = false, job.acts += (size_t)tokens * stride, job.out += (size_t)tokens * out_stride) {
             tokens = FG__MIN(job.m, 2 * FG__TILE_AMX);
             fg__shape_amx_set(shape, tokens, pairs);
             if (tokens > FG__TILE_AMX) fg__tile_amx(true, w, pairs, &r, first, &job);
@@ -21343,7 +21356,7 @@ FG__TARGET_AMX512 static __m512i fg__table_amx(fg_type like, const uint8_t *tabl
 
 /* Step `step` of block b of 16 rows as signed bytes. */
 FG__INLINE_AMX512 __m512i fg__signed_amx(fg_type type, const fg__weights_512 *w, int b, int half, int step, fg__table_512 *table) {
-    const uint8_t *runs = w->quants + b * w->stride + half;
+    const uint8_t *runs = w->quants + (size_t)b * w->stride + half;
     const fg__field *f;
     if (type == FG_TYPE_Q8_0) return _mm512_loadu_si512(runs + step * 128);
     if (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K) return fg__scaled_512(type, true, w, b, half, step, table);
@@ -21898,7 +21911,7 @@ static void fg__fetch_set_256(fg__gemm_job *job, int few) {
 
 FG__INLINE256 __m256i fg__act_256(const uint8_t *acts, size_t stride, int t, int step) {
     int x;
-    memcpy(&x, acts + t * stride + step * 4, 4);
+    memcpy(&x, acts + (size_t)t * stride + step * 4, 4);
     return _mm256_set1_epi32(x);
 }
 
@@ -22034,7 +22047,7 @@ FG__INLINE256 void fg__eight_dots_256(fg_type like, int nt, const fg__rows_256 *
             FG__KEEP_256(v[i]);
         }
         FG__UNROLL
-        for (t = 0; t < nt; t++) fg__pairs_256(step == 0, acts + t * stride + step * 4, v, acc[t]);
+        for (t = 0; t < nt; t++) fg__pairs_256(step == 0, acts + (size_t)t * stride + step * 4, v, acc[t]);
     }
     FG__UNROLL
     for (t = 0; t < nt; t++) {
@@ -22196,7 +22209,7 @@ FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const flo
         if (unit_min) fg__minimums_256(nt, min + row + 8 * i, job, n);
         FG__UNROLL
         for (t = 0; t < nt; t++) {
-            float *to = job->out + t * job->out_stride + row + 8 * i;
+            float *to = job->out + (size_t)t * job->out_stride + row + 8 * i;
             v = job->first ? _mm256_mul_ps(sums[t][i], by) : _mm256_fmadd_ps(sums[t][i], by, _mm256_loadu_ps(to));
             if (unit_min) v = _mm256_fmadd_ps(n[t], _mm256_loadu_ps(unit_min + row + 8 * i), v);
             _mm256_storeu_ps(to, v);
@@ -22401,7 +22414,7 @@ static const struct {
 FG__INLINE256 void fg__tiles_q8_256(fg__gemm_form form, fg__dots dots, fg__gemm_slice *s, int row, fg__gemm_job job) {
     const int most = fg__tile_of_256(dots);
     int nt, tiles = (job.m + most - 1) / most;
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* 1 is not for tiles */
         case 2: fg__tile_q8_256(form, dots, 2, s, row, &job); break;
@@ -22546,7 +22559,7 @@ FG__INLINE256 void fg__few_f32_256(fg_type type, const uint8_t *w, fg__gemm_job 
 FG__INLINE256 void fg__tiles_f32_256(fg_type type, const uint8_t *w, int row, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE512 - 1) / FG__TILE512;
     fg__fetch_plan_even(&job, type == FG_TYPE_F16 ? 32 : 64, tiles);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
         case 1: fg__tile_f32_256(type, 1, 1, w, row, &job); break;
@@ -22618,8 +22631,8 @@ FG__INLINE256 __m256i fg__dot_w12_256(bool vnni, __m256i sum, __m256i w, __m256i
 
 /* Adds eight rows' sums of a slice, times the scale of its activations, to the output, or sets it when they are the first. */
 FG__INLINE256 void fg__w12_end_256(__m256 sum, int t, int row, const fg__gemm_job *job) {
-    const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + t * job->stride);
-    float *to = job->out + t * job->out_stride + row;
+    const fg__act_w12 *a = (const fg__act_w12 *)(const void *)(job->acts + (size_t)t * job->stride);
+    float *to = job->out + (size_t)t * job->out_stride + row;
     _mm256_storeu_ps(to, _mm256_fmadd_ps(sum, _mm256_set1_ps(a->scale), job->first ? _mm256_setzero_ps() : _mm256_loadu_ps(to)));
 }
 
@@ -22729,7 +22742,7 @@ FG__INLINE256 void fg__w12_expand_256(const uint8_t *w, uint8_t *room, fg__gemm_
 FG__INLINE256 void fg__tiles_w12_256(bool vnni, const uint8_t *room, const uint8_t *scales, int row, fg__gemm_job job) {
     int nt, tiles = (job.m + FG__TILE256W12 - 1) / FG__TILE256W12;
     fg__fetch_plan_even(&job, 64, tiles);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) { /* of seven tokens 4 and 3 */
         case 3: fg__tile_w12_256(vnni, 3, room, scales, row, &job); break;
@@ -23182,7 +23195,7 @@ static FG__ALWAYS_INLINE void fg__tile_end_neon(int nt, float32x4_t f[][2], int 
     for (t = 0; t < nt; t++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
-            float *to = job->out + t * job->out_stride + row + 4 * i;
+            float *to = job->out + (size_t)t * job->out_stride + row + 4 * i;
             vst1q_f32(to, job->first ? f[t][i] : vaddq_f32(f[t][i], vld1q_f32(to)));
         }
     }
@@ -23275,7 +23288,7 @@ static void fg__slice_few_dot(const fg__panel_layout *layout, const uint8_t *fro
 FG__TARGET_DOTPROD static void fg__slice_dot(fg__gemm_slice *s, int row, int bytes, fg__gemm_job job) {
     int nt, tiles = (job.m + 3) / 4;
     fg__fetch_plan(&job, bytes, tiles * job.n);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
         case 1: fg__tile_dot(1, s, row, &job); break;
@@ -23364,7 +23377,7 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
     for (p = 0; p < np; p++) {
         FG__UNROLL
         for (i = 0; i < 4; i++) {
-            float *to = job->out + (2 * p + i / 2) * job->out_stride + row + i % 2 * 4;
+            float *to = job->out + (size_t)(2 * p + i / 2) * job->out_stride + row + i % 2 * 4;
             if (2 * p + i / 2 >= job->m) continue;
             x = i / 2 ? vuzp2q_f32(f[p][i % 2 * 2], f[p][i % 2 * 2 + 1])
                       : vuzp1q_f32(f[p][i % 2 * 2], f[p][i % 2 * 2 + 1]);
@@ -23475,7 +23488,7 @@ static FG__ALWAYS_INLINE void fg__tile_f32_neon(fg_type type, int nt, const uint
             }
             FG__UNROLL
             for (t = 0; t < nt; t++) {
-                x = vld1q_dup_f32((const float *)(const void *)(job->acts + t * job->stride) + i * each + j);
+                x = vld1q_dup_f32((const float *)(const void *)(job->acts + (size_t)t * job->stride) + i * each + j);
                 FG__UNROLL
                 for (r = 0; r < 4; r++) f[t][r] = vfmaq_f32(f[t][r], v[r], x);
             }
@@ -23485,7 +23498,7 @@ static FG__ALWAYS_INLINE void fg__tile_f32_neon(fg_type type, int nt, const uint
     for (t = 0; t < nt; t++) {
         FG__UNROLL
         for (r = 0; r < 4; r++) {
-            float *to = job->out + t * job->out_stride + row + 4 * r;
+            float *to = job->out + (size_t)t * job->out_stride + row + 4 * r;
             vst1q_f32(to, job->first ? f[t][r] : vaddq_f32(f[t][r], vld1q_f32(to)));
         }
     }
@@ -23494,7 +23507,7 @@ static FG__ALWAYS_INLINE void fg__tile_f32_neon(fg_type type, int nt, const uint
 static FG__ALWAYS_INLINE void fg__tiles_f32_neon(fg_type type, const uint8_t *w, int row, fg__gemm_job job) {
     int nt, tiles = (job.m + 5) / 6;
     fg__fetch_plan_even(&job, type == FG_TYPE_F16 ? 32 : 64, tiles);
-    for (; tiles > 0; tiles--, job.m -= nt, job.acts += nt * job.stride, job.out += nt * job.out_stride) {
+    for (; tiles > 0; tiles--, job.m -= nt, job.acts += (size_t)nt * job.stride, job.out += (size_t)nt * job.out_stride) {
         nt = (job.m + tiles - 1) / tiles;
         switch (nt) {
         case 1: fg__tile_f32_neon(type, 1, w, row, &job); break;
@@ -23550,7 +23563,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
     return NULL;
 }
 #endif
-#if FG__OPTIMIZES
+#ifdef FG__OPTIMIZES
 #pragma GCC pop_options
 #endif
 
@@ -26008,7 +26021,7 @@ static bool fg__sequence_token(fg_engine *e, fg__sequence *s, const fg__sample_o
     node->event.time = e->pass_end;
     node->event.token = out->token;
     node->event.logprob = r->desc.logprobs ? out->logprob : 0;
-    s->logprob += out->logprob;
+    s->logprob += (double)out->logprob;
     fg__sequence_post(e, s, node);
     fg__sequence_drop_text(s, given);
     if (finish) fg__sequence_end(e, s, finish, FG_OK);

@@ -96,6 +96,13 @@ syntax_too() {
     "$compiler" "$@" -Wall -Wextra -Wpedantic -Werror -I. -fsyntax-only "$out/with.c" && two_units "$compiler" "$@" -O1 -DFG_NO_SIMD
 }
 
+# What strict projects add; with -O1, as without it GCC's intrinsics are macros, in which it warns of itself.
+more="-O1 -Wshadow -Wconversion -Wsign-conversion -Wundef -Wdouble-promotion -Wcast-qual -Wcast-align -Wredundant-decls -Wvla -Wwrite-strings -Wpointer-arith"
+more="$more -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition"
+
+# strict COMPILER: every path without these warnings either.
+strict() { "$1" -std=c99 -Wall -Wextra -Wpedantic $more -Werror -I. -fsyntax-only "$out/with.c"; }
+
 # native_of COMPILER: -march=native, and no word of clang 19's about what it itself makes of a CPU with AVX10, even for an empty file.
 native_of() {
     echo "int main(void) { return 0; }" >"$out/empty.c"
@@ -112,6 +119,7 @@ for compiler in gcc ${clang:-clang}; do
         *) check "header $compiler C99" two_units "$compiler" -O1 -std=c99 -x c ;;
         esac
         check "header $compiler C++17" syntax_too "$compiler" -std=c++17 -x c++
+        check "header $compiler strict" strict "$compiler"
         check "header $compiler no threads, no SIMD" two_units "$compiler" -O1 -std=c99 -DFG_NO_THREADS -DFG_NO_SIMD
         check "header $compiler -march=native" syntax_too "$compiler" -std=c99 $(native_of "$compiler")
     else
@@ -175,6 +183,7 @@ else
     skip tcc tcc
 fi
 if has aarch64-linux-gnu-gcc && has qemu-aarch64; then
+    check "header aarch64 strict" strict aarch64-linux-gnu-gcc
     platform aarch64 aarch64-linux-gnu-gcc "-O1 -static -Werror" "" "qemu-aarch64 -cpu max"
 else
     skip aarch64 "aarch64-linux-gnu-gcc or qemu-aarch64"
@@ -182,6 +191,7 @@ fi
 WINEPREFIX=$(cd "$out" && pwd)/wine
 export WINEPREFIX WINEDEBUG=-all
 if has x86_64-w64-mingw32-gcc && has wine; then
+    check "header windows strict" strict x86_64-w64-mingw32-gcc
     platform windows x86_64-w64-mingw32-gcc "-O1 -static -Werror" .exe wine
 else
     skip windows "x86_64-w64-mingw32-gcc or wine"

@@ -3849,7 +3849,7 @@ static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     const fg_group *g = &plan->graph->groups[group];
     size_t bytes = fg__vk_block_bytes(g);
-    int64_t part, parts = (int64_t)2 * g->n_layers * n, most = FG__VK_STAGING / bytes;
+    int64_t part, parts = (int64_t)2 * g->n_layers * n, most = (int64_t)(FG__VK_STAGING / bytes);
     char *at = (char *)host, *staged = d->staging.chunk->mapped + d->staging.offset;
     fg_result r = FG_OK;
     int i, count;
