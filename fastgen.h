@@ -14528,10 +14528,11 @@ struct fg__gemm_many {
                  size_t out_stride); /* `acts`: where a tile begins; the last one may lack rows */
 };
 
-/* Panels that take less and give the same results, which not all weights allow: where one panel does not fit, all of a weight are as above. */
+/* Panels that take less, which not all weights allow: where one panel does not fit, all of a weight are as above. */
 struct fg__gemm_coded {
     size_t (*panel_bytes)(int64_t k); /* 0: this width has none */
-    bool (*pack)(const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* false: it does not fit */
+    bool (*pack)(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel); /* false: it does not fit */
+    const fg__gemm_kernel *kernel; /* what multiplies them, whose activations take no more; NULL: the same, with the same results */
 };
 
 /* The fastest kernel for a weight type and input width on a path; NULL: none, the generic way is used (>>cpu). */
@@ -17251,7 +17252,7 @@ static void fg__pack_panel(void *user, int i, int thread) {
     char *panel = w->data + (size_t)i * w->panel_bytes;
     (void)thread;
     if (!w->coded) w->kernel->pack(w->tensor.type, rows, w->row_bytes, n_rows, w->k, panel);
-    else if (!fg__atomic_load(&w->refused) && !w->coded->pack(rows, w->row_bytes, n_rows, w->k, panel))
+    else if (!fg__atomic_load(&w->refused) && !w->coded->pack(w->tensor.type, rows, w->row_bytes, n_rows, w->k, panel))
         fg__atomic_store(&w->refused, 1);
 }
 
@@ -17270,6 +17271,7 @@ static size_t fg__pack_panels(fg__cpu_device *device, fg__cpu_weight *w) {
         w->panel_bytes = whole;
         fg__pool_run(&device->pool, &job);
     }
+    if (w->coded && w->coded->kernel) w->kernel = w->coded->kernel;
     return fg__cpu_panels(w) * w->panel_bytes;
 }
 
@@ -18828,7 +18830,7 @@ const fg_backend *fg_backend_cpu(void) {
      halves        f16 d, and m or dmin: runs of 32 halves
 
    Floats: F32 and F16 hold runs of 32 weights with the same k, BF16 runs of 32 pairs (k, k + 1). On x86 BF16 is kept in 12 bits:
-   with AMX, where it fits, without loss, see fg__bf16_head; else as integers, see fg__act_w12.
+   with AMX, where it fits, without loss, see fg__bf16_head, as are F16 and F32 whose weights BF16 can hold; else as integers, see fg__act_w12.
 
    Activations of quantised types are rounded to 8 bits, each 32 with a scale of their own: for every such type, so that
    the weights that read the same activations share them.
@@ -19238,6 +19240,7 @@ typedef enum fg__dots {
 typedef struct fg__gemm_job {
     const uint8_t *acts;
     size_t stride, out_stride;
+    size_t rest; /* from activations as BF16 to what these leave of them, in bytes; 0: that is not multiplied */
     float *out;
     int m, n;
     int hint, few_hint;  /* FG__FETCH_*: how weights are fetched; how they are where tokens are few */
@@ -19276,6 +19279,7 @@ static fg__gemm_job fg__gemm_job_make(fg_type type, const void *panel, const voi
     job.acts = (const uint8_t *)acts;
     job.stride = stride;
     job.out_stride = out_stride;
+    job.rest = 0;
     job.out = out;
     job.m = m;
     job.n = job.left = job.each = 0;
@@ -20757,13 +20761,23 @@ static void fg__bf16_pack(fg_type type, const void *rows, size_t row_bytes, int 
     fg__panel_pack(type, rows, row_bytes, n_rows, k, (fg__bf16_head *)panel + 1);
 }
 
+/* The upper byte of a weight as BF16. */
+static uint8_t fg__bf16_upper(fg_type type, const uint8_t *weight) {
+    uint16_t half;
+    if (type == FG_TYPE_BF16) return weight[1];
+    if (type == FG_TYPE_F32) return weight[3];
+    memcpy(&half, weight, 2);
+    return (uint8_t)(fg__float_bits(fg__f16_to_f32(half)) >> 24);
+}
+
 /* How many of some thousand weights have which pair of exponents. */
-static void fg__bf16_count(const uint8_t *rows, size_t row_bytes, int n_rows, int64_t k, int *counts) {
+static void fg__bf16_count(fg_type type, const uint8_t *rows, size_t row_bytes, int n_rows, int64_t k, int *counts) {
+    const size_t size = (size_t)fg_type_bytes(type, 1);
     int64_t at, step = (k * n_rows + 4095) / 4096;
     int row;
     memset(counts, 0, 128 * sizeof(int));
     for (row = 0; row < n_rows; row++)
-        for (at = row % step; at < k; at += step) counts[rows[(size_t)row * row_bytes + 2 * (size_t)at + 1] & 127]++;
+        for (at = row % step; at < k; at += step) counts[fg__bf16_upper(type, rows + (size_t)row * row_bytes + size * (size_t)at) & 127]++;
 }
 
 /* The codes that leave out fewest weights: those of 8 pairs from `base` on, or, `zeros`, code 0 of what is 0 or denormal, as all of rows that
@@ -20773,10 +20787,10 @@ typedef struct fg__bf16_codes {
     bool zeros;
 } fg__bf16_codes;
 
-static fg__bf16_codes fg__bf16_choose(const uint8_t *rows, size_t row_bytes, int n_rows, int64_t k) {
+static fg__bf16_codes fg__bf16_choose(fg_type type, const uint8_t *rows, size_t row_bytes, int n_rows, int64_t k) {
     fg__bf16_codes codes = {0, false};
     int counts[128], base, i, zeros, sum, most = -1;
-    fg__bf16_count(rows, row_bytes, n_rows, k, counts);
+    fg__bf16_count(type, rows, row_bytes, n_rows, k, counts);
     for (zeros = 1; zeros >= (n_rows < FG__PANEL ? 1 : 0); zeros--) {
         for (base = 0; base <= 120; base++) {
             for (sum = counts[zeros ? 0 : base], i = 1; i < 8; i++) sum += counts[base + i];
@@ -20836,12 +20850,30 @@ FG__TARGET_AVX512VNNI static void fg__bf16_code_group(const uint16_t *weights, f
     _mm512_storeu_si512(to + 128, _mm512_or_si512(v[2], _mm512_and_si512(_mm512_slli_epi16(v[3], 4), part)));
 }
 
-/* See fg__gemm_coded. */
-FG__TARGET_AVX512VNNI static bool fg__bf16_code(const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
-    uint16_t block[32 * FG__PANEL];
+/* 32 weights of each row as BF16; false: not all of them are. */
+FG__TARGET_AVX512VNNI static bool fg__bf16_rows(fg_type type, const uint8_t *rows, size_t row_bytes, int n_rows, uint16_t (*to)[32]) {
+    const size_t half = type == FG_TYPE_F32 ? 64 : 32;
+    __m512i bits, more = _mm512_setzero_si512();
+    int row, i;
+    for (row = 0; row < n_rows; row++, rows += row_bytes) {
+        if (type == FG_TYPE_BF16) memcpy(to[row], rows, 64);
+        for (i = 0; i < 2 && type != FG_TYPE_BF16; i++) {
+            if (type == FG_TYPE_F32) bits = _mm512_loadu_si512(rows + half * (size_t)i);
+            else bits = _mm512_castps_si512(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(const void *)(rows + half * (size_t)i))));
+            more = _mm512_or_si512(more, bits);
+            _mm256_storeu_si256((__m256i *)(void *)(to[row] + 16 * i), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+        }
+    }
+    return !_mm512_test_epi32_mask(more, _mm512_set1_epi32(0xffff));
+}
+
+/* See fg__gemm_coded. Of F16 and F32 panels fit whose weights are BF16, as are those of models trained in it. */
+FG__TARGET_AVX512VNNI static bool fg__bf16_code(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    uint16_t block[32 * FG__PANEL], part[FG__PANEL][32];
+    const size_t part_bytes = (size_t)fg_type_bytes(type, 1) * 32;
     uint8_t *counts = (uint8_t *)panel + sizeof(fg__bf16_head), *to = (uint8_t *)panel + fg__bf16_blocks_at(k);
     fg__bf16_head *head = (fg__bf16_head *)panel;
-    const fg__bf16_codes codes = fg__bf16_choose((const uint8_t *)rows, row_bytes, n_rows, k);
+    const fg__bf16_codes codes = fg__bf16_choose(type, (const uint8_t *)rows, row_bytes, n_rows, k);
     fg__bf16_list list;
     int64_t b;
     int group, i;
@@ -20853,7 +20885,8 @@ FG__TARGET_AVX512VNNI static bool fg__bf16_code(const void *rows, size_t row_byt
     list.end = (uint32_t *)(void *)to;
     for (b = 0; b < k / 32; b++) {
         list.count = counts + b;
-        fg__pack_lanes(4, (const uint8_t *)rows + 64 * b, row_bytes, n_rows, 16, (uint8_t *)block);
+        if (!fg__bf16_rows(type, (const uint8_t *)rows + part_bytes * (size_t)b, row_bytes, n_rows, part)) return false;
+        fg__pack_lanes(4, (const uint8_t *)part, sizeof(part[0]), n_rows, 16, (uint8_t *)block);
         for (group = 0; group < 8; group++, to += 192)
             fg__bf16_code_group(block + 128 * group, codes, 128 * group, &list, to);
         if (!list.count) return false;
@@ -20958,6 +20991,21 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
     for (; i < k; i++) to[i] = fg__f32_to_bf16(x[i]);
     if (k % 2) to[k] = 0;
 }
+/* Activations as BF16, then what these leave of them, as BF16, too. */
+static size_t fg__act_split_bytes(int64_t k) { return 2 * fg__act_bf16_bytes(k) | 64; }
+
+FG__TARGET_AVX512BF16 static void fg__act_split_pack(const float *x, int64_t k, void *packed) {
+    uint16_t *to = (uint16_t *)packed, *rest = to + fg__act_bf16_bytes(k) / 2;
+    int64_t i;
+    for (i = 0; i < k; i += 16) { /* k is a multiple of 32 where these are multiplied */
+        const __m512 v = _mm512_maskz_loadu_ps(FG__LANES(k - i), x + i);
+        const __m256i upper = (__m256i)_mm512_cvtneps_pbh(v);
+        const __m512 left = _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(upper), 16)));
+        _mm256_storeu_si256((__m256i *)(void *)(to + i), upper);
+        _mm256_storeu_si256((__m256i *)(void *)(rest + i), (__m256i)_mm512_cvtneps_pbh(left));
+    }
+}
+
 /* ---- AMX: products of tiles, of BF16. Activations are the first operand, a row of 32 for each token; weights the second: 16 rows of pairs
    of k, of 16 columns each, as in half a panel. A product adds to each sum those of the even and of the odd k of 32, in order, whatever
    the other rows of its tiles are (Intel's Software Developer's Manual, TDPBF16PS).
@@ -20969,10 +21017,10 @@ FG__TARGET_AVX512BF16 static void fg__act_bf16_pack_512(const float *x, int64_t 
 
 #define FG__BF16_WHOLE 96 /* tokens that take all of k, 32 at a time, whose sums stay in tiles; more take slices, decoded once */
 
-/* Adds up the products of job->n times `pairs` pairs of k. `two`, a constant: there are more than 16 tokens. Instructions name tiles by
-   constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. Sums begin as tiles of zeros that are loaded: products wait for `tilezero`.
-   `first`: the tokens for which weights are fetched and, if coded, put at `w`, a block before they are multiplied. */
-FG__INLINE_AMX512BF16 void fg__tile_amx(bool two, const uint8_t *w, int pairs, fg__bf16_reader *r, bool first, fg__gemm_job *job) {
+/* Adds up the products of job->n times `pairs` pairs of k. Constants: `two`, there are more than 16 tokens; `split`, there is job->rest.
+   Instructions name tiles by constants: sums 0 to 3, activations 4 and 5, weights 6 and 7. Sums begin as tiles of zeros that are loaded: products
+   wait for `tilezero`. `first`: the tokens for which weights are fetched and, if coded, put at `w`, a block before they are multiplied. */
+FG__INLINE_AMX512BF16 void fg__tile_amx(bool two, bool split, const uint8_t *w, int pairs, fg__bf16_reader *r, bool first, fg__gemm_job *job) {
     const size_t stride = job->stride, out_stride = job->first ? 0 : job->out_stride * sizeof(float);
     const uint8_t *acts = job->acts, *more = acts + FG__TILE_AMX * stride, *at = w;
     const int ring = job->n > 8 ? 2 : 8; /* blocks; no more than are needed, as these push others out of the first cache */
@@ -20998,6 +21046,12 @@ FG__INLINE_AMX512BF16 void fg__tile_amx(bool two, const uint8_t *w, int pairs, f
         if (two) _tile_loadd(5, more, stride);
         if (two) _tile_dpbf16ps(2, 5, 6);
         if (two) _tile_dpbf16ps(3, 5, 7);
+        if (split) _tile_loadd(4, acts + job->rest, stride);
+        if (split) _tile_dpbf16ps(0, 4, 6);
+        if (split) _tile_dpbf16ps(1, 4, 7);
+        if (split && two) _tile_loadd(5, more + job->rest, stride);
+        if (split && two) _tile_dpbf16ps(2, 5, 6);
+        if (split && two) _tile_dpbf16ps(3, 5, 7);
         at = decode ? w + (i + 1) % ring * 2048 : at + pairs * 128;
     }
     _tile_stored(0, out, job->out_stride * sizeof(float));
@@ -21068,8 +21122,8 @@ static void fg__shape_amx_set(fg__shape_amx *now, int tokens, int pairs) {
 }
 
 /* `whole`: at most 32 tokens take all of k; else slices of 256, whose weights stay in the first-level cache; then what is left, less than 32. */
-FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *panel, int64_t k, const void *acts, size_t stride, int m,
-                                                     float *out, size_t out_stride, fg__shape_amx *shape) {
+FG__INLINE_AMX512BF16 void fg__panel_bf16_amx(bool split, bool whole, const void *panel, int64_t k, const void *acts, size_t stride, int m,
+                                              float *out, size_t out_stride, fg__shape_amx *shape) {
     const uint8_t *w;
     uint8_t room[FG__BF16_ROOM] __attribute__((aligned(64)));
     fg__bf16_reader r = fg__bf16_read(panel, k, room);
@@ -21077,13 +21131,14 @@ FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *pan
     int64_t left = (k + 1) / 2;
     int tokens, pairs;
     bool first;
+    if (split) slice.rest = fg__act_bf16_bytes(k);
     r.fetches = whole; /* twice: only Intel's CPUs come here */
     FG__TILES_SEE(acts);
     for (; left > 0; left -= slice.n * pairs, slice.acts += slice.n * pairs * 4, slice.first = false) {
         pairs = (int)FG__MIN(left, 16);
-        slice.n = (int)FG__MIN(left / pairs, whole && m > 1 ? left : 8);
+        slice.n = (int)FG__MIN(left / pairs, whole && (m > 1 || split) ? left : 8);
         slice.next = fg__weights_ahead(&slice, r.next, 0, 128 * r.run);
-        if (m == 1) {
+        if (m == 1 && !split) { /* with both halves tiles are faster: 1.2 times */
             fg__slice_one_amx(&r, pairs, slice);
             continue;
         }
@@ -21092,29 +21147,42 @@ FG__TARGET_AMX512BF16 static void fg__panel_bf16_amx(bool whole, const void *pan
         for (job = slice, first = true; job.m > 0; job.m -= tokens, first = false, job.acts += (size_t)tokens * stride, job.out += (size_t)tokens * out_stride) {
             tokens = FG__MIN(job.m, 2 * FG__TILE_AMX);
             fg__shape_amx_set(shape, tokens, pairs);
-            if (tokens > FG__TILE_AMX) fg__tile_amx(true, w, pairs, &r, first, &job);
-            else fg__tile_amx(false, w, pairs, &r, first, &job);
+            if (tokens > FG__TILE_AMX) fg__tile_amx(true, split, w, pairs, &r, first, &job);
+            else fg__tile_amx(false, split, w, pairs, &r, first, &job);
         }
     }
 }
 
-FG__TARGET_AMX512BF16 static void fg__panels_bf16_amx(fg_type type, const fg__gemm_panels *panels, int64_t k, const void *acts,
-                                                      size_t stride, int m, float *out, size_t out_stride) {
+/* `split`, a constant: activations as fg__act_split_pack has them. */
+FG__INLINE_AMX512BF16 void fg__panels_of_bf16(bool split, const fg__gemm_panels *panels, int64_t k, const void *acts, size_t stride, int m,
+                                              float *out, size_t out_stride) {
     const int groups = m > FG__BF16_WHOLE ? 1 : (m + 2 * FG__TILE_AMX - 1) / (2 * FG__TILE_AMX);
     const unsigned control = _mm_getcsr();
     fg__shape_amx shape = {0, 0};
     int p, i, at, n;
-    (void)type;
-    if (m == 1) _mm_setcsr(control | 0x8040); /* denormals are 0, as operands and as results */
+    if (m == 1 && !split) _mm_setcsr(control | 0x8040); /* denormals are 0, as operands and as results */
     for (p = 0; p < panels->n; p++, out += panels->out) {
         for (at = i = 0; i < groups; i++, at += n) {
             n = (m - at + groups - i - 1) / (groups - i);
-            fg__panel_bf16_amx(m <= FG__BF16_WHOLE, panels->first + (size_t)p * panels->bytes, k, (const uint8_t *)acts + (size_t)at * stride,
+            fg__panel_bf16_amx(split, m <= FG__BF16_WHOLE, panels->first + (size_t)p * panels->bytes, k, (const uint8_t *)acts + (size_t)at * stride,
                                stride, n, out + (size_t)at * out_stride, out_stride, &shape);
         }
     }
-    if (m == 1) _mm_setcsr(control);
+    if (m == 1 && !split) _mm_setcsr(control);
     else _tile_release();
+}
+
+FG__TARGET_AMX512BF16 static void fg__panels_bf16_amx(fg_type type, const fg__gemm_panels *panels, int64_t k, const void *acts, size_t stride, int m,
+                                                      float *out, size_t out_stride) {
+    (void)type;
+    fg__panels_of_bf16(false, panels, k, acts, stride, m, out, out_stride);
+}
+
+/* F16 and F32 in coded panels. */
+FG__TARGET_AMX512BF16 static void fg__panels_split_amx(fg_type type, const fg__gemm_panels *panels, int64_t k, const void *acts, size_t stride, int m,
+                                                       float *out, size_t out_stride) {
+    (void)type;
+    fg__panels_of_bf16(true, panels, k, acts, stride, m, out, out_stride);
 }
 
 static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
@@ -21124,12 +21192,24 @@ static void fg__gemm_bf16_amx(fg_type type, const void *panel, int64_t k, const 
     fg__panels_bf16_amx(type, &one, k, acts, stride, m, out, out_stride);
 }
 
+static void fg__gemm_split_amx(fg_type type, const void *panel, int64_t k, const void *acts, size_t stride, int m, float *out,
+                               size_t out_stride) {
+    fg__gemm_panels one = {NULL, 1, 0, 0};
+    one.first = (const char *)panel;
+    fg__panels_split_amx(type, &one, k, acts, stride, m, out, out_stride);
+}
+
 /* Any number of rows, for tiles that are shaped once for several panels; activations lie as those of one row do. */
 static bool fg__bf16_takes(int n_rows) { return n_rows > 0; }
 
 static void fg__act_bf16_place(const float *x, int64_t k, void *packed, int place) {
     (void)place;
     fg__act_bf16_pack_512(x, k, packed);
+}
+
+static void fg__act_split_place(const float *x, int64_t k, void *packed, int place) {
+    (void)place;
+    fg__act_split_pack(x, k, packed);
 }
 
 /* ---- AMX: products of bytes, for many tokens. A product of tiles gives the sums of one block for 16 tokens and 16 rows. Each is then
@@ -22820,11 +22900,18 @@ static const fg__gemm_kernel fg__gemm_f32_256_kernel = {fg__panel_bytes, fg__pan
                                                         fg__act_f32_pack, fg__gemm_f32_256, NULL, NULL};
 
 #if FG__HAS_AMX
-static const fg__gemm_coded fg__bf16_coded = {fg__bf16_coded_bytes, fg__bf16_code};
+static const fg__gemm_coded fg__bf16_coded = {fg__bf16_coded_bytes, fg__bf16_code, NULL};
 static const fg__gemm_many fg__gemm_bf16_amx_panels = {1, fg__bf16_takes, fg__act_bf16_place, NULL, fg__panels_bf16_amx};
 static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__bf16_panel_bytes,  fg__bf16_pack,     fg__act_bf16_bytes,
                                                          fg__act_bf16_pack_512, fg__gemm_bf16_amx, &fg__gemm_bf16_amx_panels,
                                                          &fg__bf16_coded};
+/* F16 and F32: as floats, unless all weights are BF16. These are multiplied with both halves of activations, as the file promises more than BF16. */
+static const fg__gemm_many fg__gemm_split_amx_panels = {1, fg__bf16_takes, fg__act_split_place, NULL, fg__panels_split_amx};
+static const fg__gemm_kernel fg__gemm_split_amx_kernel = {fg__bf16_panel_bytes, fg__bf16_pack,      fg__act_split_bytes,
+                                                          fg__act_split_pack,   fg__gemm_split_amx, &fg__gemm_split_amx_panels, NULL};
+static const fg__gemm_coded fg__float_coded = {fg__bf16_coded_bytes, fg__bf16_code, &fg__gemm_split_amx_kernel};
+static const fg__gemm_kernel fg__gemm_float_amx_kernel = {fg__panel_bytes, fg__panel_pack,   fg__act_split_bytes,
+                                                          fg__act_f32_pack, fg__gemm_f32_512, NULL, &fg__float_coded};
 static const fg__gemm_many fg__gemm_q8_amx_many = {FG__TILE_AMX, fg__amx_takes, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_many fg__gemm_q8_amx_more = {FG__TILE_AMX, fg__amx_takes_more, fg__act_amx_pack, fg__act_amx_none, fg__gemm_q8_amx};
 static const fg__gemm_kernel fg__gemm_q8_amx_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_q8_bytes,
@@ -22840,6 +22927,8 @@ static const fg__gemm_kernel fg__gemm_q8_amx_more_kernel = {fg__panel_bytes, fg_
 static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
     switch ((int)type) {
     case FG_TYPE_BF16: return &fg__gemm_bf16_amx_kernel;
+    case FG_TYPE_F16:
+    case FG_TYPE_F32: return &fg__gemm_float_amx_kernel;
     case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return &fg__gemm_q8_amx_more_kernel;
     case FG_TYPE_Q8_0: return &fg__gemm_signed_amx_kernel;

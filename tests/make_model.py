@@ -5,6 +5,7 @@
     python tests/make_model.py --shape 40m --type Q8_0 build/models/40m-q8_0.gguf
     python tests/make_model.py --shape 8b --type Q4_K --layers 4 build/models/8b-4l-q4_k.gguf
     python tests/make_model.py --shape 8b --type BF16 --repeat build/models/8b-bf16.gguf
+    python tests/make_model.py --shape 1.1b --type F16 --trained BF16 build/models/1.1b-f16.gguf
 
 Any program that reads GGUF Llama models loads the result. Weights are random blocks of the type, scaled so that activations
 stay in range; "Q4_K_M" mixes Q4_K and Q6_K as files of that name do. Needs numpy and the gguf package from PyPI.
@@ -42,10 +43,12 @@ BLOCKS = {
 }
 
 
-def random_blocks(rng, name, rows, columns, deviation):
+def random_blocks(rng, name, rows, columns, deviation, trained="F32"):
     """rows x columns of random weights of about this standard deviation, in the type's block format."""
     if name in ("F32", "F16", "BF16"):
         values = rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(deviation)
+        if trained == "BF16":
+            values.view(np.uint32)[:] &= np.uint32(0xFFFF0000)
         return gguf.quants.quantize(values, getattr(gguf.GGMLQuantizationType, name))
     size, elements, scales = BLOCKS[name]
     blocks = rng.integers(0, 256, (rows * columns // elements, size), dtype=np.uint8)
@@ -55,9 +58,9 @@ def random_blocks(rng, name, rows, columns, deviation):
 
 
 @functools.lru_cache(maxsize=None)
-def repeated(rng, name, rows, columns):
+def repeated(rng, name, rows, columns, trained):
     """The same, of 256 rows over and over: an array that all matrices of this type and shape share."""
-    some = random_blocks(rng, name, 256, columns, columns ** -0.5)
+    some = random_blocks(rng, name, 256, columns, columns ** -0.5, trained)
     return np.tile(some, (-(-rows // 256), 1))[:rows]
 
 
@@ -98,6 +101,7 @@ def main():
     p.add_argument("out")
     p.add_argument("--shape", choices=SHAPES, default="1.1b")
     p.add_argument("--type", choices=["F32", "F16", "BF16", "Q4_K_M", *BLOCKS], default="Q8_0")
+    p.add_argument("--trained", choices=["F32", "BF16"], default="F32", help="BF16: F16 and F32 hold what BF16 can hold, as most models' files do")
     p.add_argument("--layers", type=int, help="fewer layers than the shape has")
     p.add_argument("--repeat", action="store_true", help="the same few rows everywhere: 16 GB are there in seconds, and take as long to run")
     p.add_argument("--seed", type=int, default=1)
@@ -129,7 +133,8 @@ def main():
 
     def matrix(name, rows, columns, layer=-1, short=""):
         kind = tensor_type(a.type, short or name.split(".")[0], layer, layers)
-        data = repeated(rng, kind, rows, columns) if a.repeat else random_blocks(rng, kind, rows, columns, columns ** -0.5)
+        make = repeated if a.repeat else functools.partial(random_blocks, deviation=columns ** -0.5)
+        data = make(rng, kind, rows, columns, trained=a.trained)
         w.add_tensor(name, data, raw_dtype=getattr(gguf.GGMLQuantizationType, kind))
 
     def ones(name, n):

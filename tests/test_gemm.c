@@ -36,12 +36,14 @@ static float gemm_random_float(uint64_t *seed) {
     return sum;
 }
 
-/* Rows of random weights of any type; quants of `fill` everywhere when that is not negative. */
+enum { GEMM_RANDOM = -1, GEMM_RANDOM_BF16 = -2 };
+
+/* Rows of random weights of any type; quants of `fill` everywhere when that is not negative; GEMM_RANDOM_BF16: floats that BF16 can hold. */
 static void gemm_random_weights(fg_type type, uint8_t *to, size_t bytes, int fill, uint64_t *seed) {
     size_t i, block = (size_t)fg_type_bytes(type, 1), step;
     for (i = 0; i < bytes; i++) to[i] = (uint8_t)(fill < 0 ? (int)(test_random(seed) & 255) : fill);
     for (i = 0; block && i < bytes; i += block) {
-        float value = gemm_random_float(seed);
+        float value = fill == GEMM_RANDOM_BF16 ? fg__bf16_to_f32(fg__f32_to_bf16(gemm_random_float(seed))) : gemm_random_float(seed);
         uint16_t half = type == FG_TYPE_F16 ? fg__f32_to_f16(value) : fg__f32_to_bf16(value);
         if (type == FG_TYPE_F32) memcpy(to + i, &value, 4);
         else memcpy(to + i, &half, 2);
@@ -53,6 +55,15 @@ static void gemm_random_weights(fg_type type, uint8_t *to, size_t bytes, int fil
 static int gemm_acts_are_bf16(const fg__gemm_kernel *kernel) {
 #if FG__HAS_AMX
     return kernel->act_bytes == fg__act_bf16_bytes;
+#else
+    (void)kernel;
+    return 0;
+#endif
+}
+
+static int gemm_acts_are_split(const fg__gemm_kernel *kernel) {
+#if FG__HAS_AMX
+    return kernel->act_pack == fg__act_split_pack;
 #else
     (void)kernel;
     return 0;
@@ -78,6 +89,11 @@ static void gemm_unpack_acts(const fg__gemm_kernel *kernel, const uint8_t *packe
             x[i] = a->scale[i % 256 / 32] * (float)a->q[i % 256];
         } else if (gemm_acts_are_bf16(kernel)) {
             x[i] = fg__bf16_to_f32(((const uint16_t *)(const void *)packed)[i]);
+#if FG__HAS_AMX
+        } else if (gemm_acts_are_split(kernel)) {
+            const uint16_t *upper = (const uint16_t *)(const void *)packed, *rest = upper + fg__act_bf16_bytes(k) / 2;
+            x[i] = fg__bf16_to_f32(upper[i]) + fg__bf16_to_f32(rest[i]);
+#endif
 #if FG__X86
         } else if (gemm_is_w12(kernel)) {
             const fg__act_w12 *a = (const fg__act_w12 *)(const void *)packed + i / 256;
@@ -94,7 +110,7 @@ typedef struct gemm_case {
     fg_type type;
     int64_t k;
     int n_rows;
-    int fill; /* -1: random weights and activations, else the largest possible sums */
+    int fill; /* negative: random weights and activations, else the largest possible sums */
     uint8_t *rows, *panel, *acts;
     size_t row_bytes, panel_bytes, act_stride;
     float *w, *x, *seen; /* dequantised rows; activations before and after packing */
@@ -206,6 +222,7 @@ static void gemm_check_errors(const gemm_case *c) {
     int t, row;
     int64_t i;
     if (gemm_acts_are_bf16(c->kernel)) limit = 1e-5;
+    if (gemm_acts_are_split(c->kernel)) limit = 2e-11; /* 16 bits of each */
     if (gemm_is_w12(c->kernel)) limit = 3e-7;
     gemm_unpack_weights(c, weights);
     for (t = 0; t < GEMM_TOKENS; t++) {
@@ -335,18 +352,25 @@ static void gemm_check_panels(const gemm_case *c) {
     for (i = 0; i < 3; i++) free(memory[i]);
 }
 
-/* Coded panels give the same bits, and take as much less as they should. */
+/* Coded panels give the same bits, and take as much less as they should. Where a kernel of their own multiplies them (gemm_check_split), weights
+   that are anything do not fit. */
 static void gemm_check_coded(const gemm_case *c) {
     const size_t bytes = c->kernel->coded->panel_bytes(c->k);
     gemm_case coded = *c;
     void *memory;
     int i;
     if (!bytes) return;
+    if (c->kernel->coded->kernel) {
+        uint8_t *panel = (uint8_t *)gemm_aligned(&memory, bytes);
+        CHECK(!c->kernel->coded->pack(c->type, c->rows, c->row_bytes, c->n_rows, c->k, panel));
+        free(memory);
+        return;
+    }
     CHECK(bytes % 64 == 0 && (double)bytes <= 0.77 * 32 * (double)c->row_bytes + 256);
     coded.panel = (uint8_t *)gemm_aligned(&memory, bytes + 64);
     memset(coded.panel, 0xff, bytes);
     memset(coded.panel + bytes, 0x5a, 64);
-    CHECK(c->kernel->coded->pack(c->rows, c->row_bytes, c->n_rows, c->k, coded.panel));
+    CHECK(c->kernel->coded->pack(c->type, c->rows, c->row_bytes, c->n_rows, c->k, coded.panel));
     for (i = 0; i < 64; i++) CHECK(coded.panel[bytes + (size_t)i] == 0x5a);
     gemm_check_invariance(&coded);
     gemm_check_more(&coded);
@@ -381,12 +405,35 @@ static void gemm_check(const fg__gemm_kernel *kernel, fg_type type, int64_t k, i
     c.kernel->gemm(type, c.panel, k, c.acts, c.act_stride, GEMM_TOKENS, c.out, FG__PANEL);
     gemm_check_errors(&c);
     gemm_check_invariance(&c);
-    if (type == FG_TYPE_BF16) gemm_check_more(&c);
+    if (type == FG_TYPE_BF16 || gemm_acts_are_split(kernel)) gemm_check_more(&c);
     if (kernel->many) gemm_check_many(&c);
     if (kernel->many) gemm_check_panels(&c);
     if (kernel->coded) gemm_check_coded(&c);
     for (i = 0; i < 7; i++) free(memory[i]);
 }
+
+#if FG__HAS_AMX
+static size_t gemm_split_bytes(fg_type type, int64_t k) {
+    (void)type;
+    return fg__bf16_coded_bytes(k);
+}
+
+static void gemm_split_pack(fg_type type, const void *rows, size_t row_bytes, int n_rows, int64_t k, void *panel) {
+    CHECK(fg__bf16_code(type, rows, row_bytes, n_rows, k, panel));
+}
+
+/* F16 or F32 whose weights are all BF16, in coded panels. */
+static void gemm_check_split(fg_type type, bool few) {
+    fg__gemm_kernel kernel = fg__gemm_split_amx_kernel;
+    kernel.panel_bytes = gemm_split_bytes;
+    kernel.pack = gemm_split_pack;
+    gemm_check(&kernel, type, 64, few ? 32 : 7, GEMM_RANDOM_BF16);
+    if (few) return;
+    gemm_check(&kernel, type, 32, 32, GEMM_RANDOM_BF16);
+    gemm_check(&kernel, type, 256, 32, GEMM_RANDOM_BF16);
+    gemm_check(&kernel, type, 1056, 31, GEMM_RANDOM_BF16);
+}
+#endif
 
 /* A kernel with one type: widths with and without tails, whole and partial panels. */
 static void gemm_check_kernel(const fg__gemm_kernel *kernel, fg_type type) {
@@ -437,6 +484,10 @@ static void test_gemm_amx(void) {
     int i;
     if (!cpu_amx_begin()) SKIP("no AMX and no AVX-512 VBMI2, or a compiler without AMX");
     if (has) gemm_check_path(FG__CPU_AMX, true);
+#if FG__HAS_AMX
+    gemm_check_split(FG_TYPE_F16, !has);
+    if (has) gemm_check_split(FG_TYPE_F32, false);
+#endif
     for (i = 0; i < FG__COUNT(forms) && !has; i++) gemm_check_kernel(fg__gemm_kernel_find(FG__CPU_AMX, forms[i], 256), forms[i]);
     cpu_emulated_end(has);
     kernel = fg__gemm_kernel_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
@@ -483,7 +534,7 @@ static void test_gemm_amx_sums(void) {
     fg__bf16_pack(FG_TYPE_BF16, w, SUMS_K * 2, 32, SUMS_K, panel);
     gemm_check_amx_sums(w, panel, SUMS_K, acts);
     memset(acts + CODED, 0, sizeof(acts) - CODED * 2);
-    CHECK(fg__bf16_code(w, SUMS_K * 2, 32, CODED, panel));
+    CHECK(fg__bf16_code(FG_TYPE_BF16, w, SUMS_K * 2, 32, CODED, panel));
     for (i = listed = 0; i < CODED / 32; i++) listed += panel[sizeof(fg__bf16_head) + (size_t)i];
     CHECKF(listed == 18, "%d weights are listed", listed);
     gemm_check_amx_sums(w, panel, CODED, acts);
@@ -502,7 +553,7 @@ FG__TARGET_AVX512VBMI2 static bool gemm_code(const uint16_t *rows, int n_rows) {
     void *memory[3];
     uint8_t *panel = (uint8_t *)gemm_aligned(&memory[0], bytes), *expected = (uint8_t *)gemm_aligned(&memory[1], whole);
     uint8_t *room = (uint8_t *)gemm_aligned(&memory[2], whole);
-    bool fits = fg__bf16_code(rows, CODED_K * 2, n_rows, CODED_K, panel);
+    bool fits = fg__bf16_code(FG_TYPE_BF16, rows, CODED_K * 2, n_rows, CODED_K, panel);
     fg__panel_pack(FG_TYPE_BF16, rows, CODED_K * 2, n_rows, CODED_K, expected);
     if (fits) {
         fg__bf16_reader r = fg__bf16_read(panel, CODED_K, room);
@@ -548,6 +599,53 @@ static void test_gemm_bf16_coded(void) {
     CHECK(!gemm_code(rows, CODED_ROWS));
     for (i = 0; i < CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)test_random(&seed);
     CHECK(!gemm_code(rows, CODED_ROWS));
+}
+
+/* Of F16 and F32 a value is BF16 if it has no more bits, and nothing else is: every half, and each bit of a float. */
+static void test_gemm_bf16_exact(void) {
+    uint16_t halves[2][32], to[2][32];
+    float floats[32];
+    int i, j;
+    if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
+    for (i = 0; i < 65536; i++) {
+        float value = fg__f16_to_f32((uint16_t)i);
+        bool exact = !(fg__float_bits(value) & 0xffff);
+        memset(halves, 0, sizeof(halves));
+        halves[i & 1][i % 32] = (uint16_t)i;
+        CHECKF(fg__bf16_rows(FG_TYPE_F16, (const uint8_t *)halves, 64, 2, to) == exact, "half %04x", i);
+        if (exact && value == value) CHECKF(to[i & 1][i % 32] == fg__f32_to_bf16(value) && to[~i & 1][i % 32] == 0, "half %04x", i);
+    }
+    for (i = 0; i < 32; i++) {
+        uint32_t bit = 1u << i;
+        for (j = 0; j < 32; j++) floats[j] = -0.0f;
+        memcpy(&floats[31 - i], &bit, 4);
+        CHECK(fg__bf16_rows(FG_TYPE_F32, (const uint8_t *)floats, 128, 1, to) == (i >= 16));
+        if (i >= 16) CHECK(to[0][31 - i] == bit >> 16 && to[0][i] == (i == 15 ? bit >> 16 : 0x8000));
+    }
+}
+
+/* Weights in F16 become coded where all are BF16, and have the kernel for that then; one that is not, and all stay as they are. */
+static void gemm_check_float_weight(fg_device *device, const fg_tensor *bf16) {
+    static uint16_t rows[3 * CODED_K * CODED_ROWS];
+    fg_tensor tensor = *bf16;
+    fg__cpu_weight w;
+    void *memory;
+    size_t most;
+    int i, inexact;
+    tensor.type = FG_TYPE_F16;
+    tensor.data = rows;
+    for (i = 0; i < FG__COUNT(rows); i++) rows[i] = fg__f32_to_f16(fg__bf16_to_f32(((const uint16_t *)bf16->data)[i]));
+    for (inexact = 0; inexact < 2; inexact++) {
+        if (inexact) rows[FG__COUNT(rows) - 1] = 0x3c01;
+        CHECK(fg__cpu_weight_describe((const fg__cpu_device *)(const void *)device, &tensor, FG_OP_GEMM, &w) == FG_OK);
+        w.kernel = &fg__gemm_float_amx_kernel;
+        w.panel_bytes = w.kernel->panel_bytes(FG_TYPE_F16, CODED_K);
+        most = fg__cpu_panels(&w) * w.panel_bytes;
+        w.data = (char *)gemm_aligned(&memory, most);
+        CHECK((fg__pack_panels((fg__cpu_device *)(void *)device, &w) < most * 8 / 10) == !inexact);
+        CHECK(w.kernel == (inexact ? &fg__gemm_float_amx_kernel : &fg__gemm_split_amx_kernel));
+        free(memory);
+    }
 }
 
 /* A weight of which one panel does not fit is packed as any other, with the same results and the size that is said. */
@@ -606,6 +704,7 @@ static void test_gemm_bf16_refused(void) {
     tensor.bytes = sizeof(rows);
     for (i = 0; i < 3; i++) gemm_code_fill(rows + i * CODED_K * CODED_ROWS, &seed);
     gemm_check_weight(device, &tensor, true);
+    gemm_check_float_weight(device, &tensor);
     for (i = 2 * CODED_K * CODED_ROWS; i < 3 * CODED_K * CODED_ROWS; i++) rows[i] = (uint16_t)test_random(&seed);
     gemm_check_weight(device, &tensor, false);
     backend->close(device);
@@ -821,6 +920,7 @@ static void run_gemm_tests(void) {
     RUN(test_gemm_amx_sums);
 #if FG__HAS_AMX
     RUN(test_gemm_bf16_coded);
+    RUN(test_gemm_bf16_exact);
     RUN(test_gemm_bf16_refused);
 #endif
 #if FG__X86

@@ -66,11 +66,11 @@ static double bytes_per_pass(const fg_model *model) {
     return own_output ? bytes - embeddings : bytes;
 }
 
-/* The same as the engine keeps them, where it packs all: BF16 may take less than in the file. */
+/* The same as the engine keeps them, where it packs all: BF16 may take less than in the file, and floats that BF16 can hold. */
 static double packed_bytes_per_pass(const bench *b) {
     fg_memory memory;
     fg_engine_get_memory(b->s.engine, &memory);
-    return (double)memory.weights > 0.5 * b->weight_bytes ? fmin((double)memory.weights, b->weight_bytes) : b->weight_bytes;
+    return (double)memory.weights > 0.3 * b->weight_bytes ? fmin((double)memory.weights, b->weight_bytes) : b->weight_bytes;
 }
 
 /* Products of a prompt's token: its weights but the tables of embeddings and outputs. Attention comes on top. */
