@@ -11550,8 +11550,8 @@ __attribute__((target("avx2"))) static void fg__exp_all_avx2(const float *x, flo
 }
 
 /* Steps of fg__exp_negative. With a rounding of their own they are not fused, which AVX-512 invites compilers to. */
-#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define FG__ADD512(a, b) _mm512_maskz_add_round_ps(0xffff, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__MUL512(a, b) _mm512_maskz_mul_round_ps((__mmask16)-1, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define FG__ADD512(a, b) _mm512_maskz_add_round_ps((__mmask16)-1, a, b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 
 __attribute__((target("avx512f"))) static inline __m512 fg__exp_negative_512(__m512 x) {
     __m512i bits = _mm512_or_si512(_mm512_castps_si512(x), _mm512_set1_epi32(INT32_MIN));
@@ -22907,8 +22907,8 @@ static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__bf16_panel_bytes,  
                                                          &fg__bf16_coded};
 /* F16 and F32: as floats, unless all weights are BF16. These are multiplied with both halves of activations, as the file promises more than BF16. */
 static const fg__gemm_many fg__gemm_split_amx_panels = {1, fg__bf16_takes, fg__act_split_place, NULL, fg__panels_split_amx};
-static const fg__gemm_kernel fg__gemm_split_amx_kernel = {fg__bf16_panel_bytes, fg__bf16_pack,      fg__act_split_bytes,
-                                                          fg__act_split_pack,   fg__gemm_split_amx, &fg__gemm_split_amx_panels, NULL};
+static const fg__gemm_kernel fg__gemm_split_amx_kernel = {NULL,               NULL, /* panels of fg__float_coded */
+                                                          fg__act_split_bytes, fg__act_split_pack, fg__gemm_split_amx, &fg__gemm_split_amx_panels, NULL};
 static const fg__gemm_coded fg__float_coded = {fg__bf16_coded_bytes, fg__bf16_code, &fg__gemm_split_amx_kernel};
 static const fg__gemm_kernel fg__gemm_float_amx_kernel = {fg__panel_bytes, fg__panel_pack,   fg__act_split_bytes,
                                                           fg__act_f32_pack, fg__gemm_f32_512, NULL, &fg__float_coded};
