@@ -21121,7 +21121,8 @@ static void fg__shape_amx_set(fg__shape_amx *now, int tokens, int pairs) {
     if (tokens != now->tokens || pairs != now->pairs) fg__tiles_shape(now->tokens = tokens, now->pairs = pairs);
 }
 
-/* `whole`: at most 32 tokens take all of k; else slices of 256, whose weights stay in the first-level cache; then what is left, less than 32. */
+/* `split`: see fg__panels_of_bf16. `whole`: at most 32 tokens take all of k; else slices of 256, whose weights stay in the first-level cache; then
+   what is left, less than 32. */
 FG__INLINE_AMX512BF16 void fg__panel_bf16_amx(bool split, bool whole, const void *panel, int64_t k, const void *acts, size_t stride, int m,
                                               float *out, size_t out_stride, fg__shape_amx *shape) {
     const uint8_t *w;
@@ -22905,7 +22906,8 @@ static const fg__gemm_many fg__gemm_bf16_amx_panels = {1, fg__bf16_takes, fg__ac
 static const fg__gemm_kernel fg__gemm_bf16_amx_kernel = {fg__bf16_panel_bytes,  fg__bf16_pack,     fg__act_bf16_bytes,
                                                          fg__act_bf16_pack_512, fg__gemm_bf16_amx, &fg__gemm_bf16_amx_panels,
                                                          &fg__bf16_coded};
-/* F16 and F32: as floats, unless all weights are BF16. These are multiplied with both halves of activations, as the file promises more than BF16. */
+/* F16 and F32: as floats, unless all weights are BF16. These are multiplied with both halves of activations, as the file promises more than BF16.
+   Which of the two it will be is not known when memory is counted: activations as floats get the room of halves, which is as much and 128 bytes. */
 static const fg__gemm_many fg__gemm_split_amx_panels = {1, fg__bf16_takes, fg__act_split_place, NULL, fg__panels_split_amx};
 static const fg__gemm_kernel fg__gemm_split_amx_kernel = {NULL,               NULL, /* panels of fg__float_coded */
                                                           fg__act_split_bytes, fg__act_split_pack, fg__gemm_split_amx, &fg__gemm_split_amx_panels, NULL};
