@@ -20905,7 +20905,7 @@ typedef struct fg__bf16_reader {
     bool coded;    /* or F16 */
     bool fetches;  /* coded weights are fetched ahead, twice, as they are decoded; else what multiplies them does that */
     int run;       /* bytes in memory of 32 pairs */
-    __m512i high; /* upper bytes by their codes, four times */
+    __m512i high;  /* upper bytes by their codes, four times */
 } fg__bf16_reader;
 
 #define FG__BF16_ROOM (128 * 128) /* bytes of a slice */
