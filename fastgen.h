@@ -366,7 +366,7 @@ typedef struct fg_engine_desc {
     const void *backend_options; /* passed to the backend's open, e.g. fg_null_options */
     const char *device;      /* backend's device by name or index; NULL: its first */
     const char *cpu_path;    /* "amx", "avx512", "avx2", "neon", "scalar"; NULL: the best this CPU has */
-    int n_threads;           /* CPU threads; 0: one for each CPU of the affinity mask, within a container's quota */
+    int n_threads;           /* CPU threads; 0: one for each core of the affinity mask, within a container's quota */
     int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
                                 cache, in the same pass; 0: all. Without another device than the CPU it changes nothing */
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
@@ -1202,6 +1202,35 @@ static int fg__cpus_allowed(const char *status) {
     return count > 0 ? count : INT_MAX;
 }
 
+/* Is `cpu` in a list of the kernel's, "0-3,8"? */
+static bool fg__cpu_listed(const char *list, long cpu) {
+    char *end;
+    long first, last;
+    for (; *list >= '0' && *list <= '9'; list = *end == ',' ? end + 1 : end) {
+        first = last = strtol(list, &end, 10);
+        if (*end == '-') last = strtol(end + 1, &end, 10);
+        if (cpu >= first && cpu <= last) return true;
+    }
+    return false;
+}
+
+enum { FG__CPUS_MOST = 4096 };
+
+/* How many cores the CPUs of a list have, each counted by the first of its CPUs that is in the list. `root`: where the kernel says
+   what it has, "/sys/devices/system/cpu"; a CPU of which it says nothing is a core. INT_MAX: there is no list. */
+static int fg__cores_of(const char *list, const char *root) {
+    char path[256], siblings[256];
+    int cpu, first, count = 0;
+    for (cpu = 0; cpu < FG__CPUS_MOST; cpu++) {
+        if (!fg__cpu_listed(list, cpu)) continue;
+        snprintf(path, sizeof(path), "%.200s/cpu%d/topology/thread_siblings_list", root, cpu);
+        fg__read_text(path, siblings, sizeof(siblings));
+        for (first = 0; first < cpu && !(fg__cpu_listed(siblings, first) && fg__cpu_listed(list, first)); first++);
+        if (first == cpu) count++;
+    }
+    return count > 0 ? count : INT_MAX;
+}
+
 /* How many CPUs a container's time is enough for, rounded up: `quota` microseconds of each `period`; INT_MAX: no limit. */
 static int fg__cpus_of_quota(const char *quota, const char *period) {
     double time = atof(quota), of = atof(period); /* "max" is 0 */
@@ -1239,6 +1268,25 @@ static int fg__cpu_count(void) {
     return count > 0 ? (int)count : 1;
 #else
     return 1;
+#endif
+}
+
+/* The cores of those CPUs: two threads of one core would share its units, which one keeps busy, and its caches, for which one's work is cut. */
+static int fg__core_count(void) {
+#if FG__WINDOWS
+    SYSTEM_LOGICAL_PROCESSOR_INFORMATION cores[1024];
+    DWORD_PTR allowed = 0, all = 0;
+    DWORD bytes = sizeof(cores), i;
+    int count = 0;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &allowed, &all) && GetLogicalProcessorInformation(cores, &bytes))
+        for (i = 0; i < bytes / sizeof(cores[0]); i++) count += cores[i].Relationship == RelationProcessorCore && (cores[i].ProcessorMask & allowed);
+    return count ? FG__MIN(count, fg__cpu_count()) : fg__cpu_count();
+#elif defined(__linux__)
+    char status[4096];
+    const char *list = strstr(fg__read_text("/proc/thread-self/status", status, sizeof(status)), "Cpus_allowed_list:\t");
+    return FG__MIN(fg__cpu_count(), list ? fg__cores_of(list + 19, "/sys/devices/system/cpu") : INT_MAX);
+#else
+    return fg__cpu_count();
 #endif
 }
 
@@ -17096,7 +17144,7 @@ static fg_result fg__cpu_open(const fg_device_desc *desc, fg_device **out) {
     fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
     fg__cpu_features features = fg__cpu_detect();
     fg__cpu_device *device;
-    int path, n_threads = desc->n_threads > 0 ? FG__MIN(desc->n_threads, 1024) : fg__cpu_count();
+    int path, n_threads = desc->n_threads > 0 ? FG__MIN(desc->n_threads, 1024) : fg__core_count();
     fg_result result = fg__cpu_choose_path(desc->cpu_path, &features, &path);
     if (result != FG_OK) return result;
     device = (fg__cpu_device *)fg__calloc(&env, 1, sizeof(*device));

@@ -1717,6 +1717,45 @@ static void test_cpu_slabs(void) {
     CHECK(device.slab_bytes == 0 && !device.slab);
 }
 
+#if defined(__linux__)
+/* What Linux says of CPU `cpu`, below `root`. */
+static void cpu_set_siblings(const char *root, int cpu, const char *siblings) {
+    char path[300];
+    FILE *file;
+    snprintf(path, sizeof(path), "mkdir -p %.200s/cpu%d/topology", root, cpu);
+    CHECK(system(path) == 0);
+    snprintf(path, sizeof(path), "%.200s/cpu%d/topology/thread_siblings_list", root, cpu);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    if (!file) return;
+    fprintf(file, "%s\n", siblings);
+    fclose(file);
+}
+#endif
+
+/* Cores of CPUs that are siblings of the next or of one far away, of which some are allowed, or of which nothing is said; this machine's beside lscpu's. */
+static void test_cpu_cores(void) {
+#if defined(__linux__)
+    static const char *const siblings[] = {"0,8", "1,9", "2-3", "2-3", "0,8", "1,9"}; /* of CPUs 0, 1, 2, 3, 8, 9 */
+    char root[200], status[4096];
+    const char *list;
+    FILE *lscpu;
+    int i, cores = 0;
+    snprintf(root, sizeof(root), "%.180s/test_cpu_cores", getenv("BUILD") ? getenv("BUILD") : "build");
+    for (i = 0; i < 6; i++) cpu_set_siblings(root, i < 4 ? i : i + 4, siblings[i]);
+    CHECK(fg__cores_of("0-3,8-9\n", root) == 3);
+    CHECK(fg__cores_of("8-9\n", root) == 2 && fg__cores_of("0,8", root) == 1 && fg__cores_of("3", root) == 1 && fg__cores_of("1,3,8", root) == 3);
+    CHECK(fg__cores_of("0-9\n", root) == 7); /* nothing is said of 4 to 7 */
+    CHECK(fg__cores_of("0-3", "/none") == 4 && fg__cores_of("", root) == INT_MAX && fg__cores_of("x", root) == INT_MAX);
+    CHECK(fg__cores_of("2-", root) == INT_MAX && fg__cores_of("4090-99999999", "/none") == 6);
+    list = strstr(fg__read_text("/proc/thread-self/status", status, sizeof(status)), "Cpus_allowed_list:\t0-");
+    lscpu = popen("lscpu -p=core,socket 2>/dev/null | grep -v '^#' | sort -u | wc -l", "r");
+    i = lscpu && fscanf(lscpu, "%d", &cores) == 1 && cores > 0 && list && fg__cpu_count() == (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (lscpu) pclose(lscpu);
+    if (i) CHECKF(fg__core_count() == cores, "%d cores, not %d", fg__core_count(), cores);
+#endif
+}
+
 /* Affinity masks and containers' quotas, as Linux writes them; and this machine's count beside that of nproc. */
 static void test_cpu_count(void) {
 #if defined(__linux__)
@@ -1755,6 +1794,7 @@ static void test_cpu_amx(void) {
 
 static void run_cpu_tests(void) {
     RUN(test_cpu_count);
+    RUN(test_cpu_cores);
     RUN(test_cpu_slabs);
     RUN(test_cpu_pool);
     RUN(test_cpu_ahead);
