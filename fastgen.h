@@ -1214,7 +1214,7 @@ static bool fg__cpu_listed(const char *list, long cpu) {
     return false;
 }
 
-enum { FG__CPUS_MOST = 4096 };
+enum { FG__CPUS_MOST = 4096 }; /* the numbers of CPUs that are looked at */
 
 /* How many cores the CPUs of a list have, each counted by the first of its CPUs that is in the list. `root`: where the kernel says
    what it has, "/sys/devices/system/cpu"; a CPU of which it says nothing is a core. INT_MAX: there is no list. */
@@ -21088,7 +21088,7 @@ FG__TARGET_AVX512BF16 static void fg__act_split_pack(const float *x, int64_t k, 
    activations, too, but for the product of both lesser ones. */
 typedef enum fg__bf16_how { FG__BF16_PLAIN, FG__BF16_SPLIT, FG__BF16_HALVES } fg__bf16_how;
 
-/* 32 of k of F16, or fewer, which `whole` says are not: upper halves of floats, as a block of BF16, then what these leave, 3 bits. */
+/* 32 of k of F16, with `whole`, a constant, else what is left: upper halves of floats, as a block of BF16, then what these leave, 3 bits. */
 FG__INLINE_AMX512BF16 void fg__half_pairs(bool whole, fg__bf16_reader *r, uint8_t *to) {
     const int n = whole ? 32 : (int)r->left;
     __m512 x, y;

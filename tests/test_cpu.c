@@ -775,7 +775,7 @@ static double cpu_gemm_limit(const char *path, fg_type type, int m) {
     if (cpu_is_vulkan(path) && strstr(path, "-dot") && !fg__vk_is_float(type)) return 2e-3;
     if (cpu_is_vulkan(path) && (strstr(path, "-half") || strstr(path, "-matrix")) && m > 8 && type != FG_TYPE_F32) return 1e-3;
     if (cpu_is_gpu(path)) return cpu_is_vulkan(path) || m <= 8 ? 1e-6 : 2e-3;
-    if (strcmp(path, "amx") == 0 && type == FG_TYPE_F16) return 1.6e-5;
+    if (strcmp(path, "amx") == 0 && type == FG_TYPE_F16) return 1e-5;
     if (strcmp(path, "scalar") == 0 || type == FG_TYPE_F32 || type == FG_TYPE_F16) return 1e-6;
     return type == FG_TYPE_BF16 ? 4e-3 : 2e-3;
 }

@@ -233,7 +233,7 @@ static void gemm_check_errors(const gemm_case *c) {
     int64_t i;
     if (gemm_acts_are_bf16(c->kernel)) limit = 1e-5;
     if (gemm_acts_are_split(c->kernel)) limit = 2e-11; /* 16 bits of each */
-    if (gemm_weights_are_split(c->kernel)) limit = 2e-10;
+    if (gemm_weights_are_split(c->kernel)) limit = 1e-10;
     if (gemm_is_w12(c->kernel)) limit = 3e-7;
     gemm_unpack_weights(c, weights);
     for (t = 0; t < GEMM_TOKENS; t++) {
