@@ -15969,6 +15969,12 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256i fg__lanes_avx2(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+/* The first n of 8 floats. AMD's CPUs take 12 cycles for a store with a mask. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__store_avx2(float *to, __m256 v, int n) {
+    if (n >= 8) _mm256_storeu_ps(to, v);
+    else _mm256_maskstore_ps(to, fg__lanes_avx2(n), v);
+}
+
 FG__TARGET_AVX2 static void fg__rms_norm_avx2(const float *x, const float *weight, int n, float eps, float *out) {
     __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a, scale;
     int i = 0;
@@ -15990,7 +15996,7 @@ FG__TARGET_AVX2 static void fg__rms_norm_avx2(const float *x, const float *weigh
         __m256i lanes = fg__lanes_avx2(n - i);
         __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + i, lanes), scale);
         if (weight) v = _mm256_mul_ps(v, _mm256_maskload_ps(weight + i, lanes));
-        _mm256_maskstore_ps(out + i, lanes, v);
+        fg__store_avx2(out + i, v, n - i);
     }
 }
 
@@ -16010,7 +16016,7 @@ FG__TARGET_AVX2 static void fg__act_mul_avx2(int act, const float *x, const floa
         }
         u = _mm256_div_ps(v, _mm256_add_ps(one, fg__exp_avx2(_mm256_sub_ps(_mm256_setzero_ps(), u))));
         if (y) u = _mm256_mul_ps(u, _mm256_maskload_ps(y + i, lanes));
-        _mm256_maskstore_ps(out + i, lanes, u);
+        fg__store_avx2(out + i, u, n - i);
     }
 }
 
@@ -16221,7 +16227,7 @@ FG__TARGET_AVX2 static void fg__fold_avx2(int m, int head_dim, const float *max2
             __m256i lanes = fg__lanes_avx2(head_dim - d);
             __m256 x = _mm256_mul_ps(_mm256_maskload_ps(acc2 + d, lanes), _mm256_set1_ps(b));
             x = _mm256_fmadd_ps(_mm256_maskload_ps(acc + d, lanes), _mm256_set1_ps(a), x);
-            _mm256_maskstore_ps(acc + d, lanes, x);
+            fg__store_avx2(acc + d, x, head_dim - d);
         }
         sum[r] = sum[r] * a + sum2[r] * b;
         max[r] = highest;
@@ -16263,7 +16269,7 @@ FG__TARGET_AVX2 static void fg__finish_avx2(const float *sums, const float *bias
             __m256 x = _mm256_loadu_ps(sums + r * FG__PANEL + i);
             if (bias) x = _mm256_add_ps(x, add);
             if (more) x = _mm256_add_ps(x, _mm256_maskload_ps(more + (size_t)r * more_row + i, lanes));
-            _mm256_maskstore_ps(out + (size_t)r * out_row + i, lanes, x);
+            fg__store_avx2(out + (size_t)r * out_row + i, x, n - i);
         }
     }
 }
