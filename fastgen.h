@@ -22068,15 +22068,25 @@ FG__INLINE256 void fg__unit_256(const fg__panel_layout *layout, const uint8_t *f
     }
 }
 
+/* What is added to expanded weights: 16 to those of MXFP4, -12 to 12, so that four of their products fit 16 bits. */
+static FG__ALWAYS_INLINE int fg__added_256(fg_type type) { return type == FG_TYPE_MXFP4 ? 16 : fg__gemm_offset(type); }
+
+/* The values of a type's quants in both halves; zeros: they stand for themselves. */
+FG__INLINE256 __m256i fg__table_256(fg_type type) {
+    const uint8_t *values = fg__gemm_table_of(type);
+    const __m128i less = _mm_set1_epi8((char)(fg__gemm_offset(type) - fg__added_256(type)));
+    if (!values) return _mm256_setzero_si256();
+    return _mm256_broadcastsi128_si256(_mm_sub_epi8(_mm_loadu_si128((const __m128i *)(const void *)values), less));
+}
+
 /* Expands n blocks. `layout`, `like`, a type with the same quants, and `factors` are constants. */
 FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type like, bool factors, const uint8_t *from, int n,
                                          fg__gemm_slice *to) {
     const int scales = layout->type == FG_TYPE_Q6_K ? 2 : 1;
-    const uint8_t *values = fg__gemm_table_of(layout->type), *unit, *bytes;
-    __m256i table = _mm256_setzero_si256();
+    const __m256i table = fg__table_256(layout->type);
+    const uint8_t *unit, *bytes;
     int8_t factor[16 * FG__PANEL];
     int i, b, rows, part;
-    if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
     fg__unit_256(layout, from, to->unit, to->unit_min);
     for (i = 0; i < n; i++) {
         b = i % layout->blocks;
@@ -22137,15 +22147,15 @@ static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m
     default: break;
     }
     if (fg__gemm_like(type) == FG_TYPE_Q4_1) return FG__DOTS_EIGHT;
-    if (fg__gemm_offset(type) != 128) return FG__DOTS_FOUR;
+    if (fg__added_256(type) != 128) return FG__DOTS_FOUR;
     return m < FG__SPLIT256 ? FG__DOTS_SIGNED : FG__DOTS_SPLIT;
 }
 
 /* A tile's tokens: each has two sums, beside two registers of weights, one of activations and a product; pairs that are added to sums within
-   a block take two more. Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85 times as fast.
+   a block take two more, for which sums of half a block wait in memory (FG__DOTS_FOUR; four tokens 1.1 times as fast, 16 1.05 times). Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85 times as fast.
    With VNNI, which needs no product, five and six are 0.95 to 1.02 times as fast as four. */
 static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) {
-    return dots == FG__DOTS_EIGHT || dots == FG__DOTS_SIGNED || dots == FG__DOTS_VNNI ? FG__TILE256 : 3;
+    return dots == FG__DOTS_TWO || dots == FG__DOTS_FACTORS || dots == FG__DOTS_SPLIT ? 3 : FG__TILE256;
 }
 
 /* Up to how many tokens, those of a tile, weights are expanded as they are used: four of Q4_0 are 1.25 times as fast as expanded before (with
@@ -22157,9 +22167,9 @@ static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
 
 /* What is added to weights to make them unsigned; 0: they are not. */
 static FG__ALWAYS_INLINE int fg__offset_256(fg_type type, fg__dots dots) {
-    if (dots == FG__DOTS_VNNI) return fg__gemm_offset(type);
+    if (dots == FG__DOTS_VNNI) return fg__added_256(type);
     if (type == FG_TYPE_Q3_K) return 4;
-    return fg__gemm_offset(type) == 128 ? 0 : fg__gemm_offset(type);
+    return fg__added_256(type) == 128 ? 0 : fg__added_256(type);
 }
 
 /* 16 rows of a block: expanded, in `quants`, or quants and scales of block `b` of a unit. */
@@ -22240,26 +22250,47 @@ FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__ro
     }
 }
 
-/* Weights up to 15: pairs are the sums of all of a block, up to 8 * 2 * 15 * 127, and what sums start with comes last. */
-FG__INLINE256 void fg__eight_dots_256(fg_type like, int nt, const fg__rows_256 *w, const uint8_t *acts, size_t stride, int b,
-                                      const fg__tile_sums_256 *sums, __m256i acc[][2]) {
-    __m256i v[2], start;
+/* Steps `from` to `to` as pairs of 16 bits, which they fit together. */
+FG__INLINE256 void fg__steps_256(fg_type like, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts, size_t stride,
+                                 __m256i pairs[][2]) {
+    __m256i v[2];
     int step, t, i;
     FG__UNROLL
-    for (step = 0; step < 8; step++) {
+    for (step = from; step < to; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
             v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, step);
             FG__KEEP_256(v[i]);
         }
         FG__UNROLL
-        for (t = 0; t < nt; t++) fg__pairs_256(step == 0, acts + (size_t)t * stride + step * 4, v, acc[t]);
+        for (t = 0; t < nt; t++) fg__pairs_256(step == from, acts + (size_t)t * stride + step * 4, v, pairs[t]);
     }
+}
+
+/* Weights up to 15: pairs are the sums of all of a block, up to 8 * 2 * 15 * 127, and what sums start with comes last. */
+FG__INLINE256 void fg__eight_dots_256(fg_type like, int nt, const fg__rows_256 *w, const uint8_t *acts, size_t stride, int b,
+                                      const fg__tile_sums_256 *sums, __m256i acc[][2]) {
+    __m256i start;
+    int t, i;
+    fg__steps_256(like, nt, w, 0, 8, acts, stride, acc);
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         start = _mm256_set1_epi32(sums->start[t][b]);
         FG__UNROLL
         for (i = 0; i < 2; i++) acc[t][i] = _mm256_add_epi32(start, _mm256_madd_epi16(acc[t][i], _mm256_set1_epi16(1)));
+    }
+}
+
+/* Weights up to 31: pairs are the sums of half a block, up to 4 * 2 * 31 * 127; four tokens' own sums wait in memory meanwhile. */
+FG__INLINE256 void fg__four_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
+                                     __m256i acc[][2]) {
+    __m256i pairs[FG__TILE256][2];
+    int t, i;
+    fg__steps_256(like, nt, w, 4 * part, 4 * part + 4, acts, stride, pairs);
+    FG__UNROLL
+    for (t = 0; t < nt; t++) {
+        FG__UNROLL
+        for (i = 0; i < 2; i++) acc[t][i] = _mm256_add_epi32(acc[t][i], _mm256_madd_epi16(pairs[t][i], _mm256_set1_epi16(1)));
     }
 }
 
@@ -22471,7 +22502,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
         case FG__DOTS_EIGHT:
             if (part == 1) fg__eight_dots_256(like, nt, w, acts, job->stride, b, sums, acc);
             break;
-        case FG__DOTS_FOUR: fg__dots_256(like, 4, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
+        case FG__DOTS_FOUR: fg__four_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_SPLIT: fg__split_dots_256(nt, w, part, acts, job->stride, acc); break;
         case FG__DOTS_VNNI: fg__vnni_dots_256(like, nt, w, part, acts, job->stride, acc); break;
@@ -22580,10 +22611,8 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
 
 /* The tile for m tokens, fg__few_of_256 at most, and at least three where those without VNNI serve fewer. */
 FG__INLINE256 void fg__few_256(const fg__panel_layout *layout, fg_type like, bool vnni, const uint8_t *from, fg__gemm_job job) {
-    const uint8_t *values = fg__gemm_table_of(layout->type);
     const int least = fg__vnni_of_256(layout->type, vnni, 1) == vnni ? 1 : 3, most = fg__few_of_256(layout->type, vnni);
-    __m256i table = _mm256_setzero_si256();
-    if (values) table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
+    const __m256i table = fg__table_256(layout->type);
     job.hint = job.few_hint;
     if (job.m == 1 && least == 1) fg__tile_few_256(layout, like, vnni, 1, from, table, &job);
     else if (job.m == 2 && least == 1) fg__tile_few_256(layout, like, vnni, 2, from, table, &job);
