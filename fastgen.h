@@ -22152,8 +22152,9 @@ static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m
 }
 
 /* A tile's tokens: each has two sums, beside two registers of weights, one of activations and a product; pairs that are added to sums within
-   a block take two more, for which sums of half a block wait in memory (FG__DOTS_FOUR; four tokens 1.1 times as fast, 16 1.05 times). Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85 times as fast.
-   With VNNI, which needs no product, five and six are 0.95 to 1.02 times as fast as four. */
+   a block take two more, for which sums wait in memory where that is half a block (FG__DOTS_FOUR: four tokens are 1.1 times as fast as with
+   tiles of three, 16 1.05 times). Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85
+   times as fast. With VNNI, which needs no product, five and six are 0.95 to 1.02 times as fast as four. */
 static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) {
     return dots == FG__DOTS_TWO || dots == FG__DOTS_FACTORS || dots == FG__DOTS_SPLIT ? 3 : FG__TILE256;
 }
@@ -22222,7 +22223,7 @@ FG__INLINE256 void fg__pairs_256(bool set, const uint8_t *act, const __m256i v[2
 }
 
 /* Adds steps `from` to `to` to the sums, `together` at a time as pairs of 16 bits, which cannot overflow: unsigned weights give
-   4 * 2 * 31 * 127 or 2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0). They are multiplied by `by`. */
+   2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0). They are multiplied by `by`. */
 FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts,
                                 size_t stride, const __m256i *start, const __m256i *by, __m256i acc[][2]) {
     __m256i pairs[FG__TILE256][2], v[2], x;
@@ -22281,7 +22282,7 @@ FG__INLINE256 void fg__eight_dots_256(fg_type like, int nt, const fg__rows_256 *
     }
 }
 
-/* Weights up to 31: pairs are the sums of half a block, up to 4 * 2 * 31 * 127; four tokens' own sums wait in memory meanwhile. */
+/* Weights up to 31: pairs are the sums of half a block, up to 4 * 2 * 31 * 127; the tokens' own sums may wait in memory meanwhile. */
 FG__INLINE256 void fg__four_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, const uint8_t *acts, size_t stride,
                                      __m256i acc[][2]) {
     __m256i pairs[FG__TILE256][2];
