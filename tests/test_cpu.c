@@ -1190,10 +1190,10 @@ static const cpu_attn cpu_attns[] = {
     {FG_TYPE_F16, 2, 2, 32, 32, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* rows that see nothing of the first span */
     {FG_TYPE_F16, 4, 1, 96, 96, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* and by tiles, with an odd number of strips */
     {FG_TYPE_F16, 72, 1, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}}, /* more rows than a block by tiles has */
-    {FG_TYPE_F16, 8, 1, 24, 24, 1, 0, 32, false, 0.0f, 1.0f, {70, 33, 0, 0, 0, 0}}, /* eight rows left, and half a register pair of values */
     {FG_TYPE_Q8_0, 16, 2, 96, 64, 0, 64, 8, false, 20.0f, 1.0f, {200, 65, 0, 0, 0, 0}}, /* last: see test_cpu_amx */
+    {FG_TYPE_F16, 8, 1, 24, 24, 1, 0, 32, false, 0.0f, 1.0f, {70, 33, 0, 0, 0, 0}}, /* CPU_ATTNS, the CPU's own: eight rows left, 8 values apart */
 };
-#define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])))
+#define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])) - 1)
 
 static void cpu_check_attention(const char *path, int i) {
     const cpu_attn *c = &cpu_attns[i];
@@ -1274,6 +1274,8 @@ static void test_cpu_attention(void) {
         for (p = 0; p < n_paths; p++)
             if (!cpu_is_standin(paths[p]) || i % 4 == p % 4 || cpu_attns[i].head_dim > 128) /* executed slowly, and tested by test_gpu_kernels.c */
                 cpu_check_attention(paths[p], i);
+    for (p = 0; p < n_paths; p++)
+        if (!cpu_is_gpu(paths[p])) cpu_check_attention(paths[p], CPU_ATTNS);
 }
 
 /* The same sequences alone, batched, in any chunks, on 1 to 4 threads: the same bits. */
