@@ -1191,7 +1191,7 @@ static const cpu_attn cpu_attns[] = {
     {FG_TYPE_F16, 4, 1, 96, 96, 1, 20, 32, false, 0.0f, 1.0f, {310, 30, 0, 0, 0, 0}}, /* and by tiles, with an odd number of strips */
     {FG_TYPE_F16, 72, 1, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {45, 3, 0, 0, 0, 0}}, /* more rows than a block by tiles has */
     {FG_TYPE_Q8_0, 16, 2, 96, 64, 0, 64, 8, false, 20.0f, 1.0f, {200, 65, 0, 0, 0, 0}}, /* last: see test_cpu_amx */
-    {FG_TYPE_F16, 8, 1, 24, 24, 1, 0, 32, false, 0.0f, 1.0f, {70, 33, 0, 0, 0, 0}}, /* CPU_ATTNS, the CPU's own: eight rows left, 8 values apart */
+    {FG_TYPE_F16, 8, 1, 24, 24, 1, 0, 32, false, 0.0f, 1.0f, {70, 33, 0, 0, 0, 0}}, /* number CPU_ATTNS, for the CPU's paths: eight rows left, an odd register of values */
 };
 #define CPU_ATTNS ((int)(sizeof(cpu_attns) / sizeof(cpu_attns[0])) - 1)
 
