@@ -10,8 +10,8 @@ const int SHARES = WORDS > 32 ? 1 : WORDS > 16 ? 2 : WORDS > 8 ? 4 : 8, SPAN = G
 const int OWN = (WORDS + GROUP - 1) / GROUP;
 const int STEP = OWN * PER_WORD * ROWS > 32 ? 1 : 4; /* words or positions of a loop's round: a driver may end loops after so many */
 const int ROUND = STEP * OWN;
-shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row]; before a cut what shares add up */
-shared float part[POSITIONS * PITCH];
+shared float q[WORDS * PER_WORD * ROWS]; /* [dimension][row] */
+shared float part[POSITIONS * PITCH]; /* at a cut what shares have */
 
 int part_at(int j, int row) { return j * PITCH + row; }
 float product_factor(int row) { return 1.0; }
@@ -46,6 +46,8 @@ void multiply_keys(int me, int at) {
 }
 
 float acc[OWN * PER_WORD * ROWS];
+float own_sum(int e, int r) { return acc[e * ROWS + r]; }
+#include "shares.glsl"
 
 /* What position j, number u of a round, adds to this invocation's words. */
 void add_values(int me, int j, int u, uint bits[ROUND]) {
@@ -84,18 +86,6 @@ void main() {
             barrier();
         }
         end_cut(cut);
-        for (int s = 1; s < SHARES; s++) { /* there are shares where a head is no more than an invocation's words */
-            int at = me % SPAN * PER_WORD * ROWS;
-            if (share == s && me % SPAN < WORDS)
-                [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) q[at + i] = acc[i];
-            barrier();
-            if (share == 0 && me < WORDS)
-                [[unroll]] for (int i = 0; i < PER_WORD * ROWS; i++) acc[i] += q[at + i];
-            barrier();
-        }
-        if (share == 0)
-            [[unroll]] for (int i = 0; i < OWN * PER_WORD; i++)
-                [[unroll]] for (int r = 0; r < ROWS; r++)
-                    put(r, (me % SPAN + i / PER_WORD * GROUP) * PER_WORD + i % PER_WORD, acc[i * ROWS + r], cut);
+        put_shares(me, cut);
     }
 }

@@ -17,7 +17,7 @@ const float BIGGER = 64.0;
 /* Of words of keys, and eights of positions, that are asked for together: of one query there are few workgroups, and each waits for its own. */
 const int FOURS = ITEMS == 0 || WORDS < 16 ? 1 : WORDS < 32 ? 4 : 8, EIGHTS = ITEMS == 0 || SHARES > 4 ? 1 : SHARES > 2 ? 2 : 4;
 shared f16vec2 q[DIMS / 2 * ROWS]; /* [pair of dimensions][row] */
-shared float part[POSITIONS * PITCH]; /* before a cut what shares add up */
+shared float part[POSITIONS * PITCH]; /* at a cut what shares have */
 shared float16_t weights[POSITIONS * PITCH];
 
 int part_at(int j, int row) { return j * PITCH + row; }
@@ -67,6 +67,8 @@ f16vec2 values_of(uint bits, int j, int word, int pair) {
 bool is_half(f16vec2 sums) { return abs(float(sums.x)) <= 65504.0 && abs(float(sums.y)) <= 65504.0; }
 
 vec2 acc[OWN * PAIRS * ROWS];
+float own_sum(int e, int r) { return acc[e / 2 * ROWS + r][e % 2] / BIGGER; }
+#include "shares.glsl"
 
 /* What eight positions add to this invocation's pair i; where a sum of theirs is past the largest half, it is made in floats. With ITEMS bits are
    their words: of one query all are asked for before the first is used. Tiles of many rows have other things to do, and no registers for it. */
@@ -131,22 +133,6 @@ void main() {
             barrier();
         }
         end_cut(cut);
-        for (int s = 1; s < SHARES; s++) /* there are shares where a head is no more than an invocation's words */
-            [[unroll]] for (int i = 0; i < PER_WORD; i++) {
-                int at = me % SPAN * ROWS;
-                if (share == s && me % SPAN < WORDS)
-                    [[unroll]] for (int r = 0; r < ROWS; r++) part[at + r] = acc[i / 2 * ROWS + r][i % 2];
-                barrier();
-                if (share == 0 && me < WORDS)
-                    [[unroll]] for (int r = 0; r < ROWS; r++) acc[i / 2 * ROWS + r][i % 2] += part[at + r];
-                barrier();
-            }
-        if (share == 0)
-            [[unroll]] for (int i = 0; i < OWN * PAIRS; i++)
-                [[unroll]] for (int r = 0; r < ROWS; r++) {
-                    int d = (me % SPAN + i / PAIRS * GROUP) * PER_WORD + i % PAIRS * 2;
-                    put(r, d, acc[i * ROWS + r].x / BIGGER, cut);
-                    put(r, d + 1, acc[i * ROWS + r].y / BIGGER, cut);
-                }
+        put_shares(me, cut);
     }
 }

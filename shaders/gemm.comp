@@ -13,6 +13,11 @@ const int TILE_N = 64, TILE_M = 64, TILE_K = 32, SIDE = 8, ACROSS = TILE_N / SID
 shared float w_tile[TILE_K * TILE_N];
 shared float x_tile[TILE_K * TILE_M];
 
+void lay(int i, float sum) { w_tile[i] = sum; }
+float laid(int i) { return w_tile[i]; }
+float scaled(float sum, int col) { return sum; }
+#include "tile.glsl"
+
 /* One row of the weight, TILE_K of its columns. */
 void load_weight(int row, int k0, int place) {
     uint at = uint(min(row, rows - 1) * weight_stride);
@@ -55,8 +60,7 @@ void main() {
                 acc[j] = 0.0;
             }
     }
-    [[unroll]] for (int j = 0; j < OWN; j++) {
-        int row = n0 + across + j % SIDE, col = m0 + down + j / SIDE;
-        if (row < rows && col < count) finish(row, col, RUNS > 1 ? total[j] : acc[j]);
-    }
+    if (RUNS > 1)
+        [[unroll]] for (int j = 0; j < OWN; j++) acc[j] = total[j];
+    finish_tile(me, n0, m0, count, acc);
 }

@@ -15,6 +15,11 @@ shared vec2 w_scale[TILE_N];
 shared vec2 w_low[TILE_N];
 shared vec3 x_scale[TILE_M]; /* and the halves' sums times it */
 
+void lay(int i, float sum) { w_tile[i] = floatBitsToUint(sum); }
+float laid(int i) { return uintBitsToFloat(w_tile[i]); }
+float scaled(float sum, int col) { return sum; }
+#include "tile.glsl"
+
 void load_weight(int row, int u, int place) {
     uint q[8];
     vec2 scale, low;
@@ -60,8 +65,7 @@ void main() {
                 acc[j] = 0.0;
             }
     }
-    for (int j = 0; j < OWN; j++) {
-        int row = n0 + across + j % SIDE, col = m0 + down + j / SIDE;
-        if (row < rows && col < count) finish(row, col, RUNS > 1 ? total[j] : acc[j]);
-    }
+    if (RUNS > 1)
+        for (int j = 0; j < OWN; j++) acc[j] = total[j];
+    finish_tile(me, n0, m0, count, acc);
 }

@@ -11,8 +11,15 @@ layout(local_size_x = 128) in;
 #include "half.glsl"
 layout(constant_id = 1) const int RUNS = 1; /* 1, or SLICES: a row's bits are those that it has among few */
 const int TILE_N = 64, TILE_M = 32, TILE_K = 32, SIDE = 4, ACROSS = TILE_N / SIDE, OWN = SIDE * SIDE;
-shared f16vec4 w_tile[TILE_K * TILE_N / 4];
+shared uvec2 w_tile[TILE_K * TILE_N / 4]; /* four halves each */
 shared f16vec4 x_tile[TILE_K / 4 * TILE_M];
+
+void lay(int i, float sum) { w_tile[i].x = floatBitsToUint(sum); }
+float laid(int i) { return uintBitsToFloat(w_tile[i].x); }
+float scaled(float sum, int col) { return sum * halves_scale(col); }
+#include "tile.glsl"
+
+vec4 four_halves(uvec2 bits) { return vec4(unpackFloat2x16(bits.x), unpackFloat2x16(bits.y)); }
 
 void main() {
     int me = int(gl_LocalInvocationIndex), count = row_count();
@@ -25,7 +32,7 @@ void main() {
             if (me < TILE_N) {
                 f16vec4 w[8];
                 half_weights(n0 + me, k0, w);
-                for (int i = 0; i < 8; i++) w_tile[i * TILE_N + me] = w[i];
+                for (int i = 0; i < 8; i++) w_tile[i * TILE_N + me] = uvec2(packFloat2x16(w[i].xy), packFloat2x16(w[i].zw));
             } else {
                 int m = me % 32, part = (me - TILE_N) / 32 * 4, at = halves_row(min(m0 + m, count - 1)) + k0 / 4 + part;
                 for (int i = 0; i < 4; i++) x_tile[(part + i) * TILE_M + m] = halves[at + i];
@@ -33,7 +40,7 @@ void main() {
             barrier();
             for (int i = 0; i < TILE_K / 4; i++) {
                 vec4 a[SIDE], b[SIDE];
-                for (int j = 0; j < SIDE; j++) a[j] = vec4(w_tile[i * TILE_N + across + j]);
+                for (int j = 0; j < SIDE; j++) a[j] = four_halves(w_tile[i * TILE_N + across + j]);
                 for (int j = 0; j < SIDE; j++) b[j] = vec4(x_tile[i * TILE_M + down + j]);
                 for (int j = 0; j < OWN; j++) acc[j] = add_four(acc[j], a[j % SIDE], b[j / SIDE]);
             }
@@ -45,8 +52,7 @@ void main() {
                 acc[j] = 0.0;
             }
     }
-    for (int j = 0; j < OWN; j++) {
-        int row = n0 + across + j % SIDE, col = m0 + down + j / SIDE;
-        if (row < rows && col < count) finish(row, col, (RUNS > 1 ? total[j] : acc[j]) * halves_scale(col));
-    }
+    if (RUNS > 1)
+        for (int j = 0; j < OWN; j++) acc[j] = total[j];
+    finish_tile(me, n0, m0, count, acc);
 }

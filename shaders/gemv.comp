@@ -24,23 +24,19 @@ void load_part(int col, int u, out float x[32]) {
     }
 }
 
-void add_part(inout float acc[OWN], int row, int col0, int count, int u) {
+void add_part(int row, int col0, int count, int u) {
     float w[32], x[32], all[ROWS * UNIT];
-    if (COLS == 1) { /* x is loaded once for all rows */
-        load_part(col0, u, x);
-        for (int r = 0; r < ROWS; r++) {
-            unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
+    if (COLS == 1) load_part(col0, u, x); /* once for all rows */
+    for (int r = 0; r < ROWS; r++) {
+        unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
+        if (COLS == 1) {
             float sum = acc[r];
             for (int i = 0; i < UNIT; i++) sum += w[i] * x[i];
             acc[r] = sum;
-        }
-        return;
+        } else /* weights are expanded once for all columns */
+            for (int i = 0; i < UNIT; i++) all[r * UNIT + i] = w[i];
     }
-    for (int r = 0; r < ROWS; r++) { /* weights are expanded once for all columns */
-        unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
-        for (int i = 0; i < UNIT; i++) all[r * UNIT + i] = w[i];
-    }
-    for (int c = 0; c < COLS; c++) {
+    for (int c = 0; COLS > 1 && c < COLS; c++) {
         float sums[ROWS];
         load_part(min(col0 + c, count - 1), u, x);
         for (int r = 0; r < ROWS; r++) sums[r] = acc[r * COLS + c];

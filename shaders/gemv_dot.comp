@@ -10,7 +10,7 @@ const int PART = 32;
 
 float scaled(float sum, int col) { return sum; }
 
-void add_part(inout float acc[OWN], int row, int col0, int count, int u) {
+void add_part(int row, int col0, int count, int u) {
     uint w[ROWS * 8];
     vec2 scale[ROWS], low[ROWS];
     for (int r = 0; r < ROWS; r++) {

@@ -12,7 +12,7 @@ const int PART = 32;
 
 float scaled(float sum, int col) { return sum * halves_scale(col); }
 
-void add_part(inout float acc[OWN], int row, int col0, int count, int u) {
+void add_part(int row, int col0, int count, int u) {
     for (int r = 0; r < ROWS; r++) {
         f16vec4 w[8];
         half_weights(row + r, u * 32, w);

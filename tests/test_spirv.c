@@ -206,22 +206,28 @@ static int spirv_small_gemm(const char *path) {
     return svk_take(spirv_text, sizeof(spirv_text));
 }
 
-static int spirv_small_attention(const char *path) {
-    cpu_attn c = {FG_TYPE_F16, 2, 1, 32, 32, 1, 0, 16, false, 0.0f, 1.0f, {76, 0, 0, 0, 0, 0}};
+/* Positions from `first` on in a pass, then those from `middle` to `end`. */
+static void spirv_attend(const char *path, int window, int first, int middle, int end) {
+    cpu_attn c = {FG_TYPE_F16, 2, 1, 32, 32, 1, window, 16, false, 0.0f, 1.0f, {end, 0, 0, 0, 0, 0}};
     cpu_rig *rig = cpu_attn_rig(&c, 80);
-    static float rows[76 * 2 * 32];
-    if (!svk.drop) spirv_fresh(path);
+    static float rows[518 * 2 * 32];
     if (cpu_rig_open(rig, path, 1) == FG_OK) {
         spirv_runs = true;
         cpu_batch_start(rig);
-        cpu_attn_add(&c, rig, 0, 0, 64);
+        cpu_attn_add(&c, rig, 0, first, middle);
         cpu_attn_take(rig, rows);
         cpu_batch_start(rig);
-        cpu_attn_add(&c, rig, 0, 64, 76);
+        cpu_attn_add(&c, rig, 0, middle, end);
         cpu_attn_take(rig, rows);
         spirv_runs = false;
     }
     cpu_rig_free(rig);
+}
+
+static int spirv_small_attention(const char *path) {
+    if (!svk.drop) spirv_fresh(path);
+    spirv_attend(path, 0, 0, 64, 76);
+    spirv_attend(path, 24, 470, 508, 518); /* past a cut: the softmax begins anew */
     if (!svk.drop) spirv_fresh(path);
     return svk_take(spirv_text, sizeof(spirv_text));
 }
