@@ -404,9 +404,15 @@ static void si_must_rest(const char *what) {
     else si_violation("%s while work is under way", what);
 }
 
+/* Bytes beside an allocation, from one to before another, which nobody may have written. */
+static bool si_guards(const si_memory *m, const char *from, const char *to) {
+    while (from < to && (unsigned char)*from == SI_GUARD) from++;
+    if (from < to) si_violation("a write %td bytes from the start of an allocation of %zu", from - m->at, m->bytes);
+    return from == to;
+}
+
 static int si_free(void *at, bool pinned) {
     si_memory **place = &si.memory, *m;
-    const char *p;
     while (*place && (*place)->at != (char *)at) place = &(*place)->next;
     m = *place;
     if (!m || m->pinned != pinned) {
@@ -417,11 +423,7 @@ static int si_free(void *at, bool pinned) {
     *place = m->next;
     if (!pinned) si_untell_machine(m);
     mprotect(m->map, m->map_bytes - SI_PAGE, PROT_READ);
-    for (p = m->map; p < m->map + m->map_bytes - SI_PAGE; p++)
-        if ((p < m->at || p >= m->at + m->bytes) && (unsigned char)*p != SI_GUARD) {
-            si_violation("a write %td bytes from the start of an allocation of %zu", p - m->at, m->bytes);
-            break;
-        }
+    if (si_guards(m, m->map, m->at)) si_guards(m, m->at + m->bytes, m->map + m->map_bytes - SI_PAGE);
     if (!pinned) si.bytes_used -= si_round_up(m->bytes, SI_ALIGN);
     munmap(m->map, m->map_bytes);
     free(m);
