@@ -1123,10 +1123,10 @@ static void cpu_rope_reference(const cpu_attn *c, const cpu_rig *rig, int norm_w
     }
 }
 
-/* Attention of the tokens of sequence s that `seen` names by their position and the sequence's length (NULL: of every one), in double
-   precision; the largest error of `all` against it, and its root mean square. */
-static double cpu_attn_error_of(const cpu_attn *c, const cpu_rig *rig, int s, bool (*seen)(int, int), const float *all, double *rms) {
-    int n = c->lengths[s], hd = c->head_dim, heads = c->n_head / c->n_kv_head, values = 0, h, p, t, i;
+/* Attention of every token of sequence s, in double precision; the largest error of `all` against it, and its root mean
+ * square. */
+static double cpu_attn_error(const cpu_attn *c, const cpu_rig *rig, int s, const float *all, double *rms) {
+    int n = c->lengths[s], hd = c->head_dim, heads = c->n_head / c->n_kv_head, h, p, t, i;
     int q_width = c->n_head * hd, kv_width = c->n_kv_head * hd, width = q_width + 2 * kv_width;
     double *k = (double *)malloc(sizeof(double) * (size_t)(n * hd)),
            *v = (double *)malloc(sizeof(double) * (size_t)(n * hd));
@@ -1144,7 +1144,6 @@ static double cpu_attn_error_of(const cpu_attn *c, const cpu_rig *rig, int s, bo
             const float *row = table + (size_t)cpu_attn_token(c, s, p) * (size_t)width + h * hd;
             int first = c->window ? FG__MAX(0, p - c->window + 1) : 0;
             double largest = -INFINITY, sum = 0.0;
-            if (seen && !seen(p, n)) continue;
             cpu_rope_reference(c, rig, rig->ops[1].weight, p, row, q);
             for (t = first; t <= p; t++) {
                 score[t] = 0.0;
@@ -1164,18 +1163,13 @@ static double cpu_attn_error_of(const cpu_attn *c, const cpu_rig *rig, int s, bo
                 squares += error * error;
                 worst = test_worse(worst, error);
             }
-            values += hd;
         }
     }
     free(k);
     free(v);
     free(score);
-    *rms = sqrt(squares / values);
+    *rms = sqrt(squares / ((double)n * q_width));
     return worst;
-}
-
-static double cpu_attn_error(const cpu_attn *c, const cpu_rig *rig, int s, const float *all, double *rms) {
-    return cpu_attn_error_of(c, rig, s, NULL, all, rms);
 }
 
 static const cpu_attn cpu_attns[] = {
