@@ -464,7 +464,8 @@ typedef struct fg_token_logprob {
     float logprob; /* natural log, of the model's distribution before penalties and filters */
 } fg_token_logprob;
 
-/* Called by fg_step for every row of logits, before sampling; may change them (grammars, custom samplers).
+/* Called by fg_step for every row of logits, before sampling; may change them (grammars, custom samplers). With fg_engine_desc.async also by
+   fg_save_request and fg_measure_roofs, which end the passes in progress.
    `position` is the index of the token the logits predict; `tokens` are all before it. */
 typedef void (*fg_logits_fn)(void *user, int sample, int position, const int32_t *tokens, float *logits, int n_vocab);
 
@@ -549,7 +550,7 @@ typedef struct fg_event {
     fg_finish finish;     /* FG_EVENT_END of several samples: that of the one that ended last, with best_of or n_beams that of the
                              best; an error or a cancellation stays. Each has its own FG_EVENT_SAMPLE_END */
     fg_result result;
-    int n_prompt, n_cached, n_generated; /* tokens: prompt, of these from the prefix cache, output */
+    int n_prompt, n_cached, n_generated; /* tokens: prompt, of these from the prefix cache or what was saved, output */
     int n_preemptions;
     int n_drafted, n_accepted; /* tokens guessed ahead, and of these found right */
     fg_times times;
@@ -566,7 +567,7 @@ fg_result fg_cancel(fg_engine *engine, fg_request request);
    or a device that does not hand out its KV cache), OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
-   the passes cut to fit; at least one token is processed, and a KV block of a prompt in every eighth pass, where decodes leave
+   the passes cut to fit (policies that take whole prompts do not cut those); at least one token is processed, and a KV block of a prompt in every eighth pass, where decodes leave
    it no time. *busy (may be NULL): work is left. Any thread, one at a time.
    With fg_engine_desc.async it returns when a pass has ended, and leaves the next in progress. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
@@ -948,7 +949,7 @@ typedef struct fg_null_options {
 #if !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
-#elif defined(__aarch64__) && !defined(__TINYC__) && !defined(FG_NO_SIMD)
+#elif defined(__aarch64__) && !defined(__AARCH64EB__) && !defined(__TINYC__) && !defined(FG_NO_SIMD)
 #define FG__ARM 1
 #include <arm_neon.h>
 #if defined(__linux__) || defined(__FreeBSD__)
@@ -983,6 +984,12 @@ typedef struct fg_null_options {
 #define FG__THREAD_LOCAL __declspec(thread)
 #else
 #define FG__THREAD_LOCAL __thread
+#endif
+
+#if defined(__BYTE_ORDER__) && defined(__ORDER_BIG_ENDIAN__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define FG__LITTLE_ENDIAN 0
+#else
+#define FG__LITTLE_ENDIAN 1
 #endif
 
 #define FG__MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -1306,6 +1313,7 @@ static int fg__windows_errno(void) {
     case ERROR_ACCESS_DENIED:
     case ERROR_SHARING_VIOLATION: return EACCES;
     case ERROR_INSUFFICIENT_BUFFER: return ENAMETOOLONG; /* of the conversion */
+    case ERROR_NOT_ENOUGH_MEMORY: return ENOMEM; /* there are not so many addresses */
     default: return EIO;
     }
 }
@@ -1322,9 +1330,11 @@ static bool fg__file_map(fg__file *file, const char *path) {
     }
     if (!GetFileSizeEx(handle, &size)) size.QuadPart = 0;
     mapping = size.QuadPart ? CreateFileMappingW(handle, NULL, PAGE_READONLY, 0, 0, NULL) : NULL;
+    if (size.QuadPart && !mapping) errno = fg__windows_errno();
     CloseHandle(handle);
     if (!mapping) return false;
     file->data = (const unsigned char *)MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0);
+    if (!file->data) errno = fg__windows_errno();
     file->size = (size_t)size.QuadPart;
     CloseHandle(mapping);
     return file->data != NULL;
@@ -1338,8 +1348,10 @@ static bool fg__file_map(fg__file *file, const char *path) {
     void *data = MAP_FAILED;
     int handle = open(path, O_RDONLY);
     if (handle < 0) return false;
-    if (fstat(handle, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
-        data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, handle, 0);
+    if (fstat(handle, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
+        if ((uint64_t)info.st_size > SIZE_MAX) errno = EFBIG;
+        else data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, handle, 0);
+    }
     close(handle);
     if (data == MAP_FAILED) return false;
     file->data = (const unsigned char *)data;
@@ -1564,7 +1576,7 @@ static fg__arena_chunk *fg__arena_grow(fg__arena *arena, size_t size) {
 /* `size` bytes, aligned to 8; NULL when memory is out. */
 static void *fg__arena_alloc(fg__arena *arena, size_t size) {
     fg__arena_chunk *chunk = arena->chunks;
-    if (size > SIZE_MAX / 4) size = SIZE_MAX / 4; /* which no allocator has */
+    if (size > SIZE_MAX / 4) return NULL;
     size = (size + 7) & ~(size_t)7;
     if (!chunk || chunk->size - chunk->used < size) chunk = fg__arena_grow(arena, size);
     if (!chunk) return NULL;
@@ -2240,6 +2252,7 @@ typedef enum fg__gguf_type {
 } fg__gguf_type;
 
 #define FG__GGUF_MAX_PARTS 65535     /* of a split model; its number has 16 bits */
+#define FG__GGUF_MOST (1 << 20)      /* values, and tensors: real files have some 100 and up to 10000 */
 #define FG__GGUF_MIN_VALUE_BYTES 13  /* an empty key's length, a type, one byte */
 #define FG__GGUF_MIN_TENSOR_BYTES 24 /* an empty name's length, the number of dimensions, type, offset */
 
@@ -2266,6 +2279,7 @@ typedef struct fg__gguf_entry {
 typedef struct fg__gguf {
     fg__env env;
     fg__file file; /* empty for a file in memory */
+    bool any_type; /* see fg__gguf_open */
     fg__gguf_value *values;
     int n_values;
     fg_tensor *tensors;
@@ -2280,6 +2294,7 @@ typedef struct fg__gguf_reader {
     fg__gguf *gguf;
     const unsigned char *data;
     size_t size, at;
+    bool any_type;     /* see fg__gguf_open */
     const char *label; /* the file's name, for messages */
     fg_result result;
 } fg__gguf_reader;
@@ -2560,10 +2575,10 @@ static bool fg__gguf_read_header(fg__gguf_reader *r, uint64_t *n_tensors, uint64
     if (version != 2 && version != 3)
         return fg__gguf_fail(r, FG_ERROR_UNSUPPORTED, "GGUF version %u; versions 2 and 3 are known", (unsigned)version);
     if (!fg__gguf_take_u64(r, n_tensors) || !fg__gguf_take_u64(r, n_values)) return false;
-    if (*n_values > (r->size - r->at) / FG__GGUF_MIN_VALUE_BYTES || *n_values > INT_MAX)
+    if (*n_values > (r->size - r->at) / FG__GGUF_MIN_VALUE_BYTES || *n_values > FG__GGUF_MOST)
         return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "claims %llu values, more than the file can hold",
                              (unsigned long long)*n_values);
-    if (*n_tensors > (r->size - r->at) / FG__GGUF_MIN_TENSOR_BYTES || *n_tensors > INT_MAX)
+    if (*n_tensors > (r->size - r->at) / FG__GGUF_MIN_TENSOR_BYTES || *n_tensors > FG__GGUF_MOST)
         return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "claims %llu tensors, more than the file can hold",
                              (unsigned long long)*n_tensors);
     return true;
@@ -2625,6 +2640,7 @@ static bool fg__gguf_check_type(fg__gguf_reader *r, fg_tensor *tensor, uint32_t 
         "NVFP4", "Q1_0"};
     tensor->type = fg__gguf_tensor_type(id);
     if (tensor->type != FG_TYPE_NONE) return true;
+    if (r->any_type) return true;
     if (id < (uint32_t)FG__COUNT(others) && others[id][0])
         return fg__gguf_fail(r, FG_ERROR_UNSUPPORTED, "tensor '%.80s' has type %s, which is not supported",
                              tensor->name, others[id]);
@@ -2643,6 +2659,7 @@ static bool fg__gguf_check_shape(fg__gguf_reader *r, fg_tensor *tensor) {
             return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "tensor '%.80s' has absurd dimensions", tensor->name);
         elements *= tensor->dims[i];
     }
+    if (tensor->type == FG_TYPE_NONE) return true;
     if (!fg_type_bytes(tensor->type, tensor->dims[0]))
         return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "tensor '%.80s': rows of %lld elements split a block of %s",
                              tensor->name, (long long)tensor->dims[0], fg_type_name(tensor->type));
@@ -2689,7 +2706,7 @@ static bool fg__gguf_read_tensor(fg__gguf_reader *r, fg_tensor *tensor, uint64_t
 
 static bool fg__gguf_read_tensors(fg__gguf_reader *r, int count) {
     fg__gguf *gguf = r->gguf;
-    uint64_t alignment = 0, data_at;
+    uint64_t alignment = 0, data_at, sum = 0;
     size_t list_at = r->at;
     int i;
     gguf->tensors = (fg_tensor *)fg__calloc(&gguf->env, (size_t)count, sizeof(fg_tensor));
@@ -2697,9 +2714,12 @@ static bool fg__gguf_read_tensors(fg__gguf_reader *r, int count) {
     if (!fg__gguf_read_alignment(r, &alignment) || !fg__gguf_skip_tensors(r, count)) return false;
     data_at = ((uint64_t)r->at + alignment - 1) / alignment * alignment;
     r->at = list_at;
-    for (i = 0; i < count; i++)
+    for (i = 0; i < count; i++) {
         if (!fg__gguf_read_tensor(r, &gguf->tensors[i], data_at, alignment)) return false;
-    return true;
+        sum += gguf->tensors[i].bytes; /* each at most what a file has, of less than 2^31 */
+    }
+    if (data_at > r->size || sum <= r->size - data_at) return true;
+    return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "its tensors share their data: they need %llu bytes", (unsigned long long)sum);
 }
 
 static void fg__gguf_close(fg__gguf *gguf) {
@@ -2723,7 +2743,7 @@ static void fg__gguf_close(fg__gguf *gguf) {
 }
 
 /* Reads one file, at `path` or in memory, without what makes a whole of split files. */
-static fg_result fg__gguf_open_one(const fg__env *env, const char *path, const void *data, size_t size,
+static fg_result fg__gguf_open_one(const fg__env *env, const char *path, const void *data, size_t size, bool any_type,
                                    fg__gguf **gguf) {
     fg__gguf_reader r;
     uint64_t n_tensors = 0, n_values = 0;
@@ -2733,6 +2753,7 @@ static fg_result fg__gguf_open_one(const fg__env *env, const char *path, const v
     r.gguf->env = *env;
     r.data = (const unsigned char *)data;
     r.size = size;
+    r.any_type = (*gguf)->any_type = any_type;
     r.label = fg__gguf_label(path);
     if (path) {
         fg_result result = fg__file_open(&r.gguf->file, path);
@@ -2750,7 +2771,7 @@ static fg_result fg__gguf_add_part(fg__gguf *gguf, const char *path, int number,
     fg__gguf *part;
     fg_tensor *tensors;
     int64_t no = -1, count = -1;
-    fg_result result = fg__gguf_open_one(&gguf->env, path, NULL, 0, &part);
+    fg_result result = fg__gguf_open_one(&gguf->env, path, NULL, 0, gguf->any_type, &part);
     if (!part) return result;
     gguf->parts[gguf->n_parts++] = part;
     if (result) return result;
@@ -2828,12 +2849,13 @@ static fg_result fg__gguf_index_tensors(fg__gguf *gguf, const char *path) {
 }
 
 /* Opens the file at `path`, and with it all others of a split model; or, with path NULL, a file of `size` bytes in
-   memory, which must outlive it. Errors: IO, BAD_FILE, UNSUPPORTED, OUT_OF_MEMORY, INVALID_ARGUMENT. */
-static fg_result fg__gguf_open(const fg__env *env, const char *path, const void *data, size_t size, fg__gguf **gguf) {
+   memory, which must outlive it. With `any_type` tensors of types that are not known are FG_TYPE_NONE, without bytes.
+   Errors: IO, BAD_FILE, UNSUPPORTED, OUT_OF_MEMORY, INVALID_ARGUMENT. */
+static fg_result fg__gguf_open(const fg__env *env, const char *path, const void *data, size_t size, bool any_type, fg__gguf **gguf) {
     fg_result result;
     *gguf = NULL;
     if (!path && !data) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "neither a path nor a file in memory was given");
-    result = fg__gguf_open_one(env, path, data, size, gguf);
+    result = fg__gguf_open_one(env, path, data, size, any_type, gguf);
     if (!result) result = fg__gguf_join(*gguf, path);
     if (!result) result = fg__gguf_index_tensors(*gguf, path);
     if (!result) return FG_OK;
@@ -4971,7 +4993,9 @@ static fg_result fg__vocab_load_kind(fg__vocab *v, const fg__gguf *gguf) {
     if (!fg__text_is(&model, "gpt2"))
         return fg__fail(FG_ERROR_UNSUPPORTED, "tokenizers of the kind '%.*s' are not supported",
                         (int)FG__MIN(model.length, (size_t)100), model.data);
-    fg__gguf_get_string(gguf, "tokenizer.ggml.pre", &pre);
+    if (!fg__gguf_get_string(gguf, "tokenizer.ggml.pre", &pre))
+        fg__log(&v->env, FG_LOG_WARNING, "the file does not say how its tokenizer cuts text into words (tokenizer.ggml.pre), as those of before "
+                "May 2024: tokens may differ from those that the model was trained on");
     for (i = 0; i < FG__COUNT(fg__pretokenizers) && !v->pre; i++)
         if (fg__text_is(&pre, fg__pretokenizers[i].name)) v->pre = &fg__pretokenizers[i];
     if (v->pre) return FG_OK;
@@ -6224,6 +6248,16 @@ static bool fg__j_equal_ranges(const fg__j_range *a, const fg__j_range *b) {
     return a->start == b->start && (a->count == 1 || a->step == b->step);
 }
 
+/* Views of values are equal to themselves only (Python: not even that, as each call makes another), those of keys and items as sets are. */
+static bool fg__j_equal_views(fg__jinja *j, fg__jval a, fg__jval b, int depth) {
+    uint32_t i;
+    if (a.flag == FG__J_VALUES || a.flag != b.flag || a.u.d->count != b.u.d->count) return false;
+    if (a.flag == FG__J_ITEMS) return fg__j_equal_dicts(j, a.u.d, b.u.d, depth);
+    for (i = 0; i < a.u.d->count; i++)
+        if (!fg__j_dict_find(j, b.u.d, a.u.d->items[2 * i])) return false;
+    return true;
+}
+
 static bool fg__j_equal_at(fg__jinja *j, fg__jval a, fg__jval b, int depth) {
     fg__j_work(j, 1);
     if (depth >= FG__J_MAX_DEPTH) fg__j_fail(j, "values are nested too deeply");
@@ -6237,6 +6271,7 @@ static bool fg__j_equal_at(fg__jinja *j, fg__jval a, fg__jval b, int depth) {
     case FG__J_TUPLE: return a.u.l == b.u.l || fg__j_equal_lists(j, a.u.l, b.u.l, depth + 1);
     case FG__J_DICT: return a.u.d == b.u.d || fg__j_equal_dicts(j, a.u.d, b.u.d, depth + 1);
     case FG__J_RANGE: return fg__j_equal_ranges(a.u.r, b.u.r);
+    case FG__J_VIEW: return fg__j_equal_views(j, a, b, depth + 1);
     case FG__J_METHOD:
         return a.u.m->function == b.u.m->function && fg__j_equal_at(j, a.u.m->self, b.u.m->self, depth + 1);
     default: return a.u.l == b.u.l;
@@ -6455,7 +6490,8 @@ static void fg__j_put_number(fg__jinja *j, fg__jval v) {
     if (v.type == FG__J_BOOL) fg__j_puts(j, v.u.i ? "True" : "False");
     else if (v.type == FG__J_INT) fg__j_put(j, text, (size_t)snprintf(text, sizeof(text), "%lld", (long long)v.u.i));
     else {
-        fg__j_work(j, fabs(v.u.f) < 1e-290 ? 256 : 16); /* the fewest digits are found by trial; of subnormal numbers it takes the longest */
+        double size = fabs(v.u.f); /* the fewest digits are found by trial; of subnormal numbers it takes the longest */
+        fg__j_work(j, size < 1e-290 ? 256 : size < 1e-22 || size > 1e22 ? 64 : 16);
         fg__j_put(j, text, (size_t)fg__number_text(v.u.f, text));
     }
 }
@@ -7272,6 +7308,7 @@ typedef struct fg__j_percent {
 
 static char fg__j_percent_char(fg__jinja *j, fg__j_percent *p) {
     if (p->at == p->format->length) fg__j_fail(j, "incomplete format");
+    fg__j_work(j, 1);
     return p->format->data[p->at++];
 }
 
@@ -7321,7 +7358,6 @@ static void fg__j_percent_one(fg__jinja *j, fg__j_percent *p) {
         c = fg__j_percent_char(j, p);
     }
     for (; strchr("-+ #0", c) && c; c = fg__j_percent_char(j, p)) {
-        fg__j_work(j, 1);
         if (c == '-') spec.align = '<';
         else if (c == '#') spec.alternate = true;
         else if (c == '0') spec.zero = true;
@@ -7462,6 +7498,7 @@ static fg__jval fg__j_braces_arg(fg__jinja *j, fg__j_braces *b, const char *name
     } else {
         for (i = 0; i < b->args->n_named; i++) {
             const fg__j_string *other = b->args->names[i].u.s;
+            if (i % 8 == 7) fg__j_work(j, 1);
             if (other->length == length && memcmp(other->data, name, length) == 0) return b->args->values[i];
         }
         found = b->names ? fg__j_dict_find(j, b->names, fg__j_span(j, name, length)) : NULL;
@@ -8324,6 +8361,7 @@ static fg__jval fg__j_path(fg__jinja *j, fg__jval item, fg__jval attribute, fg__
     if (attribute.type != FG__J_STRING) item = fg__j_item(j, item, attribute);
     for (; attribute.type == FG__J_STRING && begin <= s->length; begin = end + 1) {
         for (end = begin; end < s->length && s->data[end] != '.'; end++) {}
+        fg__j_work(j, 1 + (end - begin) / 16);
         if (fg__j_parse_index(s->data + begin, end - begin, &index)) item = fg__j_item(j, item, fg__j_int(index));
         else item = fg__j_item(j, item, fg__j_substring(j, s, begin, end));
         if (item.type == FG__J_UNDEFINED && fg__j_given(otherwise)) item = otherwise;
@@ -8398,8 +8436,8 @@ static fg__jval fg__j_filter_slice(fg__jinja *j, const fg__j_in *in) {
 
 /* lower, upper, capitalize, title */
 static fg__jval fg__j_filter_case(fg__jinja *j, const fg__j_in *in) {
-    fg__jval s = fg__j_soft(j, in->self);
-    return fg__j_like(s, fg__j_cased(j, s.u.s, (enum fg__j_case)in->how));
+    fg__jval s = fg__j_soft(j, in->self), cased = fg__j_cased(j, s.u.s, (enum fg__j_case)in->how);
+    return in->how == FG__J_WORDS ? cased : fg__j_like(s, cased); /* title joins words, of which it makes plain text */
 }
 
 static fg__jval fg__j_filter_center(fg__jinja *j, const fg__j_in *in) {
@@ -8452,11 +8490,9 @@ static fg__jval fg__j_filter_safe(fg__jinja *j, const fg__j_in *in) {
 static fg__jval fg__j_filter_first(fg__jinja *j, const fg__j_in *in) {
     size_t n;
     const fg__jval *items;
-    fg__jval first;
     if (in->self.type == FG__J_ITERATOR && in->self.u.l->next < in->self.u.l->count) return fg__j_next(in->self.u.l);
     if (in->self.type == FG__J_STRING && in->self.u.s->length) {
-        first = fg__j_char(j, in->self.u.s->data, in->self.u.s->length);
-        return fg__j_like(in->self, first);
+        return fg__j_char(j, in->self.u.s->data, in->self.u.s->length); /* plain text, also of markup, as iterating over it gives */
     }
     items = fg__j_items(j, in->self, &n);
     return n ? items[0] : fg__j_undefined(j, "No first item, sequence was empty.");
@@ -8468,7 +8504,8 @@ static fg__jval fg__j_filter_last(fg__jinja *j, const fg__j_in *in) {
     if (in->self.type == FG__J_ITERATOR || in->self.type == FG__J_LOOP)
         return fg__j_fail(j, "'%s' object is not reversible", fg__j_type_names[in->self.type]);
     items = fg__j_items(j, in->self, &n);
-    return n ? items[n - 1] : fg__j_undefined(j, "No last item, sequence was empty.");
+    if (!n) return fg__j_undefined(j, "No last item, sequence was empty.");
+    return in->self.type == FG__J_STRING ? fg__j_like(in->self, items[n - 1]) : items[n - 1];
 }
 
 static fg__jval fg__j_filter_format(fg__jinja *j, const fg__j_in *in) {
@@ -8559,8 +8596,7 @@ static bool fg__j_parse_number(fg__jinja *j, const fg__j_string *text, int base,
         if (base) {
             int number = digit ? c - '0' : letter ? (c | 0x20) - 'a' + 10 : 99;
             if (number >= base) return false;
-            value = fg__j_mul_ints(j, value, base);
-            value = fg__j_add_ints(j, value, negative ? -number : number).u.i;
+            c = (char)number;
         } else if ((c == 'e' || c == 'E') && any && !exponent) {
             exponent = true;
             any = false;
@@ -8573,6 +8609,7 @@ static bool fg__j_parse_number(fg__jinja *j, const fg__j_string *text, int base,
         digits[n++] = c;
     }
     if (!any) return false;
+    for (i = 0; base && i < n; i++) value = fg__j_add_ints(j, fg__j_mul_ints(j, value, base), negative ? -digits[i] : digits[i]).u.i;
     if (base) *v = fg__j_int(value);
     else *v = fg__j_float(fg__number_parse(digits, n) * (negative ? -1 : 1));
     return true;
@@ -8796,8 +8833,10 @@ static fg__jval fg__j_filter_unique(fg__jinja *j, const fg__j_in *in) {
         pairs[2 * i + 1] = fg__j_int((int64_t)(n - 1 - i));
     }
     seen = fg__j_dict_of(j, FG__J_DICT, pairs, n);
-    for (i = 0; i < n; i++)
-        if (fg__j_dict_find(j, seen.u.d, keys[i])->u.i == (int64_t)i) fg__j_add(j, &parts, items[i]);
+    for (i = 0; i < n; i++) {
+        const fg__jval *first = fg__j_dict_find(j, seen.u.d, keys[i]); /* NULL: what equals nothing, not even itself (NaN) */
+        if (!first || first->u.i == (int64_t)i) fg__j_add(j, &parts, items[i]);
+    }
     return fg__j_parts_list(j, FG__J_ITERATOR, &parts);
 }
 
@@ -9256,6 +9295,7 @@ static size_t fg__j_put_time_directive(fg__jinja *j, const fg__j_clock *now, con
         else pad = *p;
     }
     p = fg__j_spec_number(p, end, &spec.width);
+    fg__j_work(j, (size_t)(p - format));
     modifier = p < end && (*p == 'E' || *p == 'O') ? *p++ : 0; /* a locale's own calendar or digits, which English has not */
     c = p < end ? *p++ : 0;
     if (!modifier || strchr(modifier == 'E' ? "cCxXyY" : "bBCdegGhHIjklmMSuUVwWy", c)) fill = fg__j_put_time_part(j, now, c, pad);
@@ -9603,7 +9643,7 @@ static void fg__j_lex_tag(fg__jinja *j, bool print) {
         if (c >= '0' && c <= '9') fg__j_lex_number(j);
         else if (c == '"' || c == '\'') fg__j_lex_string(j);
         else if (fg__j_is_word_char(c)) {
-            for (end = j->at; fg__j_is_word_char(fg__j_peek(j, end)); end++) {}
+            for (end = j->at; fg__j_is_word_char(fg__j_peek(j, end)) && fg__j_skip_space(j, end) == end; end++) {}
             fg__j_add_token(j, FG__J_T_NAME, fg__j_name(j, j->text + j->at, end - j->at), fg__j_value(FG__J_MISSING));
             fg__j_advance(j, end);
         } else {
@@ -13126,6 +13166,7 @@ static void fg__sched_swap_in(fg__sched *s, fg__seq *seq) {
     if (seq->n_swapped && fg__kv_restore(s->kv, &seq->kv, seq->n_swapped, seq->swap_first)) {
         if (s->swap(s->swap_user, seq, false)) seq->n_cached = seq->n_swapped;
         else fg__kv_release(s->kv, &seq->kv);
+        fg__kv_trim(s->kv, &seq->kv, seq->n_cached); /* a request that was saved may have brought more than is seen, all that the pool has */
     }
     seq->n_swapped = 0;
 }
@@ -13172,8 +13213,9 @@ static bool fg__sched_keeps_level(const fg__sched *s, const fg__seq *seq) {
 /* Moves one of the waiting to the running if it fits; false when not. */
 static bool fg__sched_admit(fg__sched *s, fg__seq *seq) {
     if (!fg__sched_keeps_level(s, seq)) return false;
-    if (s->busy && seq->n_swapped) {
-        s->pressed = true;
+    if (s->busy && seq->n_swapped) { /* with passes in flight its blocks cannot come back: the next one waits for them, if there is room */
+        if (s->running.count < (size_t)s->max_seqs && fg__sched_fits(s, seq)) s->pressed = true;
+        else (void)fg__sched_make_room(s, seq);
         return false;
     }
     while (s->running.count >= (size_t)s->max_seqs)
@@ -13824,7 +13866,7 @@ static bool fg__model_progress(const fg_model_desc *d, float fraction, const cha
 static fg_result fg__model_load_all(fg_model *m, const fg_model_desc *d) {
     fg_result r;
     if (!fg__model_progress(d, 0, "reading the file")) return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
-    if ((r = fg__gguf_open(&m->env, d->path, d->data, d->size, &m->gguf)) != FG_OK) return r;
+    if ((r = fg__gguf_open(&m->env, d->path, d->data, d->size, d->vocab_only, &m->gguf)) != FG_OK) return r;
     if (!fg__model_progress(d, 0.3f, "reading the vocabulary"))
         return fg__fail(FG_ERROR_CANCELLED, "loading was stopped");
     if ((r = fg__model_load_names(m)) != FG_OK) return r;
@@ -14310,6 +14352,8 @@ static fg_result fg__graph_check_group(const fg_group *group, uint64_t kv_types,
         group->window < 0 || (int64_t)group->n_kv_head * group->head_dim > 1 << 24 || group->n_layers > 1 << 16 ||
         (int64_t)group->n_blocks * group->block_tokens > INT32_MAX)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a cache group's dimensions make no sense");
+    if (2.0 * group->n_layers * group->block_tokens * (double)group->n_kv_head * group->head_dim * 4.0 > (double)(SIZE_MAX / 8))
+        return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of a cache group is larger than this machine's memory can be");
     return FG_OK;
 }
 
@@ -14417,15 +14461,55 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
 #ifndef FG__HAS_AMX
 #define FG__HAS_AMX 0
 #endif
+/* Products of bytes on ARM: compilers know them for single functions (GCC since 8, those of matrices since 10; clang since 16), or where all of the
+   program is compiled for them. GCC lets a function's own target take the place of the program's, which what is inlined into it must not exceed. */
 #if FG__ARM
-#if defined(__clang__)
+#if defined(__ARM_FEATURE_DOTPROD)
+#define FG__HAS_DOTPROD 1
+#define FG__TARGET_DOTPROD
+#elif defined(__clang__) && __clang_major__ >= 16
+#define FG__HAS_DOTPROD 1
 #define FG__TARGET_DOTPROD __attribute__((target("dotprod")))
-#define FG__TARGET_I8MM __attribute__((target("i8mm,dotprod")))
-#define FG__TARGET_BF16 __attribute__((target("bf16,dotprod")))
+#elif !defined(__clang__) && __GNUC__ >= 8
+#define FG__HAS_DOTPROD 1
+#if defined(__ARM_FEATURE_CRYPTO)
+#define FG__TARGET_DOTPROD __attribute__((target("arch=armv8.2-a+crypto+dotprod")))
 #else
 #define FG__TARGET_DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
-#define FG__TARGET_I8MM __attribute__((target("arch=armv8.2-a+dotprod+i8mm")))
-#define FG__TARGET_BF16 __attribute__((target("arch=armv8.2-a+dotprod+bf16")))
+#endif
+#else
+#define FG__HAS_DOTPROD 0
+#define FG__TARGET_DOTPROD
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define FG__HAS_I8MM 1
+#define FG__TARGET_I8MM
+#elif defined(__clang__) && __clang_major__ >= 16
+#define FG__HAS_I8MM 1
+#define FG__TARGET_I8MM __attribute__((target("i8mm")))
+#elif !defined(__clang__) && __GNUC__ >= 10
+#define FG__HAS_I8MM 1
+#if defined(__ARM_FEATURE_DOTPROD)
+#define FG__TARGET_I8MM __attribute__((target("+i8mm")))
+#elif defined(__ARM_FEATURE_CRYPTO)
+#define FG__TARGET_I8MM __attribute__((target("arch=armv8.2-a+crypto+i8mm")))
+#else
+#define FG__TARGET_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))
+#endif
+#else
+#define FG__HAS_I8MM 0
+#define FG__TARGET_I8MM
+#endif
+/* Sums of 4 products of bytes each: of `lane`, a constant, of x; of two rows and two tokens. Without them what they are in is never called. */
+#if FG__HAS_DOTPROD
+#define FG__DOT_LANE(sum, w, x, lane) vdotq_laneq_s32(sum, w, x, lane)
+#else
+#define FG__DOT_LANE(sum, w, x, lane) ((void)(w), (void)(x), (sum))
+#endif
+#if FG__HAS_I8MM
+#define FG__MATRIX_DOT(sum, w, x) vmmlaq_s32(sum, w, x)
+#else
+#define FG__MATRIX_DOT(sum, w, x) ((void)(w), (void)(x), (sum))
 #endif
 #endif
 
@@ -14518,7 +14602,8 @@ static fg__cpu_features fg__cpu_detect(void) {
 #if defined(__ARM_FEATURE_DOTPROD)
     f.dotprod = true; /* the compiler was told; macOS 11 does not say */
 #endif
-    f.i8mm = f.i8mm && f.dotprod;
+    f.dotprod = f.dotprod && FG__HAS_DOTPROD;
+    f.i8mm = f.i8mm && f.dotprod && FG__HAS_I8MM;
     f.bf16 = f.bf16 && f.dotprod;
     return f;
 }
@@ -14749,9 +14834,11 @@ static void fg__rope_scalar(float *x, const float *cos_sin, int n_rot, int neox)
 
 /* Nearest integer, ties to even, within -127 to 127; NaN becomes -127. */
 static int8_t fg__round_to_byte(float x) {
+    volatile float shifted;
     if (!(x > -127.0f)) return -127;
     if (x >= 127.0f) return 127;
-    return (int8_t)(int)((x + 12582912.0f) - 12582912.0f);
+    shifted = x + 12582912.0f; /* stored, so that neither an x87's longer registers nor -ffast-math can leave it out */
+    return (int8_t)(int)(shifted - 12582912.0f);
 }
 
 /* The largest that the cache holds. */
@@ -16709,7 +16796,7 @@ FG__TARGET_DOTPROD static double fg__int8_products_dotprod(int rounds) {
     for (i = 0; i < 16; i++) acc[i] = vdupq_n_s32(i);
     for (j = 0; j < rounds; j++) {
         FG__UNROLL
-        for (i = 0; i < 16; i++) acc[i] = vdotq_s32(acc[i], a, b);
+        for (i = 0; i < 16; i++) acc[i] = FG__DOT_LANE(acc[i], a, b, 0);
     }
     FG__UNROLL
     for (i = 1; i < 16; i++) acc[0] = veorq_s32(acc[0], acc[i]);
@@ -16727,7 +16814,7 @@ FG__TARGET_I8MM static double fg__int8_products_i8mm(int rounds) {
     for (i = 0; i < 16; i++) acc[i] = vdupq_n_s32(i);
     for (j = 0; j < rounds; j++) {
         FG__UNROLL
-        for (i = 0; i < 16; i++) acc[i] = vmmlaq_s32(acc[i], a, b);
+        for (i = 0; i < 16; i++) acc[i] = FG__MATRIX_DOT(acc[i], a, b);
     }
     FG__UNROLL
     for (i = 1; i < 16; i++) acc[0] = veorq_s32(acc[0], acc[i]);
@@ -16846,8 +16933,7 @@ typedef struct fg__pages {
 
 static bool fg__pages_alloc(const fg__env *env, fg__pages *pages, size_t bytes) {
     size_t huge = (size_t)2 << 20, align = bytes >= huge ? huge : 64;
-    if (bytes > SIZE_MAX / 2) bytes = SIZE_MAX / 2;
-    pages->memory = fg__malloc(env, bytes + align, 1);
+    pages->memory = bytes < SIZE_MAX / 4 ? fg__malloc(env, bytes + align, 1) : NULL; /* sums of sizes stop there */
     if (!pages->memory) return false;
     pages->data = (char *)pages->memory + (align - (size_t)pages->memory % align) % align;
 #if defined(MADV_HUGEPAGE)
@@ -17717,7 +17803,8 @@ static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     const fg_group *group = &graph->groups[index];
     const fg__cpu_ops *ops = &plan->device->ops;
     fg__cpu_group *own = &plan->groups[index];
-    int n_threads = plan->device->pool.n_threads, heads, longest = graph->max_blocks_per_seq * group->block_tokens;
+    int n_threads = plan->device->pool.n_threads, heads;
+    int64_t pieces = (int64_t)graph->max_blocks_per_seq * group->block_tokens / FG__SPAN + 1; /* of the longest sequence */
     own->layout = fg__kv_layout_make(group->kv_type, group->head_dim, group->block_tokens);
     own->wide = fg__kv_layout_make(group->kv_type, group->head_dim, FG__TILE);
     own->head_bytes = own->layout.tile_bytes * (size_t)(group->block_tokens / own->layout.width);
@@ -17727,7 +17814,7 @@ static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     heads = own->n_head / group->n_kv_head;
     own->attn = fg__attn_by_tiles(ops, group, heads) ? &ops->tiles : &ops->attn;
     own->tile_tokens = FG__MAX(1, (own->attn == &ops->tiles ? FG__ROWS_TILES : FG__ROWS) * own->attn->rows / heads);
-    own->n_partials = n_threads > 1 ? FG__MAX(FG__MAX(256, 128 * n_threads), heads * (longest / FG__SPAN + 1)) : 0; /* of a token of the longest */
+    own->n_partials = n_threads > 1 ? (int)FG__MAX(FG__MAX(256, 128 * n_threads), FG__MIN(heads * pieces, 1 << 20)) : 0; /* of a token of it */
     own->max_tasks = graph->max_tokens + own->n_partials;
 }
 
@@ -18041,7 +18128,7 @@ static void fg__gemm_generic(fg__cpu_plan *plan, const fg_op *op, int panel, int
         const char *from =
             (const char *)weight->tensor.data + ((size_t)panel * FG__PANEL + (size_t)i) * weight->row_bytes;
         const float *floats = scratch->row;
-        if (weight->tensor.type == FG_TYPE_F32 && (size_t)from % sizeof(float) == 0)
+        if (FG__LITTLE_ENDIAN && weight->tensor.type == FG_TYPE_F32 && (size_t)from % sizeof(float) == 0)
             floats = (const float *)(const void *)from;
         else fg__dequantize_row(weight->tensor.type, from, scratch->row, weight->k);
         plan->device->ops.dot(floats, fg__cpu_row(plan, op->src, row) + op->src_col, plan->slots[op->src].stride, m,
@@ -23352,10 +23439,10 @@ static FG__ALWAYS_INLINE float fg__minimum_neon(int minimums, const fg__act_q8 *
 
 FG__INLINE_DOT int32x4_t fg__dot_lane(int32x4_t sum, int8x16_t w, int8x16_t x, int lane) {
     switch (lane) {
-    case 0: return vdotq_laneq_s32(sum, w, x, 0);
-    case 1: return vdotq_laneq_s32(sum, w, x, 1);
-    case 2: return vdotq_laneq_s32(sum, w, x, 2);
-    default: return vdotq_laneq_s32(sum, w, x, 3);
+    case 0: return FG__DOT_LANE(sum, w, x, 0);
+    case 1: return FG__DOT_LANE(sum, w, x, 1);
+    case 2: return FG__DOT_LANE(sum, w, x, 2);
+    default: return FG__DOT_LANE(sum, w, x, 3);
     }
 }
 
@@ -23599,7 +23686,7 @@ FG__INLINE_I8MM void fg__tile_i8mm(int np, const fg__gemm_slice *s, int row, fg_
                 for (i = 0; i < 4; i++) {
                     w = vreinterpretq_s8_u8(vld1q_u8(s->q + b * 1024 + (part * 2 + eight) * 256 + row * 8 + i * 16));
                     FG__UNROLL
-                    for (p = 0; p < np; p++) acc[p][i] = vmmlaq_s32(acc[p][i], w, a[p]);
+                    for (p = 0; p < np; p++) acc[p][i] = FG__MATRIX_DOT(acc[p][i], w, a[p]);
                 }
             }
             if (part == 1 || parts == 2) {
@@ -24642,6 +24729,7 @@ static fg_result fg__split_run(fg__split *s, fg__split_plan *plan) {
     fg_result r = FG_OK;
     int32_t i;
     for (i = 0; i < plan->n_ranges && r == FG_OK; i++) r = fg__split_next(s, plan, 0, i);
+    if (r != FG_OK) (void)fg__split_settle(s, plan, 0);
     return r;
 }
 
@@ -24830,7 +24918,7 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
    >>engine  requests in, passes over the device, events out
 
    Locks: `lock` guards the request table, the inbox, the event queue and the statistics, and is held for moments only;
-   `step_lock` guards everything else and is held through a pass. Requests enter through the inbox, and belong to the
+   `step_lock` guards everything else and is held through a pass, between which others that ask for it come first. Requests enter through the inbox, and belong to the
    stepping thread from there on. What ends a request is allocated when it is submitted, so that running out of memory
    can end requests but never lose one.
    ================================================================================================ */
@@ -25063,6 +25151,7 @@ struct fg_engine {
     fg__request *inbox, **inbox_end;
     int n_inbox, n_cancelled; /* sequences; requests */
     bool work;                /* there is something to step */
+    int n_asking;             /* threads that want step_lock for a moment */
     fg__event_node *events, **events_end, *current;
     fg_stats stats;
     fg_histograms histograms;
@@ -25326,6 +25415,8 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
     for (i = 0; i < d->n_stop; i++)
         if (!d->stop[i] || !d->stop[i][0] || strlen(d->stop[i]) > 65536)
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "stop string %d is empty or over 64 KiB", i);
+        else if (((unsigned char)d->stop[i][0] & 0xC0) == 0x80) /* events have whole characters */
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "stop string %d begins within a character", i);
     for (i = 0; i < d->n_stop_tokens; i++)
         if (d->stop_tokens[i] < 0 || d->stop_tokens[i] >= n_vocab)
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "stop token %d is not in the vocabulary", d->stop_tokens[i]);
@@ -25730,6 +25821,25 @@ static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write
     return r;
 }
 
+/* Takes step_lock beside a thread that steps. That lets go of it between calls for less time than a woken thread needs to come, so it waits once
+   (fg__engine_give_way) where somebody asks. */
+static void fg__engine_enter(fg_engine *e) {
+    fg__mutex_lock(&e->lock);
+    e->n_asking++;
+    fg__mutex_unlock(&e->lock);
+    fg__mutex_lock(&e->step_lock);
+    fg__mutex_lock(&e->lock);
+    e->n_asking--;
+    fg__cond_broadcast(&e->changed);
+    fg__mutex_unlock(&e->lock);
+}
+
+static void fg__engine_give_way(fg_engine *e) {
+    fg__mutex_lock(&e->lock);
+    if (e->n_asking > 0) fg__cond_wait(&e->changed, &e->lock, 1);
+    fg__mutex_unlock(&e->lock);
+}
+
 static void fg__engine_land_all(fg_engine *e);
 
 fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, void *user) {
@@ -25737,7 +25847,7 @@ fg_result fg_save_request(fg_engine *e, fg_request request, fg_write_fn write, v
     fg_result result = FG_ERROR_NOT_FOUND;
     if (!e || !write)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_save_request needs an engine and a function that writes");
-    fg__mutex_lock(&e->step_lock);
+    fg__engine_enter(e);
     fg__engine_land_all(e);
     fg__mutex_lock(&e->lock);
     r = fg__request_find(e, request);
@@ -27179,7 +27289,7 @@ static void fg__engine_count_pass(fg_engine *e, const fg__flight *f) {
     s->n_passes++;
     fg__histogram_add(&e->histograms.pass, seconds);
     if (e->device_end != 0 && !e->idle) fg__histogram_add(&e->histograms.idle, idle);
-    s->idle_seconds += idle;
+    s->idle_seconds += FG__MAX(idle, 0);
 }
 
 /* Times of a pass that has ended. A queue of the device's own begins it when the one before has ended. */
@@ -27267,9 +27377,11 @@ static bool fg__engine_step_once(fg_engine *e, double limit) {
 /* Passes until `limit` seconds are over or less is left than one more would take. 0: one pass, as long as it likes. */
 static void fg__engine_step_until(fg_engine *e, double limit) {
     const fg__cost *cost = &e->sched.cost;
-    double begin = fg__engine_now(e), left = limit;
+    double last = fg__engine_now(e), left = limit;
     while (fg__engine_step_once(e, limit > 0 ? left : HUGE_VAL) && limit > 0) {
-        left = limit - (fg__engine_now(e) - begin);
+        double now = fg__engine_now(e);
+        left -= FG__MAX(now - last, 0); /* the caller's clock may be set back */
+        last = now;
         if (!(left > 0) || left < fg__cost_pass(cost) + 2 * fg__cost_token(cost)) break;
     }
 }
@@ -27278,6 +27390,7 @@ fg_result fg_step(fg_engine *e, double time_limit, bool *busy) {
     if (busy) *busy = false;
     if (!e || !(time_limit >= 0))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "fg_step needs an engine and a limit that is not negative");
+    fg__engine_give_way(e);
     fg__mutex_lock(&e->step_lock);
     fg__engine_step_until(e, time_limit);
     fg__mutex_unlock(&e->step_lock);
@@ -27381,13 +27494,13 @@ static fg_result fg__engine_open(fg_engine *e) {
 }
 
 /* Bytes of one token's KV in a group. */
-static size_t fg__group_token_bytes(const fg_engine *e, const fg_group *group) {
-    return 2 * (size_t)group->n_layers * (size_t)fg_type_bytes(e->desc.kv_type, (int64_t)group->n_kv_head * group->head_dim);
+static uint64_t fg__group_token_bytes(const fg_engine *e, const fg_group *group) {
+    return 2 * (uint64_t)group->n_layers * (uint64_t)fg_type_bytes(e->desc.kv_type, (int64_t)group->n_kv_head * group->head_dim);
 }
 
 /* In the groups of `kind`. */
-static size_t fg__engine_token_bytes(const fg_engine *e, fg_group_kind kind) {
-    size_t sum = 0;
+static uint64_t fg__engine_token_bytes(const fg_engine *e, fg_group_kind kind) {
+    uint64_t sum = 0;
     int g;
     for (g = 0; g < e->builder.n_groups; g++)
         if (e->builder.groups[g].kind == kind) sum += fg__group_token_bytes(e, &e->builder.groups[g]);
@@ -27451,7 +27564,7 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     tokens = (size_t)FG__MAX(d->max_context ? d->max_context : e->model->hp.n_ctx_train, 8 * 2048);
     if (d->kv_tokens) tokens = (size_t)FG__MIN(d->kv_tokens, 1 << 30);
     else if (d->kv_bytes) tokens = fg__engine_pool_tokens(e, d->kv_bytes);
-    else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, (uint64_t)4 << 30));
+    else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, FG__MIN((uint64_t)4 << 30, SIZE_MAX / 8)));
     tokens = tokens / (size_t)d->block_tokens * (size_t)d->block_tokens;
     if (tokens < (size_t)d->block_tokens * 2)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a KV pool of %zu tokens is less than two blocks of %d", tokens,
@@ -28040,8 +28153,10 @@ bool fg_token_is_end(const fg_model *m, int32_t token) {
 }
 
 const char *fg_token_text(const fg_model *m, int32_t token, size_t *length) {
-    *length = 0;
-    return token >= 0 && token < m->vocab->n_tokens ? fg__vocab_piece(m->vocab, token, true, length) : NULL;
+    size_t bytes = 0;
+    const char *text = token >= 0 && token < m->vocab->n_tokens ? fg__vocab_piece(m->vocab, token, true, &bytes) : NULL;
+    if (length) *length = bytes;
+    return text;
 }
 
 /* The text of a token as templates see it. False: the vocabulary has no such token. */
@@ -28109,7 +28224,7 @@ void fg_get_histograms(fg_engine *e, fg_histograms *histograms) {
 }
 
 void fg_reset_stats(fg_engine *e) {
-    fg__mutex_lock(&e->step_lock);
+    fg__engine_enter(e);
     fg__mutex_lock(&e->lock);
     memset(&e->stats, 0, sizeof(e->stats));
     memset(&e->histograms, 0, sizeof(e->histograms));
@@ -28121,7 +28236,7 @@ void fg_reset_stats(fg_engine *e) {
 }
 
 void fg_clear_prefix_cache(fg_engine *e) {
-    fg__mutex_lock(&e->step_lock);
+    fg__engine_enter(e);
     fg__kv_forget(&e->kv);
     fg__mutex_lock(&e->lock);
     fg__engine_count(e);
@@ -28142,7 +28257,7 @@ fg_result fg_graph_text(const fg_engine *e, char *text, size_t capacity, size_t 
 
 fg_result fg_measure_roofs(fg_engine *e, fg_roofs *roofs) {
     fg_result r;
-    fg__mutex_lock(&e->step_lock);
+    fg__engine_enter(e);
     fg__engine_land_all(e);
     r = e->backend->profile(e->device, roofs);
     fg__mutex_unlock(&e->step_lock);

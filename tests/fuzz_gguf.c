@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static volatile uint64_t sink;
     fg__env env = fg__env_make(NULL, NULL, NULL);
     fg__gguf *gguf;
-    if (fg__gguf_open(&env, NULL, data, size, &gguf) == FG_OK) sink = gguf_walk(gguf);
+    if (fg__gguf_open(&env, NULL, data, size, false, &gguf) == FG_OK) sink = gguf_walk(gguf);
     fg__gguf_close(gguf);
     (void)sink;
     return 0;

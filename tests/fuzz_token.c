@@ -23,7 +23,7 @@ static fg__vocab *fuzz_load(gguf_writer *w, fg__gguf **gguf, unsigned char **fil
     fg__vocab *vocab = NULL;
     size_t size;
     gguf_finish(w, file, &size);
-    if (fg__gguf_open(&fuzz_env, NULL, *file, size, gguf) == FG_OK) fg__vocab_load(&fuzz_env, *gguf, &vocab);
+    if (fg__gguf_open(&fuzz_env, NULL, *file, size, false, gguf) == FG_OK) fg__vocab_load(&fuzz_env, *gguf, &vocab);
     return vocab;
 }
 

@@ -328,6 +328,10 @@ static void test_chat_hostile(void) {
         "{% set s = 'a' * 30000000 ~ '!' %}{% for i in range(100000) %}{% set x = s.isalpha() %}{% endfor %}",
         "{% set s = 'a' * 1000000 %}{% set ns = namespace(l=[]) %}{% for i in range(100, 280) %}{% set ns.l = ns.l + [(s ~ i, i)] %}"
         "{% endfor %}{% set d = dict(ns.l) %}{% for i in range(1000) %}{{ ''.format(**d) }}{% endfor %}",
+        "{% set f = '%.' ~ '0' * 30000000 ~ 'd' %}{% for i in range(100000) %}{% set x = f % 1 %}{% endfor %}",
+        "{% set f = '%' ~ '-' * 30000000 ~ 'd' %}{% for i in range(100000) %}{% set x = strftime_now(f) %}{% endfor %}",
+        "{% set p = '0' * 30000000 %}{{ ('a' * 1000000)|map(attribute=p)|list|length }}",
+        "{% set d = dict(dict.fromkeys(range(10000)|map('string')), a=1) %}{{ ('{a}' * 2000000).format(**d) }}",
         "{{ 'abc'|truncate(1000000, true, '', 'nan'|float) }}", "{{ '%*d' % (-9223372036854775807 - 1, 5) }}",
         "{% if %}", "{{ name.nothing.more }}", "{{ raise_exception('no') }}", "{% for %}", "{{ 'a' + 1 }}", "{% endfor %}", "{{ (",
     };
@@ -360,6 +364,20 @@ static void test_chat_large_json(void) {
     CHECKF(chat_largest <= 2 * FG__J_MAX_TEXT, "%zu bytes", chat_largest);
     fg__text_free(&out);
     CHECK(test_alloc_live() == 0);
+}
+
+/* What equals nothing, white space behind names, numbers that end in letters, markup that filters take apart, views of dicts. */
+static void test_chat_odd(void) {
+    static const chat_pair pairs[] = {
+        {"{{ ['nan'|float, 1, 1]|unique|list }}", "[nan, 1]"},
+        {"{{ name\302\240}} {{ name\343\200\200}}{% if name\302\240%}!{% endif\302\240%}", "x x!"},
+        {"{{ '123456789012345678901234abc'|int }} {{ 'abc'|int(7) }} {{ '-12'|int }} {{ '-7f'|int(0, 16) }}", "0 7 -12 -127"},
+        {"{{ '123456789012345678901234'|int }}", NULL}, /* integers have 64 bits */
+        {"{{ ('<b'|safe|first) + '<' }} {{ ('b<'|safe|last) + '<' }} {{ ('a'|safe|title) + '<' }} {{ ('a'|safe|upper) + '<' }}", "<< <&lt; A< A&lt;"},
+        {"{{ {'a': 1}.keys() == {'a': 2}.keys() }} {{ {'a': 1}.keys() == {'a': 1}.values() }} {{ {'a': 1}.items() == {'a': 1}.items() }} "
+         "{{ {'a': 1}.items() == {'a': 2}.items() }} {{ {'a': 1, 'b': 1}.keys() == {'b': 1, 'a': 2}.keys() }}", "True False True False True"},
+    };
+    chat_check_pairs(pairs, FG__COUNT(pairs));
 }
 
 /* What goes into JSON in pieces is that of one piece. */
@@ -438,6 +456,7 @@ static void run_chat_tests(void) {
     RUN(test_chat_now);
     RUN(test_chat_hostile);
     RUN(test_chat_large_json);
+    RUN(test_chat_odd);
     RUN(test_chat_long_json);
     RUN(test_chat_extremes);
     RUN(test_chat_deep);

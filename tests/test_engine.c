@@ -1406,6 +1406,7 @@ static void test_engine_bad_requests(void) {
     int32_t outside[] = {-1, 1 << 30, INT32_MIN, 0};
     fg_logit_bias bias = {0, NAN};
     char *long_stop = (char *)malloc(70000);
+    static const char *const half[] = {"\xA9Z"}; /* the second byte of a character */
     const char *stop = long_stop;
     int i;
     memset(long_stop, 'a', 69999);
@@ -1437,6 +1438,7 @@ static void test_engine_bad_requests(void) {
     d->sampling.top_k = -1, api_bad(a, "top_k");
     d->sampling.penalty_window = -1, api_bad(a, "penalty_window");
     d->max_tokens = -2, api_bad(a, "max_tokens");
+    d->stop = half, d->n_stop = 1, api_bad(a, "a stop string that begins within a character");
     d->min_tokens = -1, api_bad(a, "min_tokens");
     d->n = -1, api_bad(a, "n");
     d->n = 1 << 20, api_bad(a, "n");

@@ -11,7 +11,7 @@ static fg_result test_gguf_try(const unsigned char *file, size_t size) {
     fg_result result;
     if (size) memcpy(copy, file, size);
     fg__error_text[0] = 0;
-    result = fg__gguf_open(&env, NULL, copy, size, &gguf);
+    result = fg__gguf_open(&env, NULL, copy, size, false, &gguf);
     if (result == FG_OK) sink = gguf_walk(gguf);
     CHECK((gguf != NULL) == (result == FG_OK));
     CHECK(result == FG_OK || fg_last_error()[0]);
@@ -111,7 +111,7 @@ static void test_gguf_round_trip(void) {
         size_t size;
         fg__gguf *gguf;
         gguf_sample(version, &file, &size);
-        CHECK(fg__gguf_open(&env, NULL, file, size, &gguf) == FG_OK);
+        CHECK(fg__gguf_open(&env, NULL, file, size, false, &gguf) == FG_OK);
         if (!gguf) return;
         CHECK(fg__gguf_value_count(gguf) == 20);
         CHECK(strcmp(fg__gguf_value_at(gguf, 0)->key.data, "general.architecture") == 0);
@@ -179,13 +179,15 @@ static void test_gguf_bad_headers(void) {
     test_gguf_expect(&w, FG_ERROR_BAD_FILE, "claims 1152921504606846976 values");
     w.n_values = UINT64_MAX;
     test_gguf_expect(&w, FG_ERROR_BAD_FILE, "values");
+    for (w.n_values = FG__GGUF_MOST + 1; w.values.size < 14u << 20;) gguf_put_int(&w.values, 0, 8); /* there is room for so many */
+    test_gguf_expect(&w, FG_ERROR_BAD_FILE, "claims 1048577 values");
     gguf_finish(&w, &file, &size);
     file[3] = 'f';
     CHECK(test_gguf_try(file, size) == FG_ERROR_BAD_FILE && strstr(fg_last_error(), "not a GGUF file"));
     free(file);
-    CHECK(fg__gguf_open(&env, NULL, NULL, 0, &gguf) == FG_ERROR_INVALID_ARGUMENT && !gguf);
-    CHECK(fg__gguf_open(&env, "no/such/file.gguf", NULL, 0, &gguf) == FG_ERROR_IO && !gguf);
-    CHECK(fg__gguf_open(&env, ".", NULL, 0, &gguf) == FG_ERROR_IO && !gguf);
+    CHECK(fg__gguf_open(&env, NULL, NULL, 0, false, &gguf) == FG_ERROR_INVALID_ARGUMENT && !gguf);
+    CHECK(fg__gguf_open(&env, "no/such/file.gguf", NULL, 0, false, &gguf) == FG_ERROR_IO && !gguf);
+    CHECK(fg__gguf_open(&env, ".", NULL, 0, false, &gguf) == FG_ERROR_IO && !gguf);
     fg__gguf_close(NULL);
 }
 
@@ -246,6 +248,43 @@ static void test_gguf_bad_tensor(uint32_t type, int n_dims, int64_t a, int64_t b
     test_gguf_expect(&w, expected, words);
 }
 
+/* Two tensors with the same data would make a small file a large model. */
+static void test_gguf_shared_data(void) {
+    static const unsigned char zeros[1024] = {0};
+    int64_t dims[4] = {128, 1, 1, 1};
+    gguf_writer w;
+    gguf_begin(&w);
+    gguf_add_tensor_info(&w, "first", 0, 1, dims, 0);
+    gguf_add_tensor_info(&w, "second", 0, 1, dims, 512);
+    gguf_put(&w.data, zeros, sizeof(zeros));
+    test_gguf_expect(&w, FG_OK, "");
+    gguf_add_tensor_info(&w, "first", 0, 1, dims, 0);
+    gguf_add_tensor_info(&w, "second", 0, 1, dims, 512);
+    gguf_add_tensor_info(&w, "third", 0, 1, dims, 0);
+    gguf_put(&w.data, zeros, sizeof(zeros));
+    test_gguf_expect(&w, FG_ERROR_BAD_FILE, "share their data");
+}
+
+/* Of weights of a type that is not known a vocabulary needs nothing. */
+static void test_gguf_any_type(void) {
+    static const unsigned char zeros[1024] = {0};
+    int64_t dims[4] = {256, 2, 1, 1};
+    fg__env env = fg__env_make(NULL, NULL, NULL);
+    unsigned char *file;
+    size_t size;
+    gguf_writer w;
+    fg__gguf *gguf;
+    gguf_begin(&w);
+    gguf_add_tensor_info(&w, "tensor", 16, 2, dims, 0); /* IQ2_XXS */
+    gguf_put(&w.data, zeros, sizeof(zeros));
+    gguf_finish(&w, &file, &size);
+    CHECK(fg__gguf_open(&env, NULL, file, size, false, &gguf) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "IQ2_XXS"));
+    CHECK(fg__gguf_open(&env, NULL, file, size, true, &gguf) == FG_OK);
+    if (gguf) CHECK(fg__gguf_tensor_at(gguf, 0)->type == FG_TYPE_NONE && fg__gguf_tensor_at(gguf, 0)->dims[1] == 2);
+    fg__gguf_close(gguf);
+    free(file);
+}
+
 static void test_gguf_bad_tensors(void) {
     const int64_t most = INT64_MAX, two32 = 1ll << 32;
     gguf_writer w;
@@ -298,7 +337,7 @@ static void test_gguf_many_strings(void) {
     gguf_add_array(&w, "tokens", GGUF_STRING, N);
     for (i = 0; i < N; i++) gguf_put_text(&w.values, text, (size_t)snprintf(text, sizeof(text), "t%d", i));
     gguf_finish(&w, &file, &size);
-    CHECK(fg__gguf_open(&env, NULL, file, size, &gguf) == FG_OK);
+    CHECK(fg__gguf_open(&env, NULL, file, size, false, &gguf) == FG_OK);
     if (gguf) {
         const fg__gguf_value *tokens = fg__gguf_find(gguf, "tokens");
         CHECK(tokens && tokens->count == N && fg__gguf_tensor_count(gguf) == 0);
@@ -330,7 +369,7 @@ static void test_gguf_many_names(void) {
         gguf_add_tensor(&w, name, FG_TYPE_F32, 1, &dim, &i, 4);
     }
     gguf_finish(&w, &file, &size);
-    CHECK(fg__gguf_open(&env, NULL, file, size, &gguf) == FG_OK);
+    CHECK(fg__gguf_open(&env, NULL, file, size, false, &gguf) == FG_OK);
     random = 1;
     for (i = 0; gguf && i < N; i++) {
         const fg_tensor *tensor;
@@ -397,7 +436,7 @@ static void test_gguf_expect_parts(int part, int count, fg_result expected, cons
     fg_result result;
     char path[512];
     test_gguf_path(path, sizeof(path), part, count);
-    result = fg__gguf_open(&env, path, NULL, 0, &gguf);
+    result = fg__gguf_open(&env, path, NULL, 0, false, &gguf);
     CHECKF(result == expected && (!result || strstr(fg_last_error(), words)), "'%s': %s, '%s'", words,
            fg_result_name(result), fg_last_error());
     if (gguf) gguf_walk(gguf);
@@ -412,7 +451,7 @@ static void test_gguf_split(void) {
     int i;
     for (i = 1; i <= 3; i++) test_gguf_write_part(i, 3, i, 3, 6);
     test_gguf_path(path, sizeof(path), 1, 3);
-    CHECK(fg__gguf_open(&env, path, NULL, 0, &gguf) == FG_OK);
+    CHECK(fg__gguf_open(&env, path, NULL, 0, false, &gguf) == FG_OK);
     CHECK(gguf && fg__gguf_tensor_count(gguf) == 6 && fg__gguf_value_count(gguf) == 4);
     for (i = 0; gguf && i < fg__gguf_tensor_count(gguf); i++) {
         const fg_tensor *tensor = fg__gguf_tensor_at(gguf, i);
@@ -468,7 +507,7 @@ static int test_gguf_starve(const char *path, const void *data, size_t size) {
         fg_allocator allocator = test_allocator(i);
         fg__env env = fg__env_make(&allocator, NULL, NULL);
         fg__gguf *gguf;
-        fg_result result = fg__gguf_open(&env, path, data, size, &gguf);
+        fg_result result = fg__gguf_open(&env, path, data, size, false, &gguf);
         fg__gguf_close(gguf);
         CHECK(test_alloc_live() == 0);
         if (!test_alloc_failed()) {
@@ -500,13 +539,13 @@ static void test_gguf_real_files(void) {
     fg__gguf *gguf;
     const fg__gguf_value *tokens;
     const fg_tensor *embedding;
-    if (fg__gguf_open(&env, "../shared/tokenizers/ggml-vocab-llama-spm.gguf", NULL, 0, &gguf) == FG_ERROR_IO)
+    if (fg__gguf_open(&env, "../shared/tokenizers/ggml-vocab-llama-spm.gguf", NULL, 0, false, &gguf) == FG_ERROR_IO)
         SKIP("../shared is not there");
     tokens = gguf ? fg__gguf_find(gguf, "tokenizer.ggml.tokens") : NULL;
     CHECK(tokens && tokens->count == 32000 && test_gguf_same(tokens->strings[1], "<s>", 3));
     CHECK(gguf && fg__gguf_tensor_count(gguf) == 0);
     fg__gguf_close(gguf);
-    CHECK(fg__gguf_open(&env, "../shared/models/stories260K.gguf", NULL, 0, &gguf) == FG_OK);
+    CHECK(fg__gguf_open(&env, "../shared/models/stories260K.gguf", NULL, 0, false, &gguf) == FG_OK);
     embedding = gguf ? fg__gguf_find_tensor(gguf, "token_embd.weight") : NULL;
     CHECK(embedding && embedding->type == FG_TYPE_F32 && embedding->dims[0] == 64 && embedding->dims[1] == 512);
     fg__gguf_close(gguf);
@@ -519,6 +558,8 @@ static void run_gguf_tests(void) {
     RUN(test_gguf_bad_headers);
     RUN(test_gguf_bad_values);
     RUN(test_gguf_bad_tensors);
+    RUN(test_gguf_shared_data);
+    RUN(test_gguf_any_type);
     RUN(test_gguf_many_strings);
     RUN(test_gguf_many_names);
     RUN(test_gguf_split);

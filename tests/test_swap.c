@@ -295,6 +295,24 @@ static void test_swap_forged(void) {
     CHECKF(stats.n_swaps == 1, "%d swaps", (int)stats.n_swaps);
     CHECK(e->swapped_bytes == 0);
     engine_check_idle(e);
+    /* and one that takes all there are goes on, without those outside of the window */
+    head.n_computed = 40;
+    head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
+    CHECK(fg__kv_blocks_of(&e->kv, head.n_computed) == e->kv.groups[0].n_blocks);
+    bytes = at + (size_t)head.kv_bytes;
+    head.check = fg__saved_check(&head, (const int32_t *)(const void *)(forged + sizeof(head)), forged + at);
+    memcpy(forged, &head, sizeof(head));
+    memset(&r, 0, sizeof(r));
+    r.saved = forged;
+    r.n_saved = bytes;
+    r.max_tokens = 40;
+    r.ignore_eos = true;
+    CHECKF(fg_submit(e, &r, NULL) == FG_OK, "%s", fg_last_error());
+    for (i = 0, busy = true; busy && i < 1000; i++) CHECK(fg_step(e, 0, &busy) == FG_OK);
+    CHECKF(!busy, "it makes no passes");
+    while (fg_next_event(e, &event)) ends += event.type == FG_EVENT_END && event.finish == FG_FINISH_LENGTH;
+    CHECK(ends == 3);
+    engine_check_idle(e);
     fg_engine_free(e);
     model_sample_close(&m);
     free(forged);

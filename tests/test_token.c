@@ -16,7 +16,7 @@ static void test_vocab_load(test_vocab *t, const fg_allocator *allocator, const 
     t->env = fg__env_make(allocator, NULL, NULL);
     t->vocab = NULL;
     fg__error_text[0] = 0;
-    t->result = fg__gguf_open(&t->env, path, t->file, size, &t->gguf);
+    t->result = fg__gguf_open(&t->env, path, t->file, size, false, &t->gguf);
     if (t->result == FG_OK) t->result = fg__vocab_load(&t->env, t->gguf, &t->vocab);
 }
 
