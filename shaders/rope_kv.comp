@@ -21,9 +21,9 @@ shared uint scales[(HEAD_DIM + 31) / 32];
 vec2 cos_sin(float angle) {
     float turns = roundEven(angle * 0.63661977), r, r2, c, s;
     int quarter = int(turns) & 3;
-    r = fma(turns, -1.5707964, angle);      /* pi/2 in three parts (Cody and Waite) */
-    r = fma(turns, 4.3711388e-8, r);
-    r = fma(turns, 1.7151245e-15, r);
+    r = fma(turns, -1.5703125, angle); /* pi/2 in three parts (Cody and Waite), of so few bits that a device whose fma rounds twice errs no more */
+    r = fma(turns, -4.837512969970703e-4, r);
+    r = fma(turns, -7.549789948768648e-8, r);
     r2 = r * r;
     s = r + r * r2 * (-0.16666667 + r2 * (0.0083333310 + r2 * (-0.00019840874 + r2 * 2.7525562e-6)));
     c = 1.0 + r2 * (-0.5 + r2 * (0.041666646 + r2 * (-0.0013887316 + r2 * 2.4433157e-5)));

@@ -659,6 +659,25 @@ static void test_gpu_host_async(void) {
     gpu_standin_check();
 }
 
+/* The passes with the most partial sums: as many sequences as there may be, all of whose contexts are that long. */
+static void gpu_check_turns(fg__gpu_set *set, const fg_graph *graph, int32_t context) {
+    int32_t seqs = FG__MIN(graph->max_seqs, graph->max_tokens / set->low), each = graph->max_tokens / seqs;
+    int32_t *cu_q = (int32_t *)calloc((size_t)seqs + 1, sizeof(int32_t)), *kv_len = (int32_t *)calloc((size_t)seqs, sizeof(int32_t));
+    fg_gpu_attn_item *items = (fg_gpu_attn_item *)calloc((size_t)set->most.items, sizeof(*items));
+    fg_gpu_attn_merge *merges = (fg_gpu_attn_merge *)calloc((size_t)set->most.merges, sizeof(*merges));
+    fg_gpu_attn_counts n = {0, 0, 0};
+    int32_t s;
+    for (s = 0; s < seqs; s++) cu_q[s + 1] = cu_q[s] + each, kv_len[s] = context;
+    fg_gpu_attn_add(seqs, cu_q, kv_len, set->heads, 0, set->rows, set->split, set->low, set->high, &n, items, merges);
+    CHECKF(n.items <= set->most.items && n.merges <= set->most.merges && n.partials <= set->most.partials, "%d items of %d", n.items, set->most.items);
+    fg__gpu_cut_turns(set, items, merges, &n);
+    CHECKF(set->turns > 1 && set->turns <= FG__GPU_TURNS, "%d turns", set->turns);
+    free(cu_q);
+    free(kv_len);
+    free(items);
+    free(merges);
+}
+
 /* Attention over several splits of a long context in one turn, and, with little memory for partial sums, in several: the same. */
 static void test_gpu_host_turns(void) {
     cpu_attn c = {FG_TYPE_F16, 2, 1, 16, 16, 1, 0, 32, false, 0.0f, 1.0f, {1600, 0, 0, 0, 0, 0}};
@@ -687,6 +706,54 @@ static void test_gpu_host_turns(void) {
     CHECK(memcmp(out[0], out[1], n * sizeof(float)) == 0);
     for (i = 0; i < 2; i++) free(out[i]);
     gpu_standin_check();
+}
+
+/* A device's whole name before one that begins with it. */
+static void test_gpu_host_names(void) {
+    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060") == 2 && fg__gpu_name_match("NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 3060") == 1);
+    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060 Ti, sm_86") == 0);
+    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 3060 Ti, sm_86") == 2);
+    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 4090", "4090") == 1 && fg__gpu_name_match("NVIDIA GeForce RTX 4090", "4080") == 0);
+}
+
+/* Long contexts of many tokens have gigabytes of partial sums, and yet the memory for them is what options say, in as many turns as it takes. */
+static void test_gpu_host_scratch(void) {
+    static const int32_t heads[] = {1, 4, 8}, splits[] = {FG_GPU_FEW_SPLIT, FG_GPU_SPLIT};
+    static fg__gpu_device device;
+    fg__gpu_plan *plan = (fg__gpu_plan *)calloc(1, sizeof(*plan));
+    fg_graph *graph = (fg_graph *)calloc(1, sizeof(*graph));
+    int h, s, big;
+    graph->max_tokens = 2048;
+    graph->max_seqs = 256;
+    graph->n_groups = 1;
+    graph->groups[0].block_tokens = 64;
+    graph->max_blocks_per_seq = 131072 / 64;
+    plan->graph = graph;
+    plan->device = &device;
+    for (h = 0; h < 3; h++)
+        for (s = 0; s < 2; s++)
+            for (big = 0; big < 2; big++) {
+                fg__gpu_set set;
+                size_t row_bytes = 8 * (128 + 2) * sizeof(float), most = big ? (size_t)141 << 22 : (size_t)64 << 20;
+                memset(&set, 0, sizeof(set));
+                device.memory = big ? (size_t)141 << 30 : (size_t)8 << 30;
+                plan->partials_bytes = 0;
+                set.heads = heads[h];
+                set.n_kv_head = 8;
+                set.head_dim = 128;
+                set.rows = s ? FG_GPU_WG_ROWS : FG_GPU_ATTN_ROWS;
+                set.split = splits[s];
+                set.low = s ? FG__GPU_WIDE_FROM : 1;
+                set.high = s ? INT32_MAX : FG__GPU_WIDE_FROM - 1;
+                fg__gpu_size_set(plan, &set);
+                most += (size_t)FG__MAX(set.rows, set.heads) * (131072 / (size_t)set.split + 2) * row_bytes; /* a piece more */
+                if (!big) most += (size_t)set.most.partials / (FG__GPU_TURNS - 2) * row_bytes;
+                CHECKF(plan->partials_bytes <= most && plan->partials_bytes < (size_t)700 << 20, "%d heads, items of %d: %zu MiB of %zu, all are %zu", set.heads,
+                       set.split, plan->partials_bytes >> 20, most >> 20, (size_t)set.most.partials * row_bytes >> 20);
+                gpu_check_turns(&set, graph, 131072);
+            }
+    free(graph);
+    free(plan);
 }
 
 /* Where there are few sequences a context is cut into shorter items: the same, but for roundings. */
@@ -1574,6 +1641,8 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_graph_errors);
     RUN(test_gpu_host_graph_versions);
     RUN(test_gpu_host_graph_room);
+    RUN(test_gpu_host_scratch);
+    RUN(test_gpu_host_names);
     RUN(test_gpu_host_turns);
     RUN(test_gpu_host_alone);
     RUN(test_gpu_host_async);

@@ -1200,6 +1200,82 @@ static void test_vulkan_out_of_memory(void) {
     cpu_rig_free(rig);
 }
 
+static struct {
+    int32_t(FG__VK_CALL *create)(void *, const fg__vk_cache_info *, const void *, uint64_t *);
+    size_t given; /* bytes */
+    int n;
+    bool refuses;
+} vulkan_caches;
+
+/* What it is given is ours, not a driver's. */
+static int32_t FG__VK_CALL vulkan_make_cache(void *device, const fg__vk_cache_info *info, const void *allocator, uint64_t *cache) {
+    fg__vk_cache_info empty = *info;
+    vulkan_caches.given = info->bytes;
+    vulkan_caches.n++;
+    if (vulkan_caches.refuses && info->bytes) return -13; /* VK_ERROR_UNKNOWN */
+    empty.bytes = 0;
+    empty.data = NULL;
+    return vulkan_caches.create(device, &empty, allocator, cache);
+}
+
+static void vulkan_use_cache(fg__vk_device *d, const uint8_t *data, size_t bytes, size_t given, int calls) {
+    uint64_t cache = d->cache;
+    FILE *file = fopen(d->options.cache_path, "wb");
+    CHECK(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0);
+    vulkan_caches.n = 0;
+    CHECK(fg__vk_make_cache(d) == FG_OK);
+    CHECKF(vulkan_caches.given == given && vulkan_caches.n == calls, "%zu of %zu bytes, %d calls", vulkan_caches.given, bytes, vulkan_caches.n);
+    d->api.DestroyPipelineCache(d->handle, d->cache, NULL);
+    d->cache = cache;
+}
+
+/* A driver is given only what was kept whole by the same one, without it when it refuses that. The path's own memory may go. */
+static void vulkan_check_cache(const char *path) {
+    uint8_t data[140];
+    char own[256];
+    fg_vulkan_options options;
+    fg_device_desc desc;
+    fg_device *device = NULL;
+    fg__vk_device *d;
+    FILE *file;
+    uint64_t hash;
+    memset(&options, 0, sizeof(options));
+    memset(&desc, 0, sizeof(desc));
+    snprintf(own, sizeof(own), "%s", path);
+    options.cache_path = own;
+    desc.options = &options;
+    CHECK(fg_backend_vulkan()->open(&desc, &device) == FG_OK);
+    if (!device) return;
+    memset(own, 'x', sizeof(own) - 1);
+    d = (fg__vk_device *)(void *)device;
+    vulkan_caches.create = d->api.CreatePipelineCache;
+    d->api.CreatePipelineCache = vulkan_make_cache;
+    memset(data, 7, sizeof(data));
+    memset(data, 0, 8);
+    data[0] = 32;
+    data[4] = 1;
+    memcpy(data + 8, &d->properties.vendor, 4);
+    memcpy(data + 12, &d->properties.device, 4);
+    memcpy(data + 16, d->properties.cache_uuid, 16);
+    hash = fg__hash_bytes(0, data, 132);
+    memcpy(data + 132, &hash, 8);
+    vulkan_use_cache(d, data, 140, 132, 1);
+    vulkan_caches.refuses = true;
+    vulkan_use_cache(d, data, 140, 0, 2);
+    vulkan_caches.refuses = false;
+    vulkan_use_cache(d, data, 139, 0, 1);
+    data[100] ^= 1;
+    vulkan_use_cache(d, data, 140, 0, 1);
+    data[100] ^= 1;
+    data[20] ^= 1;
+    vulkan_use_cache(d, data, 140, 0, 1);
+    remove(path);
+    fg_backend_vulkan()->close(device);
+    file = fopen(path, "rb");
+    CHECKF(file != NULL, "nothing was kept where the path was");
+    if (file) fclose(file);
+}
+
 /* Compiled kernels are kept in a file, and a damaged file is no harm. */
 static void test_vulkan_cache(void) {
     const char *build = getenv("BUILD");
@@ -1228,6 +1304,7 @@ static void test_vulkan_cache(void) {
         CHECK(gpu_try(m.model, fg_backend_vulkan(), &options, &created, &finish) == FG_OK && created && finish == FG_FINISH_LENGTH);
     }
     model_sample_close(&m);
+    vulkan_check_cache(path);
     remove(path);
 }
 

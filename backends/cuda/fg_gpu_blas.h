@@ -151,18 +151,31 @@ static void fg__gpu_blas_close(fg__gpu_device *d) {
     blas->ready = 0;
 }
 
-static bool fg__gpu_blas_find(fg__gpu_blas *blas) {
-    const char *own = getenv(blas->kind->variable);
-    int i;
-    if (own && *own) blas->library = fg__gpu_library(own);
-    for (i = 0; i < 3 && !(own && *own) && !blas->library; i++)
-        if (blas->kind->libraries[i]) blas->library = fg__gpu_library(blas->kind->libraries[i]);
-    for (i = 0; blas->library && i < (int)FG__COUNT(fg__gpu_cublaslt_names); i++) {
+/* Opens a library that has all functions and makes a handle, which one that is newer than the driver does not. */
+static bool fg__gpu_blas_load(fg__gpu_blas *blas, const char *name) {
+    int i, n = (int)FG__COUNT(fg__gpu_cublaslt_names);
+    blas->library = name ? fg__gpu_library(name) : NULL;
+    if (!blas->library) return false;
+    blas->found = true;
+    for (i = 0; i < n; i++) {
         fg__gpu_fn function = fg__gpu_symbol(blas->library, blas->kind->names[i]);
-        if (!function) return false;
+        if (!function) break;
         memcpy((char *)&blas->api + (size_t)i * sizeof(function), &function, sizeof(function));
     }
-    return blas->library != NULL;
+    if (i == n && !blas->api.create(&blas->handle)) return true;
+    fg__gpu_library_close(blas->library);
+    blas->handle = blas->library = NULL;
+    return false;
+}
+
+/* The newest library that works, or the one of the environment. */
+static bool fg__gpu_blas_find(fg__gpu_blas *blas) {
+    const char *own = getenv(blas->kind->variable);
+    bool good = false;
+    int i;
+    if (own && *own) return fg__gpu_blas_load(blas, own);
+    for (i = 0; i < 3 && !good; i++) good = fg__gpu_blas_load(blas, blas->kind->libraries[i]);
+    return good;
 }
 
 enum { FG__GPU_TRY_N = 96, FG__GPU_TRY_K = 64, FG__GPU_TRY_ROWS = 80 };
@@ -210,7 +223,7 @@ static bool fg__gpu_blas_agrees(fg__gpu_device *d, int type, fg__gpu_pointer at)
 static bool fg__gpu_blas_begin(fg__gpu_device *d) {
     fg__gpu_blas *blas = &d->blas;
     blas->kind = d->loader.driver->is_hip ? &fg__gpu_hipblaslt : &fg__gpu_cublaslt;
-    return fg__gpu_blas_find(blas) && !blas->api.create(&blas->handle) && fg__gpu_take(d, FG__GPU_BLAS_WORKSPACE, &blas->workspace) == FG_OK;
+    return fg__gpu_blas_find(blas) && fg__gpu_take(d, FG__GPU_BLAS_WORKSPACE, &blas->workspace) == FG_OK;
 }
 
 /* Products of a type agree. */

@@ -20,8 +20,9 @@ typedef struct fg_gpu_options {
     bool no_early;        /* a kernel begins when the one before has ended; else, on Hopper and later, while that one still runs */
     bool invariant;       /* a request's bits do not depend on what runs beside it; slower with few rows */
     size_t spare_bytes;   /* device memory to leave to others; 0: 64 MiB */
-    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 64 MiB. And for the
-                             halves of weights for a library; where a matrix has more, it is multiplied in pieces; 0: 128 MiB */
+    size_t scratch_bytes; /* for partial sums of attention; where a pass has more, its attention runs in turns; 0: 1/256 of the device's memory,
+                             64 MiB at least. And for the halves of weights for a library; where a matrix has more, it is multiplied in pieces;
+                             0: 128 MiB */
 } fg_gpu_options;
 
 #ifdef __cplusplus
@@ -321,6 +322,7 @@ typedef struct fg__gpu_blas {
     const fg__gpu_blas_kind *kind;
     fg__gpu_blas_api api;
     void *library, *handle;
+    bool found; /* a library, which need not work */
     fg__gpu_range workspace;
     fg__gpu_blas_call calls[FG__GPU_BLAS_CALLS]; /* kept, because the search takes longer than many a product; desc is NULL: none */
     int next_call;                               /* which gives way to a new one: the oldest */
@@ -636,25 +638,36 @@ static fg_result fg__gpu_describe(fg__gpu_device *d, int index) {
     return FG_OK;
 }
 
-/* The device of a number or a part of a name. */
+enum { FG__GPU_NUMBERS = 16 }; /* of devices; a larger one is a part of a name ("4090") */
+
+/* How well a device's name fits: 2 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 1 it has that in it; 0. */
+static int fg__gpu_name_match(const char *name, const char *wanted) {
+    size_t length = strlen(name);
+    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 2;
+    return strstr(name, wanted) != NULL;
+}
+
+/* The device of a number, or whose name it is, or that has it in its name. */
 static fg_result fg__gpu_choose(fg__gpu_device *d, const char *wanted) {
     const char *label = d->loader.driver->label;
     char *end = NULL;
     long number = wanted && *wanted ? strtol(wanted, &end, 10) : 0;
-    bool by_number = wanted && *wanted && !*end;
-    int n = 0, i;
+    bool by_name = wanted && *wanted && (*end || number >= FG__GPU_NUMBERS);
+    int n = 0, i, found = -1, best = 0;
     fg_result r;
     snprintf(d->name, sizeof(d->name), "%s", label);
     if ((r = fg__gpu_check(d, d->api.device_count(&n), "counting devices")) != FG_OK) return r;
     if (n < 1) return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device", label);
-    if (by_number && (number < 0 || number >= n))
+    if (!by_name && (number < 0 || number >= n))
         return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device %ld, only %d", label, number, n);
-    for (i = by_number ? (int)number : 0; i < n; i++) {
+    if (!by_name) return fg__gpu_describe(d, (int)number);
+    for (i = 0; i < n; i++) {
+        int match;
         if ((r = fg__gpu_describe(d, i)) != FG_OK) return r;
-        if (by_number || !wanted || !*wanted || strstr(d->name, wanted) || strstr(wanted, d->name) == wanted)
-            return FG_OK;
+        if ((match = fg__gpu_name_match(d->name, wanted)) > best) best = match, found = i;
     }
-    return fg__fail(FG_ERROR_NOT_FOUND, "no %s device has '%s' in its name", label, wanted);
+    if (found < 0) return fg__fail(FG_ERROR_NOT_FOUND, "no %s device has '%s' in its name", label, wanted);
+    return fg__gpu_describe(d, found);
 }
 
 /* Unpacks an image into `to`, `bytes` long. Packed: tokens of a byte with the number of literals (high four bits; 15: further
@@ -1069,7 +1082,7 @@ static fg_result fg__gpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
 enum {
     FG__GPU_SETS = 8,    /* kinds of attention: a cache group, a number of heads for each KV head, few queries or many */
     FG__GPU_WIDE_FROM = 16, /* tokens of a sequence in a pass from which on it has the kernels for many queries */
-    FG__GPU_TURNS = 8,   /* of a pass's attention, when the memory for partial sums does not hold all at once */
+    FG__GPU_TURNS = 256, /* of a pass's attention at most, when the memory for partial sums does not hold all at once */
     FG__GPU_GRAPHS = 256, /* passes of a model shared with the CPU have one for each of its ranges of ops */
     FG__GPU_GRAPHS_BYTES = 512 << 20, /* of device memory, for all graphs of a plan; 1/16 of it where that is less */
     FG__GPU_NODE_BYTES = 64 << 10,    /* what a graph takes for each of its kernels: 10 to 64 KiB, by the driver */
@@ -1248,7 +1261,8 @@ static int fg__gpu_set_of(fg__gpu_plan *plan, const fg_op *op, bool wide) {
     return plan->n_sets++;
 }
 
-/* Memory for partial sums: of all a pass can have, but no more than asked for, so long as that needs few turns. */
+/* Memory for partial sums: of all a pass can have, but no more than asked for, so long as turns are enough. Passes may have gigabytes of them: 2048
+   tokens of 32 heads, all of whose contexts are 131072 long. */
 static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
     const fg_graph *graph = plan->graph;
     const fg__gpu_device *d = plan->device;
@@ -1256,7 +1270,7 @@ static void fg__gpu_size_set(fg__gpu_plan *plan, fg__gpu_set *set) {
     size_t row_bytes = (size_t)set->n_kv_head * (size_t)(set->head_dim + 2) * sizeof(float), wanted;
     set->most = fg_gpu_attn_most(graph->max_tokens, graph->max_seqs, context, set->heads, set->split, set->high);
     tile = FG__MAX(set->rows, set->heads) * (context / set->split + 2);
-    wanted = (d->options.scratch_bytes ? d->options.scratch_bytes : (size_t)64 << 20) / row_bytes;
+    wanted = (d->options.scratch_bytes ? d->options.scratch_bytes : FG__MAX((size_t)64 << 20, d->memory / 256)) / row_bytes;
     wanted = FG__MAX(wanted, (size_t)(set->most.partials / (FG__GPU_TURNS - 2) + tile));
     set->turn_rows = (int32_t)FG__MIN((size_t)set->most.partials, wanted);
     plan->partials_bytes = FG__MAX(plan->partials_bytes, (size_t)set->turn_rows * row_bytes);
@@ -2198,6 +2212,15 @@ static fg_result fg__gpu_graph_launch(fg__gpu_plan *plan, const fg__gpu_graph *g
     return d->lost ? r : FG_OK;
 }
 
+/* Finds a pass's kernels, whose code may not fit what graphs left of the device's memory: then graphs go. */
+static fg_result fg__gpu_find_kernels(fg__gpu_plan *plan, const fg__gpu_key *key) {
+    fg__gpu_graph *oldest;
+    fg_result r = fg__gpu_launch_all(plan, key, true);
+    if (r != FG_ERROR_OUT_OF_MEMORY || plan->device->lost || fg__gpu_graph_nodes(plan, &oldest) == 0) return r;
+    fg__gpu_graphs_end(plan);
+    return fg__gpu_launch_all(plan, key, true);
+}
+
 /* A pass that comes for the first time is launched as it is, which also loads its kernels; then a graph is made. One whose
    attention runs in turns never has a graph: where they begin is different each time. */
 static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
@@ -2213,7 +2236,7 @@ static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
         if (graph->exec) fg__gpu_settle(d); /* it may still run */
         fg__gpu_graph_drop(d, graph);
         graph->key = *key;
-        r = fg__gpu_launch_all(plan, key, true);
+        r = fg__gpu_find_kernels(plan, key);
     } else r = fg__gpu_graph_want(plan, graph);
     graph->used = r == FG_OK ? plan->n_passes : 0;
     if (r == FG_OK && graph->exec) r = fg__gpu_graph_launch(plan, graph, &done);

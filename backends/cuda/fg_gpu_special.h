@@ -379,7 +379,7 @@ static void fg__gpu_blas_open(fg__gpu_device *d, int type) {
     blas->tried |= bit;
     if ((blas->handle || fg__gpu_blas_begin(d)) && fg__gpu_blas_proven(d, type)) blas->ready |= bit;
     if (blas->ready & bit) fg__log(&d->env, FG_LOG_INFO, "large products of %s weights by %s", fg__gpu_blas_name(type), blas->kind->label);
-    else if (blas->library)
+    else if (blas->found)
         fg__log(&d->env, FG_LOG_WARNING, "%s is there but does not work; large products of %s weights are done without it", blas->kind->label,
                 fg__gpu_blas_name(type));
     if (blas->ready) return;

@@ -21,18 +21,30 @@ static const char *const fg__hip_rtc_names[] = {
     "hiprtcDestroyProgram",
 };
 
-static fg_result fg__hip_rtc_find(const fg__gpu_device *d, fg__hip_rtc *rtc) {
+/* The newest that is installed; on Windows its name has the version in it, as in hiprtc0605.dll. */
+static void *fg__hip_rtc_library(void) {
+    void *library = NULL;
 #if FG__WINDOWS
-    static const char *const libraries[] = {"hiprtc.dll"};
+    char name[32];
+    int version;
+    for (version = 99; version >= 50 && !library; version--) { /* of 9.9 to 5.0 */
+        snprintf(name, sizeof(name), "hiprtc%02d%02d.dll", version / 10, version % 10);
+        library = fg__gpu_library(name);
+    }
+    return library ? library : fg__gpu_library("hiprtc.dll");
 #else
-    static const char *const libraries[] = {"libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5"};
+    static const char *const names[] = {"libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5"};
+    size_t i;
+    for (i = 0; i < FG__COUNT(names) && !library; i++) library = fg__gpu_library(names[i]);
+    return library;
 #endif
+}
+
+static fg_result fg__hip_rtc_find(const fg__gpu_device *d, fg__hip_rtc *rtc) {
     const char *own = getenv("FASTGEN_HIPRTC_LIBRARY");
     size_t i;
     memset(rtc, 0, sizeof(*rtc));
-    if (own && *own) rtc->library = fg__gpu_library(own);
-    for (i = 0; i < FG__COUNT(libraries) && !(own && *own) && !rtc->library; i++)
-        rtc->library = fg__gpu_library(libraries[i]);
+    rtc->library = own && *own ? fg__gpu_library(own) : fg__hip_rtc_library();
     for (i = 0; i < FG__COUNT(fg__hip_rtc_names); i++) {
         fg__gpu_fn function = NULL;
         if (rtc->library || !(own && *own))

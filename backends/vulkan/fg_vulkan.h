@@ -703,6 +703,7 @@ typedef struct fg__vk_device {
     fg__vk_loader loader;
     fg__vk_api api;
     fg_vulkan_options options;
+    char *cache_path; /* options.cache_path, our own copy */
     fg_progress_fn progress;
     void *progress_user;
     void *physical, *handle, *queues[FG__VK_QUEUES]; /* the same one for copies where there are no others */
@@ -918,24 +919,35 @@ static int fg__vk_probe(void) {
     return n;
 }
 
-/* The device of a number or a part of a name. */
+/* How well a device's name fits: 2 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 1 it has that in it; 0. */
+static int fg__vk_name_match(const char *name, const char *wanted) {
+    size_t length = strlen(name);
+    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 2;
+    return strstr(name, wanted) != NULL;
+}
+
+/* The device whose name it is, or that has it in its name; NULL: there is none. */
+static void *fg__vk_find_named(fg__vk_device *d, void *const *devices, int n, const char *wanted) {
+    void *found = NULL;
+    int i, match, best = 0;
+    for (i = 0; i < n; i++) {
+        fg__vk_describe(&d->loader.api, devices[i], &d->properties, &d->subgroup, &d->max_allocation);
+        if ((match = fg__vk_name_match(d->properties.name, wanted)) > best) best = match, found = devices[i];
+    }
+    return found;
+}
+
+/* The device of a number or a part of a name; numbers that no list reaches are of names ("4090"). */
 static fg_result fg__vk_choose(fg__vk_device *d, const char *wanted) {
     void *devices[FG__VK_MAX_DEVICES];
     char *end = NULL;
     long number = wanted && *wanted ? strtol(wanted, &end, 10) : 0;
-    int n = fg__vk_devices(&d->loader, devices), i;
+    int n = fg__vk_devices(&d->loader, devices);
     if (n == 0) return fg__fail(FG_ERROR_NOT_FOUND, "no device has Vulkan 1.2 with subgroup arithmetic");
-    if (wanted && *wanted && !*end) {
-        if (number < 0 || number >= n)
-            return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan device %ld, only %d", number, n);
-        d->physical = devices[number];
-    }
-    for (i = 0; i < n && !d->physical; i++) {
-        fg__vk_describe(&d->loader.api, devices[i], &d->properties, &d->subgroup, &d->max_allocation);
-        /* a name as in fg_device_caps begins with the device's own */
-        if (!wanted || !*wanted || strstr(d->properties.name, wanted) || strstr(wanted, d->properties.name) == wanted)
-            d->physical = devices[i];
-    }
+    if (!wanted || !*wanted) d->physical = devices[0];
+    else if (*end || number >= FG__VK_MAX_DEVICES) d->physical = fg__vk_find_named(d, devices, n, wanted);
+    else if (number >= 0 && number < n) d->physical = devices[number];
+    else return fg__fail(FG_ERROR_NOT_FOUND, "there is no Vulkan device %ld, only %d", number, n);
     if (!d->physical) return fg__fail(FG_ERROR_NOT_FOUND, "no Vulkan device has '%s' in its name", wanted);
     fg__vk_describe(&d->loader.api, d->physical, &d->properties, &d->subgroup, &d->max_allocation);
     if (d->properties.device_type == FG__VK_CPU)
@@ -1300,9 +1312,10 @@ static fg_result fg__vk_allocate(fg__vk_device *d, int type, uint64_t bytes, uin
 }
 
 /* A GPU of a processor has the same memory behind all heaps, of which the one that is called its own may be small: when that
-   is full the next one serves. */
+   is full the next one serves. So does the host's memory for what it writes, where the part of a card's that it sees is full. */
 static fg_result fg__vk_chunk_memory(fg__vk_device *d, fg__vk_chunk *chunk, const fg__vk_requirements *needs) {
-    bool others = chunk->kind == FG__VK_ON_DEVICE && d->properties.device_type == 1;
+    bool others = chunk->kind == FG__VK_TO_DEVICE || (chunk->kind == FG__VK_ON_DEVICE && d->properties.device_type == 1);
+    uint32_t must = chunk->kind == FG__VK_TO_DEVICE ? FG__VK_HOST_VISIBLE | FG__VK_HOST_COHERENT : 0;
     int type = d->memory_types[chunk->kind], i;
     uint32_t allowed = needs->types;
     fg_result r;
@@ -1312,7 +1325,7 @@ static fg_result fg__vk_chunk_memory(fg__vk_device *d, fg__vk_chunk *chunk, cons
         if (r != FG_ERROR_OUT_OF_MEMORY || !others) return r;
         for (i = 0; i < (int)d->memory.n_types && i < 32; i++)
             if (d->memory.types[i].heap == heap) allowed &= ~(1u << i);
-        type = fg__vk_memory_type(d, allowed, 0, FG__VK_DEVICE_LOCAL);
+        type = fg__vk_memory_type(d, allowed, must, FG__VK_DEVICE_LOCAL);
         if (type < 0) return r;
     }
 }
@@ -1423,8 +1436,9 @@ static void fg__vk_work_drop(fg__vk_device *d, fg__vk_work *work) {
 static fg_result fg__vk_work_wait(fg__vk_device *d, fg__vk_work *work) {
     fg_result r;
     if (!work->busy) return FG_OK;
-    work->busy = false;
     r = fg__vk_check(d, d->api.WaitForFences(d->handle, 1, &work->fence, 1, UINT64_MAX), "waiting for the device");
+    if (r != FG_OK && !d->lost) (void)d->api.DeviceWaitIdle(d->handle); /* a driver without memory to wait with goes on with the work */
+    work->busy = r != FG_OK && !d->lost;
     if (r != FG_OK) return r;
     return fg__vk_check(d, d->api.ResetFences(d->handle, 1, &work->fence), "resetting a fence");
 }
@@ -1611,28 +1625,38 @@ static void fg__vk_keep_pipelines(fg__vk_device *d, size_t n) {
         if (d->pipelines[d->n_pipelines - 1].handle) d->api.DestroyPipeline(d->handle, d->pipelines[d->n_pipelines - 1].handle, NULL);
 }
 
-/* The cache of compiled kernels, filled from the file where there is one. Drivers check that the data are their own; we
-   check the header first (length 32, version 1, vendor, device, driver's id), since some do not. */
+/* Whether data are a cache of this device and driver: length of the header 32, version 1, vendor, device, driver's id. */
+static bool fg__vk_is_cache(const fg__vk_device *d, const uint8_t *data, uint64_t bytes) {
+    return bytes >= 32 && fg__load_u32(data) == 32 && fg__load_u32(data + 4) == 1 && fg__load_u32(data + 8) == d->properties.vendor &&
+           fg__load_u32(data + 12) == d->properties.device && memcmp(data + 16, d->properties.cache_uuid, 16) == 0;
+}
+
+/* The cache of compiled kernels, filled from the file where there is one. What drivers check of their data differs, so they get
+   only what was written whole: behind it are 8 bytes that its others hash to. */
 static fg_result fg__vk_make_cache(fg__vk_device *d) {
     fg__vk_cache_info info;
     fg__file file;
     bool open;
-    fg_result r;
+    int32_t result;
     memset(&info, 0, sizeof(info));
     memset(&file, 0, sizeof(file));
     info.type = FG__VK_CACHE_INFO;
     open = d->options.cache_path && fg__file_open(&file, d->options.cache_path) == FG_OK;
-    if (open && file.size >= 32) {
-        const uint8_t *header = (const uint8_t *)file.data;
-        if (fg__load_u32(header) == 32 && fg__load_u32(header + 4) == 1 && fg__load_u32(header + 8) == d->properties.vendor &&
-            fg__load_u32(header + 12) == d->properties.device && memcmp(header + 16, d->properties.cache_uuid, 16) == 0) {
-            info.bytes = (size_t)file.size;
-            info.data = file.data;
+    if (open && file.size > 8) {
+        const uint8_t *data = (const uint8_t *)file.data;
+        size_t bytes = (size_t)file.size - 8;
+        const uint64_t hash = fg__hash_bytes(0, data, bytes);
+        if (fg__vk_is_cache(d, data, bytes) && memcmp(&hash, data + bytes, 8) == 0) {
+            info.bytes = bytes;
+            info.data = data;
         }
     }
-    r = fg__vk_check(d, d->api.CreatePipelineCache(d->handle, &info, NULL, &d->cache), "a pipeline cache");
+    result = d->api.CreatePipelineCache(d->handle, &info, NULL, &d->cache);
     if (open) fg__file_close(&file);
-    return r;
+    if (result >= 0 || !info.bytes) return fg__vk_check(d, result, "a pipeline cache");
+    info.bytes = 0;
+    info.data = NULL;
+    return fg__vk_check(d, d->api.CreatePipelineCache(d->handle, &info, NULL, &d->cache), "a pipeline cache");
 }
 
 /* Writes a file beside its place under a name of this device's own, then moves it there. */
@@ -1667,12 +1691,16 @@ static bool fg__vk_write_file(fg__vk_device *d, const char *path, const void *da
 /* Keeps the cache; failing is no error, only a slower start next time. */
 static void fg__vk_save_cache(fg__vk_device *d) {
     size_t bytes = 0;
-    void *data;
+    uint8_t *data;
     if (!d->options.cache_path || d->lost) return;
     if (d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, NULL) < 0 || bytes == 0) return;
-    data = fg__malloc(&d->env, bytes, 1);
-    if (data && d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, data) == 0 && !fg__vk_write_file(d, d->options.cache_path, data, bytes))
-        fg__log(&d->env, FG_LOG_WARNING, "compiled kernels could not be kept in %s", d->options.cache_path);
+    data = (uint8_t *)fg__malloc(&d->env, bytes + 8, 1);
+    if (data && d->api.GetPipelineCacheData(d->handle, d->cache, &bytes, data) == 0) {
+        const uint64_t hash = fg__hash_bytes(0, data, bytes);
+        memcpy(data + bytes, &hash, 8);
+        if (!fg__vk_write_file(d, d->options.cache_path, data, bytes + 8))
+            fg__log(&d->env, FG_LOG_WARNING, "compiled kernels could not be kept in %s", d->options.cache_path);
+    }
     fg__free(&d->env, data);
 }
 
@@ -1731,6 +1759,7 @@ static void fg__vk_close(fg_device *handle) {
     }
     fg__free(&env, d->pipelines);
     fg__free(&env, d->tried);
+    fg__free(&env, d->cache_path);
     fg__vk_loader_close(&d->loader);
     fg__free(&env, d);
 }
@@ -4682,6 +4711,14 @@ static fg_result fg__vk_make(fg__vk_device *d, const char *wanted) {
     return fg__vk_prove_all(d);
 }
 
+/* The caller's options may go when the device is open; the cache is written when it closes. */
+static fg_result fg__vk_own_options(fg__vk_device *d, const fg_vulkan_options *options) {
+    d->options = *options;
+    if (!options->cache_path) return FG_OK;
+    d->options.cache_path = d->cache_path = fg__strndup(&d->env, options->cache_path, strlen(options->cache_path));
+    return d->cache_path ? FG_OK : FG_ERROR_OUT_OF_MEMORY;
+}
+
 static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
     fg__env env = fg__env_make(&desc->allocator, desc->log, desc->log_user);
     fg__vk_device *d = (fg__vk_device *)fg__calloc(&env, 1, sizeof(fg__vk_device));
@@ -4690,8 +4727,8 @@ static fg_result fg__vk_open(const fg_device_desc *desc, fg_device **out) {
     d->env = env;
     d->progress = desc->progress;
     d->progress_user = desc->progress_user;
-    if (desc->options) d->options = *(const fg_vulkan_options *)desc->options;
-    r = fg__vk_make(d, desc->device);
+    r = desc->options ? fg__vk_own_options(d, (const fg_vulkan_options *)desc->options) : FG_OK;
+    if (r == FG_OK) r = fg__vk_make(d, desc->device);
     if (r == FG_OK) *out = (fg_device *)d;
     else fg__vk_close((fg_device *)d);
     return r;
