@@ -512,6 +512,32 @@ static void test_grammar_many(void) {
     str_free(&schema);
 }
 
+/* Long keys and values beside many short ones, which are compared with them: without reading all of the long ones each time. */
+static void test_grammar_long(void) {
+    str schema = {NULL, 0, 0};
+    grammar *g;
+    int i;
+    str_puts(&schema, "{\"enum\":[1");
+    for (i = 1; i < 1000; i++) str_puts(&schema, ",\"x\"");
+    str_puts(&schema, "],\"const\":\"");
+    for (i = 0; i < 1 << 20; i++) str_puts(&schema, "y");
+    str_puts(&schema, "\"}");
+    g = grammar_of(schema.data);
+    CHECKF(strstr(g->error, "no value satisfies"), "%s", g->error);
+    grammar_free(g);
+    schema.length = 0;
+    str_puts(&schema, "{\"anyOf\":[{\"$ref\":\"#/$defs/x\"}");
+    for (i = 1; i < 900; i++) str_puts(&schema, ",{\"$ref\":\"#/$defs/x\"}");
+    str_puts(&schema, "],\"$defs\":{\"");
+    for (i = 0; i < 1 << 20; i++) str_puts(&schema, "y");
+    str_puts(&schema, "\":{},\"\\u0078\":{\"enum\":[1,2],\"const\":2}}}");
+    g = grammar_of(schema.data);
+    CHECKF(!g->error[0], "%s", g->error);
+    CHECK(g->error[0] || (grammar_takes(g, "2") == -1 && grammar_takes(g, "1") != -1));
+    grammar_free(g);
+    str_free(&schema);
+}
+
 /* Follows what all texts of a schema begin with, and at every other byte of a value or key tries what may come, as for a mask. */
 static void grammar_try(const grammar *g, const char *prefix) {
     grammar_state s;
@@ -807,6 +833,7 @@ static void test_serve_errors(void) {
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"functions\":[{\"name\":\"f\"}]}", 400, "\"param\":\"functions\""},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"function_call\":\"auto\"}", 400, "\"param\":\"function_call\""},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"functions\":null,\"max_tokens\":1}", 200, "choices"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"functions\":[],\"function_call\":\"none\",\"max_tokens\":1}", 200, "choices"},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true}", 400, "add_generation_prompt"},
         {"/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"continue_final_message\":true}", 400, "\"param\":\"continue_final_message\""},
     };
@@ -1027,6 +1054,11 @@ static void test_serve_long_echo(void) {
     CHECKF(a.status == 200 && a.body.length > 5 << 20 && has(&a, "\"index\":31,") && has(&a, "data: [DONE]\n\n"), "%d, %zu bytes",
            a.status, a.body.length);
     answer_clear(&a);
+    body.length = 0; /* and one that would be too long */
+    str_puts(&body, "{\"max_tokens\":0,\"echo\":true,\"logprobs\":20,\"n\":128,\"prompt\":[");
+    for (i = 0; i < 3000; i++) str_puts(&body, i % 1000 == 999 ? ",1]" : i % 1000 ? ",1" : i ? ",[1" : "[1");
+    str_puts(&body, "]}");
+    expect("/v1/completions", body.data, 400, "\"param\":\"echo\"");
     str_free(&body);
 }
 
@@ -1278,11 +1310,12 @@ static void test_key(void) {
 
 static void test_drain(void) {
     static const char body[] = "{\"prompt\":\"Once upon a time\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":16,\"stream\":true}";
-    str text = {NULL, 0, 0}, in = {NULL, 0, 0};
+    str text = {NULL, 0, 0}, in = {NULL, 0, 0}, rest = {NULL, 0, 0};
     answer a;
-    socket_id s = client_connect(), late;
+    socket_id s = client_connect(), half = client_connect(), late;
     memset(&a, 0, sizeof(a));
     str_printf(&text, "POST /v1/completions HTTP/1.1\r\nContent-Length: %zu\r\n\r\n%s", strlen(body), body);
+    client_send(half, text.data, text.length - 10);
     client_send(s, text.data, text.length);
     CHECK(client_more(s, &in) && client_more(s, &in));
     printf("begun\n");
@@ -1290,8 +1323,13 @@ static void test_drain(void) {
     sleep_seconds(0.3);
     late = client_connect();
     CHECK(late == NO_SOCKET);
+    client_send(half, text.data + text.length - 10, 10); /* of which only a part had come */
+    CHECK(client_read(half, &rest, &a) && a.status == 503);
+    socket_close(half);
+    answer_clear(&a);
     CHECK(client_read(s, &in, &a) && has(&a, "\"finish_reason\":\"length\"") && has(&a, "data: [DONE]"));
     socket_close(s);
+    str_free(&rest);
     answer_clear(&a);
     str_free(&text);
     str_free(&in);
@@ -1386,6 +1424,7 @@ static void run_unit_tests(void) {
     RUN(test_grammar_refused);
     RUN(test_grammar_ways_on);
     RUN(test_grammar_many);
+    RUN(test_grammar_long);
     RUN(test_grammar_time);
     RUN(test_grammar_masks);
 }

@@ -76,7 +76,7 @@ if start; then
     # load PROMPT-RATE: what the benchmark says of this server
     load() {
         # shellcheck disable=SC2086 # TOOL: a list of words
-        $TOOL bench serve --url "here=http://127.0.0.1:$port/v1" --clients 1,4 -p 60 -n 12 -r 3 --rates 0.001 --prompt-rate "$1" \
+        $TOOL bench serve --url "here=http://127.0.0.1:$port/v1" --clients 4,1 -p 60 -n 12 -r 3 --rates 0.001 --prompt-rate "$1" \
             --json --plot "$dir/load.svg" >"$dir/json" 2>"$dir/err" && grep -q '</svg>' "$dir/load.svg" &&
             grep -q '"clients": 4, "requests": 12, "failed": 0,' "$dir/json"
     }
@@ -85,7 +85,7 @@ if start; then
     count $? "bench serve"
     refused() { # OPTION...: with token ids that the model does not have
         # shellcheck disable=SC2086 # TOOL: a list of words
-        $TOOL bench serve --url "http://127.0.0.1:$port" --clients 2 -p 60 -n 2 -r 2 --vocab 100000 "$@" >"$dir/json" 2>"$dir/err"
+        $TOOL bench serve --url "http://127.0.0.1:$port/v1/" --clients 2 -p 60 -n 2 -r 2 --vocab 100000 "$@" >"$dir/json" 2>"$dir/err"
         [ $? = 1 ] && grep -q 'all 4 requests failed, the first: status 400: .*vocabulary' "$dir/err"
     }
     refused && refused --json -q && grep -q '"requests": 0, "failed": 4,' "$dir/json"

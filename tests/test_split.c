@@ -259,6 +259,10 @@ static void test_split_model(void) {
     double n, rate;
     CHECK(split_near(split_products(&m, 1), 0.010) && split_near(split_products(&m, 0.5), 0.010) && split_near(split_products(&m, 64), 0.010));
     CHECK(split_near(split_products(&m, 288), 0.045) && split_near(split_products(&m, 512), 0.080) && split_near(split_products(&m, 960), 0.150));
+    split_point(&m, 512, 0.070); /* measured twice: the longer one counts */
+    CHECK(split_near(split_products(&m, 288), 0.045) && split_near(split_products(&m, 960), 0.150));
+    split_point(&m, 512, 0.080);
+    CHECK(split_near(split_products(&m, 512), 0.080) && split_near(split_products(&m, 960), 0.150));
     /* 10,000 tokens: one sequence fits, 10 + 1 ms */
     rate = split_alone(&m, 10000, &n);
     CHECKF(n == 1 && split_near(rate, 1 / 0.011), "%g sequences, %g tokens/s", n, rate);

@@ -6,7 +6,7 @@
 
 typedef enum api_kind { API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE } api_kind;
 
-enum { API_MAX_PROMPTS = 1024, API_MAX_N = 128, API_MAX_STOPS = 64, API_MAX_BIASES = 4096, API_MAX_CHOICES = 4096 };
+enum { API_MAX_PROMPTS = 1024, API_MAX_N = 128, API_MAX_STOPS = 64, API_MAX_BIASES = 4096, API_MAX_CHOICES = 4096, API_MAX_ECHO = 128 << 20 /* bytes */ };
 
 typedef struct api_error {
     int status; /* HTTP; 0: none */
@@ -584,7 +584,7 @@ static bool api_check_unsupported(api_request *r, const json *j) {
     int i;
     if (suffix && suffix->end > suffix->begin) return api_fail(r, 400, "suffix", "suffix is not supported");
     for (i = 0; i < 2; i++)
-        if (json_get(j, j->nodes, old[i])) return api_fail(r, 400, old[i], "%s is not supported: tools took its place", old[i]);
+        if (api_limits(j, j->nodes, old[i]) && !json_is(j, json_get(j, j->nodes, old[i]), "none")) return api_fail(r, 400, old[i], "%s is not supported: tools took its place", old[i]);
     for (i = 0; i < API_COUNT(limits); i++)
         if (api_limits(j, j->nodes, limits[i])) return api_fail(r, 400, limits[i], "%s is not supported", limits[i]);
     if (r->best_of > r->n) return api_fail(r, 400, "best_of", "best_of above n is not supported");
@@ -702,6 +702,16 @@ static bool api_finish_desc(api_request *r) {
     return true;
 }
 
+/* A prompt comes back in each of n answers, with what is said of each of its tokens: a small request may ask for gigabytes. */
+static bool api_check_echo(api_request *r) {
+    double bytes = 0.0;
+    int i;
+    for (i = 0; r->echo && i < r->n_prompts; i++)
+        bytes += (double)r->n * ((double)r->prompts[i].text.length + (r->logprobs ? (double)r->prompts[i].n_tokens * (40.0 + 20.0 * r->top_logprobs) : 0.0));
+    return bytes <= API_MAX_ECHO || api_fail(r, 400, "echo", "echo: the prompts would come back as some %.0f MiB, the most is %d", bytes / 1048576.0,
+                                             API_MAX_ECHO >> 20);
+}
+
 static bool api_read_generation(api_request *r, const api_server *s, const json *j, uint64_t seed) {
     bool chat = r->kind == API_CHAT;
     r->max_tokens = chat ? -1 : 16;
@@ -712,7 +722,8 @@ static bool api_read_generation(api_request *r, const api_server *s, const json 
            (chat ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
                  : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
            api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
-           api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_read_schemas(r, s, j);
+           api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_check_echo(r) &&
+           api_read_schemas(r, s, j);
 }
 
 /* The characters of a token; bytes that are no UTF-8 of their own as U+FFFD. */

@@ -467,6 +467,7 @@ static int parse_numbers(const tool_args *args, const char *option, const char *
 static int parse_url(const tool_args *args, const char *text, load_server *s) {
     const char *http = strstr(text, "http://"), *at, *slash, *colon;
     char port[8] = "80";
+    size_t length;
     if (!http || (http != text && http[-1] != '='))
         return usage_error(args, "--url: '%s' is not [NAME=]http://ADDRESS:PORT", text);
     at = http + 7;
@@ -480,7 +481,9 @@ static int parse_url(const tool_args *args, const char *text, load_server *s) {
     s->port = atoi(port);
     if (s->port < 1 || s->port > 65535 || !parse_address(s->host, s->port, &s->address))
         return usage_error(args, "--url: '%s' has no address and port that can be found", text);
-    snprintf(s->prefix, sizeof(s->prefix), "%.*s", (int)(slash[0] && slash[1] ? strlen(slash) : 0), slash);
+    length = strlen(slash);
+    while (length && slash[length - 1] == '/') length--;
+    snprintf(s->prefix, sizeof(s->prefix), "%.*s", (int)length, slash);
     if (strlen(s->prefix) >= 3 && strcmp(s->prefix + strlen(s->prefix) - 3, "/v1") == 0)
         s->prefix[strlen(s->prefix) - 3] = 0;
     if (http == text) snprintf(s->name, sizeof(s->name), "%.*s", (int)(slash - at), at);
@@ -495,7 +498,7 @@ static bool load_model_name(const str *body, load_server *s) {
     const json_node *id = data && data->type == JSON_ARRAY && data->count ? json_get(&j, data + 1, "id") : NULL;
     str name = {NULL, 0, 0};
     if (id && id->type == JSON_STRING) json_add_text(&j, id, &name);
-    snprintf(s->model, sizeof(s->model), "%s", name.data ? name.data : "");
+    snprintf(s->model, sizeof(s->model), "%s", name.length ? name.data : "");
     str_free(&name);
     if (body->length) json_free(&j);
     return id != NULL;
@@ -576,7 +579,7 @@ static load_server *load_add_server(load *b, const json *j, const json_node *ser
     s = &b->servers[b->n_servers++];
     s->file = path;
     json_add_text(j, name, &text);
-    snprintf(s->name, sizeof(s->name), "%s", text.data ? text.data : "");
+    snprintf(s->name, sizeof(s->name), "%s", text.length ? text.data : "");
     text.length = 0;
     json_add_text(j, model, &text);
     snprintf(s->model, sizeof(s->model), "%s", text.length ? text.data : "");
@@ -657,6 +660,8 @@ static int load_read_words(load *b) {
     return b->n_words ? 0 : failure("'%s' has no words", b->args->file);
 }
 
+static int load_ascending(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
 static int load_parse(load *b) {
     const tool_args *args = b->args;
     double counts[LOAD_MAX_LEVELS];
@@ -667,6 +672,7 @@ static int load_parse(load *b) {
     b->n_rates = parse_numbers(args, "--rates", args->rates, 0.001, 1e6, b->rates, LOAD_MAX_RATES);
     if (b->n_levels < 0 || b->n_rates < 0) return 2;
     for (i = 0; i < b->n_levels; i++) b->clients[i] = (int)counts[i];
+    qsort(b->clients, (size_t)b->n_levels, sizeof(b->clients[0]), load_ascending);
     for (i = 0; i < args->urls.count; i++)
         if (parse_url(args, args->urls.items[i], &b->servers[b->n_servers++]) != 0) return 2;
     return 0;

@@ -497,7 +497,7 @@ static void conn_turn(server *s, conn *c, int events) {
             conn_refuse(s, c, 408, "the request took too long to come");
         else c->dead = true;
     }
-    if (s->draining && !c->call && c->out.length == 0 && !c->half_closed) c->close = true;
+    if (s->draining && !c->call && !c->in_request && !c->has_head && c->out.length == 0 && !c->half_closed) c->close = true;
 }
 
 /* The connection that has waited longest for a request to come, to make room for a new one; NULL: all are being answered, or
@@ -617,8 +617,10 @@ static void server_start_threads(server *s) {
     s->threaded = thread_start(&s->reader, run_reader, s);
     if (s->threaded && !thread_start(&s->stepper, run_stepper, s)) {
         s->threaded = false;
+        lock_take(&s->lock);
         s->stopping = true;
         signal_send(&s->changed);
+        lock_give(&s->lock);
         thread_join(&s->reader);
     }
 }

@@ -422,14 +422,13 @@ static bool grammar_read_items(grammar *g, const json_node *schema, int index, i
            (g->nodes[index].least <= g->nodes[index].most || grammar_fail(g, "minItems is above maxItems") == 0);
 }
 
-static bool grammar_same(const json *j, const json_node *x, const json_node *y) {
-    str a = {NULL, 0, 0}, b = {NULL, 0, 0};
+static bool grammar_same(const json *j, const json_node *x, unsigned type, const str *text) {
+    str own = {NULL, 0, 0};
     bool same;
-    grammar_add_value(j, x, &a);
-    grammar_add_value(j, y, &b);
-    same = x->type == y->type && a.length == b.length && memcmp(a.data, b.data, a.length) == 0;
-    str_free(&a);
-    str_free(&b);
+    if (x->type != type) return false;
+    grammar_add_value(j, x, &own);
+    same = own.length == text->length && memcmp(own.data, text->data, own.length) == 0;
+    str_free(&own);
     return same;
 }
 
@@ -447,14 +446,17 @@ static bool grammar_read_literals(grammar *g, const json_node *schema, const jso
     grammar_node *node = &g->nodes[index];
     const json_node *value = list ? list + 1 : constant;
     uint32_t i, n = list ? list->count : 1;
+    str wanted = {NULL, 0, 0};
     if (!grammar_keeps(g, schema, kept, list ? "enum" : "const")) return false;
     if (list && (list->type != JSON_ARRAY || n > GRAMMAR_MAX_LITERALS))
         return grammar_fail(g, "enum must be an array of at most %d values", GRAMMAR_MAX_LITERALS) == 0;
     if (g->n_texts > GRAMMAR_MAX_TEXTS) return grammar_fail(g, "the schema has too many values") == 0;
     node->literals = g->n_texts;
+    if (constant) grammar_add_value(g->j, constant, &wanted);
     for (i = 0; i < n; i++, value = json_next(g->j, value))
-        if (grammar_is_of(g->j, value, types, node->integer) && (!constant || grammar_same(g->j, value, constant)))
+        if (grammar_is_of(g->j, value, types, node->integer) && (!constant || grammar_same(g->j, value, constant->type, &wanted)))
             grammar_add_literal(g, value, node);
+    str_free(&wanted);
     if (!node->n_literals) return grammar_fail(g, "enum: no value satisfies the schema") == 0;
     return true;
 }

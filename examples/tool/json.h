@@ -246,8 +246,9 @@ static bool json_is(const json *j, const json_node *node, const char *text) {
     while (p < end) {
         char bytes[8];
         str one = {bytes, 0, sizeof(bytes)}; /* never full, so never moved */
-        const char *escape = (const char *)memchr(p, '\\', (size_t)(end - p)), *piece = p;
-        size_t n = (size_t)((escape ? escape : end) - p);
+        size_t most = (size_t)(end - p) > left ? left + 1 : (size_t)(end - p); /* of a longer key no more is looked at */
+        const char *escape = (const char *)memchr(p, '\\', most), *piece = p;
+        size_t n = escape ? (size_t)(escape - p) : most;
         p += n ? n : 1 + json_add_escape(&one, p + 1, end);
         if (piece == escape) piece = bytes, n = one.length;
         if (n > left || memcmp(text, piece, n) != 0) return false;

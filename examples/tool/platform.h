@@ -336,10 +336,11 @@ static volatile sig_atomic_t stops_asked;
 static socket_id stop_socket = NO_SOCKET; /* woken then */
 
 #if defined(_WIN32)
+/* Where the window is closed or the user goes, the process ends with the return from here: then it waits for the main thread to end it. */
 static BOOL WINAPI on_stop(DWORD event) {
-    (void)event;
     stops_asked = stops_asked + 1;
     socket_wake(stop_socket);
+    if (event != CTRL_C_EVENT && event != CTRL_BREAK_EVENT) Sleep(INFINITE);
     return TRUE;
 }
 

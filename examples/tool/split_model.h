@@ -20,10 +20,18 @@ typedef struct split_model {
     double at_once;              /* how much of the shorter of two pieces of work, one on each, is done while the other is: 0 to 1 */
 } split_model;
 
-/* Adds a pass that was measured; one of more tokens takes no less. */
+/* Adds a pass that was measured; one of more tokens takes no less, and of two of as many the longer time counts. */
 static void split_point(split_model *m, double tokens, double seconds) {
     int i = m->n_points, k;
-    if (m->n_points == SPLIT_POINTS || !(tokens > 0.0) || !(seconds > 0.0)) return;
+    if (!(tokens > 0.0) || !(seconds > 0.0)) return;
+    for (k = 0; k < m->n_points && m->tokens[k] != tokens; k++) {}
+    if (k < m->n_points) {
+        if (m->pass_s[k] < seconds) m->pass_s[k] = seconds;
+        for (k++; k < m->n_points; k++)
+            if (m->pass_s[k] < seconds) m->pass_s[k] = seconds;
+        return;
+    }
+    if (m->n_points == SPLIT_POINTS) return;
     for (; i > 0 && m->tokens[i - 1] > tokens; i--) {
         m->tokens[i] = m->tokens[i - 1];
         m->pass_s[i] = m->pass_s[i - 1];
@@ -42,7 +50,7 @@ static double split_products(const split_model *m, double n) {
     if (n <= m->tokens[0]) return m->pass_s[0];
     if (last == 0) return m->pass_s[0] * n / m->tokens[0];
     while (i < last && m->tokens[i] < n) i++;
-    slope = (m->pass_s[i] - m->pass_s[i - 1]) / (m->tokens[i] - m->tokens[i - 1] + 1e-9);
+    slope = (m->pass_s[i] - m->pass_s[i - 1]) / (m->tokens[i] - m->tokens[i - 1]);
     return m->pass_s[i - 1] + (n - m->tokens[i - 1]) * slope;
 }
 
