@@ -1189,6 +1189,33 @@ static void test_vulkan_wrong_rungs(void) {
     vulkan_check_plants(false, 0, 7);
 }
 
+/* Commands that were recorded go when there are many, or no memory for more, and are recorded again: the same results. */
+static void test_vulkan_forget(void) {
+    cpu_attn c = {FG_TYPE_F16, 4, 2, 64, 64, 1, 0, 32, false, 0.0f, 1.0f, {70, 9, 0, 0, 0, 0}};
+    size_t n = (size_t)(cpu_attn_total(&c) * c.n_head * c.head_dim);
+    float *out[3];
+    cpu_rig *rig;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < 3; i++) out[i] = (float *)calloc(n, sizeof(float));
+    rig = cpu_attn_rig(&c, 64);
+    if (cpu_rig_open(rig, "vulkan", 1) == FG_OK) {
+        fg__vk_plan *plan = (fg__vk_plan *)(void *)rig->plan;
+        size_t before;
+        cpu_attn_all(&c, rig, 1, 50, out[0]);
+        before = plan->n_commands;
+        CHECK(before > 0 && fg__vk_forget_commands(plan) == FG_OK && plan->n_commands == 0);
+        cpu_attn_all(&c, rig, 1, 50, out[1]);
+        CHECK(plan->n_commands == before);
+        while (plan->n_commands < FG__VK_RANGES) plan->whole = false, (void)fg__vk_range_of(plan, 1000 + (int)plan->n_commands, 0, 0);
+        cpu_attn_all(&c, rig, 1, 50, out[2]);
+        CHECKF(plan->n_commands == before, "%d ranges", (int)plan->n_commands);
+        CHECK(memcmp(out[0], out[1], n * sizeof(float)) == 0 && memcmp(out[0], out[2], n * sizeof(float)) == 0);
+    }
+    cpu_rig_free(rig);
+    for (i = 0; i < 3; i++) free(out[i]);
+}
+
 /* Every allocation of ours fails in turn. */
 static void test_vulkan_out_of_memory(void) {
     cpu_attn c = {FG_TYPE_F16, 8, 2, 32, 32, 1, 0, 32, false, 0.0f, 1.0f, {40, 0, 0, 0, 0, 0}};
@@ -1332,6 +1359,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_faults);
     RUN(test_vulkan_roofs);
     RUN(test_vulkan_roof_rungs);
+    RUN(test_vulkan_forget);
     RUN(test_vulkan_out_of_memory);
     RUN(test_vulkan_cache);
 }

@@ -2056,12 +2056,13 @@ typedef struct fg__vk_layer {
 } fg__vk_layer;
 
 enum { FG__VK_BUCKETS = 18 }; /* powers of two up to 65536, and none */
+enum { FG__VK_RANGES = 2048 }; /* whose commands are kept, about */
 
 /* The commands of a range of ops, in passes of so many items of attention (as a bucket), with queries that stay whole or without. */
 typedef struct fg__vk_commands {
     int first, end, items;
     bool whole;
-    void *of[FG__VK_BUCKETS][FG__VK_BUCKETS][2]; /* by tokens, rows, with draws (1) or not */
+    void **of; /* [FG__VK_BUCKETS][FG__VK_BUCKETS][2] by tokens, rows, with draws (1) or not */
 } fg__vk_commands;
 
 /* Rows of a slot that crosses, on the host, and the copies there (0) and from there (1). */
@@ -3370,18 +3371,22 @@ static int fg__vk_bucket(int n) {
 /* Where the commands of a range of ops are kept; NULL: out of memory. */
 static fg__vk_commands *fg__vk_range_of(fg__vk_plan *plan, int first, int end, int items) {
     void *array = plan->commands;
+    fg__vk_commands *range;
     size_t i;
     for (i = 0; i < plan->n_commands; i++)
         if (plan->commands[i].first == first && plan->commands[i].end == end && plan->commands[i].items == items && plan->commands[i].whole == plan->whole)
             return &plan->commands[i];
     if (!fg__reserve(&plan->device->env, &array, &plan->commands_capacity, plan->n_commands + 1, sizeof(fg__vk_commands))) return NULL;
     plan->commands = (fg__vk_commands *)array;
-    memset(&plan->commands[plan->n_commands], 0, sizeof(fg__vk_commands));
-    plan->commands[plan->n_commands].first = first;
-    plan->commands[plan->n_commands].end = end;
-    plan->commands[plan->n_commands].items = items;
-    plan->commands[plan->n_commands].whole = plan->whole;
-    return &plan->commands[plan->n_commands++];
+    range = &plan->commands[plan->n_commands];
+    range->first = first;
+    range->end = end;
+    range->items = items;
+    range->whole = plan->whole;
+    range->of = (void **)fg__calloc(&plan->device->env, FG__VK_BUCKETS * FG__VK_BUCKETS * 2, sizeof(void *));
+    if (!range->of) return NULL;
+    plan->n_commands++;
+    return range;
 }
 
 /* Those of a range of ops of a pass with so many items. */
@@ -3393,7 +3398,7 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, in
     fg_result r;
     void *commands = NULL, **place;
     if (!range) return FG_ERROR_OUT_OF_MEMORY;
-    place = &range->of[t][n][batch->draws ? 1 : 0];
+    place = &range->of[(t * FG__VK_BUCKETS + n) * 2 + (batch->draws ? 1 : 0)];
     *out = *place;
     if (*out) return FG_OK;
     memset(&info, 0, sizeof(info));
@@ -3406,6 +3411,30 @@ static fg_result fg__vk_commands_of(fg__vk_plan *plan, const fg_batch *batch, in
     r = fg__vk_record(plan, commands, range, t, n ? FG__MIN(1 << (n - 1), plan->graph->max_rows) : 0, batch->draws != NULL);
     if (r == FG_OK) *out = *place = commands;
     return r;
+}
+
+static fg_result fg__vk_make_command_pool(fg__vk_plan *plan) {
+    fg__vk_command_pool_info info;
+    memset(&info, 0, sizeof(info));
+    info.type = FG__VK_COMMAND_POOL_INFO;
+    info.family = plan->device->family;
+    return fg__vk_check(plan->device, plan->device->api.CreateCommandPool(plan->device->handle, &info, NULL, &plan->command_pool), "a command pool");
+}
+
+/* Of a plan that does not run. */
+static void fg__vk_drop_commands(fg__vk_plan *plan) {
+    fg__vk_device *d = plan->device;
+    if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
+    plan->command_pool = 0;
+    while (plan->n_commands) fg__free(&d->env, plan->commands[--plan->n_commands].of);
+}
+
+/* Ranges are as many as work may be cut into pieces, and each has commands for each bucket: what was recorded goes when there is much of it, or
+   no memory for more. */
+static fg_result fg__vk_forget_commands(fg__vk_plan *plan) {
+    (void)plan->device->api.DeviceWaitIdle(plan->device->handle);
+    fg__vk_drop_commands(plan);
+    return fg__vk_make_command_pool(plan);
 }
 
 /* ---- Preparing. ---- */
@@ -3426,7 +3455,7 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
         fg__vk_give(d, &turn->batch);
     }
     if (plan->pool) d->api.DestroyDescriptorPool(d->handle, plan->pool, NULL);
-    if (plan->command_pool) d->api.DestroyCommandPool(d->handle, plan->command_pool, NULL);
+    fg__vk_drop_commands(plan);
     for (i = 0; plan->layers && i < plan->n_kv; i++) {
         fg__vk_give(d, &plan->layers[i].v);
         fg__vk_give(d, &plan->layers[i].k);
@@ -3451,14 +3480,8 @@ static void fg__vk_release(fg_device *handle, fg_plan *plan_handle) {
 }
 
 static fg_result fg__vk_make_pools(fg__vk_plan *plan) {
-    fg__vk_device *d = plan->device;
-    fg__vk_command_pool_info commands;
-    fg_result r = fg__vk_make_pool(d, (uint32_t)plan->max_steps + 1, &plan->pool);
-    if (r != FG_OK) return r;
-    memset(&commands, 0, sizeof(commands));
-    commands.type = FG__VK_COMMAND_POOL_INFO;
-    commands.family = d->family;
-    return fg__vk_check(d, d->api.CreateCommandPool(d->handle, &commands, NULL, &plan->command_pool), "a command pool");
+    fg_result r = fg__vk_make_pool(plan->device, (uint32_t)plan->max_steps + 1, &plan->pool);
+    return r == FG_OK ? fg__vk_make_command_pool(plan) : r;
 }
 
 static size_t fg__vk_logits_bytes(const fg__vk_plan *plan) {
@@ -3677,18 +3700,28 @@ static double fg__vk_work_of(const fg__vk_plan *plan, const fg_batch *batch) {
     return work;
 }
 
-/* Starts a pass of so many items between what comes before and after it, in pieces of about as many ops each (submit_work). */
+/* The commands of a pass of so many items, in n pieces of about as many ops each. */
+static fg_result fg__vk_pass_commands(fg__vk_plan *plan, const fg_batch *batch, int items, int n, void **commands) {
+    int first = batch->first_op, n_ops = fg__vk_end_of(plan, batch) - first, i;
+    fg_result r = FG_OK;
+    for (i = 0; i < n && r == FG_OK; i++)
+        r = fg__vk_commands_of(plan, batch, items, first + n_ops * i / n, first + n_ops * (i + 1) / n, &commands[i]);
+    return r;
+}
+
+/* Starts a pass of so many items between what comes before and after it, in pieces (submit_work). */
 static fg_result fg__vk_start_pass(fg__vk_plan *plan, fg__vk_turn *turn, const fg_batch *batch, int items) {
     fg__vk_device *d = plan->device;
-    int first = batch->first_op, n_ops = fg__vk_end_of(plan, batch) - first, n = 1, i;
+    int n_ops = fg__vk_end_of(plan, batch) - batch->first_op, n = 1, i;
     double work = fg__vk_work_of(plan, batch), most = d->options.submit_work > 0 ? d->options.submit_work : 5e10;
     void *commands[FG__VK_MAX_PIECES + 2];
     fg_result r = FG_OK;
     while (2 * n <= FG__MIN(n_ops, FG__VK_MAX_PIECES) && work > n * most) n *= 2;
     commands[0] = turn->before.commands;
     commands[n + 1] = turn->after.commands;
-    for (i = 0; i < n && r == FG_OK; i++)
-        r = fg__vk_commands_of(plan, batch, items, first + n_ops * i / n, first + n_ops * (i + 1) / n, &commands[i + 1]);
+    if (plan->n_commands >= FG__VK_RANGES) r = fg__vk_forget_commands(plan);
+    if (r == FG_OK) r = fg__vk_pass_commands(plan, batch, items, n, &commands[1]);
+    if (r == FG_ERROR_OUT_OF_MEMORY && (r = fg__vk_forget_commands(plan)) == FG_OK) r = fg__vk_pass_commands(plan, batch, items, n, &commands[1]);
     for (i = 0; i < n && r == FG_OK; i++) {
         int from = i == 0 ? 0 : i + 1, to = i == n - 1 ? n + 2 : i + 2;
         r = fg__vk_work_start(d, &turn->after, &commands[from], (uint32_t)(to - from), FG__VK_UP, i == 0 ? d->came : 0, i == n - 1);
