@@ -76,7 +76,10 @@
 
    With -std=c99 the implementation needs POSIX names from the system's headers: it asks for them itself when it is the first
    header of its file. 32-bit CPUs without atomics of 8 bytes (ARMv6, MIPS) need -latomic after -lpthread. Compilers: gcc,
-   clang, mingw-w64, tcc; C99 or later, C++17 or later. MSVC's own compiler gets the scalar kernels and has not been tried.
+   clang, mingw-w64, tcc; C99 or later, C++17 or later. On aarch64 the dot products of bytes need GCC 8, matrix products of them GCC 10,
+   both clang 16, or a program that is compiled for a CPU with them (-mcpu=native); else quantised weights are slow. With -flto by
+   mingw-w64's GCC give this file -fno-lto: what keeps wide registers off its stack is written for the assembler. MSVC's own compiler
+   gets the scalar kernels and has not been tried.
 
    -------------------------------------------------------------------------------------------------
    4. MEMORY
@@ -246,10 +249,11 @@ fg_result fg_dequantize(fg_type type, const void *from, float *to, int64_t n);
 typedef struct fg_model fg_model;
 
 typedef struct fg_model_desc {
-    const char *path;     /* a GGUF file; of a split model (-00001-of-0000N) the first */
+    const char *path;     /* a GGUF file; of a split model (-00001-of-0000N) the first. It stays mapped: put another one in its place by
+                             renaming that, not by writing over this */
     const void *data;     /* or a GGUF file in memory, which must outlive the model */
     size_t size;          /*    and its bytes */
-    bool vocab_only;      /* tokenizer and metadata only: no weights needed */
+    bool vocab_only;      /* tokenizer and metadata only: no weights needed, and those of types that are not known do not matter */
     const fg_allocator *allocator; /* NULL: realloc and free */
     fg_log_fn log;
     void *log_user;
