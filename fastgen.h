@@ -571,8 +571,8 @@ fg_result fg_cancel(fg_engine *engine, fg_request request);
    or a device that does not hand out its KV cache), OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
 /* Runs passes: with time_limit 0 exactly one (none when idle), else as many as are expected to fit that many seconds,
-   the passes cut to fit (policies that take whole prompts do not cut those); at least one token is processed, and a KV block of a prompt in every eighth pass, where decodes leave
-   it no time. *busy (may be NULL): work is left. Any thread, one at a time.
+   the passes cut to fit (policies that take whole prompts do not cut those); at least one token is processed, and a KV block of
+   a prompt in every eighth pass, where decodes leave it no time. *busy (may be NULL): work is left. Any thread, one at a time.
    With fg_engine_desc.async it returns when a pass has ended, and leaves the next in progress. */
 fg_result fg_step(fg_engine *engine, double time_limit, bool *busy);
 /* Takes the oldest event; false when there is none. One thread at a time. */
@@ -2663,11 +2663,10 @@ static bool fg__gguf_check_shape(fg__gguf_reader *r, fg_tensor *tensor) {
             return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "tensor '%.80s' has absurd dimensions", tensor->name);
         elements *= tensor->dims[i];
     }
-    if (tensor->type == FG_TYPE_NONE) return true;
-    if (!fg_type_bytes(tensor->type, tensor->dims[0]))
+    if (tensor->type != FG_TYPE_NONE && !fg_type_bytes(tensor->type, tensor->dims[0]))
         return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "tensor '%.80s': rows of %lld elements split a block of %s",
                              tensor->name, (long long)tensor->dims[0], fg_type_name(tensor->type));
-    bytes = fg_type_bytes(tensor->type, elements);
+    bytes = tensor->type == FG_TYPE_NONE ? elements / 8 : fg_type_bytes(tensor->type, elements); /* no type has less than a bit */
     tensor->bytes = (size_t)bytes;
     if ((uint64_t)bytes <= r->size) return true;
     return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "tensor '%.80s' needs %lld bytes, the file has %zu", tensor->name,
@@ -2720,7 +2719,7 @@ static bool fg__gguf_read_tensors(fg__gguf_reader *r, int count) {
     r->at = list_at;
     for (i = 0; i < count; i++) {
         if (!fg__gguf_read_tensor(r, &gguf->tensors[i], data_at, alignment)) return false;
-        sum += gguf->tensors[i].bytes; /* each at most what a file has, of less than 2^31 */
+        sum += gguf->tensors[i].bytes; /* each no more than the file, and no more than FG__GGUF_MOST of them */
     }
     if (data_at > r->size || sum <= r->size - data_at) return true;
     return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "its tensors share their data: they need %llu bytes", (unsigned long long)sum);
@@ -2853,7 +2852,7 @@ static fg_result fg__gguf_index_tensors(fg__gguf *gguf, const char *path) {
 }
 
 /* Opens the file at `path`, and with it all others of a split model; or, with path NULL, a file of `size` bytes in
-   memory, which must outlive it. With `any_type` tensors of types that are not known are FG_TYPE_NONE, without bytes.
+   memory, which must outlive it. With `any_type` tensors of types that are not known are FG_TYPE_NONE.
    Errors: IO, BAD_FILE, UNSUPPORTED, OUT_OF_MEMORY, INVALID_ARGUMENT. */
 static fg_result fg__gguf_open(const fg__env *env, const char *path, const void *data, size_t size, bool any_type, fg__gguf **gguf) {
     fg_result result;
@@ -6252,7 +6251,7 @@ static bool fg__j_equal_ranges(const fg__j_range *a, const fg__j_range *b) {
     return a->start == b->start && (a->count == 1 || a->step == b->step);
 }
 
-/* Views of values are equal to themselves only (Python: not even that, as each call makes another), those of keys and items as sets are. */
+/* Views of values are never equal (in Python one is to itself), those of keys and items are as sets. */
 static bool fg__j_equal_views(fg__jinja *j, fg__jval a, fg__jval b, int depth) {
     uint32_t i;
     if (a.flag == FG__J_VALUES || a.flag != b.flag || a.u.d->count != b.u.d->count) return false;
@@ -24922,9 +24921,9 @@ static fg_result fg__split_make(const fg__env *env, const fg_backend *backend, f
    >>engine  requests in, passes over the device, events out
 
    Locks: `lock` guards the request table, the inbox, the event queue and the statistics, and is held for moments only;
-   `step_lock` guards everything else and is held through a pass, between which others that ask for it come first. Requests enter through the inbox, and belong to the
-   stepping thread from there on. What ends a request is allocated when it is submitted, so that running out of memory
-   can end requests but never lose one.
+   `step_lock` guards everything else and is held through a pass, between which others that ask for it come first. Requests enter
+   through the inbox, and belong to the stepping thread from there on. What ends a request is allocated when it is submitted, so
+   that running out of memory can end requests but never lose one.
    ================================================================================================ */
 
 typedef struct fg__event_node {

@@ -1975,6 +1975,37 @@ static void thread_storm(const fg_backend *backend, int n_threads, fg_async asyn
     free(w.jobs);
 }
 
+static void thread_step_once(void *user) {
+    thread_world *w = (thread_world *)user;
+    fg_step(w->e, 0, NULL);
+    fg__atomic_store(&w->stop, 1);
+}
+
+/* A thread that steps gives way to one that asks for something in between; else that might not get its turn for many passes. */
+static void thread_turns(void) {
+    api *a = api_open(fg_backend_null(), 64);
+    thread_world w;
+    fg__thread thread;
+    memset(&w, 0, sizeof(w));
+    w.e = a->e;
+    CHECK(job_submit(a->e, api_job(a)) == FG_OK);
+    fg__mutex_lock(&a->e->lock);
+    a->e->n_asking++;
+    fg__mutex_unlock(&a->e->lock);
+    if (fg__thread_start(&thread, thread_step_once, &w)) {
+        (void)fg_wait(a->e, FG_WAIT_EVENT, 0.2);
+        CHECK(!fg__atomic_load(&w.stop));
+        fg__mutex_lock(&a->e->lock);
+        a->e->n_asking--; /* as this thread does when it comes */
+        fg__mutex_unlock(&a->e->lock);
+        fg_clear_prefix_cache(a->e);
+        fg__thread_join(&thread);
+        CHECK(w.stop && a->e->n_asking == 0);
+    }
+    jobs_run(a->e);
+    api_close(a);
+}
+
 static void test_engine_threads(void) {
 #if defined(FG_NO_THREADS)
     SKIP("this build has no threads");
@@ -1984,6 +2015,7 @@ static void test_engine_threads(void) {
     thread_storm(fg_backend_null(), 1, FG_ASYNC_OVERLAP);
     thread_storm(NULL, 2, FG_ASYNC_OVERLAP);
     thread_storm(NULL, 2, FG_ASYNC_2);
+    thread_turns();
 #endif
 }
 

@@ -283,6 +283,14 @@ static void test_gguf_any_type(void) {
     if (gguf) CHECK(fg__gguf_tensor_at(gguf, 0)->type == FG_TYPE_NONE && fg__gguf_tensor_at(gguf, 0)->dims[1] == 2);
     fg__gguf_close(gguf);
     free(file);
+    dims[0] = 1 << 20; /* more than the file can have of any type */
+    gguf_begin(&w);
+    gguf_add_tensor_info(&w, "tensor", 16, 2, dims, 0);
+    gguf_put(&w.data, zeros, sizeof(zeros));
+    gguf_finish(&w, &file, &size);
+    CHECK(fg__gguf_open(&env, NULL, file, size, true, &gguf) == FG_ERROR_BAD_FILE);
+    fg__gguf_close(gguf);
+    free(file);
 }
 
 static void test_gguf_bad_tensors(void) {
