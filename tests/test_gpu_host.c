@@ -732,11 +732,11 @@ static void test_gpu_host_scratch(void) {
     plan->device = &device;
     for (h = 0; h < 3; h++)
         for (s = 0; s < 2; s++)
-            for (big = 0; big < 2; big++) {
+            for (big = 0; big < (SIZE_MAX > UINT32_MAX ? 2 : 1); big++) {
                 fg__gpu_set set;
                 size_t row_bytes = 8 * (128 + 2) * sizeof(float), most = big ? (size_t)141 << 22 : (size_t)64 << 20;
                 memset(&set, 0, sizeof(set));
-                device.memory = big ? (size_t)141 << 30 : (size_t)8 << 30;
+                device.memory = big ? (size_t)((uint64_t)141 << 30) : (size_t)1 << 30;
                 plan->partials_bytes = 0;
                 set.heads = heads[h];
                 set.n_kv_head = 8;
