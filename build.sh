@@ -10,7 +10,7 @@ usage: ./build.sh [target ...]
 
   tool       build/fastgen, the command-line tool (the default)
   demo       builds the tool and serves eight prompts at once with the model in examples/demo-model
-  test       builds and runs all tests; the last line is "N passed, N failed"
+  test       builds and runs all tests; the last line is "N passed, N failed", and how many were skipped
   examples   build/hello and build/frame_loop
   asan       the tests under the address, leak and undefined-behaviour sanitizers
   tsan       the tests of threads and of models under the thread sanitizer

@@ -25,10 +25,12 @@
    - Keeps the device busy (engine_desc.async): the next pass is scheduled, and what came of the last one sampled and delivered,
      while the device computes.
    - A request does not feel the others: on the CPU its logits are the same bits alone or in any batch, cut in any way, with
-     a warm or cold cache, on any number of threads. The same seed gives the same text.
+     a warm or cold cache, on any number of threads. The same seed gives the same text. GPUs have that as a mode (`invariant` in
+     their options); without it last bits, and so now and then tokens, differ with what runs beside.
    - Puts a model on two devices where it is too large for one: its last layers on a GPU, the others on the CPU (gpu_layers), or
      products on the GPU, attention and the KV cache on the CPU (kv_device).
-   - Runs on the CPU, with kernels for AVX-512, AMX, AVX2 and NEON chosen at run time; on GPUs through a Vulkan driver; others come through backends (section 7).
+   - Runs on the CPU, with kernels for AVX-512, AMX, AVX2 and NEON chosen at run time; on GPUs by backends for CUDA, HIP and Vulkan,
+     each a header beside this one (section 7).
 
    It does NOT: train, convert models, download anything, open sockets, call exit or abort, print, or read files other than
    the model you name (and, for the number of CPUs, the system's own in /proc and /sys). It loads no model it does not know: the
@@ -99,8 +101,9 @@
 
    A model is constant once loaded: any thread may tokenise with it, any number of engines may share it. On an engine
    all functions but fg_engine_free may be called from any thread at any time; steps take turns. One thread at a time takes
-   events, since the pointers in an event live until the next is taken. Callbacks run in the thread that called; none may call the
-   engine, but for those that hand out text. The engine starts n_threads-1 threads for the CPU backend. What a descriptor points to
+   events, since the pointers in an event live until the next is taken. Callbacks run in the thread that called, but for the allocator, the log
+   and, with `async`, the clock, which threads of the engine may call; none may call the engine, but for those that hand out text. The
+   engine starts n_threads-1 threads for the CPU backend, and one with `async` where the backend has no queue of passes. What a descriptor points to
    is copied where it is needed, but for backends, models and callbacks' user data, which outlive the engine.
 
    -------------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@
    backends/cuda/fg_cuda.h, backends/hip/fg_hip.h and backends/vulkan/fg_vulkan.h are backends for NVIDIA's, AMD's and any
    vendor's GPUs, each in a header of its own, to include after this one and to name in order of preference:
    desc.backends[0] = fg_backend_cuda(), [1] = fg_backend_vulkan(). They find their driver at run time and fall through to the
-   next, at last the CPU, without one. ./build.sh dist puts each with its kernels into one file.
+   next, at last the CPU, without one. ./build.sh dist puts each with the kernels that were built into one file.
 
    Sections, greppable: >>config >>log >>mem >>os >>json >>gguf >>quant >>token >>chat >>sample >>kv >>sched >>model >>graph >>cpu
    >>backend >>split >>engine >>public. Names: fg_ public, fg__ private, FG_ macros. */
@@ -262,7 +265,7 @@ typedef struct fg_model_desc {
 } fg_model_desc;
 
 /* Loads a model: checks every offset, count, type and dimension, maps the weights. Errors: IO, BAD_FILE,
-   UNSUPPORTED (an architecture, type or tokenizer we do not know), OUT_OF_MEMORY, CANCELLED. */
+   UNSUPPORTED (an architecture, type or tokenizer we do not know), OUT_OF_MEMORY, CANCELLED, INVALID_ARGUMENT (a path and data). */
 fg_result fg_model_load(const fg_model_desc *desc, fg_model **model);
 /* Frees a model; every engine using it must be gone. NULL is fine. */
 void fg_model_free(fg_model *model);
@@ -288,7 +291,7 @@ typedef struct fg_tensor {
     int n_dims;
     int64_t dims[4];
     const void *data;
-    size_t bytes;
+    size_t bytes; /* of FG_TYPE_NONE, which vocab_only lets pass, so many at least */
 } fg_tensor;
 int fg_model_tensor_count(const fg_model *model);
 fg_result fg_model_tensor(const fg_model *model, int index, fg_tensor *tensor); /* NOT_FOUND past the end */
@@ -309,7 +312,7 @@ enum {
 };
 
 /* Text (UTF-8; invalid bytes become U+FFFD for BPE vocabularies, byte tokens for SentencePiece) to ids. *count is the whole number of
-   ids also when `capacity` is smaller (FG_ERROR_BUFFER_TOO_SMALL; ids may then be NULL). Thread-safe. */
+   ids also when `capacity` is smaller (FG_ERROR_BUFFER_TOO_SMALL; ids may then be NULL). TOO_LONG: over 64 MiB. Thread-safe. */
 fg_result fg_tokenize(const fg_model *model, const char *text, size_t text_length, unsigned flags, int32_t *ids,
                       size_t capacity, size_t *count);
 /* Ids to text; not zero-terminated. *length as above. FG_ERROR_INVALID_ARGUMENT for ids outside the vocabulary. */
@@ -349,7 +352,7 @@ typedef enum fg_preemption {
     FG_PREEMPT_SWAP        /* its KV waits in host memory */
 } fg_preemption;
 
-/* What the host does while the device computes. The output is the same, bit for bit. */
+/* What the host does while the device computes. The output is the same, bit for bit (on GPUs with `invariant`). */
 typedef enum fg_async {
     FG_ASYNC_OFF = 0, /* nothing: schedule, compute, sample, deliver, one after another */
     FG_ASYNC_OVERLAP, /* the next pass is scheduled, and the one before delivered; tokens that are not known yet are filled in
@@ -367,8 +370,9 @@ typedef struct fg_engine_desc {
     fg_model *draft_model;   /* a small model with the same vocabulary, which guesses for requests with n_draft; or none */
     const char *draft_path;  /*    or its path. Its passes come between those of the model, and FG_ASYNC_2 becomes OVERLAP */
     const fg_backend *backends[FG_MAX_BACKENDS]; /* in order of preference; the CPU comes last by itself */
-    const void *backend_options; /* passed to the backend's open, e.g. fg_null_options */
-    const char *device;      /* backend's device by name or index; NULL: its first */
+    const void *backend_options; /* of backends[0]: fg_gpu_options, fg_vulkan_options, fg_null_options; others of the list have none */
+    const char *device;      /* backend's device by name or index; NULL: its first (Vulkan's are sorted: discrete GPUs first). A backend
+                                without it gives way to the next, at last the CPU, with a warning in the log */
     const char *cpu_path;    /* "amx", "avx512", "avx2", "neon", "scalar"; NULL: the best this CPU has */
     int n_threads;           /* CPU threads; 0: one for each core of the affinity mask, within a container's quota */
     int gpu_layers;          /* the model's last so many layers, and its output, on the device, the others on the CPU, with their KV
@@ -376,7 +380,7 @@ typedef struct fg_engine_desc {
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
                                 arXiv 2403.11421), half of the sequences on each at a time; NULL: where the layers are. Whether it
                                 pays, `fastgen bench` says */
-    int max_context;         /* longest sequence in tokens; 0: the training length, or what the pool holds */
+    int max_context;         /* longest sequence in tokens, no more than the pool holds; 0: the training length */
     int max_seqs;            /* sequences that run at once; 0: 64 */
     int max_queue;           /* sequences (a request's samples or beams) that may wait, but for those of a request that finds
                                 nobody waiting; 0: no limit */
@@ -393,7 +397,7 @@ typedef struct fg_engine_desc {
                                 the largest of the type (F16: 65504) become that one, and what is no number 0 */
     int kv_tokens;           /* KV pool in tokens, shared by all sequences; 0: from kv_bytes */
     size_t kv_bytes;         /* KV pool in bytes; 0: room for max_context tokens or 8 x 2048, whichever is more, capped at 4 GiB */
-    int block_tokens;        /* tokens per KV block, a power of two; 0: the backend's choice */
+    int block_tokens;        /* tokens per KV block, a power of two up to 4096; 0: the backend's choice */
     int kv_level;            /* requests begin so that the KV tokens of all that run stay under this, were each of their samples or
                                 beams to take its max_tokens: the load of attention keeps level (FastDecode). 0: no limit */
     fg_preemption preemption; /* what becomes of a request that is set back when memory is short */
@@ -404,7 +408,7 @@ typedef struct fg_engine_desc {
     double (*clock)(void *user); /* seconds; NULL: the monotonic clock. With `async` called from the engine's thread, too */
     void *clock_user;
     fg_write_fn trace;       /* a trace of passes and requests, as JSON in the Trace Event Format that Perfetto and Chrome */
-    void *trace_user;        /*    show; from the stepping thread, complete once the engine is freed. Must not call the engine */
+    void *trace_user;        /*    show; from whichever thread steps or ends passes, complete once the engine is freed. Must not call it */
     const fg_allocator *allocator;
     fg_log_fn log;
     void *log_user;
@@ -419,8 +423,8 @@ typedef struct fg_memory {
 
 /* What fg_engine_create would allocate at most, without allocating it; but for a few megabytes of small tables. */
 fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory);
-/* Opens a device, packs the weights, allocates the KV pool. Errors: UNSUPPORTED, OUT_OF_MEMORY, DEVICE, CANCELLED, and
-   those of fg_model_load with model_path. */
+/* Opens a device, packs the weights, allocates the KV pool. Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, DEVICE,
+   CANCELLED, and those of fg_model_load with model_path or draft_path. */
 fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine);
 /* Ends all requests and frees everything. No other call on the engine may be in progress. NULL is fine. */
 void fg_engine_free(fg_engine *engine);
@@ -458,7 +462,7 @@ typedef struct fg_sampling {
     float presence_penalty;   /* subtracted once from tokens generated so far */
     float frequency_penalty;  /* subtracted per occurrence */
     int penalty_window;       /* last tokens that penalties look at; 0: all */
-    uint64_t seed;            /* the same seed gives the same text, whatever else runs */
+    uint64_t seed;            /* the same seed gives the same text, whatever else runs (on GPUs with `invariant`) */
     const fg_logit_bias *logit_bias;
     int n_logit_bias;
 } fg_sampling;
@@ -488,7 +492,8 @@ typedef struct fg_request_desc {
                                  ended; 0: n */
     int n_beams;              /* beam search of this width, at most 10, on blocks that the beams share: the n (at most n_beams) best
                                  texts are given out at the end, the best as sample 0. Filters and temperature are left out;
-                                 logit_bias, penalties, stop strings, top_logprobs, prompt_logprobs and n_draft refused. 0: none */
+                                 logit_bias, penalties, stop strings, best_of, top_logprobs, prompt_logprobs, n_draft and max_tokens
+                                 of -1 refused. 0: none */
     float length_penalty;     /* beams compare by log-probability / length^length_penalty; 0: 1 */
     fg_sampling sampling;
     const char *const *stop;  /* stop strings, not part of the output */
@@ -502,7 +507,7 @@ typedef struct fg_request_desc {
     int priority;             /* higher goes first; ageing keeps the others moving */
     int n_draft;              /* most tokens guessed ahead in a pass, by the engine's draft model, or else from what followed the
                                  last ones before (prompt lookup). The guesses are verified: the output stays the same, token
-                                 for token. 0: none; at most 16 */
+                                 for token (on GPUs with `invariant`). 0: none; at most 16 */
     fg_logits_fn on_logits;
     void *on_logits_user;
     void *user;               /* comes back in every event */
@@ -515,7 +520,7 @@ typedef enum fg_finish {
     FG_FINISH_STOP,      /* an end token, a stop token or a stop string */
     FG_FINISH_LENGTH,    /* max_tokens or the context */
     FG_FINISH_CANCELLED,
-    FG_FINISH_ERROR      /* the device failed; fg_event.result says how */
+    FG_FINISH_ERROR      /* the device failed, or memory is out; fg_event.result says which */
 } fg_finish;
 
 /* Seconds on the engine's clock. */
@@ -566,7 +571,8 @@ fg_result fg_submit(fg_engine *engine, const fg_request_desc *desc, fg_request *
 /* Ends a request; its blocks are free after the passes in progress. Any thread. NOT_FOUND when it has ended already. */
 fg_result fg_cancel(fg_engine *engine, fg_request request);
 /* Writes the tokens of a request (of its first sample) and their KV cache, for another engine to go on with: of the same model,
-   KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows. Any thread;
+   KV type, block size and kind of device, in any process. With the same sampling and seed the same text follows (on GPUs with
+   `invariant`). Any thread;
    `write` runs within it and must not call the engine. Errors: NOT_FOUND (the first sample has ended), UNSUPPORTED (a beam search,
    or a device that does not hand out its KV cache), OUT_OF_MEMORY, DEVICE. */
 fg_result fg_save_request(fg_engine *engine, fg_request request, fg_write_fn write, void *user);
@@ -2580,11 +2586,11 @@ static bool fg__gguf_read_header(fg__gguf_reader *r, uint64_t *n_tensors, uint64
         return fg__gguf_fail(r, FG_ERROR_UNSUPPORTED, "GGUF version %u; versions 2 and 3 are known", (unsigned)version);
     if (!fg__gguf_take_u64(r, n_tensors) || !fg__gguf_take_u64(r, n_values)) return false;
     if (*n_values > (r->size - r->at) / FG__GGUF_MIN_VALUE_BYTES || *n_values > FG__GGUF_MOST)
-        return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "claims %llu values, more than the file can hold",
-                             (unsigned long long)*n_values);
+        return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "claims %llu values, more than %s",
+                             (unsigned long long)*n_values, *n_values > FG__GGUF_MOST ? "a model has" : "the file can hold");
     if (*n_tensors > (r->size - r->at) / FG__GGUF_MIN_TENSOR_BYTES || *n_tensors > FG__GGUF_MOST)
-        return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "claims %llu tensors, more than the file can hold",
-                             (unsigned long long)*n_tensors);
+        return fg__gguf_fail(r, FG_ERROR_BAD_FILE, "claims %llu tensors, more than %s",
+                             (unsigned long long)*n_tensors, *n_tensors > FG__GGUF_MOST ? "a model has" : "the file can hold");
     return true;
 }
 
@@ -14467,6 +14473,22 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
 /* Products of bytes on ARM: compilers know them for single functions (GCC since 8, those of matrices since 10; clang since 16), or where all of the
    program is compiled for them. GCC lets a function's own target take the place of the program's, which what is inlined into it must not exceed. */
 #if FG__ARM
+#if defined(__ARM_FEATURE_CRYPTO)
+#define FG__ARM_CRYPTO "+crypto"
+#else
+#define FG__ARM_CRYPTO ""
+#endif
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+#define FG__ARM_FP16 "+fp16"
+#else
+#define FG__ARM_FP16 ""
+#endif
+#if defined(__ARM_FEATURE_SVE)
+#define FG__ARM_SVE "+sve"
+#else
+#define FG__ARM_SVE ""
+#endif
+#define FG__ARM_TARGET "arch=armv8.2-a" FG__ARM_CRYPTO FG__ARM_FP16 FG__ARM_SVE
 #if defined(__ARM_FEATURE_DOTPROD)
 #define FG__HAS_DOTPROD 1
 #define FG__TARGET_DOTPROD
@@ -14475,11 +14497,7 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
 #define FG__TARGET_DOTPROD __attribute__((target("dotprod")))
 #elif !defined(__clang__) && __GNUC__ >= 8
 #define FG__HAS_DOTPROD 1
-#if defined(__ARM_FEATURE_CRYPTO)
-#define FG__TARGET_DOTPROD __attribute__((target("arch=armv8.2-a+crypto+dotprod")))
-#else
-#define FG__TARGET_DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
-#endif
+#define FG__TARGET_DOTPROD __attribute__((target(FG__ARM_TARGET "+dotprod")))
 #else
 #define FG__HAS_DOTPROD 0
 #define FG__TARGET_DOTPROD
@@ -14494,10 +14512,8 @@ FG__UNALIGNED("vmovdqa64", "vmovdqu64")
 #define FG__HAS_I8MM 1
 #if defined(__ARM_FEATURE_DOTPROD)
 #define FG__TARGET_I8MM __attribute__((target("+i8mm")))
-#elif defined(__ARM_FEATURE_CRYPTO)
-#define FG__TARGET_I8MM __attribute__((target("arch=armv8.2-a+crypto+i8mm")))
 #else
-#define FG__TARGET_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))
+#define FG__TARGET_I8MM __attribute__((target(FG__ARM_TARGET "+i8mm")))
 #endif
 #else
 #define FG__HAS_I8MM 0
@@ -27434,13 +27450,13 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     if (backend->abi != FG_BACKEND_ABI || backend->size < sizeof(fg_backend))
         return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' was built for another version", backend->name);
     /* options may name a driver that probe() does not know: open() then says whether there is a device */
-    if (!e->desc.backend_options && backend->probe() < 1)
+    if ((!e->desc.backend_options || backend != e->desc.backends[0]) && backend->probe() < 1)
         return fg__fail(FG_ERROR_NOT_FOUND, "backend '%s' finds no device", backend->name);
     memset(&d, 0, sizeof(d));
     d.device = e->desc.device;
     d.cpu_path = e->desc.cpu_path;
     d.n_threads = e->desc.n_threads;
-    d.options = e->desc.backend_options;
+    d.options = backend == e->desc.backends[0] ? e->desc.backend_options : NULL; /* another would take them for its own */
     d.allocator = e->env.allocator;
     d.log = e->desc.log;
     d.log_user = e->desc.log_user;

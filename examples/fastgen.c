@@ -1,6 +1,6 @@
 /* fastgen: the command-line tool. The build is one line:
 
-       cc -O2 -o build/fastgen examples/fastgen.c -lm -lpthread
+       mkdir -p build && cc -O2 -o build/fastgen examples/fastgen.c -lm -lpthread
 
    and on Linux before glibc 2.34 also -ldl. The library's public API is all it uses. Each command is in examples/tool/cmd_NAME.h. */
 
@@ -120,9 +120,11 @@ static const command commands[] = {
      "passes when its first token comes within prompt tokens / --prompt-rate and the moving average (span 16) of its later\n"
      "gaps stays under 1 / rate: requests a second that pass are the effective throughput. A server may remember prompts:\n"
      "give another --seed to measure it again.\n"},
-    {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "-m FILE [options]",
-     "  fastgen demo -m examples/demo-model/demo.gguf\n"
-     "  fastgen demo -m examples/demo-model/demo.gguf --policy prefill_first --token-budget 16\n"},
+    {"demo", CMD_DEMO, cmd_demo, "eight texts at once, with a view of the scheduler", "[-m FILE] [options]",
+     "  fastgen demo                                   # examples/demo-model/demo.gguf, from the repository's folder\n"
+     "  fastgen demo -m model.gguf\n"
+     "  fastgen demo -m model.gguf --policy prefill_first --token-budget 16\n"
+     "With NO_COLOR in the environment it has no colours.\n"},
 };
 
 #define N_COMMANDS ((int)(sizeof(commands) / sizeof(commands[0])))

@@ -1993,7 +1993,7 @@ static void thread_turns(void) {
     a->e->n_asking++;
     fg__mutex_unlock(&a->e->lock);
     if (fg__thread_start(&thread, thread_step_once, &w)) {
-        (void)fg_wait(a->e, FG_WAIT_EVENT, 0.2);
+        (void)fg_wait(a->e, FG_WAIT_EVENT, 0.02);
         CHECK(!fg__atomic_load(&w.stop));
         fg__mutex_lock(&a->e->lock);
         a->e->n_asking--; /* as this thread does when it comes */

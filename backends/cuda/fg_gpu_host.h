@@ -638,12 +638,14 @@ static fg_result fg__gpu_describe(fg__gpu_device *d, int index) {
     return FG_OK;
 }
 
-enum { FG__GPU_NUMBERS = 16 }; /* of devices; a larger one is a part of a name ("4090") */
+enum { FG__GPU_NUMBERS = 16 }; /* of devices; a larger one that no device has is a part of a name ("4090") */
 
-/* How well a device's name fits: 2 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 1 it has that in it; 0. */
+/* How well a device's name fits: 3 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 2 it ends with that ("RTX 3060",
+   which the Ti's does not); 1 it has that in it; 0. */
 static int fg__gpu_name_match(const char *name, const char *wanted) {
-    size_t length = strlen(name);
-    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 2;
+    size_t length = strlen(name), n = strlen(wanted);
+    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 3;
+    if (n <= length && strcmp(name + length - n, wanted) == 0) return 2;
     return strstr(name, wanted) != NULL;
 }
 
@@ -652,20 +654,22 @@ static fg_result fg__gpu_choose(fg__gpu_device *d, const char *wanted) {
     const char *label = d->loader.driver->label;
     char *end = NULL;
     long number = wanted && *wanted ? strtol(wanted, &end, 10) : 0;
-    bool by_name = wanted && *wanted && (*end || number >= FG__GPU_NUMBERS);
+    bool by_name;
     int n = 0, i, found = -1, best = 0;
-    fg_result r;
+    fg_result r, failed = FG_OK;
     snprintf(d->name, sizeof(d->name), "%s", label);
     if ((r = fg__gpu_check(d, d->api.device_count(&n), "counting devices")) != FG_OK) return r;
     if (n < 1) return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device", label);
+    by_name = wanted && *wanted && (*end || (number >= n && number >= FG__GPU_NUMBERS));
     if (!by_name && (number < 0 || number >= n))
         return fg__fail(FG_ERROR_NOT_FOUND, "there is no %s device %ld, only %d", label, number, n);
     if (!by_name) return fg__gpu_describe(d, (int)number);
     for (i = 0; i < n; i++) {
         int match;
-        if ((r = fg__gpu_describe(d, i)) != FG_OK) return r;
-        if ((match = fg__gpu_name_match(d->name, wanted)) > best) best = match, found = i;
+        if ((r = fg__gpu_describe(d, i)) != FG_OK) failed = r;
+        else if ((match = fg__gpu_name_match(d->name, wanted)) > best) best = match, found = i;
     }
+    if (found < 0 && failed != FG_OK) return failed;
     if (found < 0) return fg__fail(FG_ERROR_NOT_FOUND, "no %s device has '%s' in its name", label, wanted);
     return fg__gpu_describe(d, found);
 }
@@ -2231,7 +2235,7 @@ static fg_result fg__gpu_run(fg__gpu_plan *plan, const fg__gpu_key *key) {
     int i;
     plan->n_passes++;
     for (i = 0; i < plan->n_sets; i++)
-        if (key->sets[i].turns > 1) return fg__gpu_launch_all(plan, key, false);
+        if (key->sets[i].turns > 1) return (r = fg__gpu_find_kernels(plan, key)) == FG_OK ? fg__gpu_launch_all(plan, key, false) : r;
     if (!again) {
         if (graph->exec) fg__gpu_settle(d); /* it may still run */
         fg__gpu_graph_drop(d, graph);

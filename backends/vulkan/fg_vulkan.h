@@ -919,10 +919,12 @@ static int fg__vk_probe(void) {
     return n;
 }
 
-/* How well a device's name fits: 2 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 1 it has that in it; 0. */
+/* How well a device's name fits: 3 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 2 it ends with that ("RTX 3060",
+   which the Ti's does not); 1 it has that in it; 0. */
 static int fg__vk_name_match(const char *name, const char *wanted) {
-    size_t length = strlen(name);
-    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 2;
+    size_t length = strlen(name), n = strlen(wanted);
+    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 3;
+    if (n <= length && strcmp(name + length - n, wanted) == 0) return 2;
     return strstr(name, wanted) != NULL;
 }
 
@@ -3432,7 +3434,8 @@ static void fg__vk_drop_commands(fg__vk_plan *plan) {
 /* Ranges are as many as work may be cut into pieces, and each has commands for each bucket: what was recorded goes when there is much of it, or
    no memory for more. */
 static fg_result fg__vk_forget_commands(fg__vk_plan *plan) {
-    (void)plan->device->api.DeviceWaitIdle(plan->device->handle);
+    fg_result r = fg__vk_check(plan->device, plan->device->api.DeviceWaitIdle(plan->device->handle), "waiting for the device");
+    if (r != FG_OK) return r;
     fg__vk_drop_commands(plan);
     return fg__vk_make_command_pool(plan);
 }
@@ -3719,7 +3722,7 @@ static fg_result fg__vk_start_pass(fg__vk_plan *plan, fg__vk_turn *turn, const f
     while (2 * n <= FG__MIN(n_ops, FG__VK_MAX_PIECES) && work > n * most) n *= 2;
     commands[0] = turn->before.commands;
     commands[n + 1] = turn->after.commands;
-    if (plan->n_commands >= FG__VK_RANGES) r = fg__vk_forget_commands(plan);
+    if (plan->n_commands >= FG__VK_RANGES || !plan->command_pool) r = fg__vk_forget_commands(plan);
     if (r == FG_OK) r = fg__vk_pass_commands(plan, batch, items, n, &commands[1]);
     if (r == FG_ERROR_OUT_OF_MEMORY && (r = fg__vk_forget_commands(plan)) == FG_OK) r = fg__vk_pass_commands(plan, batch, items, n, &commands[1]);
     for (i = 0; i < n && r == FG_OK; i++) {

@@ -12,7 +12,7 @@ static const char *byte_text(double bytes, char *buffer, size_t size) {
     return buffer;
 }
 
-/* The weight type with the most bytes: what people call the quantisation of a model. */
+/* The weight type with the most bytes: what people call the quantisation of a model. "unknown" where some are of a type that is not known. */
 static const char *main_type(const fg_model *model) {
     static const fg_type types[] = {
 #define TYPE_ID(name, id, elements, bytes) FG_TYPE_##name,
@@ -22,9 +22,11 @@ static const char *main_type(const fg_model *model) {
     size_t sums[sizeof(types) / sizeof(types[0])] = {0};
     int i, k, best = 0, n = (int)(sizeof(types) / sizeof(types[0]));
     fg_tensor tensor;
-    for (i = 0; fg_model_tensor(model, i, &tensor) == FG_OK; i++)
+    for (i = 0; fg_model_tensor(model, i, &tensor) == FG_OK; i++) {
+        if (tensor.type == FG_TYPE_NONE) return "unknown";
         for (k = 0; k < n; k++)
             if (types[k] == tensor.type) sums[k] += tensor.bytes;
+    }
     for (k = 1; k < n; k++)
         if (sums[k] > sums[best]) best = k;
     return sums[best] ? fg_type_name(types[best]) : "none";
@@ -125,8 +127,9 @@ static void print_info_json(const tool_args *args, const fg_model *model, const 
     add_json_text(&out, "architecture", info->architecture);
     add_json_text(&out, "type", main_type(model));
     add_json_text(&out, "chat_template", info->chat_template);
-    str_printf(&out, "\"parameters\": %lld, \"weight_bytes\": %lld, ", (long long)info->n_parameters,
-               (long long)info->weight_bytes);
+    str_printf(&out, "\"parameters\": %lld, \"weight_bytes\": ", (long long)info->n_parameters);
+    if (strcmp(main_type(model), "unknown") == 0) str_puts(&out, "null, ");
+    else str_printf(&out, "%lld, ", (long long)info->weight_bytes);
     str_printf(&out, "\"n_vocab\": %d, \"n_layers\": %d, \"n_embd\": %d, \"n_heads\": %d, \"n_kv_heads\": %d, ",
                info->n_vocab, info->n_layers, info->n_embd, info->n_heads, info->n_kv_heads);
     str_printf(&out, "\"head_dim\": %d, \"n_ff\": %d, \"n_ctx_train\": %d, \"sliding_window\": %d, ", info->head_dim,

@@ -497,7 +497,7 @@ static void conn_turn(server *s, conn *c, int events) {
             conn_refuse(s, c, 408, "the request took too long to come");
         else c->dead = true;
     }
-    if (s->draining && !c->call && !c->in_request && !c->has_head && c->out.length == 0 && !c->half_closed) c->close = true;
+    if (s->draining && !c->call && !c->has_head && c->out.length == 0 && !c->half_closed) c->close = true;
 }
 
 /* The connection that has waited longest for a request to come, to make room for a new one; NULL: all are being answered, or
