@@ -42,7 +42,7 @@ typedef struct check_vocab {
 void *check_open(const char *path) {
     check_vocab *c = (check_vocab *)calloc(1, sizeof(*c));
     c->env = fg__env_make(NULL, NULL, NULL);
-    if (fg__gguf_open(&c->env, path, NULL, 0, &c->gguf) == FG_OK &&
+    if (fg__gguf_open(&c->env, path, NULL, 0, false, &c->gguf) == FG_OK &&
         fg__vocab_load(&c->env, c->gguf, &c->vocab) == FG_OK) return c;
     return NULL;
 }
