@@ -23931,6 +23931,16 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
    with blocks, copies or the order of things changes its output, at no cost. Time is what its options say.
    ================================================================================================ */
 
+/* How well a device's name fits: 3 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 2 it ends with that ("RTX 3060",
+   which the Ti's does not); 1 it has that in it; 0.
+   For backends whose devices have names. */
+static inline int fg__name_match(const char *name, const char *wanted) {
+    size_t length = strlen(name), n = strlen(wanted);
+    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 3;
+    if (n <= length && strcmp(name + length - n, wanted) == 0) return 2;
+    return strstr(name, wanted) != NULL;
+}
+
 typedef struct fg__null_device {
     fg__env env;
     fg_null_options options;

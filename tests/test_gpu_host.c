@@ -710,11 +710,11 @@ static void test_gpu_host_turns(void) {
 
 /* A device's whole name before one that begins with it. */
 static void test_gpu_host_names(void) {
-    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060") == 3 && fg__gpu_name_match("NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 3060") == 1);
-    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060", "RTX 3060") == 2 && fg__gpu_name_match("NVIDIA GeForce RTX 3060 Ti", "RTX 3060") == 1);
-    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060 Ti, sm_86") == 0);
-    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 3060 Ti, sm_86") == 3);
-    CHECK(fg__gpu_name_match("NVIDIA GeForce RTX 4090 D", "4090") == 1 && fg__gpu_name_match("NVIDIA GeForce RTX 4090", "4080") == 0);
+    CHECK(fg__name_match("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060") == 3 && fg__name_match("NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 3060") == 1);
+    CHECK(fg__name_match("NVIDIA GeForce RTX 3060", "RTX 3060") == 2 && fg__name_match("NVIDIA GeForce RTX 3060 Ti", "RTX 3060") == 1);
+    CHECK(fg__name_match("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060 Ti, sm_86") == 0);
+    CHECK(fg__name_match("NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 3060 Ti, sm_86") == 3);
+    CHECK(fg__name_match("NVIDIA GeForce RTX 4090 D", "4090") == 1 && fg__name_match("NVIDIA GeForce RTX 4090", "4080") == 0);
 }
 
 /* Long contexts of many tokens have gigabytes of partial sums, and yet the memory for them is what options say, in as many turns as it takes. */

@@ -233,6 +233,20 @@ static void test_swap_stop(void) {
     api_close(a);
 }
 
+/* Submits what was saved in `at` bytes with another head, and with blocks of zeros for what it says to have computed. `forged` has room. */
+static void swap_forge(fg_engine *e, char *forged, size_t at, fg__saved *head) {
+    fg_request_desc r;
+    head->kv_bytes = fg__swap_bytes(e, head->n_computed, head->first);
+    head->check = fg__saved_check(head, (const int32_t *)(const void *)(forged + sizeof(*head)), forged + at);
+    memcpy(forged, head, sizeof(*head));
+    memset(&r, 0, sizeof(r));
+    r.saved = forged;
+    r.n_saved = at + (size_t)head->kv_bytes;
+    r.max_tokens = 40;
+    r.ignore_eos = true;
+    CHECKF(fg_submit(e, &r, NULL) == FG_OK, "%s", fg_last_error());
+}
+
 /* A saved request that says to have more blocks of a window than a sequence ever has: where these find no room they are computed
    anew, and swapped out later. */
 static void test_swap_forged(void) {
@@ -247,7 +261,7 @@ static void test_swap_forged(void) {
     fg__saved head;
     fg_event event;
     char *forged;
-    size_t at, bytes;
+    size_t at;
     bool busy = true;
     int i, ends = 0;
     spec.window = 16;
@@ -269,18 +283,9 @@ static void test_swap_forged(void) {
     at = sizeof(head) + (size_t)head.n_tokens * sizeof(int32_t);
     CHECK(head.first[0] > 5);
     head.first[0] = 0;
-    head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
-    bytes = at + (size_t)head.kv_bytes;
-    forged = (char *)calloc(1, bytes);
+    forged = (char *)calloc(1, at + (size_t)fg__swap_bytes(e, head.n_computed, head.first));
     memcpy(forged, file.data, at);
-    head.check = fg__saved_check(&head, (const int32_t *)(const void *)(forged + sizeof(head)), forged + at);
-    memcpy(forged, &head, sizeof(head));
-    memset(&r, 0, sizeof(r));
-    r.saved = forged;
-    r.n_saved = bytes;
-    r.max_tokens = 40;
-    r.ignore_eos = true;
-    CHECKF(fg_submit(e, &r, NULL) == FG_OK, "%s", fg_last_error());
+    swap_forge(e, forged, at, &head);
     for (i = 0; i < 8; i++) CHECK(fg_step(e, 0, &busy) == FG_OK);
     memset(&r, 0, sizeof(r));
     r.tokens = j->prompt;
@@ -297,17 +302,8 @@ static void test_swap_forged(void) {
     engine_check_idle(e);
     /* and one that takes all there are goes on, without those outside of the window */
     head.n_computed = 40;
-    head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
     CHECK(fg__kv_blocks_of(&e->kv, head.n_computed) == e->kv.groups[0].n_blocks);
-    bytes = at + (size_t)head.kv_bytes;
-    head.check = fg__saved_check(&head, (const int32_t *)(const void *)(forged + sizeof(head)), forged + at);
-    memcpy(forged, &head, sizeof(head));
-    memset(&r, 0, sizeof(r));
-    r.saved = forged;
-    r.n_saved = bytes;
-    r.max_tokens = 40;
-    r.ignore_eos = true;
-    CHECKF(fg_submit(e, &r, NULL) == FG_OK, "%s", fg_last_error());
+    swap_forge(e, forged, at, &head);
     for (i = 0, busy = true; busy && i < 1000; i++) CHECK(fg_step(e, 0, &busy) == FG_OK);
     CHECKF(!busy, "it makes no passes");
     while (fg_next_event(e, &event)) ends += event.type == FG_EVENT_END && event.finish == FG_FINISH_LENGTH;

@@ -640,15 +640,6 @@ static fg_result fg__gpu_describe(fg__gpu_device *d, int index) {
 
 enum { FG__GPU_NUMBERS = 16 }; /* of devices; a larger one that no device has is a part of a name ("4090") */
 
-/* How well a device's name fits: 3 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 2 it ends with that ("RTX 3060",
-   which the Ti's does not); 1 it has that in it; 0. */
-static int fg__gpu_name_match(const char *name, const char *wanted) {
-    size_t length = strlen(name), n = strlen(wanted);
-    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 3;
-    if (n <= length && strcmp(name + length - n, wanted) == 0) return 2;
-    return strstr(name, wanted) != NULL;
-}
-
 /* The device of a number, or whose name it is, or that has it in its name. */
 static fg_result fg__gpu_choose(fg__gpu_device *d, const char *wanted) {
     const char *label = d->loader.driver->label;
@@ -667,7 +658,7 @@ static fg_result fg__gpu_choose(fg__gpu_device *d, const char *wanted) {
     for (i = 0; i < n; i++) {
         int match;
         if ((r = fg__gpu_describe(d, i)) != FG_OK) failed = r;
-        else if ((match = fg__gpu_name_match(d->name, wanted)) > best) best = match, found = i;
+        else if ((match = fg__name_match(d->name, wanted)) > best) best = match, found = i;
     }
     if (found < 0 && failed != FG_OK) return failed;
     if (found < 0) return fg__fail(FG_ERROR_NOT_FOUND, "no %s device has '%s' in its name", label, wanted);

@@ -919,22 +919,13 @@ static int fg__vk_probe(void) {
     return n;
 }
 
-/* How well a device's name fits: 3 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 2 it ends with that ("RTX 3060",
-   which the Ti's does not); 1 it has that in it; 0. */
-static int fg__vk_name_match(const char *name, const char *wanted) {
-    size_t length = strlen(name), n = strlen(wanted);
-    if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 3;
-    if (n <= length && strcmp(name + length - n, wanted) == 0) return 2;
-    return strstr(name, wanted) != NULL;
-}
-
 /* The device whose name it is, or that has it in its name; NULL: there is none. */
 static void *fg__vk_find_named(fg__vk_device *d, void *const *devices, int n, const char *wanted) {
     void *found = NULL;
     int i, match, best = 0;
     for (i = 0; i < n; i++) {
         fg__vk_describe(&d->loader.api, devices[i], &d->properties, &d->subgroup, &d->max_allocation);
-        if ((match = fg__vk_name_match(d->properties.name, wanted)) > best) best = match, found = devices[i];
+        if ((match = fg__name_match(d->properties.name, wanted)) > best) best = match, found = devices[i];
     }
     return found;
 }

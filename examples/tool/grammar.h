@@ -422,6 +422,7 @@ static bool grammar_read_items(grammar *g, const json_node *schema, int index, i
            (g->nodes[index].least <= g->nodes[index].most || grammar_fail(g, "minItems is above maxItems") == 0);
 }
 
+/* Whether a value is of a type and has the text of grammar_add_value, which is made once: it may be long, and compared with many. */
 static bool grammar_same(const json *j, const json_node *x, unsigned type, const str *text) {
     str own = {NULL, 0, 0};
     bool same;

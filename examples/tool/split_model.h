@@ -25,20 +25,17 @@ static void split_point(split_model *m, double tokens, double seconds) {
     int i = m->n_points, k;
     if (!(tokens > 0.0) || !(seconds > 0.0)) return;
     for (k = 0; k < m->n_points && m->tokens[k] != tokens; k++) {}
-    if (k < m->n_points) {
-        if (m->pass_s[k] < seconds) m->pass_s[k] = seconds;
-        for (k++; k < m->n_points; k++)
-            if (m->pass_s[k] < seconds) m->pass_s[k] = seconds;
-        return;
+    if (k == SPLIT_POINTS) return;
+    if (k < m->n_points) m->pass_s[k] = m->pass_s[k] > seconds ? m->pass_s[k] : seconds;
+    else {
+        for (; i > 0 && m->tokens[i - 1] > tokens; i--) {
+            m->tokens[i] = m->tokens[i - 1];
+            m->pass_s[i] = m->pass_s[i - 1];
+        }
+        m->tokens[i] = tokens;
+        m->pass_s[i] = seconds;
+        m->n_points++;
     }
-    if (m->n_points == SPLIT_POINTS) return;
-    for (; i > 0 && m->tokens[i - 1] > tokens; i--) {
-        m->tokens[i] = m->tokens[i - 1];
-        m->pass_s[i] = m->pass_s[i - 1];
-    }
-    m->tokens[i] = tokens;
-    m->pass_s[i] = seconds;
-    m->n_points++;
     for (k = 1; k < m->n_points; k++)
         if (m->pass_s[k] < m->pass_s[k - 1]) m->pass_s[k] = m->pass_s[k - 1];
 }
