@@ -61,7 +61,7 @@
 
    A program with frames gives each frame's spare time: fg_step(engine, 0.004, &busy). A server has one thread that steps
    (fg_wait(engine, FG_WAIT_WORK, -1) while idle), one that takes events, and submits from wherever it likes.
-   fg_chat_format turns a conversation into a prompt with the model's own template.
+   fg_chat_format turns a conversation into a prompt with the model's own template; submit it with FG_RENDERED.
 
    To see what happens: fg_get_stats counts, fg_get_histograms has the distributions of waits, gaps and passes, every end
    event the request's times, and engine_desc.trace writes all of it for the viewers ui.perfetto.dev and chrome://tracing.
@@ -309,6 +309,7 @@ fg_result fg_model_meta(const fg_model *model, int index, const char **key, char
 enum {
     FG_NO_BOS = 1,     /* tokenize: add neither a BOS nor an EOS token even if the model wants them */
     FG_NO_SPECIAL = 2, /* tokenize: "<s>" in the text is text; detokenize: leave special tokens out */
+    FG_RENDERED = 4,   /* tokenize what fg_chat_format wrote: a BOS token if the model wants one and the template wrote none, no EOS */
 };
 
 /* Text (UTF-8; invalid bytes become U+FFFD for BPE vocabularies, byte tokens for SentencePiece) to ids. *count is the whole number of
@@ -325,7 +326,8 @@ bool fg_token_is_end(const fg_model *model, int32_t token);
 const char *fg_token_text(const fg_model *model, int32_t token, size_t *length);
 /* Renders a conversation with the model's own chat template (Jinja, as transformers runs it). `messages_json` is the
    OpenAI form: [{"role": "user", "content": "Hi"}, ...]; options_json may be NULL or an object whose members become template
-   variables (tools, add_generation_prompt, ...). With tools, the model's template for those where it has one. Errors: TEMPLATE,
+   variables (tools, add_generation_prompt, ...). With tools, the model's template for those where it has one. Tokenise the text with
+   FG_RENDERED: some files' templates write the BOS token, others leave it to programs. Errors: TEMPLATE,
    INVALID_ARGUMENT (bad JSON), NOT_FOUND (the model has no template). */
 fg_result fg_chat_format(const fg_model *model, const char *messages_json, const char *options_json, char *text,
                          size_t capacity, size_t *length);
@@ -381,7 +383,7 @@ typedef struct fg_engine_desc {
                                 arXiv 2403.11421), half of the sequences on each at a time; NULL: where the layers are. Whether it
                                 pays, `fastgen bench` says */
     int max_context;         /* longest sequence in tokens, no more than the pool holds; 0: the training length */
-    int max_seqs;            /* sequences that run at once; 0: 64 */
+    int max_seqs;            /* sequences that run at once, up to 65536; 0: 64 */
     int max_queue;           /* sequences (a request's samples or beams) that may wait, but for those of a request that finds
                                 nobody waiting; 0: no limit */
     int token_budget;        /* most tokens per pass; 0: the backend's choice (256; Vulkan by cooperative matrices 512; CUDA and HIP 512 to
@@ -484,17 +486,17 @@ typedef struct fg_request_desc {
     size_t n_tokens;
     const void *saved;        /* or what fg_save_request wrote: goes on where that request was, with its tokens as the prompt */
     size_t n_saved;           /*    bytes. Its KV stays its own: nobody else finds it in the prefix cache */
-    unsigned tokenize_flags;  /* FG_NO_BOS, FG_NO_SPECIAL */
+    unsigned tokenize_flags;  /* FG_NO_BOS, FG_NO_SPECIAL, FG_RENDERED */
     int max_tokens;           /* 0: as many as fit the context; -1: none, the prompt is only processed */
-    int min_tokens;           /* no end token or stop string before this many */
-    int n;                    /* samples of the same prompt (copy-on-write); 0: 1. Sample i uses seed + i */
+    int min_tokens;           /* no end token or stop string before this many, unless nothing else is allowed */
+    int n;                    /* samples of the same prompt (copy-on-write), up to 4096; 0: 1. Sample i uses seed + i */
     int best_of;              /* samples drawn, of which the n with the highest mean log-probability are given out, when all have
                                  ended; 0: n */
     int n_beams;              /* beam search of this width, at most 10, on blocks that the beams share: the n (at most n_beams) best
                                  texts are given out at the end, the best as sample 0. Filters and temperature are left out;
                                  logit_bias, penalties, stop strings, best_of, top_logprobs, prompt_logprobs, n_draft and max_tokens
                                  of -1 refused. 0: none */
-    float length_penalty;     /* beams compare by log-probability / length^length_penalty; 0: 1 */
+    float length_penalty;     /* beams compare by log-probability / length^length_penalty, from -100 to 100; 0: 1 */
     fg_sampling sampling;
     const char *const *stop;  /* stop strings, not part of the output */
     int n_stop;
@@ -4510,6 +4512,8 @@ static const fg__pretokenizer fg__pretokenizers[] = {
     {"jais", fg__stages_gpt2, 0},
     {"trillion", fg__stages_gpt2, 0},
     {"exaone4", fg__stages_gpt2, 0},
+    {"mellum", fg__stages_gpt2, 0},
+    {"a.x-4.0", fg__stages_gpt2, 0},
     {"mpt", fg__stages_gpt2, FG__PRE_NFC},
     {"olmo", fg__stages_gpt2, FG__PRE_NFC},
     {"llama-bpe", fg__stages_llama3, FG__PRE_IGNORE_MERGES | FG__PRE_ADD_BOS},
@@ -4528,9 +4532,12 @@ static const fg__pretokenizer fg__pretokenizers[] = {
     {"deepseek-r1-qwen", fg__stages_qwen2, FG__PRE_NFC},
     {"megrez", fg__stages_qwen2, FG__PRE_NFC},
     {"stablelm2", fg__stages_qwen2, FG__PRE_NFC},
+    {"kormo", fg__stages_qwen2, 0},
+    {"f2llmv2", fg__stages_qwen2, FG__PRE_NFC},
     {"tekken", fg__stages_tekken, FG__PRE_IGNORE_MERGES | FG__PRE_ADD_BOS},
     {"gpt-4o", fg__stages_gpt4o, 0},
     {"llama4", fg__stages_gpt4o, 0},
+    {"kanana2", fg__stages_gpt4o, 0},
     {"starcoder", fg__stages_starcoder, 0},
     {"refact", fg__stages_starcoder, 0},
     {"smollm", fg__stages_starcoder, 0},
@@ -5467,8 +5474,9 @@ static void fg__encode_all(fg__encoder *e, const char *text, size_t length) {
     fg__encode_text(e, text + begin, length - begin);
 }
 
-/* Tokenises `length` bytes. FG_NO_BOS leaves out the BOS and EOS tokens that the vocabulary wants around a text;
-   FG_NO_SPECIAL takes the names of control tokens for text. *ids is freed with fg__free(&v->env, ...); it may be NULL
+/* Tokenises `length` bytes. FG_NO_BOS leaves out the BOS and EOS tokens that the vocabulary wants around a text; FG_RENDERED the EOS, and
+   the BOS where the text begins with it: some who convert files leave it to programs, and take it out of the template. FG_NO_SPECIAL
+   takes the names of control tokens for text. *ids is freed with fg__free(&v->env, ...); it may be NULL
    when *count is 0. Errors: OUT_OF_MEMORY, TOO_LONG. Any number of threads may use one vocabulary. */
 static fg_result fg__vocab_encode(const fg__vocab *v, const char *text, size_t length, unsigned flags, int32_t **ids,
                                   size_t *count) {
@@ -5483,7 +5491,9 @@ static fg_result fg__vocab_encode(const fg__vocab *v, const char *text, size_t l
     e.after_special = true;
     if (v->add_bos && !(flags & FG_NO_BOS)) fg__encoder_add(&e, v->bos);
     fg__encode_all(&e, text, length);
-    if (v->add_eos && !(flags & FG_NO_BOS)) fg__encoder_add(&e, v->eos);
+    if ((flags & FG_RENDERED) && v->add_bos && !(flags & FG_NO_BOS) && e.n_ids > 1 && e.ids[1] == v->bos)
+        memmove(e.ids, e.ids + 1, --e.n_ids * sizeof(int32_t));
+    if (v->add_eos && !(flags & (FG_NO_BOS | FG_RENDERED))) fg__encoder_add(&e, v->eos);
     fg__free(&v->env, e.runes);
     fg__free(&v->env, e.spare);
     fg__free(&v->env, e.word);
@@ -6135,6 +6145,7 @@ static const struct { uint32_t first, last; int delta, step; } fg__j_cases[] = {
     {'A', 'Z', 32, 1},           {0xC0, 0xD6, 32, 1},     {0xD8, 0xDE, 32, 1},     {0x100, 0x12F, 1, 2},
     {0x132, 0x137, 1, 2},        {0x139, 0x148, 1, 2},    {0x14A, 0x177, 1, 2},    {0x178, 0x178, -121, 1},
     {0x179, 0x17E, 1, 2},        {0x1CD, 0x1DC, 1, 2},    {0x1DE, 0x1EF, 1, 2},    {0x1F8, 0x21F, 1, 2},
+    {0x18F, 0x18F, 202, 1},      {0x1A0, 0x1A5, 1, 2},    {0x1AF, 0x1B0, 1, 2},    {0x4C0, 0x4C0, 15, 1},
     {0x222, 0x233, 1, 2},        {0x386, 0x386, 38, 1},   {0x388, 0x38A, 37, 1},   {0x38C, 0x38C, 64, 1},
     {0x38E, 0x38F, 63, 1},       {0x391, 0x3A1, 32, 1},   {0x3A3, 0x3AB, 32, 1},   {0x3D8, 0x3EF, 1, 2},
     {0x400, 0x40F, 80, 1},       {0x410, 0x42F, 32, 1},   {0x460, 0x481, 1, 2},    {0x48A, 0x4BF, 1, 2},
@@ -6156,6 +6167,7 @@ static uint32_t fg__j_upper(uint32_t c) {
     int i;
     if (c < 0x80) return c >= 'a' && c <= 'z' ? c - 32 : c;
     if (c == 0xB5) return 0x39C; /* micro sign */
+    if (c == 0x131) return 'I';  /* i without a dot */
     if (c == 0x3C2) return 0x3A3; /* final sigma */
     for (i = 0; i < FG__COUNT(fg__j_cases); i++) {
         int delta = fg__j_cases[i].delta;
@@ -12036,6 +12048,11 @@ static int32_t fg__choose(const fg_sampling *p, const fg__sample_input *in, fg__
     const float *x = fg__changed_logits(p, in, scratch);
     float max = fg__row_max(in, x);
     double known_sum = 0.0;
+    if (max == -INFINITY && in->n_banned) { /* nothing else is left: min_tokens gives way to what bans the others */
+        fg__sample_input all = *in;
+        all.n_banned = 0;
+        return fg__choose(p, &all, scratch);
+    }
     if (max == -INFINITY) { /* all banned, or not numbers: the model's own choice, or token 0 */
         x = in->logits;
         return fg__find_logit(x, in->n_vocab, fg__max_logit(x, in->n_vocab));
@@ -13574,7 +13591,7 @@ struct fg_model {
     const fg_tensor *embedding, *output_norm, *output; /* output is the embedding where tied */
     const fg_tensor **layers;      /* [n_layers * FG__LAYER_TENSORS], NULL: absent */
     bool *windowed;                /* [n_layers] the layer attends to the sliding window only */
-    float *rope_frequencies;       /* [n_rot/2] radians per position */
+    float *rope_frequencies;       /* [n_rot/2] radians per position, as a file has floats */
 };
 
 /* ---- metadata --------------------------------------------------------------------------------- */
@@ -13721,8 +13738,7 @@ static fg_result fg__rope_factors(fg_model *m) {
     if (t->type != FG_TYPE_F32 || t->n_dims != 1 || t->dims[0] != m->hp.n_rot / 2)
         return fg__fail(FG_ERROR_BAD_FILE, "'rope_freqs.weight' must be %d floats", m->hp.n_rot / 2);
     for (i = 0; i < m->hp.n_rot / 2; i++) {
-        float factor;
-        memcpy(&factor, (const char *)t->data + (size_t)i * 4, 4);
+        float factor = fg__float_from_bits(fg__load_u32((const uint8_t *)t->data + (size_t)i * 4));
         if (!(factor > 0)) return fg__fail(FG_ERROR_BAD_FILE, "'rope_freqs.weight' has a factor of %g", (double)factor);
         m->rope_frequencies[i] /= factor;
     }
@@ -13738,6 +13754,15 @@ static fg_result fg__rope_check(const fg_model *m) {
         if (!(fabsf(m->rope_frequencies[i]) <= 1e6f))
             return fg__fail(FG_ERROR_BAD_FILE, "rope of frequency %g", (double)m->rope_frequencies[i]);
     return FG_OK;
+}
+
+/* A graph takes the frequencies for a tensor of a file, whose bytes are in its order. */
+static void fg__rope_store(fg_model *m) {
+    int i;
+    for (i = 0; !FG__LITTLE_ENDIAN && i < m->hp.n_rot / 2; i++) {
+        uint32_t bits = fg__float_bits(m->rope_frequencies[i]);
+        m->rope_frequencies[i] = fg__float_from_bits(fg__load_u32((const uint8_t *)&bits));
+    }
 }
 
 static fg_result fg__model_load_rope(fg_model *m) {
@@ -13763,7 +13788,9 @@ static fg_result fg__model_load_rope(fg_model *m) {
         m->rope_frequencies[i] = (float)(pow(hp->rope_base, -2.0 * i / hp->n_rot) / (yarn ? 1 : factor));
     if (yarn) fg__rope_yarn(m, factor);
     r = fg__rope_factors(m);
-    return r == FG_OK ? fg__rope_check(m) : r;
+    if (r == FG_OK) r = fg__rope_check(m);
+    if (r == FG_OK) fg__rope_store(m);
+    return r;
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------- */
@@ -17297,7 +17324,7 @@ static void fg__cpu_brand(char *name, size_t capacity) {
     size_t length = 0;
     int i;
     memset(words, 0, sizeof(words));
-    if (__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u)
+    if ((unsigned)__get_cpuid_max(0x80000000u, NULL) >= 0x80000004u)
         for (i = 0; i < 3; i++)
             __cpuid_count(0x80000002u + (unsigned)i, 0, words[4 * i], words[4 * i + 1], words[4 * i + 2],
                           words[4 * i + 3]);
@@ -19537,15 +19564,17 @@ static FG__ALWAYS_INLINE void fg__fetch_even(fg__gemm_job *job, int bytes) {
 
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256 fg__act_load_256(const float *x, __m256 *max) {
     __m256 v = _mm256_loadu_ps(x);
-    *max = _mm256_max_ps(*max, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v));
+    const __m256i size = _mm256_castps_si256(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v));
+    *max = _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(*max), size)); /* as integers, of which a NaN is the largest */
     return v;
 }
 
-/* The largest of eight. */
+/* The largest of eight that are not negative, or a NaN among them. */
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE float fg__max_256(__m256 v) {
-    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
-    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+    const __m256i sizes = _mm256_castps_si256(v);
+    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(sizes), _mm256_extracti128_si256(sizes, 1));
+    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1))));
 }
 
 FG__TARGET_AVX2 static FG__ALWAYS_INLINE int32_t fg__sum_256(__m256i a, __m256i b) {
@@ -19604,7 +19633,8 @@ FG__TARGET_AVX2 static FG__ALWAYS_INLINE __m256i fg__factor_q3_256(const uint8_t
 
 /* ---- BF16 as integers of 12 bits (w12), for both, where a CPU multiplies pairs of 16-bit integers (vpmaddwd, vpdpwssd) faster than floats, and BF16
    no faster than these. Each 128 weights of a row share a scale, and are off by 1/4094 of their largest one at most; each 256 activations, of
-   14 bits, share one, too. Together that costs a fourth of what rounding activations to BF16 does, as others do.
+   14 bits, share one, too. Together that costs a fourth of what rounding activations to BF16 does, as others do; more only where one activation
+   is a thousand times its neighbours and its weights are as much smaller than theirs.
 
    A panel's block is 128 k, the last one what is left: 32 scales, BF16, and a group for each 4 k: what would be four runs of 16 rows' pairs, in
    three. Their words hold a weight each and, in the lowest 4 bits, a third of one of the fourth run: of k 0 and 1 rows 0 to 15 and 16 to 31,
@@ -19777,8 +19807,13 @@ FG__INLINE512 __m512i fg__words_512(__m256i signed_bytes) { return _mm512_maskz_
 #define FG__FIRST_512 _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0)
 #define FG__SECOND_512 _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1)
 
+/* The larger of magnitudes, compared as integers, of which a NaN is the largest. */
+FG__INLINE512 __m512 fg__larger_512(__m512 a, __m512 b) {
+    return _mm512_castsi512_ps(_mm512_maskz_max_epi32(0xffff, _mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+
 FG__INLINE512 __m512 fg__pairs_max_512(__m512 a, __m512 b) {
-    return _mm512_maskz_max_ps(0xffff, _mm512_permutex2var_ps(a, FG__FIRST_512, b), _mm512_permutex2var_ps(a, FG__SECOND_512, b));
+    return fg__larger_512(_mm512_permutex2var_ps(a, FG__FIRST_512, b), _mm512_permutex2var_ps(a, FG__SECOND_512, b));
 }
 
 FG__INLINE512 __m512i fg__pairs_sum_512(__m512i a, __m512i b) {
@@ -19811,7 +19846,7 @@ FG__INLINE512 void fg__acts_512_form(fg__acts_512 *a, const float *x, int n) {
     FG__UNROLL
     for (i = 0; i < 16; i++) v[i] = _mm512_maskz_loadu_ps(16 * i < n ? 0xffff : 0, x + 16 * i);
     FG__UNROLL
-    for (i = 0; i < 8; i++) max[i] = _mm512_maskz_max_ps(0xffff, _mm512_abs_ps(v[2 * i]), _mm512_abs_ps(v[2 * i + 1]));
+    for (i = 0; i < 8; i++) max[i] = fg__larger_512(_mm512_abs_ps(v[2 * i]), _mm512_abs_ps(v[2 * i + 1]));
     FG__UNROLL
     for (i = 0; i < 4; i++) max[i] = fg__pairs_max_512(max[2 * i], max[2 * i + 1]);
     max[0] = fg__pairs_max_512(fg__pairs_max_512(max[0], max[1]), fg__pairs_max_512(max[2], max[3]));
@@ -25423,15 +25458,15 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT,
                         "give the prompt as text, as tokens or as a saved request, one of the three");
     if (d->n < 0 || d->n > 4096 || d->min_tokens < 0 || d->max_tokens < -1)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, min_tokens %d, max_tokens %d", d->n, d->min_tokens,
-                        d->max_tokens);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, from 0 to 4096; min_tokens %d, from 0; max_tokens %d, from -1", d->n,
+                        d->min_tokens, d->max_tokens);
     if (d->best_of < 0 || d->best_of > 4096 || (d->best_of && d->best_of < d->n))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "best_of is %d for %d samples", d->best_of, d->n);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "best_of is %d for %d samples, which are no more, nor it than 4096", d->best_of, d->n);
     if (d->n_beams < 0 || d->n_beams > FG__MAX_BEAMS || !(fabsf(d->length_penalty) <= 100))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, the most is %d; length_penalty is %g", d->n_beams,
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, from 0 to %d; length_penalty is %g, from -100 to 100", d->n_beams,
                         FG__MAX_BEAMS, (double)d->length_penalty);
     if (d->n_beams && (d->n > d->n_beams || d->best_of || d->n_stop || d->top_logprobs || d->prompt_logprobs || d->n_draft || d->max_tokens < 0))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, top_logprobs, prompt_logprobs, n_draft, and gives at most n_beams texts");
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without best_of, stop strings, top_logprobs, prompt_logprobs, n_draft, a max_tokens of -1, and gives at most n_beams texts");
     if (d->n_beams && (d->sampling.n_logit_bias || fg__has_penalties(&d->sampling))) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "beam search goes without logit_bias and penalties");
     if (d->n_draft < 0 || d->n_draft > FG__MAX_DRAFT)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_draft is %d, the most is %d", d->n_draft, FG__MAX_DRAFT);
@@ -25449,7 +25484,7 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
     for (i = 0; i < d->n_stop_tokens; i++)
         if (d->stop_tokens[i] < 0 || d->stop_tokens[i] >= n_vocab)
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "stop token %d is not in the vocabulary", d->stop_tokens[i]);
-    if (d->tokenize_flags & ~(unsigned)(FG_NO_BOS | FG_NO_SPECIAL))
+    if (d->tokenize_flags & ~(unsigned)(FG_NO_BOS | FG_NO_SPECIAL | FG_RENDERED))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "tokenize_flags 0x%x are not all known", d->tokenize_flags);
     return fg__sampler_check(&d->sampling, n_vocab);
 }
@@ -27519,6 +27554,8 @@ static fg_result fg__engine_open(fg_engine *e) {
         if (e->desc.backends[i] == fg_backend_cpu()) return r;
         fg__log(&e->env, FG_LOG_WARNING, "%s: %s", e->desc.backends[i]->name, fg_last_error());
     }
+    if (i == 0 && e->desc.device && e->desc.device[0] && strcmp(e->desc.device, "0") != 0)
+        fg__log(&e->env, FG_LOG_WARNING, "device '%.100s': no backend that has it was named; the CPU does the work", e->desc.device);
     return fg__engine_try_backend(e, fg_backend_cpu());
 }
 
@@ -27539,9 +27576,14 @@ static uint64_t fg__engine_token_bytes(const fg_engine *e, fg_group_kind kind) {
 static fg_result fg__engine_check_desc(const fg_engine *e) {
     const fg_engine_desc *d = &e->desc;
     int dim = e->model->hp.head_dim;
-    if (d->max_context < 0 || d->max_seqs < 0 || d->max_seqs > 65536 || d->max_queue < 0 || d->token_budget < 0 || d->kv_tokens < 0 ||
-        d->token_budget > 1 << 20 || d->priority_head_start < 0 || d->kv_level < 0 || d->n_threads < 0 || d->n_threads > 1024)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the engine descriptor has a negative or absurd number");
+    const struct { const char *name; int value, most; } numbers[] = {
+        {"max_context", d->max_context, INT_MAX}, {"max_seqs", d->max_seqs, 65536}, {"max_queue", d->max_queue, INT_MAX},
+        {"token_budget", d->token_budget, 1 << 20}, {"kv_tokens", d->kv_tokens, INT_MAX}, {"kv_level", d->kv_level, INT_MAX},
+        {"priority_head_start", d->priority_head_start, INT_MAX}, {"n_threads", d->n_threads, 1024}};
+    int i;
+    for (i = 0; i < FG__COUNT(numbers); i++)
+        if (numbers[i].value < 0 || numbers[i].value > numbers[i].most)
+            return fg__fail(FG_ERROR_INVALID_ARGUMENT, "%s is %d, not from 0 to %d", numbers[i].name, numbers[i].value, numbers[i].most);
     if (d->async < FG_ASYNC_OFF || d->async > FG_ASYNC_2)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "async %d is not known", (int)d->async);
     if (d->preemption < FG_PREEMPT_AUTO || d->preemption > FG_PREEMPT_SWAP)
@@ -27581,7 +27623,7 @@ static size_t fg__engine_pool_tokens(const fg_engine *e, uint64_t bytes) {
 /* Fills in the defaults; sizes of the pool last. */
 static fg_result fg__engine_resolve(fg_engine *e) {
     fg_engine_desc *d = &e->desc;
-    size_t tokens;
+    size_t tokens, asked;
     fg_result r;
     if ((r = fg__engine_check_desc(e)) != FG_OK) return r;
     d->n_threads = e->caps.n_threads;
@@ -27594,10 +27636,11 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     if (d->kv_tokens) tokens = (size_t)FG__MIN(d->kv_tokens, 1 << 30);
     else if (d->kv_bytes) tokens = fg__engine_pool_tokens(e, d->kv_bytes);
     else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, FG__MIN((uint64_t)4 << 30, SIZE_MAX / 8)));
+    asked = tokens;
     tokens = tokens / (size_t)d->block_tokens * (size_t)d->block_tokens;
     if (tokens < (size_t)d->block_tokens * 2)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a KV pool of %zu tokens is less than two blocks of %d", tokens,
-                        d->block_tokens);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a KV pool of %zu tokens is less than two blocks of %d, %.0f bytes in all", asked, d->block_tokens,
+                        2.0 * d->block_tokens * (double)(fg__engine_token_bytes(e, FG_GROUP_FULL) + fg__engine_token_bytes(e, FG_GROUP_WINDOW)));
     d->kv_tokens = (int)tokens;
     d->max_context = FG__MIN(d->max_context ? d->max_context : e->model->hp.n_ctx_train, d->kv_tokens);
     return FG_OK;
@@ -27694,6 +27737,8 @@ static fg_result fg__draft_plan(fg_engine *e) {
     if (!e->desc.draft_model && !e->desc.draft_path) return FG_OK;
     d = e->draft = (fg__draft *)fg__calloc(&e->env, 1, sizeof(fg__draft));
     if (!d) return FG_ERROR_OUT_OF_MEMORY;
+    if (e->desc.draft_model && e->desc.draft_path)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give a draft_model or a draft_path, one of the two");
     if ((r = fg__draft_load(e, d)) != FG_OK) return r;
     if (fg_type_bytes(e->desc.kv_type, d->model->hp.head_dim) == 0)
         return fg__fail(FG_ERROR_UNSUPPORTED, "heads of the draft model do not fit KV blocks of type %s",

@@ -169,8 +169,10 @@ static int run_command(const command *c, int argc, char **argv) {
     for (i = 0; i < argc; i++) /* first of all, so that help comes whatever else is wrong */
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_command_help(c);
     result = parse_options(&args, c->bit, argc, argv);
+    if (result == 0) result = check_outputs(&args);
     if (result == 0) result = c->run(&args);
     free((void *)args.prompts.items);
+    free((void *)args.files.items);
     free((void *)args.stops.items);
     free((void *)args.biases.items);
     free((void *)args.urls.items);

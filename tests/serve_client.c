@@ -106,6 +106,18 @@ static bool client_more(socket_id s, str *to) {
     return n > 0;
 }
 
+/* True as soon as an answer has come on one of n connections, within so many milliseconds. */
+static bool any_answers(const socket_id *sockets, int n, int milliseconds) {
+    socket_poll polls[16];
+    int i;
+    memset(polls, 0, sizeof(polls));
+    for (i = 0; i < n && i < 16; i++) {
+        polls[i].fd = sockets[i];
+        polls[i].events = POLLIN;
+    }
+    return wait_sockets(polls, i, milliseconds) > 0;
+}
+
 static const char *header_of(const answer *a, const char *name) {
     const char *at = strstr(a->head.data ? a->head.data : "", name);
     return at ? at + strlen(name) : NULL;
@@ -755,6 +767,50 @@ static void test_serve_chat(void) {
     str_free(&wanted);
 }
 
+/* What clients send that is not quite the letter of the API. */
+static void test_serve_odd_requests(void) {
+    static const char call[] = "{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}";
+    static const char *const contents[3] = {"\"content\":null,", "", "\"content\":\"\","};
+    char body[600];
+    answer a;
+    int i;
+    for (i = 0; i < 3; i++) { /* a round of tools as OpenAI has it; this template adds contents up */
+        snprintf(body, sizeof(body),
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",%s\"tool_calls\":[%s]},"
+                 "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"5\"}],\"max_tokens\":1}", contents[i], call);
+        expect("/v1/chat/completions", body, 200, "\"prompt_tokens\":22");
+    }
+    expect("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"max_tokens\":1}", 400, "template");
+    expect("/v1/completions", "\xef\xbb\xbf{\"prompt\":\"Once\",\"max_tokens\":1}", 200, "\"text\"");
+    expect("/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":2,\"logit_bias\":{\"300\":-100,\"0300\":100}}", 200, "\"text\":\"onon\"");
+    expect("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[5]}", 400, "\"param\":\"tools\"");
+    a = exchange("GET /health HTTP/1.1\r\n\r\n", 26);
+    CHECK(header_of(&a, "Date: ") && strstr(header_of(&a, "Date: "), " GMT\r\n"));
+    answer_clear(&a);
+}
+
+/* A long body, which takes seconds to read, holds up nobody. */
+static void test_serve_long_body(void) {
+    str body = {NULL, 0, 0}, text = {NULL, 0, 0}, in = {NULL, 0, 0};
+    socket_id s = client_connect();
+    answer a;
+    memset(&a, 0, sizeof(a));
+    str_puts(&body, "{\"prompt\":\"");
+    while (body.length < 6000000) str_puts(&body, "<|im_");
+    str_puts(&body, "\"}");
+    str_printf(&text, "POST /tokenize HTTP/1.1\r\nContent-Length: %zu\r\n\r\n", body.length);
+    str_add(&text, body.data, body.length);
+    CHECK(client_send(s, text.data, text.length));
+    expect("/tokenize", "{\"prompt\":\"Once\"}", 200, "tokens");
+    CHECK(!any_answers(&s, 1, 0)); /* though it came first */
+    CHECK(client_read(s, &in, &a) && a.status == 200);
+    answer_clear(&a);
+    str_free(&in);
+    str_free(&text);
+    str_free(&body);
+    socket_close(s);
+}
+
 /* The ids of a text, "17,4", without BOS, as the server gives them. */
 static void token_ids(const char *text, char *ids, size_t size) {
     char body[200];
@@ -776,7 +832,12 @@ static void test_serve_tokens(void) {
     expect("/detokenize", body, 200, "{\"prompt\":\"Hello you\"}");
     expect("/tokenize", "{\"prompt\":\"Once upon a time\"}", 200, "\"count\":5,\"max_model_len\":1024,\"tokens\":[0,");
     expect("/tokenize", "{\"prompt\":\"Once upon a time\",\"add_special_tokens\":false,\"return_token_strs\":true}", 200, "[\"Once\",\" upon\"");
-    expect("/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}", 200, "\"count\":9");
+    expect("/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"add_special_tokens\":false}", 200, "\"count\":9");
+    /* this model's template leaves BOS to programs */
+    expect("/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}", 200, "\"count\":10,\"max_model_len\":1024,\"tokens\":[0,");
+    expect("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":1}", 200, "\"prompt_tokens\":10");
+    expect("/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"max_tokens\":1,\"add_special_tokens\":false}", 200,
+           "\"prompt_tokens\":9");
     expect("/detokenize", "{\"tokens\":[99999]}", 400, "vocabulary");
     expect("/detokenize", "{\"tokens\":[\"x\"]}", 400, "tokens");
 }
@@ -789,14 +850,14 @@ static void test_serve_continued(void) {
     size_t i;
     for (i = 0; i < sizeof(contents) / sizeof(contents[0]); i++) {
         char text[100], ids[200], body[400], wanted[220];
-        int n = 1;
+        int n = 2; /* with the BOS, which this template leaves out */
         const char *comma = ids;
         snprintf(text, sizeof(text), "%s%s", start, contents[i][1]);
         token_ids(text, ids, sizeof(ids));
         while ((comma = strchr(comma, ',')) != NULL) comma++, n++;
         snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":%s}],"
                  "\"max_tokens\":1,\"add_generation_prompt\":false,\"continue_final_message\":true}", contents[i][0]);
-        snprintf(wanted, sizeof(wanted), "\"tokens\":[%s]", ids);
+        snprintf(wanted, sizeof(wanted), "\"tokens\":[0,%s]", ids);
         expect("/tokenize", body, 200, wanted);
         snprintf(wanted, sizeof(wanted), "\"prompt_tokens\":%d,", n);
         expect("/v1/chat/completions", body, 200, wanted);
@@ -867,6 +928,16 @@ static void test_serve_schemas(void) {
         {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"allOf\":[{\"type\":\"object\"}]}", 400, "'properties' is not supported beside allOf"},
         {"{\"anyOf\":[{\"type\":\"string\"}],\"oneOf\":[{\"type\":\"null\"}]}", 400, "'oneOf' is not supported beside anyOf"},
         {"{\"type\":\"array\",\"enum\":[[1],[2]],\"minItems\":2}", 400, "'minItems' is not supported beside enum"},
+        /* annotations, and limits that limit nothing */
+        {"{\"type\":\"null\",\"example\":1,\"x-order\":2,\"enumNames\":[\"a\"],\"contentEncoding\":\"base64\"}", 200, "choices"},
+        {"{\"type\":\"null\",\"minLength\":0,\"uniqueItems\":false,\"minProperties\":0,\"patternProperties\":{},\"pattern\":null,\"nullable\":false}",
+         200, "choices"},
+        {"{\"type\":\"string\",\"minLength\":1}", 400, "'minLength' is not supported"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", 400, "'uniqueItems' is not supported"},
+        {"{\"type\":\"string\",\"nullable\":true}", 400, "'nullable' is not supported"},
+        {"{\"type\":\"number\",\"minimum\":0}", 400, "'minimum' is not supported"},
+        {"{\"type\":\"string\",\"not\":{}}", 400, "'not' is not supported"},
+        {"{\"type\":\"array\",\"unevaluatedItems\":false}", 400, "'unevaluatedItems' is not supported"},
         {"{\"type\":\"string\",\"enum\":[1,2]}", 400, "no value"},
         {"{\"type\":\"string\",\"const\":\"a\",\"enum\":[\"b\"]}", 400, "no value"},
         {"{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"a\",\"b\"]}", 400, "required names 'b'"},
@@ -964,7 +1035,7 @@ static void test_serve_too_long_text(void) {
         if (kind == 0) expect("/v1/completions", body.data, 200, "\"prompt_tokens\":1001");
         if (kind == 1) expect("/tokenize", body.data, 200, "\"count\":");
         if (kind == 2) expect("/v1/completions", body.data, 400, "a prompt of 390000 bytes, at least ");
-        if (kind == 3) expect("/v1/chat/completions", body.data, 400, "\"param\":\"prompt\",\"code\":\"context_length_exceeded\"");
+        if (kind == 3) expect("/v1/chat/completions", body.data, 400, "\"param\":\"messages\",\"code\":\"context_length_exceeded\"");
     }
     str_free(&body);
 }
@@ -1181,18 +1252,6 @@ static void test_limits_prompts(void) {
     expect("/v1/completions", "{\"prompt\":[\"x\",\"y\",\"z\"],\"max_tokens\":2}", 400, "--max-queue");
 }
 
-/* True as soon as an answer has come on one of n connections. */
-static bool any_answers(const socket_id *sockets, int n) {
-    socket_poll polls[16];
-    int i;
-    memset(polls, 0, sizeof(polls));
-    for (i = 0; i < n && i < 16; i++) {
-        polls[i].fd = sockets[i];
-        polls[i].events = POLLIN;
-    }
-    return wait_sockets(polls, i, 20000) > 0;
-}
-
 /* More bytes of bodies than the server keeps (8 MiB): some are told to come again. Bodies that are only announced keep nobody out. */
 static void test_limits_bodies(void) {
     enum { CLIENTS = 12, BYTES = 1000000 };
@@ -1209,7 +1268,7 @@ static void test_limits_bodies(void) {
     }
     expect("/tokenize", "{\"prompt\":\"x\"}", 200, "tokens");
     for (i = 0; i < CLIENTS; i++) client_send(sockets[i], data, BYTES - 1);
-    CHECK(any_answers(sockets, CLIENTS)); /* before any body is whole: the system keeps what a server has not read yet */
+    CHECK(any_answers(sockets, CLIENTS, 20000)); /* before any body is whole: the system keeps what a server has not read yet */
     for (i = 0; i < CLIENTS; i++) client_send(sockets[i], ends[i % 2], strlen(ends[i % 2]));
     for (i = 0; i < CLIENTS; i++) {
         str in = {NULL, 0, 0};
@@ -1394,7 +1453,7 @@ static void test_calls(void) {
         char body[1000], ids[300], wanted[320];
         token_ids(cases[i].text, ids, sizeof(ids));
         snprintf(body, sizeof(body), "{\"messages\":[{%s}]}", cases[i].message);
-        snprintf(wanted, sizeof(wanted), "\"tokens\":[%s]", ids);
+        snprintf(wanted, sizeof(wanted), "\"tokens\":[0,%s]", ids);
         expect("/tokenize", body, 200, wanted);
     }
 }
@@ -1411,7 +1470,7 @@ static void test_calls_continued(void) {
         if (cases[i].text) token_ids(cases[i].text, ids, sizeof(ids));
         snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"a\",\"content\":\"x\"},{%s}],\"add_generation_prompt\":false,"
                  "\"continue_final_message\":true}", cases[i].message);
-        snprintf(wanted, sizeof(wanted), "\"tokens\":[%s]", cases[i].text ? ids : "");
+        snprintf(wanted, sizeof(wanted), "\"tokens\":[0,%s]", cases[i].text ? ids : "");
         expect("/tokenize", body, cases[i].text ? 200 : 400, cases[i].text ? wanted : "no text");
     }
 }
@@ -1451,6 +1510,8 @@ static void run_protocol_tests(void) {
     RUN(test_serve_continued);
     RUN(test_serve_errors);
     RUN(test_serve_names);
+    RUN(test_serve_odd_requests);
+    RUN(test_serve_long_body);
     RUN(test_serve_schemas);
     RUN(test_serve_limits);
     RUN(test_serve_too_long);

@@ -370,6 +370,8 @@ static void test_chat_large_json(void) {
 static void test_chat_odd(void) {
     static const chat_pair pairs[] = {
         {"{{ ['nan'|float, 1, 1]|unique|list }}", "[nan, 1]"},
+        {"{{ '\306\241\306\260\341\273\243\304\261'|upper }} {{ '\306\240\306\257\341\273\242\306\217'|lower }}",
+         "\306\240\306\257\341\273\242I \306\241\306\260\341\273\243\311\231"},
         {"{{ name\302\240}} {{ name\343\200\200}}{% if name\302\240%}!{% endif\302\240%}", "x x!"},
         {"{{ '123456789012345678901234abc'|int }} {{ 'abc'|int(7) }} {{ '-12'|int }} {{ '-7f'|int(0, 16) }}", "0 7 -12 -127"},
         {"{{ '123456789012345678901234'|int }}", NULL}, /* integers have 64 bits */

@@ -463,6 +463,31 @@ static void gemm_check_kernel(const fg__gemm_kernel *kernel, fg_type type) {
     for (i = 0; block > 1 && i < FG__COUNT(fills); i++) gemm_check(kernel, type, 512, 8, fills[i]);
 }
 
+/* A NaN among activations, wherever it is, makes a row NaN: a broken model must not go on with numbers that look well. */
+static void gemm_check_nan(int path) {
+    enum { K = 512 };
+    static uint8_t weights[32 * K * 4 + 64], panel[32 * K * 6 + 64], acts[16 * K + 64];
+    uint8_t *to = panel + (64 - (uintptr_t)panel % 64), *packed = acts + (64 - (uintptr_t)acts % 64);
+    float x[K], out[FG__PANEL];
+    uint64_t seed = 3;
+    int i, k, row;
+    for (i = 0; i < FG__COUNT(gemm_types); i++) {
+        const fg__gemm_kernel *kernel = fg__gemm_kernel_find(path, gemm_types[i], K);
+        size_t row_bytes = (size_t)fg_type_bytes(gemm_types[i], K);
+        if (!kernel) continue;
+        gemm_random_weights(gemm_types[i], weights, row_bytes * FG__PANEL, -1, &seed);
+        kernel->pack(gemm_types[i], weights, row_bytes, FG__PANEL, K, to);
+        for (k = 0; k < K; k += 5) {
+            for (row = 0; row < K; row++) x[row] = gemm_random_float(&seed);
+            x[k] = NAN;
+            kernel->act_pack(x, K, packed);
+            kernel->gemm(gemm_types[i], to, K, packed, kernel->act_bytes(K), 1, out, FG__PANEL);
+            for (row = 0; row < FG__PANEL && out[row] != out[row]; row++) {}
+            CHECKF(row == FG__PANEL, "%s, NaN at %d: row %d is %g", fg_type_name(gemm_types[i]), k, row, (double)out[row % FG__PANEL]);
+        }
+    }
+}
+
 /* Every type has a kernel, which is exact for it; what is no type or splits a block has none. */
 static void gemm_check_path(int path, bool has_products) {
     int i;
@@ -480,11 +505,13 @@ static void gemm_check_path(int path, bool has_products) {
 static void test_gemm_avx2(void) {
     if (!fg__cpu_detect().avx2) SKIP("no AVX2");
     gemm_check_path(FG__CPU_AVX2, true);
+    gemm_check_nan(FG__CPU_AVX2);
 }
 
 static void test_gemm_avx512(void) {
     if (!fg__cpu_detect().avx512) SKIP("no AVX-512");
     gemm_check_path(FG__CPU_AVX512, true);
+    gemm_check_nan(FG__CPU_AVX512);
 }
 
 /* Emulated, which takes long, a type of each form: with no minimums, one for each 32 weights, one for each 16; and floats. test_cpu_amx has all. */
@@ -788,6 +815,7 @@ static void test_gemm_w12_values(void) {
 static void test_gemm_neon(void) {
     if (!fg__cpu_detect().neon) SKIP("no NEON");
     gemm_check_path(FG__CPU_NEON, fg__cpu_detect().dotprod);
+    gemm_check_nan(FG__CPU_NEON);
 }
 
 /* Kernels that a better CPU does not choose. */

@@ -586,7 +586,8 @@ static void sample_strange_logits(void) {
 static void sample_all_banned(void) {
     float x[4] = {1, 3, 2, 3};
     fg_logit_bias bias[4] = {{0, -INFINITY}, {1, -INFINITY}, {2, -INFINITY}, {3, -INFINITY}};
-    int32_t banned[5] = {0, 1, 3, 4000, -7};
+    fg_logit_bias others[3] = {{1, -INFINITY}, {2, -INFINITY}, {3, -INFINITY}};
+    int32_t banned[5] = {0, 1, 3, 4000, -7}, end = 0;
     fg__sample_input in;
     fg_sampling p;
     int i;
@@ -604,6 +605,13 @@ static void sample_all_banned(void) {
     for (i = 0; i < 20; i++, in.position++) CHECK(sample_once(&p, &in) == 2);
     p.temperature = 0.0f;
     CHECK(sample_once(&p, &in) == 2);
+    p.logit_bias = others; /* an end token that may not come yet, but is all that the bias leaves */
+    p.n_logit_bias = 3;
+    in.banned = &end;
+    in.n_banned = 1;
+    CHECK(sample_once(&p, &in) == 0);
+    p.temperature = 1.0f;
+    for (i = 0; i < 20; i++, in.position++) CHECK(sample_once(&p, &in) == 0);
 }
 
 static void sample_history_out_of_range(void) {

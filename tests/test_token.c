@@ -347,6 +347,12 @@ static void test_token_spm(void) {
     test_token_expect(t.vocab, "a<tool> b", FG_NO_BOS | FG_NO_SPECIAL, SP "|a|<tool>|" SP SP "|b|");
     CHECK(t.vocab->bos == 1 && t.vocab->eos == 2 && t.vocab->unk == 0 && t.vocab->pad == -1 && t.vocab->add_space);
     CHECK(t.vocab->add_bos && !t.vocab->add_eos && fg__vocab_is_end(t.vocab, 2));
+    test_token_expect(t.vocab, "a", FG_RENDERED, "<s>|" SP "|a|"); /* a BOS once, whoever writes it */
+    test_token_expect(t.vocab, "<s>a<s>", FG_RENDERED, "<s>|" SP "|a|<s>|");
+    test_token_expect(t.vocab, "<s>", FG_RENDERED, "<s>|");
+    test_token_expect(t.vocab, "<s>a", 0, "<s>|<s>|" SP "|a|");
+    test_token_expect(t.vocab, "<s>a", FG_RENDERED | FG_NO_BOS, "<s>|" SP "|a|");
+    test_token_expect(t.vocab, "", FG_RENDERED, "<s>|");
     test_token_round_trip(t.vocab, "  hello \303\251\n\360\237\230\200 x ", 17);
     test_vocab_close(&t);
 }
@@ -363,6 +369,7 @@ static void test_token_spm_settings(void) {
     if (t.vocab) test_token_expect(t.vocab, "a???\303\251b?", FG_NO_BOS, SP "|a|<unk>|b|<unk>|");
     test_vocab_close(&t);
     t = test_spm(false, "tokenizer.ggml.add_eos_token", true);
+    if (t.vocab) test_token_expect(t.vocab, "a", FG_RENDERED, "<s>|" SP "|a|");
     if (t.vocab) test_token_expect(t.vocab, "a", 0, "<s>|" SP "|a|</s>|");
     if (t.vocab) test_token_expect(t.vocab, "a", FG_NO_BOS, SP "|a|");
     test_vocab_close(&t);

@@ -364,6 +364,16 @@ nul_chat() {
     printf 'he\0llo\nsecond' | $TOOL chat -m $demo -n 4 --temp 0 >"$dir/out" 2>"$dir/err" && out_lines 2
 }
 check "chat: a NUL in a question" nul_chat
+long_chat() { # what an answer does not have room for is forgotten before it, and what -n cuts is told
+    for _ in 1 2 3; do echo "Please tell me a long story about a dog"; done |
+        $TOOL chat -m $demo -n 40 -c 84 --temp 0 >"$dir/out" 2>"$dir/err" && out_lines 3 &&
+        [ "$(sort "$dir/out" | uniq | wc -l)" -eq 1 ] && [ "$(grep -c 'forgotten' "$dir/err")" -eq 2 ] && [ "$(grep -c 'cut: -n' "$dir/err")" -eq 3 ]
+}
+check "chat: room for answers" long_chat
+chat_commands() {
+    printf '/nothing\nHello\n/reset\n/quit\nHello\n' | $TOOL chat -m $demo -n 4 --temp 0 >"$dir/out" 2>"$dir/err" && out_lines 1 && err_matches "no command '/nothing'"
+}
+check "chat: commands" chat_commands
 unread() { # COMMAND: the standard input is there, but cannot be read
     # shellcheck disable=SC2086 # TOOL: a list of words
     $TOOL "$1" -m $demo </ >"$dir/out" 2>"$dir/err"
@@ -383,6 +393,11 @@ info() { tool info -m $demo && out_matches llama; }
 check "info" info
 info_json() { tool info -m $demo --json && tr -d '\n' <"$dir/out" | grep -Eq '^\{.*\}$'; }
 check "info: --json" info_json
+info_engine() { # the last row of the text's table is what the JSON says
+    tool info -m $demo --json && kv=$(sed 's/.*"kv": \([0-9]*\).*/\1/' "$dir/out") && tool info -m $demo &&
+        out_matches "^ +engine .* $((kv / 1048576))\\.00 MiB"
+}
+check "info: an engine's memory" info_engine
 used_backend() {
     FASTGEN_CUDA_LIBRARY=none tool info -m $demo --backend cuda && out_matches '^device +cpu: ' || return 1
     FASTGEN_CUDA_LIBRARY=none tool info -m $demo --backend cuda --json && out_matches '"backend": "cpu"'
@@ -424,6 +439,15 @@ fails() {
 }
 check "no such command" fails "frobnicate" frobnicate
 check "help of no such command" fails "no command 'frobnicate'" help frobnicate
+check "info: a pool that is none" fails "blocks" info -m $demo --kv-tokens 1 --json
+check "info: a path that is none" fails "foo" info -m $demo --cpu-path foo
+check "info: text as JSON" fails "json" info -m $demo --graph --json
+check "serve: an empty key" fails "empty" serve -m $demo --api-key ""
+cp $demo "$dir/model.gguf"
+check "a trace over the model" fails "is the model" generate -m "$dir/model.gguf" -p x --trace "$dir/model.gguf"
+check "a plot over the model" fails "is the model" bench -m "$dir/model.gguf" --plot "$dir/./model.gguf"
+check "a model that was not written" cmp $demo "$dir/model.gguf"
+check "a plot that cannot be written" fails "cannot write" bench -m $demo --plot "$dir/nothing/a.svg"
 check "no such option" fails "frobnicate" generate -m $demo --frobnicate
 check "an option without its value" fails "-n" generate -m $demo -p x -n
 check "a number that is none" fails "abc" generate -m $demo -p x -n abc

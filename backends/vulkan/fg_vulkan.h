@@ -2739,7 +2739,7 @@ static fg_result fg__vk_end_step(fg__vk_plan *plan, fg__vk_step *step, const fg_
         step->buffers[i] = i && bindings->at[i].buffer ? bindings->at[i] : fg__vk_whole(&plan->batch);
         if (step->buffers[i].bytes > d->properties.limits.max_storage_range)
             return fg__fail(FG_ERROR_UNSUPPORTED,
-                            "the buffers of a pass are more than the device sees at once; use a smaller token_budget");
+                            "the buffers of a pass are more than the device sees at once; use a smaller token_budget or max_seqs");
     }
     return fg__vk_make_set(d, plan->pool, step);
 }
@@ -4631,10 +4631,11 @@ static fg_result fg__vk_prove_invariant(fg__vk_device *d) {
     }
 }
 
-/* As much of a buffer as kernels see: what is larger is cut into pieces. Some drivers allocate less at once than that (AMD's 2 GiB). */
+/* As much of a buffer as kernels see, which see whole units of FG__VK_ALIGN: what is larger is cut into pieces. Some drivers allocate less at
+   once than that (AMD's 2 GiB). */
 static size_t fg__vk_most_range(const fg__vk_device *d) {
-    uint64_t most = FG__MIN((uint64_t)d->properties.limits.max_storage_range, d->max_allocation / FG__VK_ALIGN * FG__VK_ALIGN);
-    return (size_t)(most & ~(uint64_t)3);
+    uint64_t most = FG__MIN((uint64_t)d->properties.limits.max_storage_range, d->max_allocation);
+    return (size_t)(most / FG__VK_ALIGN * FG__VK_ALIGN);
 }
 
 /* All trials, with kernels that see as much of a buffer as the device lets them. */

@@ -46,6 +46,7 @@ typedef struct api_server {
     int n_vocab;
     size_t longest_token; /* see api_longest_token; 0: not known */
     grammar_vocab *vocab; /* made when it is first needed */
+    thread_lock *vocab_lock; /* meanwhile; NULL: one thread reads */
 } api_server;
 
 static void api_request_free(api_request *r) {
@@ -135,6 +136,7 @@ static const api_field api_chat_fields[] = {
     {"max_completion_tokens", API_INT, API_AT(max_tokens), 0, INT_MOST},
     {"logprobs", API_BOOL, API_AT(logprobs), 0, 0},
     {"top_logprobs", API_INT, API_AT(top_logprobs), 0, FG_MAX_TOP_LOGPROBS},
+    {"add_special_tokens", API_BOOL, API_AT(add_special_tokens), 0, 0},
     {"add_generation_prompt", API_BOOL, API_AT(add_generation_prompt), 0, 0},
     {"continue_final_message", API_BOOL, API_AT(continue_final_message), 0, 0},
 };
@@ -211,6 +213,29 @@ static long api_read_tokens(api_request *r, const json *j, const json_node *arra
     return (long)array->count;
 }
 
+typedef struct api_bias {
+    fg_logit_bias bias;
+    int order;
+} api_bias;
+
+/* Orders biases by token, equal ones as they came: the number of each is in `order`. */
+static int api_bias_order(const void *a, const void *b) {
+    const api_bias *x = (const api_bias *)a, *y = (const api_bias *)b;
+    return x->bias.token != y->bias.token ? (x->bias.token > y->bias.token) - (x->bias.token < y->bias.token) : x->order - y->order;
+}
+
+/* Of equal tokens the last counts. Returns how many are left. */
+static int api_last_biases(fg_logit_bias *biases, int n) {
+    api_bias *all = (api_bias *)xrealloc(NULL, ((size_t)n + 1) * sizeof(api_bias));
+    int i, kept = 0;
+    for (i = 0; i < n; i++) all[i].bias = biases[i], all[i].order = i;
+    qsort(all, (size_t)n, sizeof(api_bias), api_bias_order);
+    for (i = 0; i < n; i++)
+        if (i + 1 == n || all[i].bias.token != all[i + 1].bias.token) biases[kept++] = all[i].bias;
+    free(all);
+    return kept;
+}
+
 /* {"token id": bias}; OpenAI's range is -100 to 100, whose ends in effect ban and force a token. */
 static bool api_read_bias(api_request *r, const api_server *s, const json *j, const json_node *map) {
     const json_node *key = map + 1;
@@ -235,7 +260,7 @@ static bool api_read_bias(api_request *r, const api_server *s, const json *j, co
         key = json_next(j, value);
     }
     r->desc.sampling.logit_bias = r->biases;
-    r->desc.sampling.n_logit_bias = (int)map->count;
+    r->desc.sampling.n_logit_bias = api_last_biases(r->biases, (int)map->count);
     return true;
 }
 
@@ -294,13 +319,16 @@ static size_t api_longest_token(const fg_model *model, int n_vocab) {
     return n_bytes == 256 ? longest : 0;
 }
 
+/* What the prompt is called in a request. */
+static const char *api_prompt_field(const api_request *r) { return r->kind == API_CHAT ? "messages" : "prompt"; }
+
 /* Refuses a text that is too long however it becomes tokens, as that takes a while. A vocabulary may normalise it first: NFC leaves
    more than a quarter of the bytes. */
 static bool api_check_length(api_request *r, const api_server *s, const str *text) {
     size_t least = s->longest_token ? api_solid_bytes(text->data, text->length) / (4 * s->longest_token) : 0;
     if (r->kind == API_TOKENIZE || least <= (size_t)s->max_context) return true;
     r->error.code = "context_length_exceeded";
-    return api_fail(r, 400, "prompt", "a prompt of %zu bytes, at least %zu tokens, leaves no room in a context of %d", text->length, least,
+    return api_fail(r, 400, api_prompt_field(r), "a prompt of %zu bytes, at least %zu tokens, leaves no room in a context of %d", text->length, least,
                     s->max_context);
 }
 
@@ -317,7 +345,7 @@ static bool api_tokenize(api_request *r, const api_server *s, const str *text, u
     }
     to->n_tokens = count;
     if (count < capacity) to->tokens = (int32_t *)xrealloc(to->tokens, count * sizeof(int32_t));
-    return result == FG_OK ? true : api_fail_result(r, result, "prompt");
+    return result == FG_OK ? true : api_fail_result(r, result, api_prompt_field(r));
 }
 
 /* One prompt: a text or an array of ids. */
@@ -401,6 +429,11 @@ static void api_add_calls(const json *j, const json_node *calls, uint32_t *done,
     }
 }
 
+/* How messages are written: arguments of calls as texts, as they came, or as what the texts say; an assistant's content filled in. */
+typedef struct api_form {
+    bool as_came, filled;
+} api_form;
+
 /* The text of a message with a tag behind it. */
 static bool api_add_content(api_request *r, const json *j, const json_node *content, const char *tag, uint32_t *done, str *to) {
     str text = {NULL, 0, 0};
@@ -413,15 +446,28 @@ static bool api_add_content(api_request *r, const json *j, const json_node *cont
     return ok;
 }
 
-static bool api_add_message(api_request *r, const json *j, const json_node *message, bool as_came, const char *tag, uint32_t *done,
+/* Writes "" for an assistant's content that is null or missing. */
+static void api_fill_content(const json *j, const json_node *message, const json_node *content, uint32_t *done, str *to) {
+    const json_node *role = json_get(j, message, "role");
+    if (!json_is(j, role, "assistant") || (content && content->type != JSON_NULL)) return;
+    api_add_raw(j, *done, content ? content->begin : message->end - 1, to);
+    str_puts(to, content ? "\"\"" : ",\"content\":\"\"");
+    *done = content ? content->end : message->end - 1;
+}
+
+static bool api_add_message(api_request *r, const json *j, const json_node *message, api_form form, const char *tag, uint32_t *done,
                             str *to) {
-    const json_node *key = message + 1, *value;
+    const json_node *key = message + 1, *value, *content = NULL;
     uint32_t i;
     for (i = 0; i < message->count; i++, key = json_next(j, value)) {
         value = json_next(j, key);
-        if (json_is(j, key, "tool_calls") && value->type == JSON_ARRAY && !as_came) api_add_calls(j, value, done, to);
-        if (json_is(j, key, "content") && !api_add_content(r, j, value, tag, done, to)) return false;
+        if (json_is(j, key, "tool_calls") && value->type == JSON_ARRAY && !form.as_came) api_add_calls(j, value, done, to);
+        if (!json_is(j, key, "content")) continue;
+        content = value;
+        if (form.filled && value->type == JSON_NULL) api_fill_content(j, message, value, done, to);
+        else if (!api_add_content(r, j, value, tag, done, to)) return false;
     }
+    if (form.filled && !content) api_fill_content(j, message, NULL, done, to);
     return true;
 }
 
@@ -429,15 +475,15 @@ static bool api_add_message(api_request *r, const json *j, const json_node *mess
    the space is missing there when the template trims messages. All as transformers does it. */
 static const char api_tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/* The messages as they came, but for content in parts, that tag and, unless `as_came`, the arguments of calls. */
-static bool api_add_messages(api_request *r, const json *j, const json_node *messages, bool as_came, str *to) {
+/* The messages as they came, but for content in parts, that tag and what the form says. */
+static bool api_add_messages(api_request *r, const json *j, const json_node *messages, api_form form, str *to) {
     const json_node *message = messages + 1;
     uint32_t i, done = messages->begin;
     for (i = 0; i < messages->count; i++, message = json_next(j, message)) {
         const json_node *role = json_get(j, message, "role");
         if (!role || role->type != JSON_STRING)
             return api_fail(r, 400, "messages", "message %u has no role", (unsigned)i);
-        if (!api_add_message(r, j, message, as_came, r->continue_final_message && i + 1 == messages->count ? api_tag : "", &done, to))
+        if (!api_add_message(r, j, message, form, r->continue_final_message && i + 1 == messages->count ? api_tag : "", &done, to))
             return false;
     }
     api_add_raw(j, done, messages->end, to);
@@ -448,10 +494,14 @@ static bool api_add_messages(api_request *r, const json *j, const json_node *mes
 static bool api_add_variables(api_request *r, const json *j, str *to) {
     const json_node *tools = json_get(j, j->nodes, "tools"), *choice = json_get(j, j->nodes, "tool_choice");
     const json_node *more = json_get(j, j->nodes, "chat_template_kwargs");
+    const json_node *tool;
+    uint32_t i;
     bool none = choice && choice->type == JSON_STRING && json_is(j, choice, "none");
     if (choice && !none && !(choice->type == JSON_STRING && json_is(j, choice, "auto")))
         return api_fail(r, 400, "tool_choice", "tool_choice can be \"auto\" or \"none\": calls cannot be forced");
     if (tools && tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
+    for (i = 0, tool = tools + 1; tools && i < tools->count; i++, tool = json_next(j, tool))
+        if (tool->type != JSON_OBJECT) return api_fail(r, 400, "tools", "tools: item %u is not an object", (unsigned)i);
     if (more && more->type != JSON_OBJECT)
         return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
     str_printf(to, "{\"add_generation_prompt\":%s", r->add_generation_prompt ? "true" : "false");
@@ -482,16 +532,19 @@ static fg_result api_render(const api_server *s, const str *messages, const str 
     return FG_OK;
 }
 
-/* The conversation as the model's template writes it. One that fails may be one that adds arguments to a text: once more as they
-   came. */
+/* The conversation as the model's template writes it. One that fails may be one that adds arguments to a text, or an assistant's content
+   that is null beside calls: once more with the former as they came, then with "" for the latter. */
 static bool api_add_conversation(api_request *r, const api_server *s, const json *j, const json_node *messages, str *to) {
     str text = {NULL, 0, 0}, variables = {NULL, 0, 0};
     fg_result result = FG_ERROR_TEMPLATE;
     bool ok = api_add_variables(r, j, &variables);
-    int as_came;
-    for (as_came = 0; as_came < 2 && ok && result == FG_ERROR_TEMPLATE; as_came++) {
+    int i;
+    for (i = 0; i < 4 && ok && result == FG_ERROR_TEMPLATE; i++) {
+        api_form form;
+        form.as_came = i % 2 > 0;
+        form.filled = i / 2 > 0;
         text.length = 0;
-        ok = api_add_messages(r, j, messages, as_came > 0, &text);
+        ok = api_add_messages(r, j, messages, form, &text);
         if (ok) result = api_render(s, &text, &variables, to);
     }
     str_free(&text);
@@ -554,7 +607,7 @@ static bool api_read_messages(api_request *r, const api_server *s, const json *j
     memset(r->prompts, 0, sizeof(api_prompt));
     r->n_prompts = 1;
     ok = api_add_conversation(r, s, j, messages, &rendered) && (!r->continue_final_message || api_continue(r, j, messages, &rendered)) &&
-         api_tokenize(r, s, &rendered, FG_NO_BOS, r->prompts);
+         api_tokenize(r, s, &rendered, r->add_special_tokens ? FG_RENDERED : FG_NO_BOS, r->prompts);
     str_free(&rendered);
     return ok;
 }
@@ -610,7 +663,9 @@ static bool api_use_schema(api_request *r, const api_server *s, const json *j, c
     if (!schema || schema->type != JSON_STRING) r->grammar = grammar_make(j, schema);
     else if (!api_read_schema_text(r, j, schema, name)) return false;
     if (r->grammar->error[0]) return api_fail(r, 400, name, "%s: %s", name, r->grammar->error);
+    if (s->vocab_lock) lock_take(s->vocab_lock);
     grammar_vocab_make(s->vocab, s->model, s->n_vocab);
+    if (s->vocab_lock) lock_give(s->vocab_lock);
     r->grammar->vocab = s->vocab;
     r->grammar->samples = (grammar_sample *)xrealloc(NULL, (size_t)r->n * sizeof(grammar_sample));
     memset(r->grammar->samples, 0, (size_t)r->n * sizeof(grammar_sample));
@@ -781,6 +836,7 @@ static void api_read(api_request *r, const api_server *s, api_kind kind, const c
     r->kind = kind;
     r->n = 1;
     r->add_special_tokens = r->add_generation_prompt = true;
+    if (length >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) body += 3, length -= 3; /* a byte order mark, as some clients send */
     if (!json_parse(&j, body, length)) api_fail(r, 400, NULL, "the body is not JSON: byte %zu: %s", j.at, j.error);
     else if (j.nodes->type != JSON_OBJECT) api_fail(r, 400, NULL, "the body must be a JSON object");
     else if (kind == API_TOKENIZE) api_read_tokenize(r, s, &j);

@@ -38,18 +38,32 @@ static fg_result chat_prompt(const chat *c, str *prompt) {
     return result;
 }
 
+/* Whether a prompt leaves an answer room: all it may take, or a quarter of the context. */
+static bool chat_has_room(const chat *c, const str *prompt) {
+    fg_engine_desc desc;
+    size_t count = 0, least;
+    fg_engine_get_desc(c->s.engine, &desc);
+    least = (size_t)desc.max_context / 4;
+    if (c->desc.max_tokens > 0 && (size_t)c->desc.max_tokens < least) least = (size_t)c->desc.max_tokens;
+    fg_tokenize(c->s.model, prompt->data, prompt->length, FG_RENDERED, NULL, 0, &count);
+    return count + least <= (size_t)desc.max_context;
+}
+
 /* Submits the conversation; when it is too long for the context, without its oldest turns. */
 static fg_result chat_submit(chat *c, fg_request *request) {
     for (;;) {
         str prompt = {NULL, 0, 0};
+        bool last = c->first + 2 >= c->n_turns;
         fg_result result = chat_prompt(c, &prompt);
-        if (result == FG_OK) {
+        if (result == FG_OK && !last && !chat_has_room(c, &prompt)) {
+            result = FG_ERROR_TOO_LONG;
+        } else if (result == FG_OK) {
             c->desc.prompt = prompt.data;
             c->desc.prompt_length = prompt.length;
             result = fg_submit(c->s.engine, &c->desc, request);
         }
         str_free(&prompt);
-        if (result != FG_ERROR_TOO_LONG || c->first + 2 >= c->n_turns) return result;
+        if (result != FG_ERROR_TOO_LONG || last) return result;
         c->first += 2;
         if (!c->args->quiet) fprintf(stderr, "(the context is full: the oldest question and answer are forgotten)\n");
     }
@@ -87,11 +101,16 @@ static fg_result chat_answer(chat *c, str *answer, fg_event *end) {
 
 static void print_chat_numbers(const chat *c, const fg_event *end) {
     double seconds = end->times.finish - end->times.first_token;
-    if (c->args->quiet || !is_terminal(stderr)) return;
-    fprintf(stderr, "\x1b[2m(%d tokens", end->n_generated);
+    bool faint = terminal_styles(stderr);
+    if (c->args->quiet) return;
+    if (end->finish == FG_FINISH_LENGTH)
+        fprintf(stderr, "(the answer is cut: %s)\n",
+                end->n_generated >= c->desc.max_tokens ? "-n is reached" : "the context is full");
+    if (!is_terminal(stderr)) return;
+    fprintf(stderr, "%s(%d tokens", faint ? "\x1b[2m" : "", end->n_generated);
     if (end->n_generated > 1 && seconds > 0.0) fprintf(stderr, ", %.1f tokens/s", (end->n_generated - 1) / seconds);
     if (end->n_generated > 0) fprintf(stderr, ", first after %.0f ms", (end->times.first_token - end->times.arrival) * 1e3);
-    fprintf(stderr, ", %d of %d prompt tokens cached)\x1b[0m\n", end->n_cached, end->n_prompt);
+    fprintf(stderr, ", %d of %d prompt tokens cached)%s\n", end->n_cached, end->n_prompt, faint ? "\x1b[0m" : "");
 }
 
 static int chat_turn(chat *c, const str *line) {
@@ -105,6 +124,7 @@ static int chat_turn(chat *c, const str *line) {
     catch_interrupts();
     result = chat_answer(c, &answer, &end);
     signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     failed = result != FG_OK || end.finish == FG_FINISH_ERROR;
     if (!failed || answer.length) fputs("\n", stdout);
     fflush(stdout);
@@ -126,24 +146,54 @@ static void print_chat_help(void) {
                     "  /quit    leave (also the end of the input)\n");
 }
 
-/* True: the line was a command. */
+/* What keys like the arrows send is no text; nor is space at the end of a line. */
+static void chat_clean(str *line) {
+    size_t from, to = 0;
+    for (from = 0; from < line->length; from++) {
+        if (line->data[from] == '\x1b' && line->data[from + 1] == '[') {
+            for (from += 2; from < line->length && (line->data[from] < '@' || line->data[from] > '~'); from++) {}
+            continue;
+        }
+        line->data[to++] = line->data[from];
+    }
+    while (to && (line->data[to - 1] == ' ' || line->data[to - 1] == '\t')) to--;
+    line->length = to;
+    line->data[to] = 0;
+}
+
+/* True: the line was a command, or meant as one: a word behind a slash. */
 static bool chat_command(chat *c, const str *line, bool *quit) {
+    size_t i;
     if (strcmp(line->data, "/quit") == 0 || strcmp(line->data, "/exit") == 0) *quit = true;
     else if (strcmp(line->data, "/reset") == 0) chat_reset(c);
     else if (strcmp(line->data, "/help") == 0) print_chat_help();
-    else return false;
+    else if (line->data[0] != '/') return false;
+    else {
+        for (i = 1; line->data[i] >= 'a' && line->data[i] <= 'z'; i++) {}
+        if (line->data[i] || i == 1) return false;
+        fprintf(stderr, "there is no command '%s'; /help lists them\n", line->data);
+    }
     return true;
 }
 
 /* In a terminal errors are shown and the conversation goes on; from a pipe the first error ends it. */
 static int chat_loop(chat *c) {
-    bool quit = false, terminal = is_terminal(stdin);
+    bool quit = false, asked = false, terminal = is_terminal(stdin);
     str line = {NULL, 0, 0};
     int result = 0;
     if (terminal && !c->args->quiet) fprintf(stderr, "%s  (/help for help)\n", base_name(c->args->model));
-    while (!quit && (result == 0 || terminal)) {
+    while (!quit && (result == 0 || terminal) && !ferror(stdout)) {
         if (terminal) fprintf(stderr, "\n> ");
-        if (!read_line(stdin, &line)) break;
+        if (terminal) catch_typed_interrupts();
+        if (!read_line(stdin, &line) || (terminal && interrupted)) {
+            if (!terminal || !interrupted || asked) break;
+            asked = true; /* again, and the conversation ends */
+            clearerr(stdin);
+            fprintf(stderr, "\n(/quit, or Ctrl-C again, leaves)\n");
+            continue;
+        }
+        asked = false;
+        if (terminal) chat_clean(&line);
         if (line.length == 0 || chat_command(c, &line, &quit)) continue;
         result = chat_turn(c, &line);
     }
@@ -162,7 +212,7 @@ static int cmd_chat(tool_args *args) {
     c.args = args;
     fg_model_get_info(c.s.model, &info);
     result = describe_request(args, 512, &c.desc);
-    c.desc.tokenize_flags = FG_NO_BOS; /* templates write it themselves */
+    c.desc.tokenize_flags = FG_RENDERED;
     if (result == 0 && !info.chat_template)
         result = failure("%s has no chat template; fastgen generate continues plain text", base_name(args->model));
     if (result == 0) result = chat_loop(&c);

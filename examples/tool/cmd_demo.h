@@ -271,7 +271,7 @@ static fg_result demo_prompt(const demo *d, int index, str *prompt, unsigned *fl
     }
     add_message(&json, "user", text, strlen(text));
     result = format_chat(d->s.model, &json, prompt);
-    *flags = FG_NO_BOS;
+    *flags = FG_RENDERED;
     str_free(&json);
     return result;
 }
@@ -361,7 +361,7 @@ static int demo_show(demo *d) {
         if (d->live) fputs("\x1b[?25h", stderr);
     }
     if (result != FG_OK) return failure("%s", fg_last_error());
-    if (interrupted) return 1;
+    if (interrupted) return 130;
     if (!d->live) print_demo_line(d);
     if (!d->live || !is_terminal(stdout)) print_demo_texts(d);
     print_demo_summary(d);
@@ -376,8 +376,8 @@ static int cmd_demo(tool_args *args) {
     d.columns = 80;
     d.rows = 24;
     terminal_size(&d.columns, &d.rows);
-    d.live = is_terminal(stderr) && d.columns >= DEMO_LEAST_COLUMNS && d.rows >= DEMO_LEAST_ROWS;
-    d.color = d.live && !getenv("NO_COLOR");
+    d.live = terminal_obeys(stderr) && d.columns >= DEMO_LEAST_COLUMNS && d.rows >= DEMO_LEAST_ROWS;
+    d.color = d.live && terminal_styles(stderr);
     d.columns = d.columns > 120 ? 119 : d.columns - 1;
     result = demo_open(&d);
     if (result == 0) result = demo_show(&d);

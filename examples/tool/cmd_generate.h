@@ -25,7 +25,11 @@ static void add_token_name(generation *g, int32_t token, str *to, bool json) {
     const char *text = fg_token_text(g->s.model, token, &length);
     if (!text) text = "?", length = 1;
     if (json) str_json(to, text, length);
-    else str_printf(to, "'%.*s'", (int)length, text);
+    else {
+        str_puts(to, "'");
+        str_escape(to, text, length); /* on one line */
+        str_puts(to, "'");
+    }
 }
 
 static void add_json_details(generation *g, const fg_event *event, str *to) {
@@ -79,10 +83,10 @@ static void take_event(generation *g, const fg_event *event) {
 }
 
 /* The first text that has not ended streams; the others wait for their turn, so that blocks stay whole and in order. */
-static void print_replies(generation *g, bool stream) {
+static void print_replies(generation *g) {
+    bool spaced = is_terminal(stdout);
     while (g->next < g->n) {
         reply *r = &g->replies[g->next];
-        if (!r->ended && !stream) return;
         if (r->printed == 0) fputs(r->prompt, stdout);
         if (r->text.length + 1 > r->printed) {
             size_t done = r->printed ? r->printed - 1 : 0; /* `printed` counts the prompt as one */
@@ -91,14 +95,13 @@ static void print_replies(generation *g, bool stream) {
         }
         if (!r->ended) break;
         fputs("\n", stdout);
-        if (stream && g->next + 1 < g->n) fputs("\n", stdout);
+        if (spaced && g->next + 1 < g->n) fputs("\n", stdout);
         g->next++;
     }
     fflush(stdout);
 }
 
 static fg_result run_generation(generation *g) {
-    bool stream = is_terminal(stdout) && !g->args->json;
     fg_result result = FG_OK;
     g->start = now_seconds();
     while (g->n_ended < g->n && result == FG_OK && !interrupted) {
@@ -106,11 +109,21 @@ static fg_result run_generation(generation *g) {
         bool busy = false;
         result = fg_step(g->s.engine, 0.0, &busy);
         while (fg_next_event(g->s.engine, &event)) take_event(g, &event);
-        if (!g->args->json) print_replies(g, stream);
+        if (!g->args->json) print_replies(g);
         if (!busy) break;
     }
     g->end = now_seconds();
     return result;
+}
+
+/* After Ctrl-C: what has been written is kept. 130, as shells call it. */
+static int end_early(generation *g) {
+    int i;
+    for (i = 0; i < g->n; i++)
+        if (!g->replies[i].ended) g->replies[i].finish = FG_FINISH_CANCELLED;
+    if (!g->args->json && g->next < g->n && g->replies[g->next].printed) fputs("\n", stdout);
+    failure("interrupted");
+    return 130;
 }
 
 /* Submits prompt number i for all its samples. */
@@ -187,20 +200,20 @@ static int generate_all(generation *g, const text_list *prompts) {
     if (result == 0) {
         status = run_generation(g);
         if (status != FG_OK) result = failure("%s", fg_last_error());
-        else if (interrupted) result = failure("interrupted");
+        else if (interrupted) result = end_early(g);
         else if (g->n_ended < g->n) result = failure("the engine stopped before the end");
-        if (result == 0 && g->args->json) print_generation_json(g, desc.sampling.seed);
+        if ((result == 0 || result == 130) && g->args->json) print_generation_json(g, desc.sampling.seed);
         if (result == 0) print_generation_notes(g, desc.sampling.seed);
     }
-    for (i = 0; i < g->n; i++) result |= g->replies[i].finish == FG_FINISH_ERROR;
+    for (i = 0; i < g->n && result == 0; i++) result = g->replies[i].finish == FG_FINISH_ERROR;
     free((void *)desc.sampling.logit_bias);
     return result;
 }
 
-/* Adds the prompt of -f, without the line end that editors leave. */
-static int add_file_prompt(tool_args *args, str *file) {
-    if (!read_file(args->file, file)) return failure("cannot read '%s'", args->file);
-    if (strlen(file->data) != file->length) return failure("'%s' is not a text: it has a NUL byte", args->file);
+/* Adds the prompt of a -f, without the line end that editors leave. */
+static int add_file_prompt(tool_args *args, const char *path, str *file) {
+    if (!read_file(path, file)) return failure("cannot read '%s'", path);
+    if (strlen(file->data) != file->length) return failure("'%s' is not a text: it has a NUL byte", path);
     if (file->length && file->data[file->length - 1] == '\n') {
         file->data[--file->length] = 0;
         if (file->length && file->data[file->length - 1] == '\r') file->data[--file->length] = 0;
@@ -211,9 +224,11 @@ static int add_file_prompt(tool_args *args, str *file) {
 
 static int cmd_generate(tool_args *args) {
     generation g;
-    str file = {NULL, 0, 0};
-    int i, result = args->file ? add_file_prompt(args, &file) : 0;
+    str *files = (str *)xrealloc(NULL, (size_t)(args->files.count + 1) * sizeof(str));
+    int i, result = 0;
     memset(&g, 0, sizeof(g));
+    memset(files, 0, (size_t)(args->files.count + 1) * sizeof(str));
+    for (i = 0; i < args->files.count && result == 0; i++) result = add_file_prompt(args, args->files.items[i], &files[i]);
     if (result == 0 && args->prompts.count == 0) return usage_error(args, "no prompt: give -p TEXT or -f FILE");
     if (result == 0) result = session_open(args, &g.s);
     if (result != 0) return result;
@@ -229,6 +244,7 @@ static int cmd_generate(tool_args *args) {
         str_free(&g.replies[i].details);
     }
     free(g.replies);
-    str_free(&file);
+    for (i = 0; i < args->files.count; i++) str_free(&files[i]);
+    free(files);
     return session_close(&g.s, result);
 }

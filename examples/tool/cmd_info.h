@@ -70,9 +70,18 @@ static void print_metadata(const fg_model *model) {
     }
 }
 
-/* Memory for a few context lengths: a pool that holds one such sequence. */
-static void print_memory(const fg_engine_desc *desc, int n_ctx_train) {
+static void print_memory_row(const char *name, const fg_memory *m) {
+    char text[4][32];
+    printf("               %7s %12s %12s %12s %12s\n", name, byte_text((double)m->weights, text[0], sizeof(text[0])),
+           byte_text((double)m->kv, text[1], sizeof(text[1])), byte_text((double)m->activations, text[2], sizeof(text[2])),
+           byte_text((double)m->total, text[3], sizeof(text[3])));
+}
+
+/* Memory for a few context lengths: a pool that holds one such sequence; then of an engine with these options. 1 after a message where they
+   allow none. */
+static int print_memory(const fg_engine_desc *desc, int n_ctx_train) {
     int contexts[4], i, n = 0;
+    fg_memory m;
     if (desc->max_context) contexts[n++] = desc->max_context;
     else
         for (i = 2048; n < 3 && i <= n_ctx_train; i *= 4) contexts[n++] = i;
@@ -80,20 +89,16 @@ static void print_memory(const fg_engine_desc *desc, int n_ctx_train) {
     printf("\nmemory         context      weights     KV cache  activations        total\n");
     for (i = 0; i < n; i++) {
         fg_engine_desc with = *desc;
-        fg_memory m;
-        char text[4][32];
+        char name[16];
+        snprintf(name, sizeof(name), "%d", contexts[i]);
         with.max_context = contexts[i];
         if (!with.kv_tokens) with.kv_tokens = contexts[i];
-        if (fg_estimate_memory(&with, &m) != FG_OK) {
-            printf("               %7d  %s\n", contexts[i], fg_last_error());
-            continue;
-        }
-        printf("               %7d %12s %12s %12s %12s\n", contexts[i],
-               byte_text((double)m.weights, text[0], sizeof(text[0])),
-               byte_text((double)m.kv, text[1], sizeof(text[1])),
-               byte_text((double)m.activations, text[2], sizeof(text[2])),
-               byte_text((double)m.total, text[3], sizeof(text[3])));
+        if (fg_estimate_memory(&with, &m) == FG_OK) print_memory_row(name, &m);
+        else printf("               %7s  %s\n", name, fg_last_error());
     }
+    if (fg_estimate_memory(desc, &m) != FG_OK) return failure("%s", fg_last_error());
+    print_memory_row("engine", &m);
+    return 0;
 }
 
 static int print_graph(const tool_args *args, fg_engine_desc *desc, session *s) {
@@ -116,11 +121,11 @@ static void add_json_text(str *to, const char *name, const char *value) {
     str_puts(to, ", ");
 }
 
-static void print_info_json(const tool_args *args, const fg_model *model, const fg_model_info *info,
+static int print_info_json(const tool_args *args, const fg_model *model, const fg_model_info *info,
                             const fg_engine_desc *desc, const fg_device_caps *caps) {
     str out = {NULL, 0, 0};
     fg_memory m;
-    memset(&m, 0, sizeof(m));
+    if (!info->vocab_only && fg_estimate_memory(desc, &m) != FG_OK) return failure("%s", fg_last_error());
     str_puts(&out, "{");
     add_json_text(&out, "model", base_name(args->model));
     add_json_text(&out, "name", info->name);
@@ -136,7 +141,7 @@ static void print_info_json(const tool_args *args, const fg_model *model, const 
                info->n_ff, info->n_ctx_train, info->sliding_window);
     str_printf(&out, "\"bos\": %d, \"eos\": %d, \"add_bos\": %s, \"add_eos\": %s, ", info->token_bos, info->token_eos,
                info->add_bos ? "true" : "false", info->add_eos ? "true" : "false");
-    if (!info->vocab_only && fg_estimate_memory(desc, &m) == FG_OK)
+    if (!info->vocab_only)
         str_printf(&out, "\"memory\": {\"weights\": %llu, \"kv\": %llu, \"activations\": %llu, \"total\": %llu}, ",
                    (unsigned long long)m.weights, (unsigned long long)m.kv, (unsigned long long)m.activations,
                    (unsigned long long)m.total);
@@ -146,25 +151,25 @@ static void print_info_json(const tool_args *args, const fg_model *model, const 
     str_puts(&out, "}\n");
     fwrite(out.data, 1, out.length, stdout);
     str_free(&out);
+    return 0;
 }
 
 static int print_info(tool_args *args, session *s, fg_engine_desc *desc) {
     fg_model_info info;
     fg_device_caps caps;
+    int result = 0;
+    if (args->json && (args->graph || args->metadata)) return usage_error(args, "--graph and --metadata are text: not with --json");
     fg_model_get_info(s->model, &info);
     desc->model = s->model;
     if (args->graph && info.vocab_only) return failure("%s has no weights, so no graph", base_name(args->model));
     if (args->graph) return print_graph(args, desc, s);
-    describe_device(desc, &caps);
-    if (args->json) {
-        print_info_json(args, s->model, &info, desc, &caps);
-        return 0;
-    }
+    if (!describe_device(desc, &caps) && !info.vocab_only) return failure("%s", fg_last_error());
+    if (args->json) return print_info_json(args, s->model, &info, desc, &caps);
     print_card(args, s->model, &info);
     if (!info.vocab_only) printf("device         %s: %s\n", desc->backends[0]->name, caps.name);
-    if (!info.vocab_only) print_memory(desc, info.n_ctx_train);
+    if (!info.vocab_only) result = print_memory(desc, info.n_ctx_train);
     if (args->metadata) print_metadata(s->model);
-    return 0;
+    return result;
 }
 
 /* A model that cannot run here still has a vocabulary and metadata to show. */

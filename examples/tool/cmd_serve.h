@@ -6,11 +6,10 @@ static void read_call(server *s, call *c) {
     api_read(&c->request, &s->api, c->kind, c->body.data ? c->body.data : "", c->body.length, c->seed);
 }
 
-static void run_reader(void *user) {
-    server *s = (server *)user;
+static void read_queue(server *s, call_queue *from) {
     lock_take(&s->lock);
     while (!s->stopping) {
-        call *c = queue_take(&s->to_read);
+        call *c = queue_take(from);
         if (!c) {
             signal_wait(&s->changed, &s->lock);
             continue;
@@ -23,6 +22,9 @@ static void run_reader(void *user) {
     }
     lock_give(&s->lock);
 }
+
+static void run_reader(void *user) { read_queue((server *)user, &((server *)user)->to_read); }
+static void run_long_reader(void *user) { read_queue((server *)user, &((server *)user)->to_read_long); }
 
 /* ---- the stepper: passes ----------------------------------------------------------------------- */
 
@@ -127,7 +129,7 @@ static bool call_submit_prompts(server *s, call *c) {
         c->parts[i].prompt = i;
         result = fg_submit(s->s.engine, &desc, &c->handles[i]);
         if (result != FG_OK)
-            return api_fail_result(&c->request, result, result == FG_ERROR_QUEUE_FULL ? NULL : "prompt");
+            return api_fail_result(&c->request, result, result == FG_ERROR_QUEUE_FULL ? NULL : api_prompt_field(&c->request));
         c->n_submitted++;
         c->n_open++;
     }
@@ -372,7 +374,7 @@ static void start_call(server *s, conn *c, api_kind kind) {
     c->call = made;
     s->n_calls++;
     lock_take(&s->lock);
-    queue_add(&s->to_read, made);
+    queue_add(s->threaded && made->body.length > SERVER_LONG ? &s->to_read_long : &s->to_read, made);
     signal_send(&s->changed);
     lock_give(&s->lock);
 }
@@ -611,30 +613,34 @@ static int server_run(server *s) {
 
 /* ---- beginning and end ------------------------------------------------------------------------- */
 
-static void server_start_threads(server *s) {
-    lock_init(&s->lock);
-    signal_init(&s->changed);
-    s->threaded = thread_start(&s->reader, run_reader, s);
-    if (s->threaded && !thread_start(&s->stepper, run_stepper, s)) {
-        s->threaded = false;
-        lock_take(&s->lock);
-        s->stopping = true;
-        signal_send(&s->changed);
-        lock_give(&s->lock);
-        thread_join(&s->reader);
-    }
-}
-
-static void server_close(server *s) {
-    call *c;
+/* Ends the first n of them. */
+static void server_stop_threads(server *s, int n) {
     lock_take(&s->lock);
     s->stopping = true;
     signal_send(&s->changed);
     lock_give(&s->lock);
-    if (s->threaded) thread_join(&s->reader);
-    if (s->threaded) thread_join(&s->stepper);
+    if (n > 0) thread_join(&s->reader);
+    if (n > 1) thread_join(&s->long_reader);
+    if (n > 2) thread_join(&s->stepper);
+}
+
+static void server_start_threads(server *s) {
+    lock_init(&s->lock);
+    signal_init(&s->changed);
+    lock_init(&s->vocab_lock);
+    s->api.vocab_lock = &s->vocab_lock;
+    if (!thread_start(&s->reader, run_reader, s)) return;
+    if (!thread_start(&s->long_reader, run_long_reader, s)) server_stop_threads(s, 1);
+    else if (!thread_start(&s->stepper, run_stepper, s)) server_stop_threads(s, 2);
+    else s->threaded = true;
+}
+
+static void server_close(server *s) {
+    call *c;
+    server_stop_threads(s, s->threaded ? 3 : 0);
     while (s->n_conns) server_remove(s, s->n_conns - 1);
     while ((c = queue_take(&s->to_read)) != NULL) call_free(s, c);
+    while ((c = queue_take(&s->to_read_long)) != NULL) call_free(s, c);
     while ((c = queue_take(&s->read)) != NULL) call_free(s, c);
     while (s->n_calls && s->step_result == FG_OK) { /* all cancelled by now */
         s->step_result = fg_step(s->s.engine, 0.0, NULL);
@@ -661,27 +667,51 @@ static void server_set_name(server *s) {
     str_puts(&s->labels, "\"");
 }
 
-static int server_listen(server *s) {
+/* Why the last call of sockets failed. Windows has numbers for them (WSAE...). */
+static const char *socket_error(char *buffer, size_t size) {
+#if defined(_WIN32)
+    snprintf(buffer, size, "Windows' error %d", WSAGetLastError());
+    return buffer;
+#else
+    (void)buffer;
+    (void)size;
+    return strerror(errno);
+#endif
+}
+
+/* Takes the address, "::1" or "[::1]", before a model is loaded for nothing. */
+static int server_bind(server *s, tool_args *args) {
     socket_address address;
-    int port = s->args->port;
-    bool v6 = strchr(s->args->host, ':') != NULL;
+    size_t length = strlen(args->host);
+    char why[40];
+    s->loop = s->listener = NO_SOCKET;
+    if (args->api_key && !*args->api_key) return usage_error(args, "--api-key: the key is empty");
     if (!sockets_start()) return failure("this system has no sockets");
-    if (!parse_address(s->args->host, port, &address))
-        return usage_error(s->args, "--host: there is no address '%s'", s->args->host);
-    raise_file_limit(s->max_conns + 64);
-    s->listener = socket_listen(&address, &port);
-    if (s->listener == NO_SOCKET) return failure("cannot listen on %s port %d", s->args->host, port);
+    snprintf(s->host, sizeof(s->host), "%s", args->host);
+    if (length > 2 && length < sizeof(s->host) && args->host[0] == '[' && args->host[length - 1] == ']')
+        snprintf(s->host, sizeof(s->host), "%.*s", (int)length - 2, args->host + 1);
+    s->port = args->port;
+    if (!parse_address(s->host, s->port, &address)) return usage_error(args, "--host: there is no address '%s'", args->host);
+    raise_file_limit(args->max_connections + 64);
+    s->listener = socket_bind(&address, &s->port);
+    if (s->listener == NO_SOCKET) return failure("cannot listen on %s port %d: %s", s->host, s->port, socket_error(why, sizeof(why)));
     s->loop = socket_loop();
-    if (s->loop == NO_SOCKET) return failure("cannot make a socket");
-    printf("listening on http://%s%s%s:%d\n", v6 ? "[" : "", s->args->host, v6 ? "]" : "", port);
+    return s->loop == NO_SOCKET ? failure("cannot make a socket") : 0;
+}
+
+static int server_listen(server *s) {
+    bool v6 = strchr(s->host, ':') != NULL;
+    char why[40];
+    if (!socket_listen(s->listener)) return failure("cannot listen on %s port %d: %s", s->host, s->port, socket_error(why, sizeof(why)));
+    printf("listening on http://%s%s%s:%d\n", v6 ? "[" : "", s->host, v6 ? "]" : "", s->port);
     fflush(stdout);
     return 0;
 }
 
-/* An empty key is none. */
+/* An empty one of the environment is none. */
 static const char *find_api_key(const tool_args *args) {
     const char *key = args->api_key;
-    if (!key || !*key) key = getenv("FASTGEN_API_KEY");
+    if (!key) key = getenv("FASTGEN_API_KEY");
     return key && *key ? key : NULL;
 }
 
@@ -722,10 +752,11 @@ static int cmd_serve(tool_args *args) {
     give_back_buffers();
     if (args->max_queue == 0) args->max_queue = 256;
     if (args->target_tbt < 0) args->target_tbt = 100;
+    result = server_bind(&s, args);
+    if (result != 0) return result;
     result = session_open(args, &s.s);
     if (result != 0) return result;
     server_init(&s, args);
-    s.loop = s.listener = NO_SOCKET;
     result = server_listen(&s);
     if (result == 0) {
         catch_stops(s.loop);

@@ -187,14 +187,32 @@ static bool grammar_is_one_of(const json *j, const json_node *name, const char *
 /* How much of a name a message shows. */
 static int grammar_shown(const json_node *name) { return (int)(name->end - name->begin < 60 ? name->end - name->begin : 60); }
 
+/* Whether a keyword with its value constrains what a schema takes, of those that are known: others are annotations (JSON Schema 2020-12,
+   6.5). */
+static bool grammar_constrains(const json *j, const json_node *name, const json_node *value) {
+    static const char *const read[] = {"type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum",
+                                       "const", "anyOf", "oneOf", "allOf", "$ref", "not", "if", "then", "else", "contains", NULL};
+    static const char *const limits[] = {"pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+                                         "maxLength", "uniqueItems", "minContains", "maxContains", "prefixItems", "additionalItems",
+                                         "minProperties", "maxProperties", "patternProperties", "propertyNames", "dependentRequired",
+                                         "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties", "nullable",
+                                         "$dynamicRef", "$recursiveRef", NULL};
+    static const char *const least[] = {"minLength", "minProperties", NULL};
+    static const char *const flags[] = {"uniqueItems", "nullable", "exclusiveMinimum", "exclusiveMaximum", NULL};
+    double number;
+    if (grammar_is_one_of(j, name, read)) return true;
+    if (!grammar_is_one_of(j, name, limits) || value->type == JSON_NULL) return false;
+    if (value->type == JSON_BOOL) return (j->text[value->begin] == 't') == grammar_is_one_of(j, name, flags);
+    if (value->type == JSON_OBJECT) return value->count > 0;
+    return !(grammar_is_one_of(j, name, least) && json_real(j, value, &number) && number == 0);
+}
+
 /* Whether all members of a schema are among `kept` or constrain nothing; `beside`: the keyword that goes with no others. */
 static bool grammar_keeps(grammar *g, const json_node *schema, const char *const *kept, const char *beside) {
-    static const char *const annotations[] = {"title", "description", "default", "examples", "$schema", "$id", "$defs", "definitions",
-                                              "$comment", "deprecated", "readOnly", "writeOnly", "format", "discriminator", NULL};
     const json_node *item = schema + 1;
     uint32_t i;
     for (i = 0; i < schema->count; i++, item = json_next(g->j, json_next(g->j, item)))
-        if (!grammar_is_one_of(g->j, item, annotations) && !grammar_is_one_of(g->j, item, kept))
+        if (grammar_constrains(g->j, item, json_next(g->j, item)) && !grammar_is_one_of(g->j, item, kept))
             return grammar_fail(g, "the schema's keyword '%.*s' is not supported%s%s", grammar_shown(item), g->j->text + item->begin,
                                 beside ? " beside " : "", beside ? beside : "") == 0;
     return true;

@@ -32,7 +32,7 @@ typedef struct tool_args {
     bool no_kernel_cache, no_prefix_cache, no_even_split, saturate;
     double target_tbt;
     /* what to write */
-    text_list prompts, stops, biases;
+    text_list prompts, files, stops, biases;
     const char *file, *system;
     int n_predict, min_tokens, samples, logprobs, draft, beams, best_of;
     bool ignore_eos;
@@ -71,7 +71,7 @@ typedef struct option {
 static const option options[] = {
     {"-m", "--model", "FILE", OPT_TEXT, FIELD(model), 0, 0, CMD_MODEL, "the model, a GGUF file"},
     {"-p", "--prompt", "TEXT", OPT_LIST, FIELD(prompts), 0, 0, CMD_GENERATE, "a prompt; give several for one batch"},
-    {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_GENERATE, "a prompt from a file; - is stdin"},
+    {"-f", "--file", "FILE", OPT_LIST, FIELD(files), 0, 0, CMD_GENERATE, "a prompt from a file; - is stdin; several follow those of -p"},
     {"-f", "--file", "FILE", OPT_TEXT, FIELD(file), 0, 0, CMD_PERPLEXITY, "the text; - is stdin"},
     {"--kl", NULL, NULL, OPT_FLAG, FIELD(kl), 0, 0, CMD_PERPLEXITY,
      "also the KL divergence from the same weights in 32-bit arithmetic (slow)"},

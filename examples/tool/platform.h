@@ -72,6 +72,21 @@ static FILE *open_for_writing(const char *path) {
     return _wfopen(wide, L"wb");
 }
 
+static bool can_append(const char *path) {
+    wchar_t wide[1024];
+    FILE *file = MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 1024) ? _wfopen(wide, L"ab") : NULL;
+    return file && fclose(file) == 0;
+}
+
+/* Whether two names are of one file that is there. */
+static bool same_file(const char *a, const char *b) {
+    wchar_t name[1024], full[2][1024];
+    int i;
+    for (i = 0; i < 2; i++)
+        if (!MultiByteToWideChar(CP_UTF8, 0, i ? b : a, -1, name, 1024) || !_wfullpath(full[i], name, 1024)) return false;
+    return _wcsicmp(full[0], full[1]) == 0;
+}
+
 /* A part of a line that is typed, at most 256 units of UTF-16, in UTF-8: its bytes; 0: the end (Ctrl-Z), or an error. */
 static int read_console(HANDLE console, char *to, int size) {
     wchar_t wide[257];
@@ -175,6 +190,18 @@ static void platform_start(int *argc, char ***argv) {
 
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
 static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
+
+static bool can_append(const char *path) {
+    FILE *file = fopen(path, "ab");
+    return file && fclose(file) == 0;
+}
+
+/* Whether two names are of one file that is there. */
+static bool same_file(const char *a, const char *b) {
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 static int read_byte(FILE *file) { return getc(file); }
 static size_t read_bytes(FILE *file, char *to, size_t size) { return fread(to, 1, size, file); }
 
@@ -194,7 +221,7 @@ static bool user_cache_file(char *to, size_t size, const char *name) {
 }
 #endif
 
-/* Ctrl-C: the first sets the flag, so that a generation or a view ends in order; the second ends the program. */
+/* Ctrl-C, or being asked to end: the first sets the flag, so that a generation or a view ends in order; the second ends the program. */
 static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int number) {
@@ -205,6 +232,22 @@ static void on_interrupt(int number) {
 static void catch_interrupts(void) {
     interrupted = 0;
     signal(SIGINT, on_interrupt);
+    signal(SIGTERM, on_interrupt);
+}
+
+/* While a line is typed: Ctrl-C ends its reading. Windows ends the program. */
+static void catch_typed_interrupts(void) {
+    interrupted = 0;
+#if defined(_WIN32)
+    signal(SIGINT, SIG_DFL);
+#else
+    {
+        struct sigaction action;
+        memset(&action, 0, sizeof(action));
+        action.sa_handler = on_interrupt; /* and no SA_RESTART */
+        sigaction(SIGINT, &action, NULL);
+    }
+#endif
 }
 
 /* ---- sockets: non-blocking ---------------------------------------------------------------------- */
@@ -292,8 +335,8 @@ static void socket_set(socket_id s, int level, int option) {
     setsockopt(s, level, option, (const char *)&on, sizeof(on));
 }
 
-/* A socket that listens there; *port is then the one chosen, when it was 0. */
-static socket_id socket_listen(socket_address *address, int *port) {
+/* A socket that has that place, so that nobody else can; *port is then the one chosen, when it was 0. It listens after socket_listen. */
+static socket_id socket_bind(socket_address *address, int *port) {
     socket_id s = socket(address->u.any.sa_family, SOCK_STREAM, 0);
     socklen_t length = (socklen_t)address->length;
     if (s == NO_SOCKET) return NO_SOCKET;
@@ -302,14 +345,18 @@ static socket_id socket_listen(socket_address *address, int *port) {
 #else
     socket_set(s, SOL_SOCKET, SO_REUSEADDR);
 #endif
-    if (bind(s, &address->u.any, length) != 0 || listen(s, 1024) != 0 || getsockname(s, &address->u.any, &length) != 0) {
+    if (bind(s, &address->u.any, length) != 0 || getsockname(s, &address->u.any, &length) != 0) {
+        int why = errno;
         socket_close(s);
+        errno = why;
         return NO_SOCKET;
     }
     *port = ntohs(address->u.any.sa_family == AF_INET ? address->u.v4.sin_port : address->u.v6.sin6_port);
     socket_make_nonblocking(s);
     return s;
 }
+
+static bool socket_listen(socket_id s) { return listen(s, 1024) == 0; }
 
 /* A datagram socket that is connected to itself: a byte sent to it ends a wait_sockets, also from a signal handler. */
 static socket_id socket_loop(void) {

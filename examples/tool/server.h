@@ -1,9 +1,10 @@
 /* The server's parts and its connections: bytes in, requests out; answers in, bytes out.
 
-   Three threads. The first has all connections, in one poll loop, and never waits for anything else: it reads requests,
+   Four threads. The first has all connections, in one poll loop, and never waits for anything else: it reads requests,
    submits them, turns the engine's events into answers. The second, `reader`, turns bodies into prompts (JSON, chat
-   templates, tokens), as a long one takes a while. The third, `stepper`, runs the engine's passes. Calls travel from the
-   first to the second and back in two queues; a call belongs to one of them at a time. */
+   templates, tokens), and the third, `long_reader`, those that take seconds, so that nobody else waits for them. The
+   fourth, `stepper`, runs the engine's passes. Calls travel from the first to the readers and back in queues; a call
+   belongs to one thread at a time. */
 
 typedef struct server server;
 typedef struct conn conn;
@@ -52,6 +53,7 @@ struct conn {
 };
 
 enum {
+    SERVER_LONG = 65536,         /* a body of more bytes is read in a thread of its own */
     SERVER_READ = 65536,         /* bytes taken from a connection in one turn */
     SERVER_PIPELINED = 65536,    /* bytes kept of requests behind the one that is being answered */
     SERVER_MAX_UNSENT = 4 << 20, /* bytes that wait for a client to read */
@@ -77,6 +79,8 @@ struct server {
     str model_name, labels;
     const char *api_key;
     size_t max_body;
+    char host[256]; /* without the brackets of [::1] */
+    int port;       /* the one chosen, where 0 was asked for */
     socket_id listener, loop;
     conn **conns;
     int n_conns, max_conns;
@@ -88,16 +92,17 @@ struct server {
     bool draining;
     double drain_until, accept_after, now;
     metrics m;             /* of the first thread, but for METRIC_PASS_TOKENS */
-    long long started;
+    long long started, dated;
+    char date[40];         /* `dated` as text */
     /* between the threads */
-    thread_lock lock;
+    thread_lock lock, vocab_lock;
     thread_signal changed;
-    call_queue to_read, read;
+    call_queue to_read, to_read_long, read;
     histogram passes;
     pass_record recent[SERVER_PASSES]; /* pass number i at i % SERVER_PASSES */
     uint64_t n_passes;
     bool stopping, threaded;
-    thread_id reader, stepper;
+    thread_id reader, long_reader, stepper;
     fg_result step_result;
 };
 
@@ -171,9 +176,20 @@ static void conn_next(server *s, conn *c) {
     memset(&c->chunks, 0, sizeof(c->chunks));
 }
 
+/* The time as a header has it (RFC 9110, 5.6.7). */
+static const char *server_date(server *s) {
+    long long now = (long long)time(NULL);
+    time_t t = (time_t)now;
+    struct tm *utc = now == s->dated ? NULL : gmtime(&t);
+    if (utc) strftime(s->date, sizeof(s->date), "%a, %d %b %Y %H:%M:%S GMT", utc);
+    s->dated = now;
+    return s->date;
+}
+
 static void conn_add_head(server *s, conn *c, int status, const char *type) {
     if (s->draining || !c->head.keep_alive) c->close = true;
-    str_printf(&c->out, "HTTP/1.1 %d %s\r\nServer: fastgen\r\nAccess-Control-Allow-Origin: *\r\n", status, http_status_text(status));
+    str_printf(&c->out, "HTTP/1.1 %d %s\r\nServer: fastgen\r\nDate: %s\r\nAccess-Control-Allow-Origin: *\r\n", status, http_status_text(status),
+               server_date(s));
     if (type) str_printf(&c->out, "Content-Type: %s\r\n", type);
     if (status == 401) str_puts(&c->out, "WWW-Authenticate: Bearer\r\n");
     if (status == 429 || status == 503) str_puts(&c->out, "Retry-After: 1\r\n");

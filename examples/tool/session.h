@@ -21,6 +21,21 @@ static bool print_load_progress(float fraction, const char *what, void *user) {
     return true;
 }
 
+/* Files to be written: what would destroy a model, or fail only after long work, is refused. 0, or an exit code after a message. */
+static int check_outputs(const tool_args *args) {
+    const char *outputs[2], *models[2];
+    int i, k;
+    outputs[0] = args->trace, outputs[1] = args->plot;
+    models[0] = args->model, models[1] = args->draft_model;
+    for (i = 0; i < 2; i++) {
+        for (k = 0; outputs[i] && k < 2; k++)
+            if (models[k] && same_file(outputs[i], models[k]))
+                return usage_error(args, "--%s: '%s' is the model", i ? "plot" : "trace", outputs[i]);
+        if (outputs[i] && !can_append(outputs[i])) return failure("cannot write '%s': %s", outputs[i], strerror(errno));
+    }
+    return 0;
+}
+
 static fg_result try_load(const tool_args *args, bool vocab_only, fg_model **model) {
     fg_model_desc desc;
     fg_result result;
@@ -119,6 +134,8 @@ static int find_backend(const tool_args *args, const fg_backend **backend) {
 static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     int result;
     memset(desc, 0, sizeof(*desc));
+    if (strcmp(args->backend, "cpu") == 0 && (args->device || args->gpu_layers) && !args->quiet)
+        fprintf(stderr, "fastgen: --device and --gpu-layers are of GPUs: name one with --backend\n");
     result = find_backend(args, &desc->backends[0]);
     if (result == 0) result = find_policy(args, &desc->policy);
     if (result == 0) result = find_preemption(args, &desc->preemption);
@@ -151,6 +168,19 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
 
 static void write_trace(const void *data, size_t size, void *user) { fwrite(data, 1, size, (FILE *)user); }
 
+/* What was chosen, for -v. */
+static void print_engine(fg_engine *engine) {
+    fg_engine_desc desc;
+    fg_device_caps caps;
+    fg_memory memory;
+    fg_engine_get_desc(engine, &desc);
+    fg_engine_get_device(engine, &caps);
+    fg_engine_get_memory(engine, &memory);
+    fprintf(stderr, "info: %s: %s; context %d, a KV pool of %d tokens in blocks of %d, %.0f MiB; up to %d tokens a pass, %d sequences\n",
+            fg_engine_get_backend(engine), caps.name, desc.max_context, desc.kv_tokens, desc.block_tokens, (double)memory.kv / 1048576,
+            desc.token_budget, desc.max_seqs);
+}
+
 /* Creates the engine, which writes a trace where one is asked for. 0, or 1 after a message. */
 static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s) {
     desc->model = s->model;
@@ -162,6 +192,7 @@ static int create_engine(const tool_args *args, fg_engine_desc *desc, session *s
     }
     if (fg_engine_create(desc, &s->engine) != FG_OK) return failure("%s", fg_last_error());
     clear_progress();
+    if (args->verbose) print_engine(s->engine);
     return 0;
 }
 
@@ -287,8 +318,8 @@ static fg_result format_chat(const fg_model *model, const str *json, str *to) {
     return result;
 }
 
-/* What an engine runs on: its backend's device, opened only to be asked for its name. */
-static void describe_device(const fg_engine_desc *engine, fg_device_caps *caps) {
+/* What an engine runs on: its backend's device, opened only to be asked for its name. False: there is none, which the name says. */
+static bool describe_device(const fg_engine_desc *engine, fg_device_caps *caps) {
     const fg_backend *backend = engine->backends[0];
     fg_device_desc desc;
     fg_device *device = NULL;
@@ -299,10 +330,11 @@ static void describe_device(const fg_engine_desc *engine, fg_device_caps *caps) 
     desc.n_threads = engine->n_threads;
     if (backend->open(&desc, &device) != FG_OK) {
         snprintf(caps->name, sizeof(caps->name), "none: %.100s", fg_last_error());
-        return;
+        return false;
     }
     backend->caps(device, caps);
     backend->close(device);
+    return true;
 }
 
 /* What an engine fell through to comes first, for those who say what was measured. */

@@ -10,19 +10,35 @@ static void draw_bar(FILE *file, double fraction, int width) {
     }
 }
 
-static void clear_progress(void) {
-    if (is_terminal(stderr)) fputs("\r\x1b[K", stderr);
+/* Whether a terminal does what escape sequences say. */
+static bool terminal_obeys(FILE *file) {
+    const char *term = getenv("TERM");
+    return is_terminal(file) && !(term && strcmp(term, "dumb") == 0);
 }
 
-/* One line that is drawn over itself; `what` is cut to fit 80 columns. */
+/* Whether colours and faint text are wanted there (no-color.org). */
+static bool terminal_styles(FILE *file) {
+    const char *no = getenv("NO_COLOR");
+    return terminal_obeys(file) && !(no && *no);
+}
+
+static void clear_progress(void) {
+    if (terminal_obeys(stderr)) fputs("\r\x1b[K", stderr);
+}
+
+/* One line that is drawn over itself, as wide as fits. */
 static void show_progress(double fraction, const char *what) {
     static double last;
     double time = now_seconds();
-    if (!is_terminal(stderr) || (fraction < 1.0 && time - last < 0.05)) return;
+    int columns = 80, rows, width;
+    if (!terminal_obeys(stderr) || (fraction < 1.0 && time - last < 0.05)) return;
     last = time;
+    terminal_size(&columns, &rows);
+    width = columns < 40 ? columns / 4 : columns < 60 ? 10 : 30;
     fputs("\r\x1b[K", stderr);
-    draw_bar(stderr, fraction, 30);
-    fprintf(stderr, " %3d%%  %.40s", (int)(fraction * 100.0), what);
+    draw_bar(stderr, fraction, width);
+    columns -= width + 8;
+    fprintf(stderr, " %3d%%  %.*s", (int)(fraction * 100.0), columns < 0 ? 0 : columns > 40 ? 40 : columns, what);
     fflush(stderr);
 }
 
