@@ -27547,15 +27547,16 @@ static fg_result fg__engine_split(fg_engine *e) {
 
 /* The first backend of the list that opens; the CPU is the last. */
 static fg_result fg__engine_open(fg_engine *e) {
+    const char *device = e->desc.device;
     fg_result r;
     int i;
+    if ((!e->desc.backends[0] || e->desc.backends[0] == fg_backend_cpu()) && device && device[0] && strcmp(device, "0") != 0 && strcmp(device, "cpu") != 0)
+        fg__log(&e->env, FG_LOG_WARNING, "device '%.100s': no backend that has devices was named; the CPU does the work", device);
     for (i = 0; i < FG_MAX_BACKENDS && e->desc.backends[i]; i++) {
         if ((r = fg__engine_try_backend(e, e->desc.backends[i])) == FG_OK) return FG_OK;
         if (e->desc.backends[i] == fg_backend_cpu()) return r;
         fg__log(&e->env, FG_LOG_WARNING, "%s: %s", e->desc.backends[i]->name, fg_last_error());
     }
-    if (i == 0 && e->desc.device && e->desc.device[0] && strcmp(e->desc.device, "0") != 0)
-        fg__log(&e->env, FG_LOG_WARNING, "device '%.100s': no backend that has it was named; the CPU does the work", e->desc.device);
     return fg__engine_try_backend(e, fg_backend_cpu());
 }
 

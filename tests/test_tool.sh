@@ -356,6 +356,30 @@ else
     skip "outputs without room" /dev/full
 fi
 
+ended() { # FILE OPTION...: one who is asked to end, once there is something in a file, keeps what was written
+    watched=$1
+    shift
+    # shellcheck disable=SC2086 # TOOL: a list of words
+    $TOOL generate -m $demo -p Once -n 100000 -c 200000 --ignore-eos -q "$@" >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    seconds=0
+    until [ -s "$watched" ] || [ $seconds = 60 ]; do
+        sleep 1
+        seconds=$((seconds + 1))
+    done
+    kill -TERM $pid
+    wait $pid
+    [ $? = 143 ] && [ -s "$dir/out" ] && err_matches "interrupted"
+}
+ended_json() { ended "$dir/trace" --trace "$dir/trace" --json && out_matches '"finish": "cancelled", "prompt_tokens": [1-9]'; }
+case $TOOL in
+*.exe*) ;;
+*)
+    check "generate: asked to end" ended "$dir/out"
+    check "generate: asked to end, --json" ended_json
+    ;;
+esac
+
 # ---- chat, info, demo
 
 chat() { printf 'Hello there\nWhat is your name?\n' | $TOOL chat -m $demo -n 16 --temp 0 >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ]; }

@@ -46,7 +46,7 @@ typedef struct api_server {
     int n_vocab;
     size_t longest_token; /* see api_longest_token; 0: not known */
     grammar_vocab *vocab; /* made when it is first needed */
-    thread_lock *vocab_lock; /* meanwhile; NULL: one thread reads */
+    thread_lock *vocab_lock; /* meanwhile; NULL: none is needed */
 } api_server;
 
 static void api_request_free(api_request *r) {
@@ -500,7 +500,7 @@ static bool api_add_variables(api_request *r, const json *j, str *to) {
     if (choice && !none && !(choice->type == JSON_STRING && json_is(j, choice, "auto")))
         return api_fail(r, 400, "tool_choice", "tool_choice can be \"auto\" or \"none\": calls cannot be forced");
     if (tools && tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
-    for (i = 0, tool = tools + 1; tools && i < tools->count; i++, tool = json_next(j, tool))
+    for (i = 0, tool = tools ? tools + 1 : NULL; tools && i < tools->count; i++, tool = json_next(j, tool))
         if (tool->type != JSON_OBJECT) return api_fail(r, 400, "tools", "tools: item %u is not an object", (unsigned)i);
     if (more && more->type != JSON_OBJECT)
         return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
@@ -535,19 +535,22 @@ static fg_result api_render(const api_server *s, const str *messages, const str 
 /* The conversation as the model's template writes it. One that fails may be one that adds arguments to a text, or an assistant's content
    that is null beside calls: once more with the former as they came, then with "" for the latter. */
 static bool api_add_conversation(api_request *r, const api_server *s, const json *j, const json_node *messages, str *to) {
-    str text = {NULL, 0, 0}, variables = {NULL, 0, 0};
+    str texts[2] = {{NULL, 0, 0}, {NULL, 0, 0}}, variables = {NULL, 0, 0};
     fg_result result = FG_ERROR_TEMPLATE;
     bool ok = api_add_variables(r, j, &variables);
     int i;
     for (i = 0; i < 4 && ok && result == FG_ERROR_TEMPLATE; i++) {
+        str *text = &texts[i % 2], *before = &texts[1 - i % 2];
         api_form form;
         form.as_came = i % 2 > 0;
         form.filled = i / 2 > 0;
-        text.length = 0;
-        ok = api_add_messages(r, j, messages, form, &text);
-        if (ok) result = api_render(s, &text, &variables, to);
+        text->length = 0;
+        ok = api_add_messages(r, j, messages, form, text);
+        if (i > 0 && text->length == before->length && memcmp(text->data, before->data, text->length) == 0) continue;
+        if (ok) result = api_render(s, text, &variables, to);
     }
-    str_free(&text);
+    str_free(&texts[0]);
+    str_free(&texts[1]);
     str_free(&variables);
     return ok && result != FG_OK ? api_fail_result(r, result, "messages") : ok;
 }

@@ -105,7 +105,7 @@ static void print_chat_numbers(const chat *c, const fg_event *end) {
     if (c->args->quiet) return;
     if (end->finish == FG_FINISH_LENGTH)
         fprintf(stderr, "(the answer is cut: %s)\n",
-                end->n_generated >= c->desc.max_tokens ? "-n is reached" : "the context is full");
+                c->desc.max_tokens > 0 && end->n_generated >= c->desc.max_tokens ? "-n is reached" : "the context is full");
     if (!is_terminal(stderr)) return;
     fprintf(stderr, "%s(%d tokens", faint ? "\x1b[2m" : "", end->n_generated);
     if (end->n_generated > 1 && seconds > 0.0) fprintf(stderr, ", %.1f tokens/s", (end->n_generated - 1) / seconds);
@@ -176,28 +176,37 @@ static bool chat_command(chat *c, const str *line, bool *quit) {
     return true;
 }
 
+/* A line that is typed: the first Ctrl-C asks for another. False: the end. */
+static bool chat_typed(str *line) {
+    int times;
+    for (times = 0; times < 2; times++) {
+        bool read;
+        fprintf(stderr, "\n> ");
+        catch_typed_interrupts();
+        read = read_line(stdin, line);
+        if (!interrupted && !read) return false;
+        chat_clean(line);
+        if (!interrupted) return true;
+        clearerr(stdin); /* an interrupted read is an error of it */
+        if (times == 0) fprintf(stderr, "\n(/quit, or Ctrl-C again, leaves)");
+    }
+    return false;
+}
+
 /* In a terminal errors are shown and the conversation goes on; from a pipe the first error ends it. */
 static int chat_loop(chat *c) {
-    bool quit = false, asked = false, terminal = is_terminal(stdin);
+    bool quit = false, terminal = is_terminal(stdin);
     str line = {NULL, 0, 0};
     int result = 0;
     if (terminal && !c->args->quiet) fprintf(stderr, "%s  (/help for help)\n", base_name(c->args->model));
     while (!quit && (result == 0 || terminal) && !ferror(stdout)) {
-        if (terminal) fprintf(stderr, "\n> ");
-        if (terminal) catch_typed_interrupts();
-        if (!read_line(stdin, &line) || (terminal && interrupted)) {
-            if (!terminal || !interrupted || asked) break;
-            asked = true; /* again, and the conversation ends */
-            clearerr(stdin);
-            fprintf(stderr, "\n(/quit, or Ctrl-C again, leaves)\n");
-            continue;
-        }
-        asked = false;
-        if (terminal) chat_clean(&line);
+        if (!(terminal ? chat_typed(&line) : read_line(stdin, &line))) break;
         if (line.length == 0 || chat_command(c, &line, &quit)) continue;
         result = chat_turn(c, &line);
+        if (interrupted == SIGTERM) break;
     }
     str_free(&line);
+    if (interrupted == SIGTERM) return 128 + SIGTERM;
     if (ferror(stdin)) return failure("cannot read the standard input");
     return terminal ? 0 : result;
 }

@@ -361,7 +361,7 @@ static int demo_show(demo *d) {
         if (d->live) fputs("\x1b[?25h", stderr);
     }
     if (result != FG_OK) return failure("%s", fg_last_error());
-    if (interrupted) return 130;
+    if (interrupted) return 128 + interrupted;
     if (!d->live) print_demo_line(d);
     if (!d->live || !is_terminal(stdout)) print_demo_texts(d);
     print_demo_summary(d);

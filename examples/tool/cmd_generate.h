@@ -15,6 +15,7 @@ typedef struct generation {
     const tool_args *args;
     session s;
     reply *replies; /* [n]: samples of a prompt are neighbours */
+    fg_request *requests; /* [n / samples] */
     int n, next;    /* next: the one that is being printed */
     int n_ended;
     double start, end;
@@ -118,18 +119,20 @@ static fg_result run_generation(generation *g) {
 
 /* After Ctrl-C: what has been written is kept. 130, as shells call it. */
 static int end_early(generation *g) {
+    fg_event event;
+    bool busy = true;
     int i;
-    for (i = 0; i < g->n; i++)
-        if (!g->replies[i].ended) g->replies[i].finish = FG_FINISH_CANCELLED;
+    for (i = 0; i < g->n / g->args->samples; i++) fg_cancel(g->s.engine, g->requests[i]);
+    while (g->n_ended < g->n && busy && fg_step(g->s.engine, 0.0, &busy) == FG_OK)
+        while (fg_next_event(g->s.engine, &event)) take_event(g, &event);
     if (!g->args->json && g->next < g->n && g->replies[g->next].printed) fputs("\n", stdout);
     failure("interrupted");
-    return 130;
+    return 128 + interrupted;
 }
 
 /* Submits prompt number i for all its samples. */
 static int submit_prompt(generation *g, const fg_request_desc *common, int i, const char *prompt) {
     fg_request_desc desc = *common;
-    fg_request request;
     int k, samples = g->args->samples;
     for (k = 0; k < samples; k++) g->replies[i * samples + k].prompt = prompt;
     desc.prompt = prompt;
@@ -137,7 +140,7 @@ static int submit_prompt(generation *g, const fg_request_desc *common, int i, co
     desc.logprobs = g->args->logprobs >= 0;
     desc.top_logprobs = g->args->logprobs > 0 ? g->args->logprobs : 0;
     desc.user = &g->replies[i * samples];
-    if (fg_submit(g->s.engine, &desc, &request) == FG_OK) return 0;
+    if (fg_submit(g->s.engine, &desc, &g->requests[i]) == FG_OK) return 0;
     return failure("prompt %d: %s", i + 1, fg_last_error());
 }
 
@@ -202,7 +205,7 @@ static int generate_all(generation *g, const text_list *prompts) {
         if (status != FG_OK) result = failure("%s", fg_last_error());
         else if (interrupted) result = end_early(g);
         else if (g->n_ended < g->n) result = failure("the engine stopped before the end");
-        if ((result == 0 || result == 130) && g->args->json) print_generation_json(g, desc.sampling.seed);
+        if ((result == 0 || interrupted) && g->args->json) print_generation_json(g, desc.sampling.seed);
         if (result == 0) print_generation_notes(g, desc.sampling.seed);
     }
     for (i = 0; i < g->n && result == 0; i++) result = g->replies[i].finish == FG_FINISH_ERROR;
@@ -222,17 +225,17 @@ static int add_file_prompt(tool_args *args, const char *path, str *file) {
     return 0;
 }
 
-static int cmd_generate(tool_args *args) {
+/* The prompts there are. */
+static int generate_prompts(tool_args *args) {
     generation g;
-    str *files = (str *)xrealloc(NULL, (size_t)(args->files.count + 1) * sizeof(str));
-    int i, result = 0;
+    int i, result;
     memset(&g, 0, sizeof(g));
-    memset(files, 0, (size_t)(args->files.count + 1) * sizeof(str));
-    for (i = 0; i < args->files.count && result == 0; i++) result = add_file_prompt(args, args->files.items[i], &files[i]);
-    if (result == 0 && args->prompts.count == 0) return usage_error(args, "no prompt: give -p TEXT or -f FILE");
-    if (result == 0) result = session_open(args, &g.s);
+    if (args->prompts.count == 0) return usage_error(args, "no prompt: give -p TEXT or -f FILE");
+    result = session_open(args, &g.s);
     if (result != 0) return result;
     g.args = args;
+    g.requests = (fg_request *)xrealloc(NULL, (size_t)args->prompts.count * sizeof(fg_request));
+    memset(g.requests, 0, (size_t)args->prompts.count * sizeof(fg_request));
     g.n = args->prompts.count * args->samples;
     g.replies = (reply *)xrealloc(NULL, (size_t)g.n * sizeof(reply));
     memset(g.replies, 0, (size_t)g.n * sizeof(reply));
@@ -244,7 +247,18 @@ static int cmd_generate(tool_args *args) {
         str_free(&g.replies[i].details);
     }
     free(g.replies);
+    free(g.requests);
+    return session_close(&g.s, result);
+}
+
+static int cmd_generate(tool_args *args) {
+    size_t bytes = (size_t)(args->files.count + 1) * sizeof(str);
+    str *files = (str *)xrealloc(NULL, bytes);
+    int i, result = 0;
+    memset(files, 0, bytes);
+    for (i = 0; i < args->files.count && result == 0; i++) result = add_file_prompt(args, args->files.items[i], &files[i]);
+    if (result == 0) result = generate_prompts(args);
     for (i = 0; i < args->files.count; i++) str_free(&files[i]);
     free(files);
-    return session_close(&g.s, result);
+    return result;
 }

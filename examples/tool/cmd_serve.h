@@ -565,7 +565,7 @@ static int server_fill_polls(server *s) {
     return 2 + s->n_conns;
 }
 
-/* Without threads the three share this one: a body is read, a pass is run, in every turn of the loop. True: there is more to do. */
+/* Without threads they all share this one: a body is read, a pass is run, in every turn of the loop. True: there is more to do. */
 static bool server_work_alone(server *s) {
     call *c = s->threaded ? NULL : queue_take(&s->to_read);
     if (s->threaded) return fg_wait(s->s.engine, FG_WAIT_EVENT, 0.0);
@@ -679,7 +679,7 @@ static const char *socket_error(char *buffer, size_t size) {
 #endif
 }
 
-/* Takes the address, "::1" or "[::1]", before a model is loaded for nothing. */
+/* Takes the address, "::1" or "[::1]", so that no model is loaded where there is none. */
 static int server_bind(server *s, tool_args *args) {
     socket_address address;
     size_t length = strlen(args->host);

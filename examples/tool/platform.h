@@ -60,25 +60,22 @@ static void platform_start(int *argc, char ***argv) {
     (*argv)[*argc] = NULL;
 }
 
-static FILE *open_for_reading(const char *path) {
+static FILE *open_wide(const char *path, const wchar_t *mode) {
     wchar_t wide[1024];
     if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 1024)) return NULL;
-    return _wfopen(wide, L"rb");
+    return _wfopen(wide, mode);
 }
 
-static FILE *open_for_writing(const char *path) {
-    wchar_t wide[1024];
-    if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 1024)) return NULL;
-    return _wfopen(wide, L"wb");
-}
+static FILE *open_for_reading(const char *path) { return open_wide(path, L"rb"); }
+static FILE *open_for_writing(const char *path) { return open_wide(path, L"wb"); }
 
-static bool can_append(const char *path) {
-    wchar_t wide[1024];
-    FILE *file = MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 1024) ? _wfopen(wide, L"ab") : NULL;
+/* Whether a file can be written, which this does not. One that was not there may be left, empty. */
+static bool can_write(const char *path) {
+    FILE *file = open_wide(path, L"ab");
     return file && fclose(file) == 0;
 }
 
-/* Whether two names are of one file that is there. */
+/* Whether two names are of one path. */
 static bool same_file(const char *a, const char *b) {
     wchar_t name[1024], full[2][1024];
     int i;
@@ -191,9 +188,17 @@ static void platform_start(int *argc, char ***argv) {
 static FILE *open_for_reading(const char *path) { return fopen(path, "rb"); }
 static FILE *open_for_writing(const char *path) { return fopen(path, "wb"); }
 
-static bool can_append(const char *path) {
-    FILE *file = fopen(path, "ab");
-    return file && fclose(file) == 0;
+/* Whether a file can be written, which this does not. */
+static bool can_write(const char *path) {
+    struct stat status;
+    bool there = stat(path, &status) == 0;
+    FILE *file;
+    if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return true; /* a pipe: who reads it would see its end */
+    file = fopen(path, "ab");
+    if (!file) return false;
+    fclose(file);
+    if (!there) remove(path);
+    return true;
 }
 
 /* Whether two names are of one file that is there. */
@@ -222,10 +227,10 @@ static bool user_cache_file(char *to, size_t size, const char *name) {
 #endif
 
 /* Ctrl-C, or being asked to end: the first sets the flag, so that a generation or a view ends in order; the second ends the program. */
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted; /* the signal's number */
 
 static void on_interrupt(int number) {
-    interrupted = 1;
+    interrupted = number;
     signal(number, SIG_DFL);
 }
 
@@ -335,7 +340,8 @@ static void socket_set(socket_id s, int level, int option) {
     setsockopt(s, level, option, (const char *)&on, sizeof(on));
 }
 
-/* A socket that has that place, so that nobody else can; *port is then the one chosen, when it was 0. It listens after socket_listen. */
+/* A socket that has that place; *port is then the one chosen, when it was 0. It listens after socket_listen, which fails where, on Linux,
+   another had the place, too, and was faster. */
 static socket_id socket_bind(socket_address *address, int *port) {
     socket_id s = socket(address->u.any.sa_family, SOCK_STREAM, 0);
     socklen_t length = (socklen_t)address->length;
@@ -346,9 +352,15 @@ static socket_id socket_bind(socket_address *address, int *port) {
     socket_set(s, SOL_SOCKET, SO_REUSEADDR);
 #endif
     if (bind(s, &address->u.any, length) != 0 || getsockname(s, &address->u.any, &length) != 0) {
+#if defined(_WIN32)
+        int why = WSAGetLastError();
+        socket_close(s);
+        WSASetLastError(why);
+#else
         int why = errno;
         socket_close(s);
         errno = why;
+#endif
         return NO_SOCKET;
     }
     *port = ntohs(address->u.any.sa_family == AF_INET ? address->u.v4.sin_port : address->u.v6.sin6_port);

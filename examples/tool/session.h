@@ -31,7 +31,7 @@ static int check_outputs(const tool_args *args) {
         for (k = 0; outputs[i] && k < 2; k++)
             if (models[k] && same_file(outputs[i], models[k]))
                 return usage_error(args, "--%s: '%s' is the model", i ? "plot" : "trace", outputs[i]);
-        if (outputs[i] && !can_append(outputs[i])) return failure("cannot write '%s': %s", outputs[i], strerror(errno));
+        if (outputs[i] && !can_write(outputs[i])) return failure("cannot write '%s': %s", outputs[i], strerror(errno));
     }
     return 0;
 }
