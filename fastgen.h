@@ -23967,8 +23967,7 @@ static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64
    ================================================================================================ */
 
 /* How well a device's name fits: 3 it is the one that is wanted, maybe with what follows it in fg_device_caps.name; 2 it ends with that ("RTX 3060",
-   which the Ti's does not); 1 it has that in it; 0.
-   For backends whose devices have names. */
+   which the Ti's does not); 1 it has that in it; 0. For backends whose devices have names. */
 static inline int fg__name_match(const char *name, const char *wanted) {
     size_t length = strlen(name), n = strlen(wanted);
     if (strncmp(wanted, name, length) == 0 && (!wanted[length] || wanted[length] == ',')) return 3;
@@ -25461,7 +25460,7 @@ static fg_result fg__request_check(const fg_engine *e, const fg_request_desc *d)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n is %d, from 0 to 4096; min_tokens %d, from 0; max_tokens %d, from -1", d->n,
                         d->min_tokens, d->max_tokens);
     if (d->best_of < 0 || d->best_of > 4096 || (d->best_of && d->best_of < d->n))
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "best_of is %d for %d samples, which are no more, nor it than 4096", d->best_of, d->n);
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "best_of is %d for an n of %d: 0, or from n to 4096", d->best_of, d->n);
     if (d->n_beams < 0 || d->n_beams > FG__MAX_BEAMS || !(fabsf(d->length_penalty) <= 100))
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "n_beams is %d, from 0 to %d; length_penalty is %g, from -100 to 100", d->n_beams,
                         FG__MAX_BEAMS, (double)d->length_penalty);

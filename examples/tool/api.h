@@ -446,10 +446,10 @@ static bool api_add_content(api_request *r, const json *j, const json_node *cont
     return ok;
 }
 
-/* Writes "" for an assistant's content that is null or missing. */
+/* Writes "" for the content, null or missing (NULL), of a message that is an assistant's. */
 static void api_fill_content(const json *j, const json_node *message, const json_node *content, uint32_t *done, str *to) {
     const json_node *role = json_get(j, message, "role");
-    if (!json_is(j, role, "assistant") || (content && content->type != JSON_NULL)) return;
+    if (!json_is(j, role, "assistant")) return;
     api_add_raw(j, *done, content ? content->begin : message->end - 1, to);
     str_puts(to, content ? "\"\"" : ",\"content\":\"\"");
     *done = content ? content->end : message->end - 1;

@@ -134,8 +134,8 @@ static int find_backend(const tool_args *args, const fg_backend **backend) {
 static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     int result;
     memset(desc, 0, sizeof(*desc));
-    if (strcmp(args->backend, "cpu") == 0 && (args->device || args->gpu_layers) && !args->quiet)
-        fprintf(stderr, "fastgen: --device and --gpu-layers are of GPUs: name one with --backend\n");
+    if (strcmp(args->backend, "cpu") == 0 && args->gpu_layers && !args->quiet) /* of --device the engine warns */
+        fprintf(stderr, "fastgen: --gpu-layers is for a GPU: name one with --backend\n");
     result = find_backend(args, &desc->backends[0]);
     if (result == 0) result = find_policy(args, &desc->policy);
     if (result == 0) result = find_preemption(args, &desc->preemption);
