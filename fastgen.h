@@ -19296,13 +19296,16 @@ static void fg__panel_pack(fg_type type, const void *rows, size_t row_bytes, int
 
 /* 256 activations x = scale * q. `sum` is of 16 q, as weights are multiplied as w plus an offset, and for minimums of weights. Q2_K's minimums, integers
    of 16 weights each, are multiplied with `word`, x's sums of 16 as integers with one scale: 8 pairs of products then do what 16 by floats did. They are
-   off by 1/65534 of the largest at most, where the activations are by 1/254. `unit` is -128 times their scale. Both on x86 alone. */
+   off by 1/65534 of the largest at most, where the activations are by 1/254. `unit` is -128 times their scale. Both on x86 alone. `half`, on AVX2
+   alone, is the sum of the 8 of 16 q that are first or second of four, in eights, rounded. */
 typedef struct fg__act_q8 {
     int8_t q[256];
     float scale[8];   /* of 32 */
     int16_t sum[16];  /* at most 16 * 127 */
     int16_t word[16];
-    float unit, unused[7]; /* whole cache lines */
+    float unit;
+    int8_t half[16];
+    float unused[3]; /* whole cache lines */
 } fg__act_q8;
 
 static size_t fg__act_q8_bytes(int64_t k) { return (size_t)((k + 255) / 256) * sizeof(fg__act_q8); }
@@ -19356,7 +19359,7 @@ typedef struct fg__gemm_slice {
     /* AVX2 without VNNI: */
     uint8_t sign[8 * 1024];       /* all bits set where a signed weight is negative; q is its magnitude then */
     int32_t start[8 * FG__PANEL]; /* the sums of those magnitudes in a block, and FG__SUM_BITS */
-    int32_t pair[16 * FG__PANEL]; /* factors of 16 quants of Q3_K, each twice as 16 bits */
+    int32_t pair[16 * FG__PANEL]; /* factors of 16 quants of Q2_K and Q3_K, each twice as 16 bits */
 } fg__gemm_slice;
 
 /* Expanded 4-bit quants + 128; see >>quant for the values. */
@@ -19416,9 +19419,9 @@ static int fg__fetch_rule = FG__FETCH_ONCE;
 typedef enum fg__dots {
     FG__DOTS_SIGNED,  /* of signed weights; each pair is widened */
     FG__DOTS_SPLIT,   /* the same, expanded to magnitudes and signs */
-    FG__DOTS_TWO,     /* of weights up to 64: two pairs fit 16 bits */
     FG__DOTS_FOUR,    /* of weights up to 31: four do */
     FG__DOTS_EIGHT,   /* of weights up to 15: eight do */
+    FG__DOTS_OFFSET,  /* of weights up to 63: four do less the offset, 32 */
     FG__DOTS_FACTORS, /* of quants up to 7, 16 of which have a factor that is an integer: Q2_K, Q3_K */
     FG__DOTS_VNNI     /* of any weights plus an offset, by AVX-VNNI, which adds four products to sums of 32 bits */
 } fg__dots;
@@ -19600,6 +19603,16 @@ FG__TARGET_AVX2 static void fg__act_q8_words_256(fg__act_q8 *a) {
     a->unit = most * (-128.0f / 32767.0f);
 }
 
+/* The halves of 32 activations. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__act_q8_halves_256(__m256i q, int8_t *to) {
+    __m256i v = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi32(1));
+    v = _mm256_add_epi32(v, _mm256_shuffle_epi32(v, 0x4e));
+    v = _mm256_add_epi32(v, _mm256_shuffle_epi32(v, 0xb1));
+    v = _mm256_srai_epi32(_mm256_add_epi32(v, _mm256_set1_epi32(4)), 3);
+    to[0] = (int8_t)_mm256_extract_epi8(v, 0);
+    to[1] = (int8_t)_mm256_extract_epi8(v, 16);
+}
+
 /* Rounds one row, k a multiple of 32. Words are made of whole 256: Q2_K has no others. */
 FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void *packed) {
     int64_t i;
@@ -19617,7 +19630,9 @@ FG__TARGET_AVX2 static void fg__act_q8_pack_256(const float *x, int64_t k, void 
         for (j = 0; j < 4; j++) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
         fg__act_q8_set(a, (int)(i % 8), max, fg__sum_256(q[0], q[1]), fg__sum_256(q[2], q[3]));
         q[0] = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-        _mm256_storeu_si256((__m256i *)(void *)(a->q + i % 8 * 32), _mm256_permutevar8x32_epi32(q[0], order));
+        q[0] = _mm256_permutevar8x32_epi32(q[0], order);
+        _mm256_storeu_si256((__m256i *)(void *)(a->q + i % 8 * 32), q[0]);
+        fg__act_q8_halves_256(q[0], a->half + i % 8 * 2);
         if (i % 8 == 7) fg__act_q8_words_256(a);
     }
 }
@@ -22233,7 +22248,7 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
         b = i % layout->blocks;
         unit = from + i / layout->blocks * layout->bytes * FG__PANEL;
         bytes = unit + layout->blocks * layout->bits * 128;
-        if (factors && b == 0) fg__unit_factors_256(bytes, factor);
+        if (factors && layout->type == FG_TYPE_Q3_K && b == 0) fg__unit_factors_256(bytes, factor);
         for (rows = 0; rows < FG__PANEL; rows += 8) {
             fg__expand_256(like, factors, unit + fg__quants_at(layout, b) + rows * 4, bytes + rows, table, b,
                            to->q + i * 1024 + rows * 4);
@@ -22254,9 +22269,14 @@ FG__INLINE256 void fg__unpack_blocks_256(const fg__panel_layout *layout, fg_type
 FG__PANEL_TYPES(FG__UNPACK_256)
 #undef FG__UNPACK_256
 
-FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_factors_256(const uint8_t *from, int n, fg__gemm_slice *to) {
+FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_factors_256_q2(const uint8_t *from, int n, fg__gemm_slice *to) {
+    fg__unpack_blocks_256(&fg__panel_layouts[5], FG_TYPE_Q2_K, true, from, n, to);
+}
+
+FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_factors_256_q3(const uint8_t *from, int n, fg__gemm_slice *to) {
     fg__unpack_blocks_256(&fg__panel_layouts[6], FG_TYPE_Q3_K, true, from, n, to);
 }
+
 
 /* Zen 3, which has no AVX-512, reads far ahead by itself, as Zen 4 does: weights of up to `few` tokens are best fetched to the first cache
    just before their use. One token of Q8_0 and Q6_K is 1.3 times as fast as with fetching once, 4 KiB before it, others 1.04 to 1.1 times. */
@@ -22278,13 +22298,13 @@ static FG__ALWAYS_INLINE bool fg__vnni_of_256(fg_type type, bool vnni, int m) {
     return vnni && (m > 2 || type == FG_TYPE_Q8_0 || type == FG_TYPE_Q6_K);
 }
 
-/* For m tokens. Q2_K's products with scales are small enough to come that way if it has to be expanded anyway. */
+/* For m tokens. */
 static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m) {
     if (fg__vnni_of_256(type, vnni, m)) return FG__DOTS_VNNI;
     switch ((int)type) {
-    case FG_TYPE_Q2_K: return m <= 2 ? FG__DOTS_FACTORS : FG__DOTS_TWO;
+    case FG_TYPE_Q2_K:
     case FG_TYPE_Q3_K: return FG__DOTS_FACTORS;
-    case FG_TYPE_Q6_K: return FG__DOTS_TWO;
+    case FG_TYPE_Q6_K: return FG__DOTS_OFFSET;
     default: break;
     }
     if (fg__gemm_like(type) == FG_TYPE_Q4_1) return FG__DOTS_EIGHT;
@@ -22297,20 +22317,24 @@ static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m
    tiles of three, 16 1.05 times). Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85
    times as fast. With VNNI, which needs no product, five and six are 0.95 to 1.02 times as fast as four. */
 static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) {
-    return dots == FG__DOTS_TWO || dots == FG__DOTS_FACTORS || dots == FG__DOTS_SPLIT ? 3 : FG__TILE256;
+    return dots == FG__DOTS_SPLIT ? 3 : FG__TILE256;
 }
 
 /* Up to how many tokens, those of a tile, weights are expanded as they are used: four of Q4_0 are 1.25 times as fast as expanded before (with
    VNNI 1.3 times), four of Q6_K, in two tiles, 0.9 times. */
 static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
-    if (type == FG_TYPE_Q2_K || (vnni && type == FG_TYPE_Q3_K)) return 2;
+    if (vnni && (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K)) return 2;
     return fg__tile_of_256(fg__dots_of_256(type, vnni, FG__TILE256));
 }
+
+/* Whether what unsigned weights add is where pairs start, so that these fit 16 bits; Q2_K, without an offset, starts at 0. */
+static FG__ALWAYS_INLINE bool fg__starts_as_pairs_256(fg__dots dots) { return dots == FG__DOTS_OFFSET || dots == FG__DOTS_FACTORS; }
 
 /* What is added to weights to make them unsigned; 0: they are not. */
 static FG__ALWAYS_INLINE int fg__offset_256(fg_type type, fg__dots dots) {
     if (dots == FG__DOTS_VNNI) return fg__added_256(type);
     if (type == FG_TYPE_Q3_K) return 4;
+    if (type == FG_TYPE_Q2_K) return 0;
     return fg__added_256(type) == 128 ? 0 : fg__added_256(type);
 }
 
@@ -22337,14 +22361,25 @@ typedef struct fg__rows_256 {
 
 /* What the tokens of a tile need of a slice's 8 blocks or 16 halves of blocks. */
 typedef struct fg__tile_sums_256 {
-    int32_t start[FG__TILE256][16]; /* where sums start, or pairs of 16 bits: those in the upper halves */
+    int32_t start[FG__TILE256][16]; /* where sums start, or pairs of 16 bits */
     float of_acts[FG__TILE256][8];  /* the activations' sums times -128, for minimums of blocks */
     float scale[FG__TILE256][8];    /* theirs, together */
 } fg__tile_sums_256;
 
-/* Four weights of 16 rows times a token's activations, as pairs of 16 bits, set or added. In one piece and in these registers, as compilers
-   give products registers of their own and copy sums. */
+/* Four weights of 16 rows times a token's activations, as pairs of 16 bits, set or added. */
 FG__INLINE256 void fg__pairs_256(bool set, const uint8_t *act, const __m256i v[2], __m256i sums[2]) {
+    const __m256i x = fg__act_256(act, 0, 0, 0);
+    int i;
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        if (set) sums[i] = _mm256_maddubs_epi16(v[i], x);
+        else FG__ADD_WORDS_256(sums[i], _mm256_maddubs_epi16(v[i], x));
+    }
+}
+
+/* The same in one piece and in these registers, as compilers give products registers of their own and copy sums: four tokens for which weights are
+   expanded as they are used 1.1 times as fast by GCC, any other number 0.85 to 0.98 times. */
+FG__INLINE256 void fg__pairs_at_once_256(bool set, const uint8_t *act, const __m256i v[2], __m256i sums[2]) {
     __m256i x, product;
     if (set) {
         __asm__("vpbroadcastd {%4, %1|%1, %4}\n\t"
@@ -22363,41 +22398,16 @@ FG__INLINE256 void fg__pairs_256(bool set, const uint8_t *act, const __m256i v[2
             : "x"(v[0]), "x"(v[1]), "m"(*(const fg__activations *)(const void *)act));
 }
 
-/* Adds steps `from` to `to` to the sums, `together` at a time as pairs of 16 bits, which cannot overflow: unsigned weights give
-   2 * 2 * 63 * 127, or 4 * 2 * 7 * 127 from `start` on, which is up to 4 * 16 * 127 (NULL: 0). They are multiplied by `by`. */
-FG__INLINE256 void fg__dots_256(fg_type like, int together, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts,
-                                size_t stride, const __m256i *start, const __m256i *by, __m256i acc[][2]) {
-    __m256i pairs[FG__TILE256][2], v[2], x;
-    int step, t, i;
-    FG__UNROLL
-    for (step = from; step < to; step++) {
-        FG__UNROLL
-        for (i = 0; i < 2; i++) {
-            v[i] = fg__quants_256(like, w->quants + 32 * i, w->table, w->place, step);
-            FG__KEEP_256(v[i]);
-        }
-        FG__UNROLL
-        for (t = 0; t < nt; t++) {
-            x = fg__act_256(acts, stride, t, step);
-            FG__UNROLL
-            for (i = 0; i < 2; i++) {
-                if ((step - from) % together) FG__ADD_WORDS_256(pairs[t][i], _mm256_maddubs_epi16(v[i], x));
-                else {
-                    pairs[t][i] = _mm256_maddubs_epi16(v[i], x);
-                    if (start) FG__ADD_WORDS_256(pairs[t][i], start[t]);
-                }
-                if ((step - from) % together == together - 1) FG__ADD_256(acc[t][i], _mm256_madd_epi16(pairs[t][i], by[i]));
-            }
-        }
-    }
-}
-
-/* Steps `from` to `to` as pairs of 16 bits, which they fit together. */
+/* Steps `from` to `to` as pairs of 16 bits, which they fit together; those of each token from `start` on, or from 0 where it is NULL. */
 FG__INLINE256 void fg__steps_256(fg_type like, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts, size_t stride,
-                                 __m256i pairs[][2]) {
+                                 const int32_t (*start)[16], __m256i pairs[][2]) {
+    const bool at_once = nt == FG__TILE256 && like != FG_TYPE_Q8_0; /* where expanded they are that */
     __m256i v[2];
     int step, t, i;
     FG__UNROLL
+    for (t = 0; t < nt; t++)
+        if (start) pairs[t][0] = pairs[t][1] = _mm256_set1_epi32(*start[t]);
+    FG__UNROLL
     for (step = from; step < to; step++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
@@ -22405,7 +22415,8 @@ FG__INLINE256 void fg__steps_256(fg_type like, int nt, const fg__rows_256 *w, in
             FG__KEEP_256(v[i]);
         }
         FG__UNROLL
-        for (t = 0; t < nt; t++) fg__pairs_256(step == from, acts + (size_t)t * stride + step * 4, v, pairs[t]);
+        for (t = 0; t < nt; t++)
+            (at_once ? fg__pairs_at_once_256 : fg__pairs_256)(!start && step == from, acts + (size_t)t * stride + step * 4, v, pairs[t]);
     }
 }
 
@@ -22414,7 +22425,7 @@ FG__INLINE256 void fg__eight_dots_256(fg_type like, int nt, const fg__rows_256 *
                                       const fg__tile_sums_256 *sums, __m256i acc[][2]) {
     __m256i start;
     int t, i;
-    fg__steps_256(like, nt, w, 0, 8, acts, stride, acc);
+    fg__steps_256(like, nt, w, 0, 8, acts, stride, NULL, acc);
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         start = _mm256_set1_epi32(sums->start[t][b]);
@@ -22428,7 +22439,7 @@ FG__INLINE256 void fg__four_dots_256(fg_type like, int nt, const fg__rows_256 *w
                                      __m256i acc[][2]) {
     __m256i pairs[FG__TILE256][2];
     int t, i;
-    fg__steps_256(like, nt, w, 4 * part, 4 * part + 4, acts, stride, pairs);
+    fg__steps_256(like, nt, w, 4 * part, 4 * part + 4, acts, stride, NULL, pairs);
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         FG__UNROLL
@@ -22503,23 +22514,34 @@ FG__INLINE256 void fg__vnni_dots_256(fg_type like, int nt, const fg__rows_256 *w
     }
 }
 
-/* `offset`, a power of two or 0, is what weights are larger by. `pairs`: FG__DOTS_FACTORS, whose offset is Q3_K's, 4 (Q2_K has none and does not use the
-   starts). */
+/* Starts for 8 times 16 activations number i as pairs of 16 bits: -offset, as its power of two, times the activations' sums. The lower one takes
+   its own within 4 activations' worth, so that of weights from -32 to 31, as those less the offset are, four pairs and 128 fit 16 bits. */
+FG__INLINE256 __m256i fg__pair_starts_256(const fg__act_q8 *a, int i, __m128i power) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i all = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(a->sum + i)));
+    __m256i low = _mm256_slli_epi32(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(a->half + i))), 3);
+    all = _mm256_sll_epi32(_mm256_sub_epi32(low, all), power);
+    return _mm256_blend_epi16(_mm256_slli_epi32(all, 16), _mm256_sub_epi32(zero, _mm256_sll_epi32(low, power)), 0x55);
+}
+
+/* `offset`, a power of two or 0, is what weights are larger by. `pairs`: sums start as pairs of 16 bits. */
 FG__INLINE256 void fg__tile_sums_256_set(fg__tile_sums_256 *s, int nt, fg__gemm_form form, bool pairs, int offset,
                                          const fg__gemm_job *job) {
-    const bool halves = pairs || form == FG__FORM_SUB16;
-    const __m256i shift = _mm256_set1_epi32(offset ? 31 - __builtin_clz((unsigned)offset) : 0);
+    const bool halves = form == FG__FORM_SUB16; /* AVX-VNNI */
+    const int power = offset ? 31 - __builtin_clz((unsigned)offset) : 0;
+    const __m256i shift = _mm256_set1_epi32(power);
     int t, i;
     for (t = 0; t < nt; t++) {
         const fg__act_q8 *a = fg__act_of(job, t);
         memcpy(s->scale[t], a->scale, sizeof(a->scale));
-        for (i = 0; i < (halves ? 16 : 8); i += 8) {
+        for (i = 0; pairs && offset && i < 16; i += 8)
+            _mm256_storeu_si256((__m256i *)(void *)(s->start[t] + i), fg__pair_starts_256(a, i, _mm_cvtsi32_si128(power)));
+        for (i = 0; !pairs && i < (halves ? 16 : 8); i += 8) {
             __m256i sum = halves ? _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(a->sum + i)))
                                  : _mm256_madd_epi16(fg__load_256((const uint8_t *)a->sum), _mm256_set1_epi16(1));
-            __m256i start = _mm256_set1_epi32(pairs ? 0 : FG__SUM_BITS);
+            __m256i start = _mm256_set1_epi32(FG__SUM_BITS);
             if (form == FG__FORM_MIN) _mm256_storeu_ps(s->of_acts[t], _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(-128.0f)));
-            if (pairs) start = _mm256_sub_epi32(start, _mm256_slli_epi32(sum, 18)); /* in the upper half */
-            else if (offset) start = _mm256_sub_epi32(start, _mm256_sllv_epi32(sum, shift));
+            if (offset) start = _mm256_sub_epi32(start, _mm256_sllv_epi32(sum, shift));
             _mm256_storeu_si256((__m256i *)(void *)(s->start[t] + i), start);
         }
     }
@@ -22536,6 +22558,20 @@ FG__INLINE256 void fg__part_256(int nt, bool add, const float *scale, __m256i ac
         for (t = 0; t < nt; t++) {
             __m256 sum = _mm256_castsi256_ps(acc[t][i]);
             v[t][i] = add ? _mm256_fmadd_ps(_mm256_sub_ps(sum, start), by, v[t][i]) : _mm256_fmadd_ps(sum, by, less);
+        }
+    }
+}
+
+/* The same where sums start at 0, with those of which floats are exact. NULL: scales of 1. */
+FG__INLINE256 void fg__floats_256(int nt, const float *scale, bool add, __m256i acc[][2], __m256 v[][2]) {
+    int t, i;
+    FG__UNROLL
+    for (i = 0; i < 2; i++) {
+        const __m256 by = scale ? _mm256_loadu_ps(scale + 8 * i) : _mm256_set1_ps(1.0f);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            const __m256 sum = _mm256_cvtepi32_ps(acc[t][i]);
+            v[t][i] = add ? _mm256_fmadd_ps(sum, by, v[t][i]) : scale ? _mm256_mul_ps(sum, by) : sum;
         }
     }
 }
@@ -22596,19 +22632,28 @@ FG__INLINE256 void fg__tile_end_256(int nt, __m256 sums[][2], int row, const flo
     }
 }
 
-/* A part of a block of Q2_K or Q3_K: pairs start with what the offset adds and are multiplied by the part's factors. */
-FG__INLINE256 void fg__factor_dots_256(fg_type like, int nt, const fg__rows_256 *w, int part, int b, const fg__tile_sums_256 *sums,
-                                       const fg__gemm_job *job, __m256i acc[][2]) {
-    __m256i start[FG__TILE256], by[2];
+/* The factors of half a block of Q2_K or Q3_K, 8 rows from `row` on; ones where `dots` is another. */
+FG__INLINE256 __m256i fg__half_factors_256(fg_type like, fg__dots dots, const fg__rows_256 *w, int part, int row) {
+    if (dots != FG__DOTS_FACTORS) return _mm256_set1_epi16(1);
+    if (like == FG_TYPE_Q8_0) return fg__load_256((const uint8_t *)(w->pair + part * FG__PANEL + row));
+    return fg__factor_pairs_256(like, w->factor + row, w->bytes + row, 2 * w->b + part);
+}
+
+/* Half a block's pairs, from each token's start on where that is not NULL, times their factors: added to those of the half before, or set. */
+FG__INLINE256 void fg__half_dots_256(fg_type like, fg__dots dots, bool add, int nt, const fg__rows_256 *w, int part, const uint8_t *acts,
+                                     size_t stride, const int32_t (*start)[16], __m256i acc[][2]) {
+    __m256i pairs[FG__TILE256][2], by;
     int t, i;
+    fg__steps_256(like, nt, w, 4 * part, 4 * part + 4, acts, stride, start, pairs);
     FG__UNROLL
     for (i = 0; i < 2; i++) {
-        if (like == FG_TYPE_Q8_0) by[i] = fg__load_256(w->pair + part * FG__PANEL + 8 * i);
-        else by[i] = fg__factor_pairs_256(like, w->factor + 8 * i, w->bytes + 8 * i, 2 * w->b + part);
+        by = fg__half_factors_256(like, dots, w, part, 8 * i);
+        FG__UNROLL
+        for (t = 0; t < nt; t++) {
+            pairs[t][i] = _mm256_madd_epi16(pairs[t][i], by);
+            acc[t][i] = add ? _mm256_add_epi32(acc[t][i], pairs[t][i]) : pairs[t][i];
+        }
     }
-    FG__UNROLL
-    for (t = 0; t < nt; t++) start[t] = _mm256_set1_epi32(sums->start[t][2 * b + part]);
-    fg__dots_256(like, 4, nt, w, 4 * part, 4 * part + 4, job->acts + b * 32, job->stride, like == FG_TYPE_Q2_K ? NULL : start, by, acc);
 }
 
 /* Where sums start, those of part 1 from the ones of part 0 on where both have one scale. */
@@ -22616,13 +22661,13 @@ FG__INLINE256 void fg__start_256(fg__gemm_form form, fg__dots dots, int nt, cons
                                  const fg__tile_sums_256 *sums, __m256i acc[][2]) {
     const int at = form == FG__FORM_SUB16 ? 2 * b + part : b;
     int t, i;
-    if (dots == FG__DOTS_EIGHT || (part == 1 && form != FG__FORM_SUB16)) return;
+    if (dots == FG__DOTS_EIGHT || fg__starts_as_pairs_256(dots) || (part == 1 && form != FG__FORM_SUB16)) return;
     FG__UNROLL
     for (t = 0; t < nt; t++) {
         FG__UNROLL
         for (i = 0; i < 2; i++) {
             if (dots == FG__DOTS_SPLIT) acc[t][i] = fg__load_256(rows + 8 * i);
-            else acc[t][i] = _mm256_set1_epi32(dots == FG__DOTS_FACTORS ? FG__SUM_BITS : sums->start[t][at]);
+            else acc[t][i] = _mm256_set1_epi32(sums->start[t][at]);
         }
     }
 }
@@ -22632,7 +22677,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
                                       const fg__tile_sums_256 *sums, const fg__gemm_job *job, __m256 f[][2]) {
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
     const uint8_t *acts = job->acts + b * 32;
-    const __m256i ones[2] = {_mm256_set1_epi16(1), _mm256_set1_epi16(1)};
+    const int32_t (*start)[16];
     __m256 v[FG__TILE256][2];
     __m256i acc[FG__TILE256][2];
     int part;
@@ -22640,18 +22685,22 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
     for (part = 0; part < 2; part++) {
         fg__start_256(form, dots, nt, w->start, b, part, sums, acc);
         switch (dots) {
-        case FG__DOTS_FACTORS: fg__factor_dots_256(like, nt, w, part, b, sums, job, acc); break;
+        case FG__DOTS_OFFSET:
+        case FG__DOTS_FACTORS:
+            start = form == FG__FORM_MIN16 ? NULL : (const int32_t (*)[16])(const void *)(sums->start[0] + 2 * b + part);
+            fg__half_dots_256(like, dots, part == 1 && scales == 1, nt, w, part, acts, job->stride, start, acc);
+            break;
         case FG__DOTS_EIGHT:
             if (part == 1) fg__eight_dots_256(like, nt, w, acts, job->stride, b, sums, acc);
             break;
         case FG__DOTS_FOUR: fg__four_dots_256(like, nt, w, part, acts, job->stride, acc); break;
-        case FG__DOTS_TWO: fg__dots_256(like, 2, nt, w, 4 * part, 4 * part + 4, acts, job->stride, NULL, ones, acc); break;
         case FG__DOTS_SPLIT: fg__split_dots_256(nt, w, part, acts, job->stride, acc); break;
         case FG__DOTS_VNNI: fg__vnni_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         default: fg__signed_dots_256(like, nt, w, part, acts, job->stride, acc); break;
         }
-        if (part == 0 && scales == 2) fg__part_256(nt, false, w->scale, acc, v);
-        if (part == 1) fg__part_256(nt, scales == 2, w->scale + (scales - 1) * FG__PANEL, acc, v);
+        if (part == 0 && scales == 1) continue;
+        if (fg__starts_as_pairs_256(dots)) fg__floats_256(nt, scales == 1 ? NULL : w->scale + part * FG__PANEL, part == 1 && scales == 2, acc, v);
+        else fg__part_256(nt, part == 1 && scales == 2, w->scale + (scales == 2 && part) * FG__PANEL, acc, v);
     }
     fg__block_256(nt, form == FG__FORM_MIN, w->min, sums, b, v, f);
 }
@@ -22663,7 +22712,7 @@ FG__INLINE256 void fg__tile_q8_256(fg__gemm_form form, fg__dots dots, int nt, fg
     fg__tile_sums_256 sums;
     fg__rows_256 w;
     int b, t;
-    fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, job->offset, job);
+    fg__tile_sums_256_set(&sums, nt, form, fg__starts_as_pairs_256(dots), job->offset, job);
     w.quants = w.bytes = w.halves = s->q + row * 4;
     w.start = s->start + row;
     w.pair = s->pair + row;
@@ -22724,7 +22773,7 @@ FG__INLINE256 void fg__tile_few_256(const fg__panel_layout *layout, fg_type like
     fg__tile_sums_256 sums;
     fg__rows_256 w;
     int b, i, t, half;
-    fg__tile_sums_256_set(&sums, nt, form, dots == FG__DOTS_FACTORS, fg__offset_256(layout->type, dots), job);
+    fg__tile_sums_256_set(&sums, nt, form, fg__starts_as_pairs_256(dots), fg__offset_256(layout->type, dots), job);
     w.start = w.pair = NULL;
     w.scale = scale;
     w.min = min;
@@ -22813,8 +22862,8 @@ FG__TILES_256(SIGNED, EIGHT)
 FG__TILES_256(MIN, EIGHT)
 FG__TILES_256(SIGNED, FOUR)
 FG__TILES_256(MIN, FOUR)
-FG__TILES_256(SUB16, TWO)
-FG__TILES_256(MIN16, TWO)
+FG__TILES_256(SUB16, OFFSET)
+FG__TILES_256(MIN16, FACTORS)
 FG__TILES_256(SIGNED, SPLIT)
 FG__TILES_256(SIGNED, SIGNED)
 FG__TILES_256(SIGNED, VNNI)
@@ -22839,10 +22888,10 @@ static void fg__slice_q8_256(fg__gemm_slice *s, int row, int bytes, fg__gemm_job
     const bool min = job.form == FG__FORM_MIN;
     fg__fetch_plan(&job, bytes, (job.m + most - 1) / most * job.n);
     switch (job.dots) {
-    case FG__DOTS_FACTORS: fg__tiles_256_SIGNED_FACTORS(s, row, &job); break;
+    case FG__DOTS_OFFSET: fg__tiles_256_SUB16_OFFSET(s, row, &job); break;
+    case FG__DOTS_FACTORS: (job.form == FG__FORM_MIN16 ? fg__tiles_256_MIN16_FACTORS : fg__tiles_256_SIGNED_FACTORS)(s, row, &job); break;
     case FG__DOTS_EIGHT: (min ? fg__tiles_256_MIN_EIGHT : fg__tiles_256_SIGNED_EIGHT)(s, row, &job); break;
     case FG__DOTS_FOUR: (min ? fg__tiles_256_MIN_FOUR : fg__tiles_256_SIGNED_FOUR)(s, row, &job); break;
-    case FG__DOTS_TWO: (job.form == FG__FORM_SUB16 ? fg__tiles_256_SUB16_TWO : fg__tiles_256_MIN16_TWO)(s, row, &job); break;
     case FG__DOTS_SPLIT: fg__tiles_256_SIGNED_SPLIT(s, row, &job); break;
     case FG__DOTS_SIGNED: fg__tiles_256_SIGNED_SIGNED(s, row, &job); break;
     case FG__DOTS_VNNI: fg__slice_vnni_256(s, row, &job); break;
@@ -22888,7 +22937,7 @@ static void fg__gemm_q8_slices(fg_type type, bool vnni, const uint8_t *from, int
             continue;
         }
         job.next = fg__weights_ahead(&job, from, 8 * (int)block_bytes, 8 * (int)block_bytes);
-        if (job.dots == FG__DOTS_FACTORS) fg__unpack_factors_256(from, job.n, s);
+        if (job.dots == FG__DOTS_FACTORS) (type == FG_TYPE_Q2_K ? fg__unpack_factors_256_q2 : fg__unpack_factors_256_q3)(from, job.n, s);
         else fg__kernels_256[number].unpack(from, job.n, s);
         if (job.dots == FG__DOTS_SPLIT) fg__split_256(job.n, s);
         fg__slice_q8_256(s, 0, job.n * (int)block_bytes / 2, job);

@@ -120,7 +120,7 @@ typedef struct gemm_case {
     fg_type type;
     int64_t k;
     int n_rows;
-    int fill; /* negative: random weights and activations, else the largest possible sums */
+    int fill; /* negative: random weights and activations, else the largest possible sums, from 256 on of some places alone */
     uint8_t *rows, *panel, *acts;
     size_t row_bytes, panel_bytes, act_stride;
     float *w, *x, *seen; /* dequantised rows; activations before and after packing */
@@ -132,11 +132,18 @@ static void *gemm_aligned(void **memory, size_t bytes) {
     return (void *)(((uintptr_t)*memory + 63) / 64 * 64);
 }
 
+/* The sign of the largest magnitudes: all alike, or the opposite in some places, which kernels add up apart. */
+static float gemm_sign(const gemm_case *c, int t, int64_t i) {
+    static const int64_t places[] = {2, 1, 4, 8, 3};
+    bool other = c->fill >= 256 && (i & places[t / 2 % FG__COUNT(places)]) != 0;
+    return (t % 2 != 0) != other ? -1.0f : 1.0f;
+}
+
 /* One row of activations: the largest magnitudes, nothing, almost nothing, or random. */
 static void gemm_random_acts(const gemm_case *c, int t, float *x, uint64_t *seed) {
     int64_t i;
     for (i = 0; i < c->k; i++) {
-        if (c->fill >= 0) x[i] = t % 2 ? -1.0f : 1.0f;
+        if (c->fill >= 0) x[i] = gemm_sign(c, t, i);
         else x[i] = gemm_random_float(seed) * (t == 4 ? 0.0f : t == 5 ? 1e-37f : i % 7 ? 1.0f : 3.0f);
     }
 }
@@ -461,6 +468,7 @@ static void gemm_check_kernel(const fg__gemm_kernel *kernel, fg_type type) {
     gemm_check(kernel, type, 256, 32, -1);
     gemm_check(kernel, type, 1024, 19, -1);
     for (i = 0; block > 1 && i < FG__COUNT(fills); i++) gemm_check(kernel, type, 512, 8, fills[i]);
+    for (i = 0; block > 1 && i < FG__COUNT(fills); i++) gemm_check(kernel, type, 512, 8, 256 + fills[i]);
 }
 
 /* A NaN among activations, wherever it is, makes a row NaN: a broken model must not go on with numbers that look well. */
@@ -933,7 +941,7 @@ static void test_gemm_act_packs(void) {
     float x[ACT_UNITS * 256];
     fg__act_q8 one[ACT_UNITS], other[ACT_UNITS];
     uint64_t seed = 11;
-    int turn;
+    int turn, unit;
     if (!fg__cpu_detect().avx512_vnni) SKIP("no AVX-512 VNNI");
     for (turn = 0; turn < 400; turn++) {
         int k = 32 * (1 + (int)(test_random(&seed) % (ACT_UNITS * 8)));
@@ -942,6 +950,7 @@ static void test_gemm_act_packs(void) {
         memset(other, 0, sizeof(other));
         fg__act_q8_pack_256(x, k, one);
         fg__act_q8_pack_512(x, k, other);
+        for (unit = 0; unit < ACT_UNITS; unit++) memcpy(other[unit].half, one[unit].half, sizeof(one[unit].half)); /* AVX2's alone */
         CHECKF(memcmp(one, other, sizeof(one)) == 0, "k %d", k);
 #if FG__HAS_AMX
         gemm_check_act_tile(one, x, k, turn % FG__TILE_AMX);
@@ -952,9 +961,34 @@ static void test_gemm_act_packs(void) {
 #endif
 }
 
+/* The sums of some of 16 activations that AVX2 keeps: off by four at most. */
+static void test_gemm_act_halves(void) {
+#if FG__X86
+    float x[ACT_UNITS * 256];
+    fg__act_q8 acts[ACT_UNITS];
+    uint64_t seed = 12;
+    int turn, i, j, k, sum;
+    if (!fg__cpu_detect().avx2) SKIP("no AVX2");
+    for (turn = 0; turn < 400; turn++) {
+        k = 32 * (1 + (int)(test_random(&seed) % (ACT_UNITS * 8)));
+        gemm_mixed_acts(x, k, &seed);
+        for (i = 0; turn % 4 == 0 && i < k; i++) x[i] = i / 64 % 2 ? -1.0f : 1.0f;
+        fg__act_q8_pack_256(x, k, acts);
+        for (i = 0; i < k; i += 16) {
+            const fg__act_q8 *a = acts + i / 256;
+            for (j = sum = 0; j < 16; j++) sum += j % 4 < 2 ? a->q[i % 256 + j] : 0;
+            CHECKF(abs(sum - 8 * a->half[i % 256 / 16]) <= 4, "k %d, at %d: %d of %d", k, i, 8 * a->half[i % 256 / 16], sum);
+        }
+    }
+#else
+    SKIP("no AVX2");
+#endif
+}
+
 static void run_gemm_tests(void) {
     RUN(test_gemm_avx2);
     RUN(test_gemm_act_packs);
+    RUN(test_gemm_act_halves);
     RUN(test_gemm_avx512);
     RUN(test_gemm_amx);
     RUN(test_gemm_amx_sums);
