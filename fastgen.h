@@ -22069,6 +22069,20 @@ FG__INLINE256 __m256i fg__bytes_256(const uint8_t *from) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
 }
 
+/* Bytes of 8 rows and those 32 behind them, in turn, as 16 bits. */
+FG__INLINE256 __m256i fg__two_bytes_256(const uint8_t *from) {
+    const __m128i a = _mm_loadl_epi64((const __m128i *)(const void *)from), b = _mm_loadl_epi64((const __m128i *)(const void *)(from + 32));
+    return _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b));
+}
+
+/* Bytes of 8 rows, each four times. */
+FG__INLINE256 __m256i fg__four_times_256(const void *from) {
+    const __m256i rows = _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0x04040404, 0x05050505, 0x06060606, 0x07070707);
+    int64_t bytes;
+    memcpy(&bytes, from, 8);
+    return _mm256_shuffle_epi8(_mm256_set1_epi64x(bytes), rows);
+}
+
 /* The scale of 16 weights number i of Q3_K, plus 32. */
 FG__INLINE256 __m256i fg__scale_q3_256(const uint8_t *bytes, int i) {
     __m256i low = fg__and_256(fg__shift_256(fg__bytes_256(bytes + i % 8 * 32), i / 8 * 4), 15);
@@ -22128,10 +22142,8 @@ FG__INLINE256 void fg__unit_factors_256(const uint8_t *bytes, int8_t *to) {
 
 /* The factors of 16 weights number i, 8 rows, each twice as 16 bits: those of Q3_K are in `factor`, of Q2_K in the unit's bytes. */
 FG__INLINE256 __m256i fg__factor_pairs_256(fg_type type, const int8_t *factor, const uint8_t *bytes, int i) {
-    __m256i v;
-    if (type == FG_TYPE_Q2_K) v = fg__and_256(fg__bytes_256(bytes + i * 32), 15);
-    else v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(factor + i * FG__PANEL)));
-    return _mm256_blend_epi16(v, fg__shift_256(v, -16), 0xaa);
+    if (type == FG_TYPE_Q3_K) return _mm256_srai_epi16(fg__four_times_256(factor + i * FG__PANEL), 8);
+    return _mm256_and_si256(fg__four_times_256(bytes + i * 32), _mm256_set1_epi16(15));
 }
 
 /* Block b of a unit: bytes of 8 rows, without those factors if `factors`, a constant. `runs` and `bytes` are those of the rows. */
@@ -22179,9 +22191,7 @@ FG__INLINE256 void fg__scales_256(fg_type type, const uint8_t *bytes, const uint
         d = _mm256_mul_ps(d, _mm256_cvtepi32_ps(s));
         break;
     case FG_TYPE_Q2_K:
-        s = fg__shift_256(fg__bytes_256(bytes + 2 * b * 32), 4);
-        s2 = fg__shift_256(fg__bytes_256(bytes + (2 * b + 1) * 32), 4);
-        _mm256_storeu_si256((__m256i *)(void *)min, _mm256_add_epi32(s, fg__shift_256(s2, -16))); /* a pair of 16 bits */
+        _mm256_storeu_si256((__m256i *)(void *)min, _mm256_srli_epi16(fg__two_bytes_256(bytes + 2 * b * 32), 4)); /* a pair of 16 bits */
         d = _mm256_set1_ps(1.0f); /* see fg__unit_256 */
         break;
     case FG_TYPE_Q3_K: d = _mm256_set1_ps(1.0f); break; /* see fg__unit_256 */
@@ -22277,7 +22287,6 @@ FG__TARGET_AVX2 __attribute__((noinline)) static void fg__unpack_factors_256_q3(
     fg__unpack_blocks_256(&fg__panel_layouts[6], FG_TYPE_Q3_K, true, from, n, to);
 }
 
-
 /* Zen 3, which has no AVX-512, reads far ahead by itself, as Zen 4 does: weights of up to `few` tokens are best fetched to the first cache
    just before their use. One token of Q8_0 and Q6_K is 1.3 times as fast as with fetching once, 4 KiB before it, others 1.04 to 1.1 times. */
 static void fg__fetch_set_256(fg__gemm_job *job, int few) {
@@ -22313,7 +22322,7 @@ static FG__ALWAYS_INLINE fg__dots fg__dots_of_256(fg_type type, bool vnni, int m
 }
 
 /* A tile's tokens: each has two sums, beside two registers of weights, one of activations and a product; pairs that are added to sums within
-   a block take two more, for which sums wait in memory where that is half a block (FG__DOTS_FOUR: four tokens are 1.1 times as fast as with
+   a block take two more, for which sums wait in memory where that is half a block (Q5_K and Q6_K: four tokens are 1.1 times as fast as with
    tiles of three, 16 1.05 times). Where they are the sums of all of a block more would fit, but compilers keep some in memory: six are 0.85
    times as fast. With VNNI, which needs no product, five and six are 0.95 to 1.02 times as fast as four. */
 static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) {
@@ -22321,7 +22330,7 @@ static FG__ALWAYS_INLINE int fg__tile_of_256(fg__dots dots) {
 }
 
 /* Up to how many tokens, those of a tile, weights are expanded as they are used: four of Q4_0 are 1.25 times as fast as expanded before (with
-   VNNI 1.3 times), four of Q6_K, in two tiles, 0.9 times. */
+   VNNI 1.3 times), four of Q2_K 1.17 times. */
 static FG__ALWAYS_INLINE int fg__few_of_256(fg_type type, bool vnni) {
     if (vnni && (type == FG_TYPE_Q2_K || type == FG_TYPE_Q3_K)) return 2;
     return fg__tile_of_256(fg__dots_of_256(type, vnni, FG__TILE256));
@@ -22378,7 +22387,7 @@ FG__INLINE256 void fg__pairs_256(bool set, const uint8_t *act, const __m256i v[2
 }
 
 /* The same in one piece and in these registers, as compilers give products registers of their own and copy sums: four tokens for which weights are
-   expanded as they are used 1.1 times as fast by GCC, any other number 0.85 to 0.98 times. */
+   expanded as they are used 1.1 times as fast by GCC, fewer 0.85 to 0.95 times. */
 FG__INLINE256 void fg__pairs_at_once_256(bool set, const uint8_t *act, const __m256i v[2], __m256i sums[2]) {
     __m256i x, product;
     if (set) {
@@ -22398,15 +22407,15 @@ FG__INLINE256 void fg__pairs_at_once_256(bool set, const uint8_t *act, const __m
             : "x"(v[0]), "x"(v[1]), "m"(*(const fg__activations *)(const void *)act));
 }
 
-/* Steps `from` to `to` as pairs of 16 bits, which they fit together; those of each token from `start` on, or from 0 where it is NULL. */
+/* Steps `from` to `to` as pairs of 16 bits, which they fit together, from `start` on, [token][16], or from 0 where that is NULL. */
 FG__INLINE256 void fg__steps_256(fg_type like, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts, size_t stride,
-                                 const int32_t (*start)[16], __m256i pairs[][2]) {
+                                 const int32_t *start, __m256i pairs[][2]) {
     const bool at_once = nt == FG__TILE256 && like != FG_TYPE_Q8_0; /* where expanded they are that */
     __m256i v[2];
     int step, t, i;
     FG__UNROLL
     for (t = 0; t < nt; t++)
-        if (start) pairs[t][0] = pairs[t][1] = _mm256_set1_epi32(*start[t]);
+        if (start) pairs[t][0] = pairs[t][1] = _mm256_set1_epi32(start[16 * t]);
     FG__UNROLL
     for (step = from; step < to; step++) {
         FG__UNROLL
@@ -22639,9 +22648,9 @@ FG__INLINE256 __m256i fg__half_factors_256(fg_type like, fg__dots dots, const fg
     return fg__factor_pairs_256(like, w->factor + row, w->bytes + row, 2 * w->b + part);
 }
 
-/* Half a block's pairs, from each token's start on where that is not NULL, times their factors: added to those of the half before, or set. */
+/* Half a block's pairs, see fg__steps_256, times their factors: added to those of the half before, or set. */
 FG__INLINE256 void fg__half_dots_256(fg_type like, fg__dots dots, bool add, int nt, const fg__rows_256 *w, int part, const uint8_t *acts,
-                                     size_t stride, const int32_t (*start)[16], __m256i acc[][2]) {
+                                     size_t stride, const int32_t *start, __m256i acc[][2]) {
     __m256i pairs[FG__TILE256][2], by;
     int t, i;
     fg__steps_256(like, nt, w, 4 * part, 4 * part + 4, acts, stride, start, pairs);
@@ -22677,7 +22686,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
                                       const fg__tile_sums_256 *sums, const fg__gemm_job *job, __m256 f[][2]) {
     const int scales = form == FG__FORM_SUB16 ? 2 : 1;
     const uint8_t *acts = job->acts + b * 32;
-    const int32_t (*start)[16];
+    const int32_t *start;
     __m256 v[FG__TILE256][2];
     __m256i acc[FG__TILE256][2];
     int part;
@@ -22687,7 +22696,7 @@ FG__INLINE256 void fg__tile_block_256(fg_type like, fg__gemm_form form, fg__dots
         switch (dots) {
         case FG__DOTS_OFFSET:
         case FG__DOTS_FACTORS:
-            start = form == FG__FORM_MIN16 ? NULL : (const int32_t (*)[16])(const void *)(sums->start[0] + 2 * b + part);
+            start = form == FG__FORM_MIN16 ? NULL : (const int32_t *)sums->start + 2 * b + part;
             fg__half_dots_256(like, dots, part == 1 && scales == 1, nt, w, part, acts, job->stride, start, acc);
             break;
         case FG__DOTS_EIGHT:
