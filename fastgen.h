@@ -19296,8 +19296,8 @@ static void fg__panel_pack(fg_type type, const void *rows, size_t row_bytes, int
 
 /* 256 activations x = scale * q. `sum` is of 16 q, as weights are multiplied as w plus an offset, and for minimums of weights. Q2_K's minimums, integers
    of 16 weights each, are multiplied with `word`, x's sums of 16 as integers with one scale: 8 pairs of products then do what 16 by floats did. They are
-   off by 1/65534 of the largest at most, where the activations are by 1/254. `unit` is -128 times their scale. Both on x86 alone. `half`, on AVX2
-   alone, is the sum of the 8 of 16 q that are first or second of four, in eights, rounded. */
+   off by 1/65534 of the largest at most, where the activations are by 1/254. `unit` is -128 times their scale. Both on x86 alone. `half`, by AVX2
+   alone, is the sum of the 8 of 16 q that are first or second of four, divided by 8 and rounded. */
 typedef struct fg__act_q8 {
     int8_t q[256];
     float scale[8];   /* of 32 */
@@ -22523,8 +22523,9 @@ FG__INLINE256 void fg__vnni_dots_256(fg_type like, int nt, const fg__rows_256 *w
     }
 }
 
-/* Starts for 8 times 16 activations number i as pairs of 16 bits: -offset, as its power of two, times the activations' sums. The lower one takes
-   its own within 4 activations' worth, so that of weights from -32 to 31, as those less the offset are, four pairs and 128 fit 16 bits. */
+/* Starts for 8 times 16 activations from number i on, as pairs of 16 bits: the offset, 2^power, times the activations' sums, negative. Sums may wrap
+   around meanwhile: weights of 6 bits less their offset add up to 32512 at most. So the lower start is that of its own activations, within 4 of them
+   (see `half`), which adds 128, and the upper one what is left of all 16. */
 FG__INLINE256 __m256i fg__pair_starts_256(const fg__act_q8 *a, int i, __m128i power) {
     const __m256i zero = _mm256_setzero_si256();
     __m256i all = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(a->sum + i)));
