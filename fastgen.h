@@ -19421,7 +19421,7 @@ typedef enum fg__dots {
     FG__DOTS_SPLIT,   /* the same, expanded to magnitudes and signs */
     FG__DOTS_FOUR,    /* of weights up to 31: four do */
     FG__DOTS_EIGHT,   /* of weights up to 15: eight do */
-    FG__DOTS_OFFSET,  /* of weights up to 63: four do less the offset, 32 */
+    FG__DOTS_OFFSET,  /* of weights up to 63, whose offset is 32: less that, four do */
     FG__DOTS_FACTORS, /* of quants up to 7, 16 of which have a factor that is an integer: Q2_K, Q3_K */
     FG__DOTS_VNNI     /* of any weights plus an offset, by AVX-VNNI, which adds four products to sums of 32 bits */
 } fg__dots;
@@ -22410,7 +22410,7 @@ FG__INLINE256 void fg__pairs_at_once_256(bool set, const uint8_t *act, const __m
 /* Steps `from` to `to` as pairs of 16 bits, which they fit together, from `start` on, [token][16], or from 0 where that is NULL. */
 FG__INLINE256 void fg__steps_256(fg_type like, int nt, const fg__rows_256 *w, int from, int to, const uint8_t *acts, size_t stride,
                                  const int32_t *start, __m256i pairs[][2]) {
-    const bool at_once = nt == FG__TILE256 && like != FG_TYPE_Q8_0; /* where expanded they are that */
+    const bool at_once = nt == FG__TILE256 && like != FG_TYPE_Q8_0; /* expanded weights are like Q8_0's */
     __m256i v[2];
     int step, t, i;
     FG__UNROLL

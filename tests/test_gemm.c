@@ -120,7 +120,7 @@ typedef struct gemm_case {
     fg_type type;
     int64_t k;
     int n_rows;
-    int fill; /* negative: random weights and activations, else the largest possible sums, from 256 on of some places alone */
+    int fill; /* negative: random weights and activations, else the largest possible sums; from 256 on with signs by gemm_sign */
     uint8_t *rows, *panel, *acts;
     size_t row_bytes, panel_bytes, act_stride;
     float *w, *x, *seen; /* dequantised rows; activations before and after packing */
