@@ -37,6 +37,7 @@
 #include "tool/cmd_sweep.h"
 #include "tool/json.h"
 #include "tool/http.h"
+#include "tool/pattern.h"
 #include "tool/grammar.h"
 #include "tool/api.h"
 #include "tool/reply.h"

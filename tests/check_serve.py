@@ -9,6 +9,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -298,7 +299,25 @@ SCHEMAS = [
                     "one": {"const": "x", "enum": ["x"], "title": "One", "type": "string"},
                     "maybe": {"anyOf": [{"$ref": "#/definitions/Kind"}, {"type": "null"}], "default": None, "type": ["string", "null"]}}},
     {"oneOf": [{"type": "integer", "enum": [1, 2.5, "three"]}, {"const": "four"}]},
+    # and of limits, tuples and unions of models, told apart by a field or not at all
+    {"type": "object", "required": ["age", "share", "code", "word"], "properties": {
+        "age": {"type": "integer", "minimum": 0, "exclusiveMaximum": 130}, "share": {"type": "number", "minimum": -0.5, "maximum": 1},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d{1,4}$"}, "word": {"type": "string", "minLength": 2, "maxLength": 5}}},
+    {"type": "array", "minItems": 3, "maxItems": 3, "prefixItems": [{"type": "integer", "exclusiveMinimum": -100, "maximum": -7}, {"type": "boolean"},
+                                                                    {"type": "string", "format": "date"}]},
+    {"$defs": {"Cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer", "maximum": 9, "minimum": 0}},
+                       "required": ["kind", "lives"]},
+               "Dog": {"type": "object", "properties": {"kind": {"enum": ["dog", "cub"]}, "name": {"type": "string", "maxLength": 8}},
+                       "required": ["kind", "name"]}},
+     "type": "array", "minItems": 2, "maxItems": 3,
+     "items": {"discriminator": {"propertyName": "kind"}, "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]}},
+    {"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": False},
+               {"type": "object", "properties": {"a": {"type": "number"}, "c": {"type": "null"}}, "required": ["c"], "additionalProperties": False},
+               {"type": "array", "items": {"type": "integer"}, "maxItems": 2}, {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}]},
 ]
+
+# vLLM's regular expressions, which are Python's: answers that are not JSON
+EXPRESSIONS = [r"(yes|no), \d{1,3}( [a-z]+){1,2}\.", r"[^\W\d_]{3}\n?", r"\d{4}-\d{2}-\d{2}", "(caf\u00e9|\u20ac+|[\u3041-\u3043]{2})!"]
 
 
 def closing(s):
@@ -327,6 +346,19 @@ def test_json_schema(s):
     jsonschema.validate(json.loads(text), SCHEMAS[2])
 
 
+def test_texts(s):
+    ended = 0
+    for expression in EXPRESSIONS:
+        for seed in range(12):
+            for choice in s.chat("Hello", extra_body={"structured_outputs": {"regex": expression}}, max_tokens=60, temperature=1.5, seed=seed, n=2).choices:
+                if choice.finish_reason == "stop":
+                    assert re.fullmatch(expression, choice.message.content, re.ASCII), choice.message.content
+                    ended += 1
+    assert ended > 60, f"{ended} answers came to their end"
+    words = {s.chat("Hello", extra_body={"guided_choice": ["yes", "no", "yes, or no"]}, temperature=1.5, seed=seed).choices[0].message.content for seed in range(20)}
+    assert words <= {"yes", "no", "yes, or no"} and len(words) > 1, words
+
+
 def test_json_object(s):
     ended, bias = 0, closing(s)
     for seed in range(20):
@@ -339,10 +371,10 @@ def test_json_object(s):
 
 
 def test_json_refused(s):
-    for schema, part in (({"type": "string", "pattern": "a+"}, "pattern"), ({"type": "strange"}, "no such type"), ({"$ref": "#"}, "deep"),
+    for schema, part in (({"type": "string", "pattern": "(?=a)a+"}, "pattern"), ({"type": "array", "uniqueItems": True}, "uniqueItems"), ({"type": "strange"}, "no such type"), ({"$ref": "#"}, "deep"),
                          ({"$ref": "#/x"}, "nowhere"), ({"anyOf": [{"$ref": "#"}]}, "itself"), ({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "itself"),
                          ([], "object"),
-                         ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, "same type"),
+                         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "same type"),
                          ({"type": "object", "required": ["x"]}, "required"), ({"allOf": [{}, {}]}, "allOf"),
                          ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False,
                            "allOf": [{"type": "object"}]}, "beside allOf"),

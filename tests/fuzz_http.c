@@ -20,6 +20,7 @@
 #include "../examples/tool/session.h"
 #include "../examples/tool/json.h"
 #include "../examples/tool/http.h"
+#include "../examples/tool/pattern.h"
 #include "../examples/tool/grammar.h"
 #include "../examples/tool/api.h"
 #include "../examples/tool/reply.h"
@@ -130,7 +131,7 @@ static void check_grammar(const api_request *r, const char *data, size_t size) {
         tokens[n] = token;
         str_add(&text, g->vocab->texts[token], g->vocab->lengths[token]);
     }
-    if (n < 65 && g->samples[0].state.mode == GRAMMAR_DONE) {
+    if (n < 65 && g->first.mode == GRAMMAR_VALUE && !g->samples[0].lost && grammar_complete(g, &g->samples[0].state)) {
         if (!json_parse(&j, text.data, text.length)) __builtin_trap();
         json_free(&j);
     }

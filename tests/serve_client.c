@@ -48,6 +48,7 @@ fg_result fg_detokenize(const fg_model *model, const int32_t *ids, size_t count,
     return FG_OK;
 }
 
+#include "../examples/tool/pattern.h"
 #include "../examples/tool/grammar.h"
 
 static int server_port;
@@ -383,14 +384,18 @@ static grammar *grammar_of(const char *schema) {
     return g;
 }
 
-/* How many bytes of an answer may be written; -1: all, and it may end there. */
+/* How many bytes of an answer may be written; -1: all, and it may end there; -2: all, but it may not. */
 static int grammar_takes(const grammar *g, const char *answer) {
     grammar_state s;
     int n = 0;
     grammar_begin(g, &s);
     while (answer[n] && grammar_byte(g, &s, (unsigned char)answer[n])) n++;
-    return !answer[n] && grammar_complete(g, &s) ? -1 : n;
+    return answer[n] ? n : grammar_complete(g, &s) ? -1 : -2;
 }
+
+/* An object whose property t is one of `values`; required: its name, or nothing. */
+#define OBJECT(values, required) \
+    "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"},\"t\":{\"enum\":[" values "]}},\"required\":[" required "]}"
 
 /* What cannot be kept, whichever way round it is written. */
 static void test_grammar_refused(void) {
@@ -410,6 +415,50 @@ static void test_grammar_refused(void) {
         {"{\"oneOf\":[{\"type\":[\"object\",\"null\"],\"anyOf\":[{\"properties\":{\"a\":{}}}]},{\"type\":\"null\"}]}", "needs a type"},
         {"{\"oneOf\":[{\"type\":[\"object\",\"number\"],\"anyOf\":[{\"properties\":{}},{\"const\":1}]},{\"const\":2}]}", "needs a type"},
         {"{\"oneOf\":[{\"$ref\":\"#/$defs/A\"},{\"type\":\"null\"}],\"$defs\":{\"A\":{\"items\":{\"type\":\"null\"}}}}", "needs a type"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf: alternatives of the same type"},
+        {"{\"oneOf\":[{\"type\":\"string\"},{\"const\":\"a\"}]}", "oneOf: alternatives of the same type"},
+        {"{\"oneOf\":[{\"const\":{}},{\"type\":\"object\"}]}", "oneOf: alternatives of the same type"},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\"", "") "]}", "oneOf: alternatives of the same type"}, /* may be left out */
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"a\"", "\"t\"") "]}", "oneOf: alternatives of the same type"},
+        {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\"}},\"required\":[\"t\"]}," OBJECT("\"a\"", "\"t\"") "]}",
+         "oneOf: alternatives of the same type"},
+        {"{\"minLength\":2,\"maxLength\":1}", "minLength is above maxLength"},
+        {"{\"type\":\"string\",\"minLength\":-1}", "minLength must be a whole number"},
+        {"{\"type\":\"integer\",\"minimum\":0.1,\"maximum\":0.9}", "no number"},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":1,\"maximum\":1}", "no number"},
+        {"{\"type\":\"number\",\"minimum\":1,\"maximum\":1,\"exclusiveMaximum\":true}", "no number"},
+        {"{\"type\":\"number\",\"minimum\":1e18}", "no number"},
+        {"{\"type\":\"number\",\"maximum\":-1e400}", "no number"},
+        {"{\"type\":\"number\",\"minimum\":\"1\"}", "minimum must be a number"},
+        {"{\"type\":\"array\",\"prefixItems\":{}}", "prefixItems must be an array"},
+        {"{\"type\":\"array\",\"prefixItems\":[{}],\"items\":false,\"minItems\":2}", "minItems is above"},
+        {"{\"type\":\"array\",\"prefixItems\":[{},{\"$ref\":\"#\"}],\"minItems\":2}", "nested without end"},
+        {"{\"anyOf\":[{\"$ref\":\"#/$defs/A\"},{\"$ref\":\"#/$defs/B\"}],\"$defs\":{\"A\":{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]},"
+         "\"B\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}}}", "nested without end"},
+        {"{\"pattern\":7}", "must be a string"},
+        {"{\"pattern\":\"a(?=b)\"}", "pattern 'a(?=b)': looking ahead"},
+        {"{\"pattern\":\"(?<!b)a\"}", "looking ahead or behind"},
+        {"{\"pattern\":\"(a)\\\\1\"}", "an escape that is not supported"},
+        {"{\"pattern\":\"\\\\bword\"}", "an escape that is not supported"},
+        {"{\"pattern\":\"\\\\p{L}\"}", "an escape that is not supported"},
+        {"{\"pattern\":\"a\\\\\"}", "an escape that is not supported"},
+        {"{\"pattern\":\"(^a|b)\"}", "only supported at its ends"},
+        {"{\"pattern\":\"a$b\"}", "only supported at its ends"},
+        {"{\"pattern\":\"(a\"}", "a ( without"},
+        {"{\"pattern\":\"a)\"}", "a ) without"},
+        {"{\"pattern\":\"[a\"}", "a [ without"},
+        {"{\"pattern\":\"[b-a]\"}", "a range"},
+        {"{\"pattern\":\"a{3,2}\"}", "from more to less"},
+        {"{\"pattern\":\"+a\"}", "nothing to repeat"},
+        {"{\"pattern\":\"\\\\u12\"}", "hexadecimal"},
+        {"{\"pattern\":\"[^\\\\s\\\\S]\"}", "no text matches"},
+        {"{\"pattern\":\"\\\\x01\"}", "no text matches"},
+        {"{\"pattern\":\"ab\",\"maxLength\":1}", "no text matches"},
+        {"{\"pattern\":\"^a{3}$\",\"minLength\":4}", "no text matches"},
+        {"{\"pattern\":\"(a|b)*a(a|b){15}\"}", "too many states"},
+        {"{\"pattern\":\"((a{99}){99}){99}\"}", "too long"},
+        {"{\"pattern\":\"a{99999}\"}", "too many repetitions"},
+        {"{\"pattern\":\".*\",\"maxLength\":100000}", "too many states"},
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -450,6 +499,116 @@ static void test_grammar_answers(void) {
         {"{\"oneOf\":[{\"properties\":{\"a\":{}}}]}", "{\"a\":1}", -1},
         {"{\"oneOf\":[{\"type\":\"object\",\"anyOf\":[{\"properties\":{\"a\":{}}}]},{\"type\":\"null\"}]}", "{\"a\":1}", -1},
         {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{}}},{\"type\":\"null\"}]}", "null", -1},
+        /* alternatives that begin alike */
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"ab\"", "\"t\"") "]}", "{\"n\":1,\"t\":\"ab\"}", -1},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"ab\"", "\"t\"") "]}", "{\"n\":1,\"t\":\"a\"}", -1},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"ab\"", "\"t\"") "]}", "{\"n\":1,\"t\":\"ac\"}", 13},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") ",{\"type\":\"null\"}," OBJECT("\"b\"", "\"t\"") ",{\"const\":7}]}", "7", -1},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") ",{\"type\":\"null\"}," OBJECT("\"b\"", "\"t\"") ",{\"const\":7}]}", " null ", 5},
+        {"{\"anyOf\":[{\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"}}},{\"properties\":{\"a\":{\"type\":\"integer\"},\"c\":{}},\"required\":[\"c\"]}]}",
+         "{\"a\":1,\"c\":2}", -1},
+        {"{\"anyOf\":[{\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"}}},{\"properties\":{\"a\":{\"type\":\"integer\"},\"c\":{}},\"required\":[\"c\"]}]}",
+         "{\"a\":1.5,\"c\":2}", 10},
+        {"{\"anyOf\":[{\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"}}},{\"properties\":{\"a\":{\"type\":\"integer\"},\"c\":{}},\"required\":[\"c\"]}]}",
+         "{\"a\":1.5}", -1},
+        {"{\"items\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"enum\":[\"a\",\"b\"]},{\"type\":\"string\",\"minLength\":3}]}}", "[1,1.5,\"a\",\"abc\"]", -1},
+        {"{\"items\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"enum\":[\"a\",\"b\"]},{\"type\":\"string\",\"minLength\":3}]}}", "[\"c\"", 3},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "12", -1},
+        {"{\"type\":\"integer\",\"anyOf\":[{\"type\":\"integer\",\"maximum\":-5},{\"type\":\"integer\",\"minimum\":5}]}", "-5", -1},
+        {"{\"type\":\"integer\",\"anyOf\":[{\"type\":\"integer\",\"maximum\":-5},{\"type\":\"integer\",\"minimum\":5}]}", "4", -2},
+        {"{\"anyOf\":[{\"type\":\"array\",\"items\":{\"type\":\"null\"}},{\"anyOf\":[{\"type\":\"array\",\"items\":{\"type\":\"integer\"}},{\"type\":\"string\"}]}]}", "[1,null]", 3},
+        {"{\"anyOf\":[{\"type\":\"array\",\"items\":{\"type\":\"null\"}},{\"anyOf\":[{\"type\":\"array\",\"items\":{\"type\":\"integer\"}},{\"type\":\"string\"}]}]}", "[ ]", -1},
+        {"{\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#\"}," OBJECT("\"a\"", "") ",{\"type\":\"null\"}]}}}", "{\"a\":{\"a\":{\"n\":1}}}", -1},
+        /* characters of strings: U+1F600 is one, however it is written, and halves of it are none */
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"a\"", 2},
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"a\\n\xf0\x9f\x98\x80\"", -1},
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"abcd\"", 4},
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"\\u00e9\\ud7ff\"", -1},
+        {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"\\ud83d\"", 4},
+        {"{\"type\":\"string\"}", "\"\\ud83d\"", -1},
+        {"{\"maxLength\":1}", "{\"abc\":\"ab\"}", -1}, /* of the value itself alone */
+        {"{\"additionalProperties\":{\"maxLength\":1}}", "{\"abc\":\"ab\"}", 9},
+        {"{\"maxLength\":0}", "\"\"", -1},
+        /* patterns, of whole texts */
+        {"{\"pattern\":\"^[A-Z]{2,3}-\\\\d+$\"}", "\"AB-7\"", -1},
+        {"{\"pattern\":\"^[A-Z]{2,3}-\\\\d+$\"}", "\"AB-\"", 4},
+        {"{\"pattern\":\"^[A-Z]{2,3}-\\\\d+$\"}", "\"ABCD", 4},
+        {"{\"pattern\":\"^[A-Z]{2,3}-\\\\d+$\"}", "7", -1},
+        {"{\"pattern\":\"a|b\"}", "\"b\"", -1},
+        {"{\"pattern\":\"a|b\"}", "\"cb\"", 1},
+        {"{\"pattern\":\"\"}", "\"\"", -1},
+        {"{\"pattern\":\"^a$|^bc?$|\"}", "\"bc\"", -1},
+        {"{\"pattern\":\"(?:ab|(?<x>c))*?\"}", "\"cabc\"", -1},
+        {"{\"pattern\":\"^(ab){2}$\"}", "\"abab\"", -1},
+        {"{\"pattern\":\"^(ab){2}$\"}", "\"aba\"", 4},
+        {"{\"pattern\":\"a{0}b{0,}c{,2}\"}", "\"bbc{,2}\"", -1},
+        {"{\"pattern\":\"^[^\\\"]+$\"}", "\"a\\\"", 3},
+        {"{\"pattern\":\"^[^a]+$\"}", "\"\\\"\\\\\\n\"", -1},
+        {"{\"pattern\":\"^[^a]+$\"}", "\"\\u0062", 2},
+        {"{\"pattern\":\"^.+$\"}", "\"\\n", 2},
+        {"{\"pattern\":\"^.+$\"}", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"", -1},
+        {"{\"pattern\":\"^.+$\"}", "\"\xed\xa0\x80", 2},
+        {"{\"pattern\":\"^.+$\"}", "\"\xe2\x80\xa8", 3}, /* U+2028 ends a line */
+        {"{\"pattern\":\"^[\\\\u00e0-\\\\u0200\\\\ud83d\\\\ude00]$\"}", "\"\xf0\x9f\x98\x80\"", -1},
+        {"{\"pattern\":\"^[\\\\u00e0-\\\\u0200\\\\u{1f600}]$\"}", "\"\xc8\x80\"", -1},
+        {"{\"pattern\":\"^[\\\\u00e0-\\\\u0200]$\"}", "\"\xc8\x81", 2},
+        {"{\"pattern\":\"^\\\\w\\\\W\\\\D\\\\S[-a\\\\]b-]\\\\.\\\\/$\"}", "\"_ x\xc3\xa9].\\/", 8},
+        {"{\"pattern\":\"^\\\\w\\\\W\\\\D\\\\S[-a\\\\]b-]\\\\.\\\\/$\"}", "\"_ x\xc3\xa9]./\"", -1},
+        {"{\"pattern\":\"^\\u00e9+$\",\"minLength\":2,\"maxLength\":3}", "\"\xc3\xa9\"", 3},
+        {"{\"pattern\":\"^\\u00e9+$\",\"minLength\":2,\"maxLength\":3}", "\"\xc3\xa9\xc3\xa9\xc3\xa9\"", -1},
+        {"{\"pattern\":\"^\\u00e9+$\",\"minLength\":2,\"maxLength\":3}", "\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3", 7},
+        {"{\"pattern\":\"^(aa)+$\",\"minLength\":3,\"maxLength\":5}", "\"aaaa\"", -1},
+        {"{\"pattern\":\"^(aa)+$\",\"minLength\":3,\"maxLength\":5}", "\"aaaaa", 5},
+        {"{\"pattern\":\"^a*$\",\"minLength\":3}", "\"aaaaaaaaa\"", -1},
+        {"{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"a+\"},{\"type\":\"string\",\"pattern\":\"b\"},{\"const\":\"c\"}]}", "\"b\"", -1},
+        {"{\"items\":{\"pattern\":\"^x$\",\"type\":\"string\"}}", "[\"x\", \"x\"]", -1},
+        {"{\"format\":\"date\",\"type\":\"string\"}", "\"2026-11-31", 10},
+        {"{\"format\":\"date-time\",\"type\":\"string\"}", "\"2026-11-30T23:59:00.5+01:00\"", -1},
+        {"{\"format\":\"uuid\",\"type\":[\"string\",\"null\"]}", "\"123e4567-e89b-12d3-a456-426614174000\"", -1},
+        {"{\"format\":\"ipv4\",\"type\":\"string\"}", "\"192.168.0.256", 13},
+        {"{\"format\":\"email\",\"type\":\"string\",\"maxLength\":9}", "\"a.b@c.de\"", -1},
+        {"{\"format\":\"date\",\"pattern\":\"x\",\"type\":\"string\"}", "\"x\"", -1},
+        /* numbers */
+        {"{\"type\":\"integer\",\"minimum\":7,\"maximum\":112}", "7", -1},
+        {"{\"type\":\"integer\",\"minimum\":7,\"maximum\":112}", "6", -2},
+        {"{\"type\":\"integer\",\"minimum\":7,\"maximum\":112}", "60", -1},
+        {"{\"type\":\"integer\",\"minimum\":7,\"maximum\":112}", "112", -1},
+        {"{\"type\":\"integer\",\"minimum\":7,\"maximum\":112}", "113", 2},
+        {"{\"type\":\"integer\",\"minimum\":7,\"maximum\":112}", "-7", 0},
+        {"{\"type\":\"integer\",\"minimum\":700,\"maximum\":712}", "71", -2},
+        {"{\"type\":\"integer\",\"minimum\":700,\"maximum\":712}", "72", 1},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":3}", "-2", -1},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":3}", "-3", 1},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":3}", "3", 0},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-3,\"exclusiveMaximum\":3}", "0", -1},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":25e-1}", "1", -1},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":25e-1}", "3", 0},
+        {"{\"type\":\"integer\",\"minimum\":0}", "999999999999999999", -1},
+        {"{\"type\":\"integer\",\"minimum\":0}", "1000000000000000000", 18},
+        {"{\"type\":\"integer\",\"minimum\":0,\"exclusiveMinimum\":true}", "0", 0},
+        {"{\"type\":\"integer\",\"minimum\":0,\"exclusiveMinimum\":false}", "0", -1},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", "0.25", -1},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", "1.000000", -1},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", "1.01", 3},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", "0.1234567", 8},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", "1e0", 1},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}", "0", -2},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}", "0.000000", 7},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}", "1", 0},
+        {"{\"type\":\"number\",\"minimum\":1e-8,\"maximum\":2e-8}", "0.00000001", -1},
+        {"{\"type\":\"number\",\"minimum\":-2.5e3,\"maximum\":-99.95}", "-99.94", 5},
+        {"{\"type\":\"number\",\"minimum\":-2.5e3,\"maximum\":-99.95}", "-2500.0", -1},
+        {"{\"type\":\"number\",\"minimum\":1e14}", "100000000000000.5", -1},
+        {"{\"type\":\"number\",\"minimum\":1e15}", "1000000000000000.5", 16},
+        {"{\"minimum\":5}", "\"a\"", -1},
+        {"{\"minimum\":5}", "4", -2},
+        /* tuples */
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"minItems\":2,\"maxItems\":2}", "[1,\"a\"]", -1},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"minItems\":2,\"maxItems\":2}", "[1]", 2},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"minItems\":2,\"maxItems\":2}", "[1,\"a\",", 6},
+        {"{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":{\"type\":\"null\"},\"type\":\"array\"}", "[1,null, null]", -1},
+        {"{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":false,\"type\":\"array\"}", "[1,", 2},
+        {"{\"prefixItems\":[{\"anyOf\":[" OBJECT("\"a\"", "") "," OBJECT("\"b\"", "") "]}],\"type\":\"array\"}", "[{\"t\":\"b\"},0]", -1},
     };
     size_t i;
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -490,8 +649,14 @@ static void test_grammar_ways_on(void) {
         "{\"properties\":{\"b\":{\"$ref\":\"#\"},\"a\":{\"items\":{\"items\":{\"type\":\"object\"},\"minItems\":1},\"minItems\":1}}}",
         "{\"properties\":{\"b\":{\"$ref\":\"#\"},\"a\":{\"properties\":{\"c\":{\"$ref\":\"#/properties/a\"}},\"required\":[\"c\"]}}}", /* a: endless */
         "{\"additionalProperties\":{\"additionalProperties\":{\"$ref\":\"#\"}},\"type\":\"object\"}",
-        "{\"properties\":{\"v\":{\"type\":\"integer\"},\"n\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"array\",\"items\":{}}]}},\"required\":[\"n\"]}"};
-    static const char *const liked[] = {"7", "7.", "7e-", "{[", "{\"[:,", "{\"[:,abcn", "{\"[:,abcnnnn}}", "{\"[:,abcnv7]}"};
+        "{\"properties\":{\"v\":{\"type\":\"integer\"},\"n\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"array\",\"items\":{}}]}},\"required\":[\"n\"]}",
+        "{\"items\":{\"anyOf\":[{\"properties\":{\"a\":{\"$ref\":\"#\"},\"b\":{\"const\":7}},\"required\":[\"b\"]},{\"properties\":{\"a\":{},\"c\":{\"$ref\":\"#\"}}},"
+        "{\"items\":{\"type\":\"integer\"},\"minItems\":2},{\"items\":{\"$ref\":\"#/items\"}}]},\"type\":\"array\"}",
+        "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"$ref\":\"#\"},{\"type\":\"array\",\"items\":{\"type\":\"object\"},\"minItems\":1}],\"items\":{\"minLength\":2,\"maxLength\":4}}",
+        "{\"items\":{\"anyOf\":[{\"type\":\"number\",\"minimum\":-0.07,\"maximum\":777.7},{\"type\":\"integer\",\"exclusiveMinimum\":-7800,\"maximum\":-707}]},\"minItems\":3}",
+        "{\"type\":\"number\",\"exclusiveMinimum\":0.000007,\"exclusiveMaximum\":0.0000077}", "{\"type\":\"number\",\"minimum\":77777777777777}",
+        "{\"type\":\"integer\",\"minimum\":-1e18,\"maximum\":-777}", "{\"type\":\"string\",\"pattern\":\"^(a|[^a]{2}|7\\\\d[\\\\x00-\\\\x22])+$\",\"minLength\":5,\"maxLength\":7}"};
+    static const char *const liked[] = {"7", "7.", "-7.0", "\"[7a\\,", "7e-", "{[", "{\"[:,", "{\"[:,abcn", "{\"[:,abcnnnn}}", "{\"[:,abcnv7]}"};
     uint64_t random = 1;
     size_t i, k;
     int n;
@@ -933,10 +1098,18 @@ static void test_serve_schemas(void) {
         {"{\"type\":\"null\",\"example\":1,\"x-order\":2,\"enumNames\":[\"a\"],\"contentEncoding\":\"base64\"}", 200, "choices"},
         {"{\"type\":\"null\",\"minLength\":0,\"uniqueItems\":false,\"minProperties\":0,\"patternProperties\":{},\"pattern\":null,\"nullable\":false}",
          200, "choices"},
-        {"{\"type\":\"string\",\"minLength\":1}", 400, "'minLength' is not supported"},
+        {"{\"type\":\"string\",\"minLength\":1}", 200, "choices"},
+        {"{\"type\":\"object\",\"minProperties\":1}", 400, "'minProperties' is not supported"},
+        {"{\"type\":\"string\",\"pattern\":\"a+\"}", 200, "choices"},
+        {"{\"type\":\"string\",\"pattern\":\"a(?!b)\"}", 400, "pattern 'a(?!b)': looking ahead"},
+        {"{\"type\":\"string\",\"pattern\":null,\"format\":\"int32\"}", 200, "choices"},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"}],\"items\":false}", 200, "choices"},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", 200, "choices"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", 400, "oneOf: alternatives of the same type"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", 400, "'uniqueItems' is not supported"},
         {"{\"type\":\"string\",\"nullable\":true}", 400, "'nullable' is not supported"},
-        {"{\"type\":\"number\",\"minimum\":0}", 400, "'minimum' is not supported"},
+        {"{\"type\":\"number\",\"minimum\":0}", 200, "choices"},
+        {"{\"type\":\"number\",\"multipleOf\":2}", 400, "'multipleOf' is not supported"},
         {"{\"type\":\"string\",\"not\":{}}", 400, "'not' is not supported"},
         {"{\"type\":\"array\",\"unevaluatedItems\":false}", 400, "'unevaluatedItems' is not supported"},
         {"{\"type\":\"string\",\"enum\":[1,2]}", 400, "no value"},
@@ -977,20 +1150,29 @@ static void test_serve_limits(void) {
         {"\"guided_json\":{\"const\":7}", 200, "7\",\"refusal\""},
         {"\"guided_json\":\"{\\\"const\\\":7}\"", 200, "7\",\"refusal\""},
         {"\"guided_json\":\"{\"", 400, "not JSON"},
-        {"\"guided_json\":{\"pattern\":\"a\"}", 400, "\"param\":\"guided_json\""},
+        {"\"guided_json\":{\"pattern\":\"7\",\"type\":\"string\"}", 200, "\\\"7\",\"refusal\""},
+        {"\"guided_json\":{\"uniqueItems\":true}", 400, "\"param\":\"guided_json\""},
         {"\"guided_json\":{\"const\":7},\"response_format\":{\"type\":\"text\"}", 200, "7\",\"refusal\""},
         {"\"guided_json\":{\"const\":7},\"response_format\":{\"type\":\"json_object\"}", 400, "another schema"},
         {"\"json_schema\":{\"const\":7}", 200, "7\",\"refusal\""},
         {"\"structured_outputs\":{\"json\":{\"const\":7},\"regex\":null}", 200, "7\",\"refusal\""},
         {"\"structured_outputs\":{\"json\":\"{\\\"const\\\":7}\"}", 200, "7\",\"refusal\""},
         {"\"structured_outputs\":{\"json_object\":true}", 200, "\\n{"},
-        {"\"structured_outputs\":{\"choice\":[\"a\"]}", 400, "structured_outputs.choice is not supported"},
-        {"\"structured_outputs\":{\"regex\":\"a\"}", 400, "structured_outputs.regex is not supported"},
+        {"\"structured_outputs\":{\"choice\":[\"78\",\"7\"]},\"max_tokens\":2", 200, "\"content\":\"7"},
+        {"\"structured_outputs\":{\"choice\":[\"7\",7]}", 400, "structured_outputs: it must be an array"},
+        {"\"structured_outputs\":{\"choice\":[\"\"]}", 400, "structured_outputs: it must be an array"},
+        {"\"structured_outputs\":{\"regex\":\"7\"}", 200, "7\",\"refusal\""},
+        {"\"structured_outputs\":{\"regex\":\"(7\"}", 400, "structured_outputs: a ( without"},
+        {"\"structured_outputs\":{\"regex\":7}", 400, "structured_outputs: it must be a string"},
+        {"\"structured_outputs\":{\"regex\":\"7\",\"choice\":[\"7\"]}", 400, "another schema"},
+        {"\"structured_outputs\":{\"grammar\":\"a\"}", 400, "structured_outputs.grammar is not supported"},
         {"\"structured_outputs\":7", 400, "must be an object"},
         {"\"structured_outputs\":null,\"guided_json\":null,\"grammar\":\"\",\"bad_words\":[]", 200, "choices"},
         {"\"structured_outputs\":{\"json\":\"\"},\"guided_json\":\"\",\"json_schema\":\"\"", 200, "choices"},
-        {"\"guided_choice\":[\"a\",\"b\"]", 400, "\"param\":\"guided_choice\""},
-        {"\"guided_regex\":\"a\"", 400, "\"param\":\"guided_regex\""},
+        {"\"guided_choice\":[\"7\"]", 200, "7\",\"refusal\""},
+        {"\"guided_choice\":\"7\"", 400, "\"param\":\"guided_choice\""},
+        {"\"guided_regex\":\"7\"", 200, "7\",\"refusal\""},
+        {"\"guided_regex\":\"*\"", 400, "\"param\":\"guided_regex\""},
         {"\"guided_grammar\":\"root ::= a\"", 400, "\"param\":\"guided_grammar\""},
         {"\"grammar\":\"root ::= a\"", 400, "\"param\":\"grammar\""},
         {"\"allowed_token_ids\":[5]", 400, "\"param\":\"allowed_token_ids\""},

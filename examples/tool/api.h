@@ -635,7 +635,7 @@ static bool api_limits(const json *j, const json_node *object, const char *name)
 /* What can be asked of OpenAI and not here is refused, not passed over, and so is what else limits an answer. */
 static bool api_check_unsupported(api_request *r, const json *j) {
     static const char *const old[2] = {"functions", "function_call"};
-    static const char *const limits[] = {"guided_choice", "guided_regex", "guided_grammar", "grammar", "allowed_token_ids", "bad_words"};
+    static const char *const limits[] = {"guided_grammar", "grammar", "allowed_token_ids", "bad_words"};
     const json_node *suffix = json_get(j, j->nodes, "suffix");
     int i;
     if (suffix && suffix->end > suffix->begin) return api_fail(r, 400, "suffix", "suffix is not supported");
@@ -647,24 +647,28 @@ static bool api_check_unsupported(api_request *r, const json *j) {
     return true;
 }
 
-/* A schema in a string. */
-static bool api_read_schema_text(api_request *r, const json *j, const json_node *schema, const char *name) {
+/* A schema, which may be in a string; NULL: any object. */
+static grammar *api_read_schema(const json *j, const json_node *schema) {
     str text = {NULL, 0, 0};
+    grammar *made = NULL;
     json inner;
+    if (!schema || schema->type != JSON_STRING) return grammar_make(j, schema);
     str_puts(&text, "");
     json_add_text(j, schema, &text);
-    if (json_parse(&inner, text.data, text.length)) r->grammar = grammar_make(&inner, inner.nodes);
+    if (json_parse(&inner, text.data, text.length)) made = grammar_make(&inner, inner.nodes);
     json_free(&inner);
     str_free(&text);
-    return r->grammar ? true : api_fail(r, 400, name, "%s: the schema is not JSON", name);
+    return made;
 }
 
-/* The answer must be JSON of a schema; NULL: any object. */
-static bool api_use_schema(api_request *r, const api_server *s, const json *j, const json_node *schema, const char *name) {
+typedef enum api_limit { API_SCHEMA, API_REGEX, API_CHOICE } api_limit;
+
+/* The answer must be JSON of a schema, what a regular expression matches, or one of several texts. */
+static bool api_use_grammar(api_request *r, const api_server *s, const json *j, api_limit form, const json_node *value, const char *name) {
     if (r->n_prompts != 1 || r->echo) return api_fail(r, 400, name, "%s is for one prompt without echo", name);
     if (r->grammar) return api_fail(r, 400, name, "%s: the request has another schema beside it", name);
-    if (!schema || schema->type != JSON_STRING) r->grammar = grammar_make(j, schema);
-    else if (!api_read_schema_text(r, j, schema, name)) return false;
+    r->grammar = form == API_REGEX ? grammar_make_regex(j, value) : form == API_CHOICE ? grammar_make_choice(j, value) : api_read_schema(j, value);
+    if (!r->grammar) return api_fail(r, 400, name, "%s: the schema is not JSON", name);
     if (r->grammar->error[0]) return api_fail(r, 400, name, "%s: %s", name, r->grammar->error);
     if (s->vocab_lock) lock_take(s->vocab_lock);
     grammar_vocab_make(s->vocab, s->model, s->n_vocab);
@@ -690,33 +694,36 @@ static bool api_read_format(api_request *r, const api_server *s, const json *j) 
     if (!any && !schema) return api_fail(r, 400, "response_format", "response_format.json_schema.schema is missing");
     if (any) schema = json_get(j, format, "schema");
     if (any && schema && schema->type == JSON_OBJECT && schema->count == 0) schema = NULL;
-    return api_use_schema(r, s, j, schema, "response_format");
+    return api_use_grammar(r, s, j, API_SCHEMA, schema, "response_format");
 }
 
-/* vLLM's "structured_outputs": {"json": schema} or {"json_object": true}. */
+/* A grammar from each of these fields that is there. */
+static bool api_read_forms(api_request *r, const api_server *s, const json *j, const json_node *from, const char *const names[4], const char *shown) {
+    static const api_limit forms[4] = {API_SCHEMA, API_REGEX, API_CHOICE, API_SCHEMA};
+    int i;
+    for (i = 0; i < 4 && names[i]; i++)
+        if (api_limits(j, from, names[i]) && !api_use_grammar(r, s, j, forms[i], json_get(j, from, names[i]), shown ? shown : names[i])) return false;
+    return true;
+}
+
+/* vLLM's "structured_outputs": {"json": schema}, {"regex": text}, {"choice": [text, ...]} or {"json_object": true}. */
 static bool api_read_structured(api_request *r, const api_server *s, const json *j) {
-    static const char *const limits[] = {"regex", "choice", "grammar", "structural_tag"};
-    const json_node *outer = json_get(j, j->nodes, "structured_outputs"), *schema, *any;
+    static const char *const limits[] = {"grammar", "structural_tag"}, *const names[4] = {"json", "regex", "choice", NULL};
+    const json_node *outer = json_get(j, j->nodes, "structured_outputs");
     int i;
     if (!outer) return true;
     if (outer->type != JSON_OBJECT) return api_fail(r, 400, "structured_outputs", "structured_outputs must be an object");
     for (i = 0; i < API_COUNT(limits); i++)
         if (api_limits(j, outer, limits[i])) return api_fail(r, 400, "structured_outputs", "structured_outputs.%s is not supported", limits[i]);
-    schema = api_limits(j, outer, "json") ? json_get(j, outer, "json") : NULL;
-    any = json_get(j, outer, "json_object");
-    if (!schema && !(any && any->type == JSON_BOOL && j->text[any->begin] == 't')) return true;
-    return api_use_schema(r, s, j, schema, "structured_outputs");
+    if (!api_read_forms(r, s, j, outer, names, "structured_outputs")) return false;
+    if (!grammar_is_true(j, json_get(j, outer, "json_object")) || r->grammar) return true;
+    return api_use_grammar(r, s, j, API_SCHEMA, NULL, "structured_outputs");
 }
 
 /* What the answer must be, as OpenAI, vLLM and llama.cpp have it. */
-static bool api_read_schemas(api_request *r, const api_server *s, const json *j) {
-    static const char *const names[2] = {"guided_json", "json_schema"};
-    int i;
-    for (i = 0; i < 2; i++) {
-        const json_node *schema = json_get(j, j->nodes, names[i]);
-        if (api_limits(j, j->nodes, names[i]) && !api_use_schema(r, s, j, schema, names[i])) return false;
-    }
-    return api_read_structured(r, s, j) && api_read_format(r, s, j);
+static bool api_read_grammar(api_request *r, const api_server *s, const json *j) {
+    static const char *const names[4] = {"guided_json", "guided_regex", "guided_choice", "json_schema"};
+    return api_read_forms(r, s, j, j->nodes, names, NULL) && api_read_structured(r, s, j) && api_read_format(r, s, j);
 }
 
 static bool api_read_seed(api_request *r, const json *j, uint64_t seed) {
@@ -781,7 +788,7 @@ static bool api_read_generation(api_request *r, const api_server *s, const json 
                  : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
            api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
            api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_check_echo(r) &&
-           api_read_schemas(r, s, j);
+           api_read_grammar(r, s, j);
 }
 
 /* The characters of a token; bytes that are no UTF-8 of their own as U+FFFD. */

@@ -1,11 +1,15 @@
 /* Answers that must be JSON: which bytes may come next, by a JSON schema, and so which tokens. A schema becomes a list of nodes,
-   an answer is followed byte by byte on a stack of open objects and arrays, without recursion. What is written satisfies the
-   schema, but not everything that would is written: properties come in the schema's order, and where a schema lists
-   properties there are no others. Keywords that cannot be kept are refused by name. */
+   an answer is followed byte by byte on a stack of open objects and arrays, without recursion; where alternatives begin alike, on
+   a stack for each. What is written satisfies the schema, but not everything that would is written: properties come in the
+   schema's order, where a schema lists properties there are no others, and numbers with limits have no exponent. Keywords that
+   cannot be kept are refused by name. */
 
 enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 1000, GRAMMAR_MAX_PROPERTIES = 256,
        GRAMMAR_MAX_LOOKED = 10000000, /* members that are compared for all $refs together */
-       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24 };
+       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 16, GRAMMAR_MAX_PLACES = 15 };
+
+/* What a number with limits is at most, in units of its last place. */
+#define GRAMMAR_MOST INT64_C(999999999999999999)
 
 typedef struct grammar_text {
     size_t at, length; /* in pool */
@@ -20,8 +24,14 @@ typedef struct grammar_node {
     int properties, n_properties; /* none: any keys, each with a value of `extra` */
     int keys;                     /* texts of the properties' keys, in order, without quotes */
     int extra, items;             /* nodes; -1: none */
+    int prefix, n_prefix;         /* the nodes of the first items, in `choices` */
+    int choices, n_choices;       /* alternatives that may begin alike, in `choices`; the node has what is known of all of them */
     int height;                   /* levels of objects and arrays that the least value has; above GRAMMAR_MAX_DEPTH: too many */
     int64_t least, most;          /* items */
+    int64_t shortest, longest;    /* strings, in characters */
+    int pattern;                  /* of strings: a state of the machine that they begin at, which counts characters, too; 0: none */
+    int64_t low, high;            /* numbers, in units of 10^-places */
+    int places;                   /* digits behind the point at most; -1: any number */
     bool integer, open, merged;   /* open: still being read; merged: of alternatives */
     bool guessed;                 /* types are taken from other keywords, which let other types pass */
 } grammar_node;
@@ -33,25 +43,34 @@ typedef struct grammar_property {
 
 typedef struct grammar_frame {
     int node, next; /* next: property that may come next, or items so far */
-    bool array;
+    int array;      /* or an object */
 } grammar_frame;
 
 typedef enum grammar_mode {
     GRAMMAR_VALUE, GRAMMAR_OBJECT, GRAMMAR_ARRAY, GRAMMAR_NEXT, GRAMMAR_KEY_QUOTE, GRAMMAR_KEY, GRAMMAR_COLON, GRAMMAR_STRING,
-    GRAMMAR_ESCAPE, GRAMMAR_HEX, GRAMMAR_LITERAL, GRAMMAR_MINUS, GRAMMAR_ZERO, GRAMMAR_DIGITS, GRAMMAR_POINT, GRAMMAR_FRACTION,
+    GRAMMAR_ESCAPE, GRAMMAR_HEX, GRAMMAR_LITERAL, GRAMMAR_RAW, GRAMMAR_MINUS, GRAMMAR_ZERO, GRAMMAR_DIGITS, GRAMMAR_POINT, GRAMMAR_FRACTION,
     GRAMMAR_E, GRAMMAR_SIGN, GRAMMAR_EXPONENT, GRAMMAR_DONE
 } grammar_mode;
 
-/* Where an answer is. */
-typedef struct grammar_state {
-    grammar_mode mode;
-    bool key;            /* the string is a key */
+/* Where an answer is, if it is what it is taken for. Paths are compared as bytes: there is no padding. */
+typedef struct grammar_path {
+    int64_t number;      /* with limits: its digits so far */
+    int mode;            /* grammar_mode */
+    int key;             /* the string is a key */
     int left, spaces;    /* bytes of a character or an escape that are to come, or digits so far; spaces in a row */
     int node;            /* of the value that is read or to come */
-    int low, high, at;   /* texts that it may be, and how many of their bytes, which they share, were read */
+    int low, high, at;   /* texts that it may be, and how many of their bytes, which they share, were read; at: characters of a string;
+                            low: the state of its pattern */
     int last;            /* property that a key may be at most */
+    int places, minus;   /* of the number: digits behind the point; whether it is negative */
     int depth;
     grammar_frame frames[GRAMMAR_MAX_DEPTH];
+} grammar_path;
+
+/* All that it may be. Each path has a way on without the others. */
+typedef struct grammar_state {
+    int n;
+    grammar_path paths[GRAMMAR_MAX_PATHS];
 } grammar_state;
 
 /* One sample of a request. */
@@ -76,7 +95,10 @@ typedef struct grammar {
     grammar_text *texts;
     grammar_node *nodes;
     grammar_property *properties;
-    int n_texts, n_nodes, n_properties, root;
+    int *choices; /* nodes */
+    int n_texts, n_nodes, n_properties, n_choices, root;
+    pattern_machine patterns;
+    grammar_path first; /* where answers begin */
     const grammar_vocab *vocab;
     grammar_sample *samples;
     char error[160]; /* empty: none */
@@ -93,6 +115,8 @@ static void grammar_free(grammar *g) {
     free(g->texts);
     free(g->nodes);
     free(g->properties);
+    free(g->choices);
+    pattern_machine_free(&g->patterns);
     free(g->samples);
     free(g);
 }
@@ -125,9 +149,17 @@ static int grammar_add_node(grammar *g, unsigned types) {
     memset(node, 0, sizeof(*node));
     node->types = types;
     node->extra = node->items = -1;
-    node->most = INT64_MAX;
+    node->most = node->longest = INT64_MAX;
+    node->places = -1;
     node->height = GRAMMAR_MAX_DEPTH + 1;
     return g->n_nodes++;
+}
+
+/* n nodes, which are yet to be set: where they are in `choices`. */
+static int grammar_add_choices(grammar *g, int n) {
+    g->choices = (int *)xrealloc(g->choices, (size_t)(g->n_choices + n + 1) * sizeof(int));
+    g->n_choices += n;
+    return g->n_choices - n;
 }
 
 static const char *grammar_text_of(const grammar *g, int i) { return g->pool.data + g->texts[i].at; }
@@ -287,17 +319,17 @@ static bool grammar_is_known(const grammar_node *node) {
     return node->types && !node->merged && !(node->types >> JSON_ARRAY & 1) && (!(node->types >> JSON_OBJECT & 1) || node->n_properties);
 }
 
-/* What `from`, an alternative of that number in the keyword `name`, allows is allowed by `to`, too; types must differ, so that the
-   first byte of a value tells which it is. The values of `to` are the last texts there are, where it has any: they grow in place. */
+/* Whether the first byte of a value tells which of two nodes it is of, or both have values that are compared. */
+static bool grammar_apart(const grammar_node *x, const grammar_node *y) {
+    return !((x->types | x->literal_types) & y->types) && !(x->types & y->literal_types);
+}
+
+/* What `from`, an alternative of that number, allows is allowed by `to`, too, which is apart from it. The values of `to` are the last
+   texts there are, where it has any: they grow in place. */
 static bool grammar_merge(grammar *g, const char *name, int number, int to_index, int from_index) {
     grammar_node *to = &g->nodes[to_index];
     const grammar_node *from = &g->nodes[from_index];
-    unsigned had = to->types | to->literal_types;
     int i;
-    if (from->open && !grammar_is_known(from))
-        return grammar_fail(g, "%s: a schema that contains itself must be an object", name) == 0;
-    if ((had & from->types) || (from->literal_types & to->types))
-        return grammar_fail(g, "%s: alternatives of the same type are not supported", name) == 0;
     if (to->n_literals + from->n_literals > GRAMMAR_MAX_LITERALS || g->n_texts > GRAMMAR_MAX_TEXTS)
         return grammar_fail(g, "%s: too many values", name) == 0;
     if (!to->n_literals) to->literals = g->n_texts;
@@ -309,23 +341,98 @@ static bool grammar_merge(grammar *g, const char *name, int number, int to_index
     to->types |= from->types;
     to->literal_types |= from->literal_types;
     to->guessed = to->guessed || from->guessed;
-    if (from->types >> JSON_NUMBER & 1) to->integer = from->integer;
-    if (from->types >> JSON_ARRAY & 1) to->items = from->items, to->least = from->least, to->most = from->most;
+    if (from->types >> JSON_STRING & 1) to->shortest = from->shortest, to->longest = from->longest, to->pattern = from->pattern;
+    if (from->types >> JSON_NUMBER & 1)
+        to->integer = from->integer, to->low = from->low, to->high = from->high, to->places = from->places;
+    if (from->types >> JSON_ARRAY & 1)
+        to->items = from->items, to->least = from->least, to->most = from->most, to->prefix = from->prefix, to->n_prefix = from->n_prefix;
     if (from->types >> JSON_OBJECT & 1)
         to->properties = from->properties, to->n_properties = from->n_properties, to->keys = from->keys, to->extra = from->extra;
     return true;
 }
 
-/* All alternatives are read before the first of them is merged, so that no text comes between those of the merged ones. */
-static bool grammar_read_any_of(grammar *g, const char *name, const json_node *list, int index, int depth) {
+/* Alternatives, those of alternatives among them, in groups: what is in one is apart. */
+typedef struct grammar_group {
+    int n, n_groups;
+    int *nodes, *numbers, *groups; /* [n] numbers: which alternative of the schema it is, or is in */
+    grammar_node known[GRAMMAR_MAX_PATHS]; /* of each group the types */
+} grammar_group;
+
+static void grammar_group_free(grammar_group *all) {
+    free(all->nodes);
+    free(all->numbers);
+    free(all->groups);
+}
+
+/* Adds one to the first group that it is apart from. */
+static bool grammar_group_add(grammar *g, const char *name, int number, int index, grammar_group *all) {
+    const grammar_node *node = &g->nodes[index];
+    size_t bytes = (size_t)(all->n + 1) * sizeof(int);
+    int k = 0;
+    if (node->open && !grammar_is_known(node)) return grammar_fail(g, "%s: a schema that contains itself must be an object", name) == 0;
+    while (k < all->n_groups && !grammar_apart(&all->known[k], node)) k++;
+    if (k == GRAMMAR_MAX_PATHS) return grammar_fail(g, "%s: more than %d alternatives of the same type", name, GRAMMAR_MAX_PATHS) == 0;
+    if (k == all->n_groups) memset(&all->known[all->n_groups++], 0, sizeof(grammar_node));
+    all->known[k].types |= node->types;
+    all->known[k].literal_types |= node->literal_types;
+    all->nodes = (int *)xrealloc(all->nodes, bytes);
+    all->numbers = (int *)xrealloc(all->numbers, bytes);
+    all->groups = (int *)xrealloc(all->groups, bytes);
+    all->nodes[all->n] = index;
+    all->numbers[all->n] = number;
+    all->groups[all->n++] = k;
+    return true;
+}
+
+/* Makes one node of the alternatives of a group. */
+static bool grammar_merge_group(grammar *g, const char *name, const grammar_group *all, int k, int index) {
+    int i;
+    for (i = 0; i < all->n; i++)
+        if (all->groups[i] == k && !grammar_merge(g, name, all->numbers[i], index, all->nodes[i])) return false;
+    return true;
+}
+
+/* A node that is one of several: it has their types, and is a whole number where all of them are. */
+static bool grammar_choose(grammar *g, const char *name, const grammar_group *all, int index) {
+    int k, first = grammar_add_choices(g, all->n_groups);
+    g->nodes[index].choices = first;
+    g->nodes[index].n_choices = all->n_groups;
+    g->nodes[index].integer = true;
+    for (k = 0; k < all->n_groups; k++) {
+        int made = g->choices[first + k] = grammar_add_node(g, 0);
+        if (made < 0 || !grammar_merge_group(g, name, all, k, made)) return false;
+        g->nodes[index].types |= g->nodes[made].types;
+        g->nodes[index].literal_types |= g->nodes[made].literal_types;
+        g->nodes[index].guessed |= g->nodes[made].guessed;
+        if (g->nodes[made].types >> JSON_NUMBER & 1) g->nodes[index].integer &= g->nodes[made].integer;
+    }
+    return true;
+}
+
+static bool grammar_group_all(grammar *g, const char *name, const json_node *list, int depth, grammar_group *all) {
     const json_node *item = list + 1;
     uint32_t i;
-    if (list->type != JSON_ARRAY || list->count == 0) return grammar_fail(g, "%s must be an array of schemas", name) == 0;
-    for (i = 0; i < list->count; i++, item = json_next(g->j, item))
-        if (grammar_read(g, item, depth + 1) < 0) return false;
-    for (i = 0, item = list + 1; i < list->count; i++, item = json_next(g->j, item)) /* known by now */
-        if (!grammar_merge(g, name, (int)i, index, grammar_read(g, item, depth + 1))) return false;
+    for (i = 0; i < list->count; i++, item = json_next(g->j, item)) {
+        int made = grammar_read(g, item, depth + 1), k = 0;
+        if (made < 0) return false;
+        do {
+            int one = g->nodes[made].n_choices ? g->choices[g->nodes[made].choices + k] : made;
+            if (!grammar_group_add(g, name, (int)i, one, all)) return false;
+        } while (++k < g->nodes[made].n_choices);
+    }
     return true;
+}
+
+/* All alternatives are read before the first of them is merged, so that no text comes between those of the merged ones. */
+static bool grammar_read_any_of(grammar *g, const char *name, const json_node *list, int index, int depth) {
+    grammar_group all;
+    bool done;
+    if (list->type != JSON_ARRAY || list->count == 0) return grammar_fail(g, "%s must be an array of schemas", name) == 0;
+    memset(&all, 0, sizeof(all));
+    done = grammar_group_all(g, name, list, depth, &all);
+    if (done) done = all.n_groups == 1 ? grammar_merge_group(g, name, &all, 0, index) : grammar_choose(g, name, &all, index);
+    grammar_group_free(&all);
+    return done;
 }
 
 /* A "type" beside alternatives stays where it takes nothing away from them. Of just their types it is what they had to say. */
@@ -335,7 +442,7 @@ static bool grammar_check_type(grammar *g, const json_node *schema, int index) {
     unsigned had = node->types | node->literal_types;
     bool integer = false, whole = node->integer && !(node->literal_types >> JSON_NUMBER & 1);
     unsigned types = type ? grammar_types(g, type, &integer) : had;
-    if (type && types == node->types && !node->n_literals) node->guessed = false;
+    if (type && types == node->types && !node->literal_types) node->guessed = false;
     if (types && (had & ~types) == 0 && !(integer && (had >> JSON_NUMBER & 1) && !whole)) return true;
     return (types ? grammar_fail(g, "a type beside alternatives of others is not supported") : -1) == 0;
 }
@@ -347,17 +454,61 @@ static bool grammar_may_equal(const grammar *g, int x, int y) {
     return (first == '{' || first == '[') && first == *grammar_text_of(g, y);
 }
 
+/* A value of x that may be one of y, too; of alternatives only of another one. -1: none. */
+static int grammar_shared(grammar *g, const grammar_node *x, const grammar_node *y, bool alternatives) {
+    int i, k;
+    if ((g->looked += (long)x->n_literals * y->n_literals) > GRAMMAR_MAX_LOOKED) return x->literals;
+    for (i = x->literals; i < x->literals + x->n_literals; i++)
+        for (k = y->literals; k < y->literals + y->n_literals; k++)
+            if (!(alternatives && g->texts[k].property == g->texts[i].property) && grammar_may_equal(g, k, i)) return i;
+    return -1;
+}
+
+/* What the property of a key is, where an object must have it and it is one of a list of values; else NULL. */
+static const grammar_node *grammar_listed(const grammar *g, const grammar_node *object, int key) {
+    const grammar_property *property = &g->properties[object->properties + g->texts[key].property];
+    const grammar_node *node = &g->nodes[property->node];
+    return property->required && node->n_literals && !node->types && !node->n_choices ? node : NULL;
+}
+
+/* Whether no object is of both: they have other values for a property that both require. */
+static bool grammar_objects_apart(grammar *g, const grammar_node *x, const grammar_node *y) {
+    int i, k;
+    for (i = x->keys; i < x->keys + x->n_properties; i++)
+        for (k = y->keys; k < y->keys + y->n_properties; k++)
+            if (grammar_compare(g, i, k) == 0 && grammar_listed(g, x, i) && grammar_listed(g, y, k) &&
+                grammar_shared(g, grammar_listed(g, x, i), grammar_listed(g, y, k), false) < 0)
+                return true;
+    return false;
+}
+
 /* Values that two alternatives of a oneOf allow satisfy neither. */
+static bool grammar_check_values(grammar *g, const grammar_node *x, const grammar_node *y) {
+    int i = grammar_shared(g, x, y, true);
+    char first = i < 0 ? 0 : *grammar_text_of(g, i);
+    return i < 0 || grammar_fail(g, "oneOf: %s two alternatives", first == '{' || first == '[' ? "objects or arrays are values of" : "a value is in") == 0;
+}
+
+static bool grammar_check_apart(grammar *g, const grammar_node *x, const grammar_node *y) {
+    unsigned types = (x->types & (y->types | y->literal_types)) | (x->literal_types & y->types);
+    bool objects = types == 1u << JSON_OBJECT && x->types & y->types;
+    if (types && !(objects && grammar_objects_apart(g, x, y)))
+        return grammar_fail(g, "oneOf: alternatives of the same type must be objects that require a property with other values in each") == 0;
+    return grammar_check_values(g, x, y);
+}
+
 static bool grammar_check_one_of(grammar *g, const json_node *list, int index) {
     const grammar_node *node = &g->nodes[index];
-    int i, k, end = node->literals + node->n_literals;
+    int i, k, n = node->n_choices;
     if (list->count == 1) return true;
     if (node->guessed) return grammar_fail(g, "oneOf: an alternative with properties, required or items needs a type") == 0;
-    for (i = node->literals; i < end; i++)
-        for (k = node->literals; k < i; k++)
-            if (g->texts[k].property != g->texts[i].property && grammar_may_equal(g, k, i))
-                return grammar_fail(g, "oneOf: %s two alternatives", *grammar_text_of(g, i) == '{' || *grammar_text_of(g, i) == '['
-                                       ? "objects or arrays are values of" : "a value is in") == 0;
+    if (n == 0) return grammar_check_values(g, node, node);
+    for (i = 0; i < n; i++) {
+        const grammar_node *x = &g->nodes[g->choices[node->choices + i]];
+        if (!grammar_check_values(g, x, x)) return false;
+        for (k = 0; k < i; k++)
+            if (!grammar_check_apart(g, &g->nodes[g->choices[node->choices + k]], x)) return false;
+    }
     return true;
 }
 
@@ -430,14 +581,154 @@ static bool grammar_read_count(grammar *g, const json_node *schema, const char *
     return !node || (json_integer(g->j, node, to) && *to >= 0) || grammar_fail(g, "%s must be a whole number", name) == 0;
 }
 
+/* The least and most of something that is counted. */
+static bool grammar_read_counts(grammar *g, const json_node *schema, const char *min, const char *max, int64_t *least, int64_t *most) {
+    return grammar_read_count(g, schema, min, least) && grammar_read_count(g, schema, max, most) &&
+           (*least <= *most || grammar_fail(g, "%s is above %s", min, max) == 0);
+}
+
+/* Formats that are kept, as patterns, of what else they allow only a part (29 February, seconds of 60, years before 1000). Others are
+   annotations, as all may be (JSON Schema Validation 2020-12, 7). */
+#define GRAMMAR_DATE                                                                                                                     \
+    "[1-9]\\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))"
+#define GRAMMAR_TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+#define GRAMMAR_BYTE "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+
+static const char *grammar_format(const json *j, const json_node *format) {
+    static const char *const list[][2] = {
+        {"date", GRAMMAR_DATE},
+        {"time", GRAMMAR_TIME},
+        {"date-time", GRAMMAR_DATE "T" GRAMMAR_TIME},
+        {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
+        {"ipv4", GRAMMAR_BYTE "(?:\\." GRAMMAR_BYTE "){3}"},
+        {"email", "[A-Za-z0-9_+-]+(?:\\.[A-Za-z0-9_+-]+)*@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\\.)+[A-Za-z]{2,}"},
+    };
+    size_t i;
+    for (i = 0; format && format->type == JSON_STRING && i < sizeof(list) / sizeof(list[0]); i++)
+        if (json_is(j, format, list[i][0])) return list[i][1];
+    return NULL;
+}
+
+/* A pattern, or a format of that name. */
+static bool grammar_read_pattern(grammar *g, const json_node *pattern, const char *format, grammar_node *node) {
+    const char *error = "it must be a string";
+    str text = {NULL, 0, 0};
+    str_puts(&text, format ? format : "");
+    if (pattern->type == JSON_STRING) {
+        if (!format) json_add_text(g->j, pattern, &text);
+        node->pattern = pattern_compile(&g->patterns, text.data, text.length, true, node->shortest, node->longest, &error);
+    }
+    str_free(&text);
+    node->shortest = 0;
+    node->longest = INT64_MAX;
+    return node->pattern || grammar_fail(g, "%s '%.*s': %s", format ? "format" : "pattern", grammar_shown(pattern), g->j->text + pattern->begin, error) == 0;
+}
+
+static bool grammar_read_string(grammar *g, const json_node *schema, grammar_node *node) {
+    const json_node *pattern = json_get(g->j, schema, "pattern"), *named = pattern ? NULL : json_get(g->j, schema, "format");
+    const char *format = named ? grammar_format(g->j, named) : NULL;
+    return grammar_read_counts(g, schema, "minLength", "maxLength", &node->shortest, &node->longest) &&
+           (!(pattern || format) || grammar_read_pattern(g, pattern ? pattern : named, format, node));
+}
+
+/* The first items, each with a schema of its own: a tuple. Without schemas for more of them there are no more. */
+static bool grammar_read_prefix(grammar *g, const json_node *list, int index, int depth) {
+    const json_node *item = list + 1;
+    int i, n = (int)list->count, first;
+    if (list->type != JSON_ARRAY || n > GRAMMAR_MAX_PROPERTIES)
+        return grammar_fail(g, "prefixItems must be an array of at most %d schemas", GRAMMAR_MAX_PROPERTIES) == 0;
+    first = grammar_add_choices(g, n);
+    for (i = 0; i < n; i++, item = json_next(g->j, item)) {
+        int made = grammar_read(g, item, depth + 1);
+        if (made < 0) return false;
+        g->choices[first + i] = made;
+    }
+    g->nodes[index].prefix = first;
+    g->nodes[index].n_prefix = n;
+    return true;
+}
+
 static bool grammar_read_items(grammar *g, const json_node *schema, int index, int depth) {
-    const json_node *items = json_get(g->j, schema, "items");
-    int made = items ? grammar_read(g, items, depth + 1) : 0;
-    if (made < 0) return false;
-    g->nodes[index].items = made;
-    return grammar_read_count(g, schema, "minItems", &g->nodes[index].least) &&
-           grammar_read_count(g, schema, "maxItems", &g->nodes[index].most) &&
-           (g->nodes[index].least <= g->nodes[index].most || grammar_fail(g, "minItems is above maxItems") == 0);
+    const json_node *items = json_get(g->j, schema, "items"), *prefix = json_get(g->j, schema, "prefixItems");
+    bool none = items && items->type == JSON_BOOL && g->j->text[items->begin] == 'f';
+    int made = items && !none ? grammar_read(g, items, depth + 1) : 0;
+    grammar_node *node;
+    if (made < 0 || (prefix && !grammar_read_prefix(g, prefix, index, depth))) return false;
+    node = &g->nodes[index];
+    node->items = made;
+    if (!grammar_read_counts(g, schema, "minItems", "maxItems", &node->least, &node->most)) return false;
+    if (none && node->most > node->n_prefix) node->most = node->n_prefix;
+    return node->least <= node->most || grammar_fail(g, "minItems is above the number of items that there may be") == 0;
+}
+
+static int64_t grammar_add_digit(int64_t value, int digit) { return value > GRAMMAR_MOST / 10 ? GRAMMAR_MOST + 1 : 10 * value + digit; }
+
+/* A number in units of 10^-places, rounded down; *exact: it is one. What is beyond GRAMMAR_MOST is that, and below its negative less than that. */
+static int64_t grammar_units(const char *text, const char *end, int places, bool *exact) {
+    bool minus = *text == '-', fraction = false;
+    const char *at = text + minus, *stop = at;
+    int64_t value = 0, n = 0, point = places;
+    for (; stop < end && (*stop | 32) != 'e'; stop++) {
+        if (*stop == '.') fraction = true;
+        else point += !fraction;
+    }
+    if (stop < end) {
+        long power = strtol(stop + 1, NULL, 10);
+        point += power > 1000000 ? 1000000 : power < -1000000 ? -1000000 : power;
+    }
+    for (*exact = true; at < stop; at++) {
+        if (*at == '.') continue;
+        if (n++ < point) value = grammar_add_digit(value, *at - '0');
+        else *exact = *exact && *at == '0';
+    }
+    for (; n < point && value && value <= GRAMMAR_MOST; n++) value = grammar_add_digit(value, 0);
+    if (value > GRAMMAR_MOST) *exact = false, value = GRAMMAR_MOST;
+    return minus ? -value - !*exact : value;
+}
+
+/* Whether a limit is not itself allowed; "exclusiveMinimum" is a number, or said of "minimum" (draft 4). */
+static bool grammar_is_true(const json *j, const json_node *value) {
+    return value && value->type == JSON_BOOL && j->text[value->begin] == 't';
+}
+
+/* Draws the limit in where a keyword says so. Of numbers that are not whole an exclusive one is left by as much as a double shows. */
+static void grammar_limit(const grammar *g, const json_node *value, bool least, bool exclusive, grammar_node *node) {
+    bool exact;
+    int64_t units = grammar_units(g->j->text + value->begin, g->j->text + value->end, node->places, &exact);
+    int64_t step = !exclusive || !exact ? 0 : node->integer ? 1 : 1 + (units < 0 ? -units : units) / INT64_C(1000000000000000);
+    if (least && units + step + !exact > node->low) node->low = units + step + !exact;
+    if (!least && units - step < node->high) node->high = units - step;
+}
+
+/* Sets the limits in units of 10^-places; false: there is no such number. */
+static bool grammar_set_range(const grammar *g, const json_node *const limits[4], int places, grammar_node *node) {
+    int i;
+    node->places = places;
+    node->low = -GRAMMAR_MOST;
+    node->high = GRAMMAR_MOST;
+    for (i = 0; i < 4; i++)
+        if (limits[i] && limits[i]->type == JSON_NUMBER)
+            grammar_limit(g, limits[i], i < 2, i % 2 == 1 || grammar_is_true(g->j, limits[i + 1]), node);
+    return node->low <= node->high;
+}
+
+/* Numbers with limits are whole, or have six places; more or fewer where none would be within the limits else. */
+static bool grammar_read_range(grammar *g, const json_node *schema, grammar_node *node) {
+    static const char *const names[4] = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"};
+    static const int places[] = {6, 9, 12, GRAMMAR_MAX_PLACES, 3, 0};
+    const json_node *limits[4];
+    bool any = false;
+    int i;
+    for (i = 0; i < 4; i++) {
+        limits[i] = json_get(g->j, schema, names[i]);
+        if (limits[i] && limits[i]->type != JSON_NUMBER && (i % 2 == 0 || limits[i]->type != JSON_BOOL))
+            return grammar_fail(g, "%s must be a number", names[i]) == 0;
+        any = any || (limits[i] && limits[i]->type == JSON_NUMBER);
+    }
+    if (!any) return true;
+    for (i = node->integer ? 5 : 0; i < 6; i++)
+        if (grammar_set_range(g, limits, places[i], node)) return true;
+    return grammar_fail(g, "no number of 18 digits is within the limits") == 0;
 }
 
 /* Whether a value is of a type and has the text of grammar_add_value, which is made once: it may be long, and compared with many. */
@@ -519,6 +810,8 @@ static bool grammar_fill(grammar *g, const json_node *schema, int index, int dep
         if (list) return grammar_read_alternatives(g, schema, alternatives[i], list, index, depth);
     }
     if (!grammar_read_types(g, schema, index)) return false;
+    if ((g->nodes[index].types >> JSON_STRING & 1) && !grammar_read_string(g, schema, &g->nodes[index])) return false;
+    if ((g->nodes[index].types >> JSON_NUMBER & 1) && !grammar_read_range(g, schema, &g->nodes[index])) return false;
     if ((g->nodes[index].types >> JSON_OBJECT & 1) && !grammar_read_properties(g, schema, index, depth)) return false;
     return !(g->nodes[index].types >> JSON_ARRAY & 1) || grammar_read_items(g, schema, index, depth);
 }
@@ -526,8 +819,9 @@ static bool grammar_fill(grammar *g, const json_node *schema, int index, int dep
 /* The node of a schema; -1: an error. Node 0 is any value. */
 static int grammar_read(grammar *g, const json_node *schema, int depth) {
     static const char *const alone[] = {"$ref", NULL};
-    static const char *const known[] = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf",
-                                        "allOf", "minItems", "maxItems", NULL};
+    static const char *const known[] = {"type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum", "const",
+                                        "anyOf", "oneOf", "allOf", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum",
+                                        "exclusiveMinimum", "exclusiveMaximum", NULL};
     const json_node *ref;
     int index, *made = &g->made[schema - g->j->nodes];
     if (depth > 64) return grammar_fail(g, "the schema is nested too deeply");
@@ -557,12 +851,31 @@ static int grammar_object_height(const grammar *g, const grammar_node *node) {
     return 1 + most;
 }
 
-static int grammar_array_height(const grammar *g, const grammar_node *node) { return 1 + (node->least ? g->nodes[node->items].height : 0); }
+/* The node of item i of an array. */
+static int grammar_item_of(const grammar *g, const grammar_node *node, int64_t i) {
+    return i < node->n_prefix ? g->choices[node->prefix + i] : node->items;
+}
+
+static int grammar_array_height(const grammar *g, const grammar_node *node) {
+    int most = 0, i;
+    for (i = 0; i < node->least && i <= node->n_prefix; i++)
+        if (g->nodes[grammar_item_of(g, node, i)].height > most) most = g->nodes[grammar_item_of(g, node, i)].height;
+    return 1 + most;
+}
+
+/* That of alternatives is the least. */
+static int grammar_choice_height(const grammar *g, const grammar_node *node) {
+    int least = GRAMMAR_MAX_DEPTH + 1, i;
+    for (i = 0; i < node->n_choices; i++)
+        if (g->nodes[g->choices[node->choices + i]].height < least) least = g->nodes[g->choices[node->choices + i]].height;
+    return least;
+}
 
 /* The height of a node by what is known of others so far. */
 static int grammar_height(const grammar *g, const grammar_node *node) {
     bool object = node->types >> JSON_OBJECT & 1, array = node->types >> JSON_ARRAY & 1;
     int least = GRAMMAR_MAX_DEPTH + 1, height;
+    if (node->n_choices) return grammar_choice_height(g, node);
     if (node->n_literals || (node->types & ~(1u << JSON_OBJECT | 1u << JSON_ARRAY))) return 0;
     if (object && (height = grammar_object_height(g, node)) < least) least = height;
     if (array && (height = grammar_array_height(g, node)) < least) least = height;
@@ -582,8 +895,8 @@ static void grammar_measure(grammar *g) {
     }
 }
 
-/* Any object (schema NULL), or what the schema says. An error is in g->error. */
-static grammar *grammar_make(const json *j, const json_node *schema) {
+/* With the texts and nodes that all have: node 0 is any value, node 1 any object, which is the root. */
+static grammar *grammar_make_any(void) {
     static const char *const words[3] = {"false", "null", "true"};
     grammar *g = (grammar *)xrealloc(NULL, sizeof(grammar));
     int i;
@@ -596,6 +909,13 @@ static grammar *grammar_make(const json *j, const json_node *schema) {
     g->root = grammar_add_node(g, 1u << JSON_OBJECT);
     for (i = 0; i < 2; i++) g->nodes[i].extra = g->nodes[i].items = 0;
     grammar_measure(g);
+    g->first.node = g->root;
+    return g;
+}
+
+/* Any object (schema NULL), or what the schema says. An error is in g->error. */
+static grammar *grammar_make(const json *j, const json_node *schema) {
+    grammar *g = grammar_make_any();
     if (!schema) return g;
     g->j = j;
     g->schema = schema;
@@ -610,33 +930,64 @@ static grammar *grammar_make(const json *j, const json_node *schema) {
     grammar_measure(g);
     if (g->nodes[g->root].height > GRAMMAR_MAX_DEPTH)
         g->root = grammar_fail(g, "every value of the schema is nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH);
+    g->first.node = g->root;
+    return g;
+}
+
+/* A text, not JSON, that a regular expression matches as a whole. */
+static grammar *grammar_make_regex(const json *j, const json_node *regex) {
+    const char *error = "it must be a string";
+    grammar *g = grammar_make_any();
+    str text = {NULL, 0, 0};
+    str_puts(&text, "");
+    if (regex->type == JSON_STRING) {
+        json_add_text(j, regex, &text);
+        g->first.low = pattern_compile(&g->patterns, text.data, text.length, false, 0, INT64_MAX, &error);
+    }
+    str_free(&text);
+    g->first.mode = GRAMMAR_RAW;
+    if (!g->first.low) grammar_fail(g, "%s", error);
+    return g;
+}
+
+/* One of several texts, not JSON. */
+static grammar *grammar_make_choice(const json *j, const json_node *list) {
+    grammar *g = grammar_make_any();
+    const json_node *item = list + 1;
+    uint32_t i;
+    bool good = list->type == JSON_ARRAY && list->count && list->count <= GRAMMAR_MAX_LITERALS;
+    g->first.mode = GRAMMAR_LITERAL;
+    g->first.low = g->n_texts;
+    for (i = 0; i < list->count && good; i++, item = json_next(j, item)) {
+        size_t begin = g->pool.length;
+        good = item->type == JSON_STRING && item->end > item->begin;
+        if (good) json_add_text(j, item, &g->pool);
+        grammar_add_text(g, begin);
+        grammar_sort_in(g, g->first.low);
+    }
+    g->first.high = g->n_texts - 1;
+    if (!good) grammar_fail(g, "it must be an array of at most %d texts", GRAMMAR_MAX_LITERALS);
     return g;
 }
 
 /* ---- following an answer ----------------------------------------------------------------------- */
 
-static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c);
+static bool grammar_step(const grammar *g, grammar_path *s, unsigned char c);
 
-static void grammar_begin(const grammar *g, grammar_state *s) {
-    memset(s, 0, sizeof(*s));
-    s->node = g->root;
-}
-
-static bool grammar_end_value(grammar_state *s) {
-    s->mode = s->depth ? GRAMMAR_NEXT : GRAMMAR_DONE;
-    s->spaces = 0;
-    return true;
-}
-
-static bool grammar_expect(grammar_state *s, int node, grammar_mode mode) {
+/* Forgets all of what was read but what is open, so that paths that differ by that alone are the same. */
+static bool grammar_expect(grammar_path *s, int node, grammar_mode mode) {
+    int depth = s->depth;
+    memset(s, 0, offsetof(grammar_path, frames));
+    s->depth = depth;
     s->node = node;
     s->mode = mode;
-    s->spaces = 0;
     return true;
 }
 
+static bool grammar_end_value(grammar_path *s) { return grammar_expect(s, 0, s->depth ? GRAMMAR_NEXT : GRAMMAR_DONE); }
+
 /* The first of the texts low..high whose next byte is c or above; high + 1: none. Those that end here come before all others. */
-static int grammar_first(const grammar *g, const grammar_state *s, unsigned c) {
+static int grammar_first(const grammar *g, const grammar_path *s, unsigned c) {
     int low = s->low, end = s->high + 1;
     while (low < end) {
         int i = low + (end - low) / 2;
@@ -648,7 +999,7 @@ static int grammar_first(const grammar *g, const grammar_state *s, unsigned c) {
 }
 
 /* Of the texts low..high those that go on with c. */
-static bool grammar_narrow(const grammar *g, grammar_state *s, unsigned char c) {
+static bool grammar_narrow(const grammar *g, grammar_path *s, unsigned char c) {
     int first = grammar_first(g, s, c), end = grammar_first(g, s, c + 1u);
     if (first == end) return false;
     s->low = first;
@@ -657,15 +1008,15 @@ static bool grammar_narrow(const grammar *g, grammar_state *s, unsigned char c) 
     return true;
 }
 
-static bool grammar_literal(const grammar *g, grammar_state *s, unsigned char c) {
+static bool grammar_literal(const grammar *g, grammar_path *s, unsigned char c) {
     if (grammar_narrow(g, s, c)) return true;
-    return g->texts[s->low].length == (size_t)s->at && grammar_end_value(s) && grammar_byte(g, s, c);
+    return g->texts[s->low].length == (size_t)s->at && grammar_end_value(s) && grammar_step(g, s, c);
 }
 
 /* Whether there are levels enough for a value. */
-static bool grammar_fits(const grammar_state *s, int height) { return s->depth + height <= GRAMMAR_MAX_DEPTH; }
+static bool grammar_fits(const grammar_path *s, int height) { return s->depth + height <= GRAMMAR_MAX_DEPTH; }
 
-static bool grammar_open(const grammar *g, grammar_state *s, grammar_mode mode) {
+static bool grammar_open(const grammar *g, grammar_path *s, grammar_mode mode) {
     const grammar_node *node = &g->nodes[s->node];
     if (!grammar_fits(s, mode == GRAMMAR_ARRAY ? grammar_array_height(g, node) : grammar_object_height(g, node))) return false;
     s->frames[s->depth].node = s->node;
@@ -674,7 +1025,7 @@ static bool grammar_open(const grammar *g, grammar_state *s, grammar_mode mode) 
     return grammar_expect(s, s->node, mode);
 }
 
-static bool grammar_begin_literal(const grammar *g, grammar_state *s, unsigned char c, int first, int n) {
+static bool grammar_begin_literal(const grammar *g, grammar_path *s, unsigned char c, int first, int n) {
     s->mode = GRAMMAR_LITERAL;
     s->low = first;
     s->high = first + n - 1;
@@ -682,7 +1033,37 @@ static bool grammar_begin_literal(const grammar *g, grammar_state *s, unsigned c
     return n > 0 && grammar_narrow(g, s, c);
 }
 
-static bool grammar_begin_value(const grammar *g, grammar_state *s, unsigned char c) {
+/* Of a number with limits, those of its magnitude in units of its last place; false: there is none with its sign. */
+static bool grammar_range(const grammar_path *s, const grammar_node *node, int64_t *low, int64_t *high) {
+    *low = s->minus ? -node->high : node->low;
+    *high = s->minus ? -node->low : node->high;
+    if (*low < 0) *low = 0;
+    return *low <= *high;
+}
+
+/* Whether a number with the digits so far, as many of them behind the point as `places`, is or can come to be within its limits. */
+static bool grammar_may_reach(const grammar_path *s, const grammar_node *node) {
+    int64_t low, high, unit = 1, first;
+    int i;
+    if (node->places < 0) return true;
+    if (!grammar_range(s, node, &low, &high)) return false;
+    if (s->mode == GRAMMAR_MINUS) return true;
+    for (i = s->places; i < node->places; i++) unit *= 10;
+    if (s->number > high / unit) return false;
+    first = s->number * unit;
+    if (s->mode != GRAMMAR_DIGITS) return first + unit > low;
+    while (first + unit <= low && first <= high / 10) first *= 10, unit *= 10; /* one more digit before the point */
+    return first + unit > low;
+}
+
+static bool grammar_begin_number(grammar_path *s, const grammar_node *node, unsigned char c) {
+    s->mode = c == '-' ? GRAMMAR_MINUS : c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS;
+    s->minus = c == '-';
+    s->number = s->minus ? 0 : c - '0';
+    return grammar_may_reach(s, node);
+}
+
+static bool grammar_begin_value(const grammar *g, grammar_path *s, unsigned char c) {
     const grammar_node *node = &g->nodes[s->node];
     bool digit = c == '-' || (c >= '0' && c <= '9');
     json_type type = c == '{' ? JSON_OBJECT : c == '[' ? JSON_ARRAY : c == '"' ? JSON_STRING : digit ? JSON_NUMBER
@@ -693,8 +1074,8 @@ static bool grammar_begin_value(const grammar *g, grammar_state *s, unsigned cha
     switch (type) {
     case JSON_OBJECT: return grammar_open(g, s, GRAMMAR_OBJECT);
     case JSON_ARRAY: return grammar_open(g, s, GRAMMAR_ARRAY);
-    case JSON_STRING: s->mode = GRAMMAR_STRING; return true;
-    case JSON_NUMBER: s->mode = c == '-' ? GRAMMAR_MINUS : c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS; return true;
+    case JSON_STRING: s->low = node->pattern; s->mode = GRAMMAR_STRING; return true;
+    case JSON_NUMBER: return grammar_begin_number(s, node, c);
     case JSON_NULL: return grammar_begin_literal(g, s, c, 1, 1);
     default: return grammar_begin_literal(g, s, c, c == 't' ? 2 : 0, 1);
     }
@@ -706,7 +1087,7 @@ static int grammar_required(const grammar *g, const grammar_node *node, int next
     return next;
 }
 
-static bool grammar_close_object(const grammar *g, grammar_state *s) {
+static bool grammar_close_object(const grammar *g, grammar_path *s) {
     const grammar_frame *f = &s->frames[s->depth - 1];
     const grammar_node *node = &g->nodes[f->node];
     if (grammar_required(g, node, f->next) < node->n_properties) return false;
@@ -715,7 +1096,7 @@ static bool grammar_close_object(const grammar *g, grammar_state *s) {
 }
 
 /* The first of the keys low..high whose property may come and has room for its value; high + 1: none. */
-static int grammar_may_be(const grammar *g, const grammar_state *s) {
+static int grammar_may_be(const grammar *g, const grammar_path *s) {
     const grammar_frame *f = &s->frames[s->depth - 1];
     const grammar_property *all = g->properties + g->nodes[f->node].properties;
     int i = s->low;
@@ -726,7 +1107,7 @@ static int grammar_may_be(const grammar *g, const grammar_state *s) {
     return i;
 }
 
-static bool grammar_begin_key(const grammar *g, grammar_state *s) {
+static bool grammar_begin_key(const grammar *g, grammar_path *s) {
     const grammar_frame *f = &s->frames[s->depth - 1];
     const grammar_node *node = &g->nodes[f->node];
     s->left = s->at = 0;
@@ -740,7 +1121,7 @@ static bool grammar_begin_key(const grammar *g, grammar_state *s) {
 }
 
 /* A byte of a key that is one of the texts low..high. */
-static bool grammar_key(const grammar *g, grammar_state *s, unsigned char c) {
+static bool grammar_key(const grammar *g, grammar_path *s, unsigned char c) {
     grammar_frame *f = &s->frames[s->depth - 1];
     int i = grammar_may_be(g, s);
     if (c != '"' || g->texts[i].length != (size_t)s->at) return grammar_narrow(g, s, c) && grammar_may_be(g, s) <= s->high;
@@ -748,11 +1129,34 @@ static bool grammar_key(const grammar *g, grammar_state *s, unsigned char c) {
     return grammar_expect(s, g->properties[g->nodes[f->node].properties + g->texts[i].property].node, GRAMMAR_COLON);
 }
 
-static bool grammar_string(const grammar *g, grammar_state *s, unsigned char c) {
+/* A byte of a text with a pattern, as it is meant. */
+static bool grammar_raw(const grammar *g, grammar_path *s, unsigned char c) {
+    s->low = g->patterns.next[s->low][c];
+    return s->low != 0;
+}
+
+static const char grammar_escaped[] = "\"\\\b\f\n\r\t", grammar_escapes[] = "\"\\bfnrt";
+
+/* A byte of a string with a pattern. What need not be escaped is not. */
+static bool grammar_pattern(const grammar *g, grammar_path *s, unsigned char c) {
+    bool any = false;
+    int i;
+    if (c == '"') return g->patterns.accepts[s->low] && grammar_end_value(s);
+    if (c != '\\') return c >= 0x20 && grammar_raw(g, s, c);
+    for (i = 0; grammar_escaped[i]; i++) any = any || g->patterns.next[s->low][(unsigned char)grammar_escaped[i]];
+    s->mode = GRAMMAR_ESCAPE;
+    return any;
+}
+
+static bool grammar_string(const grammar *g, grammar_path *s, unsigned char c) {
+    const grammar_node *node = &g->nodes[s->node];
+    if (!s->key && node->pattern) return grammar_pattern(g, s, c);
     if (s->left) { /* inside of a character */
         s->left--;
         return (c & 0xC0) == 0x80;
     }
+    if (!s->key && (c == '"' ? s->at < node->shortest : s->at >= node->longest)) return false;
+    if (c != '"' && s->at < INT_MAX) s->at++;
     if (c == '"')
         return s->key ? grammar_expect(s, g->nodes[s->frames[s->depth - 1].node].extra,
                                        GRAMMAR_COLON) : grammar_end_value(s);
@@ -762,8 +1166,18 @@ static bool grammar_string(const grammar *g, grammar_state *s, unsigned char c) 
     return true;
 }
 
-static bool grammar_escape(grammar_state *s, unsigned char c) {
+/* No halves of characters where characters count. */
+static bool grammar_escape(const grammar *g, grammar_path *s, unsigned char c) {
+    const grammar_node *node = &g->nodes[s->node];
+    bool counts = !s->key && (node->shortest > 0 || node->longest < INT64_MAX);
+    const char *escape = c ? strchr(grammar_escapes, c) : NULL;
+    if (!s->key && node->pattern) {
+        s->mode = GRAMMAR_STRING;
+        return escape && grammar_raw(g, s, (unsigned char)grammar_escaped[escape - grammar_escapes]);
+    }
     if (s->mode == GRAMMAR_HEX) {
+        if (s->left == 4) s->low = (c | 32) == 'd';
+        if (s->left == 3 && s->low && counts && c > '7') return false;
         if (--s->left == 0) s->mode = GRAMMAR_STRING;
         return json_is_hex(c);
     }
@@ -772,12 +1186,35 @@ static bool grammar_escape(grammar_state *s, unsigned char c) {
     return c && strchr("\"\\/bfnrtu", c);
 }
 
-static bool grammar_number_ends(grammar_mode mode) {
-    return mode == GRAMMAR_ZERO || mode == GRAMMAR_DIGITS || mode == GRAMMAR_FRACTION || mode == GRAMMAR_EXPONENT;
+static bool grammar_number_ends(const grammar *g, const grammar_path *s) {
+    const grammar_node *node = &g->nodes[s->node];
+    int64_t low, high, number = s->number;
+    int i;
+    if (s->mode != GRAMMAR_ZERO && s->mode != GRAMMAR_DIGITS && s->mode != GRAMMAR_FRACTION && s->mode != GRAMMAR_EXPONENT) return false;
+    if (node->places < 0) return true;
+    for (i = s->places; i < node->places; i++) number *= 10; /* at most the higher limit: see grammar_may_reach */
+    return grammar_range(s, node, &low, &high) && number >= low;
 }
 
-static bool grammar_number(const grammar *g, grammar_state *s, unsigned char c) {
-    bool digit = c >= '0' && c <= '9', ends = grammar_number_ends(s->mode), real = !g->nodes[s->node].integer;
+/* A byte of a number with limits. */
+static bool grammar_limited(const grammar *g, grammar_path *s, unsigned char c) {
+    const grammar_node *node = &g->nodes[s->node];
+    if (c >= '0' && c <= '9' && s->mode != GRAMMAR_ZERO) {
+        if (s->mode == GRAMMAR_MINUS) s->mode = c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS;
+        else if (s->mode == GRAMMAR_POINT) s->mode = GRAMMAR_FRACTION;
+        if (s->mode == GRAMMAR_FRACTION && ++s->places > node->places) return false;
+        s->number = grammar_add_digit(s->number, c - '0');
+    } else if (c == '.' && node->places && (s->mode == GRAMMAR_ZERO || s->mode == GRAMMAR_DIGITS)) {
+        s->mode = GRAMMAR_POINT;
+    } else {
+        return grammar_number_ends(g, s) && grammar_end_value(s) && grammar_step(g, s, c);
+    }
+    return grammar_may_reach(s, node);
+}
+
+static bool grammar_number(const grammar *g, grammar_path *s, unsigned char c) {
+    bool digit = c >= '0' && c <= '9', ends = grammar_number_ends(g, s), real = !g->nodes[s->node].integer;
+    if (g->nodes[s->node].places >= 0) return grammar_limited(g, s, c);
     if (digit && s->mode != GRAMMAR_ZERO) {
         if (s->mode == GRAMMAR_MINUS) s->mode = c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS;
         else if (s->mode == GRAMMAR_POINT) s->mode = GRAMMAR_FRACTION;
@@ -788,59 +1225,123 @@ static bool grammar_number(const grammar *g, grammar_state *s, unsigned char c) 
     if (s->mode == GRAMMAR_E && (c == '+' || c == '-')) s->mode = GRAMMAR_SIGN;
     else if (real && c == '.' && s->left < GRAMMAR_MAX_DIGITS && (s->mode == GRAMMAR_ZERO || s->mode == GRAMMAR_DIGITS)) s->mode = GRAMMAR_POINT;
     else if (real && (c == 'e' || c == 'E') && ends && s->mode != GRAMMAR_EXPONENT) s->mode = GRAMMAR_E;
-    else return ends && grammar_end_value(s) && grammar_byte(g, s, c);
+    else return ends && grammar_end_value(s) && grammar_step(g, s, c);
     return true;
 }
 
-static bool grammar_item(const grammar *g, grammar_state *s, unsigned char c) {
+static bool grammar_item(const grammar *g, grammar_path *s) {
     grammar_frame *f = &s->frames[s->depth - 1];
     const grammar_node *node = &g->nodes[f->node];
-    if (f->next >= node->most || !grammar_fits(s, g->nodes[node->items].height)) return false;
+    int item = grammar_item_of(g, node, f->next);
+    if (f->next >= node->most || !grammar_fits(s, g->nodes[item].height)) return false;
     if (f->next < INT_MAX) f->next++;
-    grammar_expect(s, node->items, GRAMMAR_VALUE);
-    return c == ',' || grammar_begin_value(g, s, c);
+    return grammar_expect(s, item, GRAMMAR_VALUE);
 }
 
-static bool grammar_close_array(const grammar *g, grammar_state *s) {
+static bool grammar_close_array(const grammar *g, grammar_path *s) {
     if (s->frames[s->depth - 1].next < g->nodes[s->frames[s->depth - 1].node].least) return false;
     s->depth--;
     return grammar_end_value(s);
 }
 
 /* Behind a value in an object or array. */
-static bool grammar_next(const grammar *g, grammar_state *s, unsigned char c) {
-    grammar_state key;
-    if (s->frames[s->depth - 1].array) return c == ']' ? grammar_close_array(g, s) : c == ',' && grammar_item(g, s, c);
+static bool grammar_next(const grammar *g, grammar_path *s, unsigned char c) {
+    grammar_path key;
+    if (s->frames[s->depth - 1].array) return c == ']' ? grammar_close_array(g, s) : c == ',' && grammar_item(g, s);
     if (c == '}') return grammar_close_object(g, s);
     if (c != ',') return false;
     key = *s;
     return grammar_begin_key(g, &key) && grammar_expect(s, s->node, GRAMMAR_KEY_QUOTE);
 }
 
-static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c) {
-    bool space = c == ' ' || c == '\n' || c == '\t' || c == '\r';
-    if (space && (s->mode <= GRAMMAR_KEY_QUOTE || s->mode == GRAMMAR_COLON)) return ++s->spaces <= GRAMMAR_MAX_SPACES;
+static bool grammar_is_space(unsigned char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+static bool grammar_step(const grammar *g, grammar_path *s, unsigned char c) {
+    if (grammar_is_space(c) && (s->mode <= GRAMMAR_KEY_QUOTE || s->mode == GRAMMAR_COLON)) return ++s->spaces <= GRAMMAR_MAX_SPACES;
     switch (s->mode) {
     case GRAMMAR_VALUE: return grammar_begin_value(g, s, c);
     case GRAMMAR_OBJECT: return c == '"' ? grammar_begin_key(g, s) : c == '}' && grammar_close_object(g, s);
-    case GRAMMAR_ARRAY: return c == ']' ? grammar_close_array(g, s) : c != ',' && grammar_item(g, s, c);
+    case GRAMMAR_ARRAY: return c == ']' ? grammar_close_array(g, s) : grammar_item(g, s) && grammar_begin_value(g, s, c);
     case GRAMMAR_NEXT: return grammar_next(g, s, c);
     case GRAMMAR_KEY_QUOTE: return c == '"' && grammar_begin_key(g, s);
     case GRAMMAR_KEY: return grammar_key(g, s, c);
     case GRAMMAR_COLON: return c == ':' && grammar_expect(s, s->node, GRAMMAR_VALUE);
     case GRAMMAR_STRING: return grammar_string(g, s, c);
-    case GRAMMAR_ESCAPE: case GRAMMAR_HEX: return grammar_escape(s, c);
+    case GRAMMAR_ESCAPE: case GRAMMAR_HEX: return grammar_escape(g, s, c);
     case GRAMMAR_LITERAL: return grammar_literal(g, s, c);
+    case GRAMMAR_RAW: return grammar_raw(g, s, c);
     case GRAMMAR_DONE: return false;
     default: return grammar_number(g, s, c);
     }
 }
 
 /* Whether the answer may end here. */
-static bool grammar_complete(const grammar *g, const grammar_state *s) {
+static bool grammar_path_complete(const grammar *g, const grammar_path *s) {
     if (s->mode == GRAMMAR_DONE) return true;
+    if (s->mode == GRAMMAR_RAW) return g->patterns.accepts[s->low];
     if (s->depth) return false;
-    return s->mode == GRAMMAR_LITERAL ? g->texts[s->low].length == (size_t)s->at : grammar_number_ends(s->mode);
+    return s->mode == GRAMMAR_LITERAL ? g->texts[s->low].length == (size_t)s->at : grammar_number_ends(g, s);
+}
+
+/* Of the stack, only what is in use. */
+static size_t grammar_path_bytes(const grammar_path *s) { return offsetof(grammar_path, frames) + (size_t)s->depth * sizeof(s->frames[0]); }
+
+/* Adds a path, unless it is there or there are too many. */
+static void grammar_add_path(grammar_state *s, const grammar_path *path) {
+    int i;
+    for (i = 0; i < s->n; i++)
+        if (memcmp(&s->paths[i], path, grammar_path_bytes(path)) == 0) return;
+    if (s->n < GRAMMAR_MAX_PATHS) memcpy(&s->paths[s->n++], path, grammar_path_bytes(path));
+}
+
+static void grammar_copy(grammar_state *to, const grammar_state *from) {
+    int i;
+    to->n = from->n;
+    for (i = 0; i < from->n; i++) memcpy(&to->paths[i], &from->paths[i], grammar_path_bytes(&from->paths[i]));
+}
+
+/* Whether a byte is the first of a value, which may be one of several. */
+static bool grammar_begins(const grammar_path *s, unsigned char c) {
+    return (s->mode == GRAMMAR_VALUE || (s->mode == GRAMMAR_ARRAY && c != ']')) && !grammar_is_space(c);
+}
+
+/* Adds the ways of a path through such a byte. */
+static void grammar_fork(const grammar *g, grammar_path *path, unsigned char c, grammar_state *to) {
+    const grammar_node *node;
+    grammar_path one;
+    int i;
+    if (path->mode == GRAMMAR_ARRAY && !grammar_item(g, path)) return;
+    node = &g->nodes[path->node];
+    if (!node->n_choices && grammar_step(g, path, c)) grammar_add_path(to, path);
+    for (i = 0; i < node->n_choices; i++) {
+        memcpy(&one, path, grammar_path_bytes(path));
+        one.node = g->choices[node->choices + i];
+        if (grammar_step(g, &one, c)) grammar_add_path(to, &one);
+    }
+}
+
+/* Follows a byte; false: it may not come. */
+static bool grammar_byte(const grammar *g, grammar_state *s, unsigned char c) {
+    grammar_state to;
+    int i;
+    if (s->n == 1 && !grammar_begins(&s->paths[0], c)) return grammar_step(g, &s->paths[0], c);
+    for (to.n = 0, i = 0; i < s->n; i++)
+        if (grammar_begins(&s->paths[i], c)) grammar_fork(g, &s->paths[i], c, &to);
+        else if (grammar_step(g, &s->paths[i], c)) grammar_add_path(&to, &s->paths[i]);
+    grammar_copy(s, &to);
+    return s->n > 0;
+}
+
+static void grammar_begin(const grammar *g, grammar_state *s) {
+    s->paths[0] = g->first;
+    s->n = 1;
+}
+
+static bool grammar_complete(const grammar *g, const grammar_state *s) {
+    int i;
+    for (i = 0; i < s->n; i++)
+        if (grammar_path_complete(g, &s->paths[i])) return true;
+    return false;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------ */
@@ -903,16 +1404,21 @@ static void grammar_follow(const grammar *g, grammar_sample *x, const int32_t *t
     }
 }
 
-/* Of the stack, only what is in use. */
-static void grammar_copy(grammar_state *to, const grammar_state *from) {
-    memcpy(to, from, offsetof(grammar_state, frames) + (size_t)from->depth * sizeof(from->frames[0]));
-}
-
 /* Whether an answer that is at `from` can go on with these bytes. */
 static bool grammar_can_add(const grammar *g, const grammar_state *from, const char *text, int length) {
     grammar_state s;
     grammar_copy(&s, from);
     return grammar_bytes(g, &s, text, length);
+}
+
+/* Whether it is within a string, where nearly all may come. */
+static bool grammar_in_string(const grammar *g, const grammar_state *s) {
+    int i;
+    for (i = 0; i < s->n; i++)
+        if (s->paths[i].mode == GRAMMAR_STRING && s->paths[i].left == 0 && 
+            (s->paths[i].key || (g->nodes[s->paths[i].node].longest == INT64_MAX && !g->nodes[s->paths[i].node].pattern)))
+            return true;
+    return false;
 }
 
 /* Whether it can go on with a token. tried: what is known of two bytes that tokens begin with (0: nothing; 1: no way on; 2: there is
@@ -922,7 +1428,7 @@ static bool grammar_can_add_token(const grammar *g, const grammar_sample *x, uns
     int length = g->vocab->lengths[token], kind = g->vocab->kinds[token];
     unsigned char *start;
     if (x->lost || kind == GRAMMAR_NEVER) return false;
-    if (kind == GRAMMAR_PLAIN && x->state.mode == GRAMMAR_STRING && x->state.left == 0) return true;
+    if (kind == GRAMMAR_PLAIN && grammar_in_string(g, &x->state)) return true;
     if (length == 1) return grammar_can_add(g, &x->state, text, 1);
     start = &tried[(unsigned char)text[0]][(unsigned char)text[1]];
     if (*start == 0) *start = grammar_can_add(g, &x->state, text, 2) ? 2 : 1;
