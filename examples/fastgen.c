@@ -39,6 +39,7 @@
 #include "tool/http.h"
 #include "tool/pattern.h"
 #include "tool/grammar.h"
+#include "tool/calls.h"
 #include "tool/api.h"
 #include "tool/reply.h"
 #include "tool/metrics.h"

@@ -271,7 +271,105 @@ def test_chat_fields(s):
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     assert s.chat(tools=[tool], tool_choice="auto").choices[0].message.content
     assert s.chat(response_format={"type": "text"}, user="me", parallel_tool_calls=False).choices
-    raises(openai.BadRequestError, lambda: s.chat(tools=[tool], tool_choice="required"), "tool_choice")
+    raises(openai.BadRequestError, lambda: s.chat(tools=[tool], tool_choice="any"), "tool_choice")
+
+
+# ---- calls of tools
+
+def function(name, **properties):
+    return {"type": "function", "function": {"name": name, "parameters": {
+        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}}}
+
+
+TOOLS = [function("weather", city={"type": "string", "maxLength": 12}, days={"type": "integer", "minimum": 1, "maximum": 14}),
+         function("sum \u20ac", of={"$ref": "#/$defs/of"}), function("stop")]
+TOOLS[1]["function"]["parameters"]["$defs"] = {"of": {"type": "array", "items": {"type": "integer", "maximum": 99}, "minItems": 1, "maxItems": 3}}
+
+
+def streamed_calls(s, **more):
+    """The content and the calls of a stream, put together as clients do."""
+    text, calls, finish = "", [], None
+    for chunk in s.chat(stream=True, **more):
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+            for call in choice.delta.tool_calls or []:
+                if call.index == len(calls):
+                    assert call.id and call.type == "function"
+                    calls.append([call.function.name, ""])
+                assert call.index == len(calls) - 1
+                calls[-1][1] += call.function.arguments
+    return text or None, [(name, json.loads(arguments)) for name, arguments in calls], finish
+
+
+def whole_calls(s, **more):
+    choice = s.chat(**more).choices[0]
+    calls = choice.message.tool_calls or []
+    assert len({c.id for c in calls}) == len(calls) and all(len(c.id) == 9 and c.type == "function" for c in calls)
+    return choice.message.content, [(c.function.name, json.loads(c.function.arguments)) for c in calls], choice.finish_reason
+
+
+def check_arguments(calls):
+    for name, arguments in calls:
+        jsonschema.validate(arguments, next(t["function"]["parameters"] for t in TOOLS if t["function"]["name"] == name))
+
+
+def test_calls_asked_for(s):
+    names, ended, bias = set(), 0, closing(s)
+    for seed in range(24):
+        more = dict(tools=TOOLS, max_tokens=200, temperature=1.5, seed=seed, logit_bias=bias if seed % 2 else {})
+        chosen = {"type": "function", "function": {"name": TOOLS[seed % 3]["function"]["name"]}}
+        for choice, parallel in (("required", True), ("required", False), (chosen, True)):
+            parts = dict(more, tool_choice=choice, parallel_tool_calls=parallel)
+            if s.chat(**parts).choices[0].finish_reason != "tool_calls":
+                continue
+            content, calls, finish = whole = whole_calls(s, **parts)
+            assert content is None and calls and finish == "tool_calls" and whole == streamed_calls(s, **parts), whole
+            assert len(calls) == 1 or (choice == "required" and parallel)
+            assert choice == "required" or calls[0][0] == chosen["function"]["name"]
+            check_arguments(calls)
+            names |= {name for name, _ in calls}
+            ended += 1
+    assert ended > 16 and len(names) == 3, (ended, names)
+    print(f"    {ended} of 72 came to their end")
+
+
+def test_calls_in_text(s):
+    """What models write: a choice of one text makes this one write it."""
+    stop, call = ("stop", {}), '{"name": "weather", "arguments": {"city": "K\u00f6ln <b>", "days": 2}}'
+    weather = ("weather", {"city": "K\u00f6ln <b>", "days": 2})
+    for text, content, calls in (
+            (f"<tool_call>\n{call}\n</tool_call>", None, [weather]),
+            (f"Let me see.\n<tool_call>{call}</tool_call>\n<tool_call>\n" '{"name": "stop", "arguments": {}}\n</tool_call>\n', "Let me see.\n", [weather, stop]),
+            (f"\n\n<tool_call>{call}", None, [weather]), (f" {call}\n", None, [weather]), (f"[{call}, {call}]", None, [weather, weather]),
+            ('{"name": "stop", "parameters": {}}', None, [stop]), ('[TOOL_CALLS][{"name": "stop", "arguments": {}}]', None, [stop]),
+            (f'<tool_call>{call.replace("weather", "whether")}</tool_call> a', f'<tool_call>{call.replace("weather", "whether")}</tool_call> a', []),
+            ('{"name": "stop", "arguments": 7}', '{"name": "stop", "arguments": 7}', []), ("[1] a < b <tool_ca", "[1] a < b <tool_ca", []),
+            (" a <tool_call> b", " a <tool_call> b", []), ('{"name": "stop"', '{"name": "stop"', []), (" \n", " \n", []),
+            (f"<tool_call>{call}</tool_call> and <tool", " and <tool", [weather])):
+        more = dict(tools=TOOLS, extra_body={"guided_choice": [text]}, max_tokens=300)
+        expected = content, calls, "tool_calls" if calls else "stop"
+        assert whole_calls(s, **more) == expected, (text, whole_calls(s, **more))
+        assert streamed_calls(s, **more) == expected, (text, streamed_calls(s, **more))
+        assert whole_calls(s, **dict(more, tool_choice="none")) == (text, [], "stop")
+    later = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "stop", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "a", "content": "done"}]
+    assert s.client.chat.completions.create(model="demo", messages=later, tools=TOOLS, max_tokens=3).choices
+
+
+def test_calls_refused(s):
+    deep = {"$ref": "#/$defs/a"}
+    nested = function("f", a=deep)
+    nested["function"]["parameters"]["$defs"] = {"a": {"type": "array", "items": deep, "minItems": 1}}
+    for more, part in ((dict(tools=[], tool_choice="required"), "needs tools"), (dict(tools=[TOOLS[0], TOOLS[0]]), "name of another"),
+                       (dict(tools=[{"type": "function"}]), "function with a name"), (dict(tools=[7]), "function with a name"),
+                       (dict(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "x"}}), "not in tools"),
+                       (dict(tools=TOOLS, tool_choice={"type": "function"}), "tool_choice must be"),
+                       (dict(tools=TOOLS, tool_choice="required", response_format={"type": "json_object"}), "another schema"),
+                       (dict(tools=[nested], tool_choice="required"), "nested without end"),
+                       (dict(tools=[function("f", a={"not": {}})], tool_choice="required"), "'not' is not supported")):
+        raises(openai.BadRequestError, lambda: s.chat(**more), part)
+    assert s.chat(tools=[function("f", a={"not": {}})]).choices
 
 
 # ---- answers that must be JSON

@@ -22,6 +22,7 @@
 #include "../examples/tool/http.h"
 #include "../examples/tool/pattern.h"
 #include "../examples/tool/grammar.h"
+#include "../examples/tool/calls.h"
 #include "../examples/tool/api.h"
 #include "../examples/tool/reply.h"
 
@@ -109,6 +110,30 @@ static void check_answer(const api_request *r) {
     answer_free(&a);
 }
 
+/* Calls are found in a text, here the request's own, wherever it is cut. */
+static void check_calls(const api_request *r, const char *data, size_t size) {
+    api_answer a;
+    api_choice *c;
+    size_t i;
+    if (size > 2000) return;
+    memset(&a, 0, sizeof(a));
+    a.model_name = "demo";
+    answer_begin(&a, r);
+    c = a.choices;
+    for (i = 0; i < size; i++) answer_read(&a, c, data + i, 1);
+    c->ended = true;
+    answer_read(&a, c, "", 0);
+    if (a.n_choices > 1) {
+        api_choice *whole = c + 1, first = *c;
+        whole->ended = true;
+        answer_read(&a, whole, data, size);
+        if (whole->n_calls != first.n_calls || whole->text.length != first.text.length || whole->calls.length != first.calls.length ||
+            memcmp(whole->text.data ? whole->text.data : "", first.text.data ? first.text.data : "", first.text.length) != 0 || first.held.length)
+            __builtin_trap();
+    }
+    answer_free(&a);
+}
+
 /* Random tokens of those that response_format allows: what ends is JSON. */
 static void check_grammar(const api_request *r, const char *data, size_t size) {
     static float logits[1536];
@@ -155,6 +180,7 @@ static void fuzz_json(const char *data, size_t size, api_kind kind) {
     else if (kind >= API_TOKENIZE) str_add(&text, r.reply.data, r.reply.length);
     else if (r.n_prompts * r.n < 100 && r.prompts[0].n_tokens && r.prompts[0].tokens[0] < 1536) check_answer(&r);
     if (r.error.status == 0 && r.grammar) check_grammar(&r, data, size);
+    if (r.error.status == 0 && r.tools.form != CALL_NONE) check_calls(&r, data, size);
     if (text.length && !json_parse(&j, text.data, text.length)) __builtin_trap();
     if (text.length) json_free(&j);
     str_free(&text);

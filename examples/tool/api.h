@@ -34,6 +34,7 @@ typedef struct api_request {
     bool logprobs;
     int max_tokens, n, best_of, top_logprobs, priority;
     grammar *grammar; /* of response_format and its like; NULL: none */
+    call_tools tools;
     str reply; /* of API_TOKENIZE and API_DETOKENIZE: the JSON to send */
     api_error error;
 } api_request;
@@ -61,6 +62,7 @@ static void api_request_free(api_request *r) {
     free(r->biases);
     free(r->stop_tokens);
     grammar_free(r->grammar);
+    call_tools_free(&r->tools);
     str_free(&r->reply);
 }
 
@@ -490,22 +492,51 @@ static bool api_add_messages(api_request *r, const json *j, const json_node *mes
     return true;
 }
 
+/* The names of the tools, which are functions. */
+static bool api_read_tool_names(api_request *r, const json *j, const json_node *tools) {
+    const json_node *tool = tools + 1;
+    uint32_t i;
+    if (tools->type != JSON_ARRAY || tools->count > CALL_MAX_TOOLS)
+        return api_fail(r, 400, "tools", "tools must be an array of at most %d", CALL_MAX_TOOLS);
+    r->tools.names = (str *)xrealloc(NULL, (size_t)tools->count * sizeof(str));
+    for (i = 0; i < tools->count; i++, tool = json_next(j, tool)) {
+        const json_node *function = tool->type == JSON_OBJECT ? json_get(j, tool, "function") : NULL;
+        const json_node *name = function && function->type == JSON_OBJECT ? json_get(j, function, "name") : NULL;
+        const json_node *parameters = name ? json_get(j, function, "parameters") : NULL;
+        if (!name || name->type != JSON_STRING || name->begin == name->end)
+            return api_fail(r, 400, "tools", "tools: item %u is not a function with a name", (unsigned)i);
+        if (parameters && parameters->type != JSON_OBJECT) return api_fail(r, 400, "tools", "tools: the parameters of item %u are not an object", (unsigned)i);
+        if (call_tool_of(&r->tools, j, name) >= 0) return api_fail(r, 400, "tools", "tools: item %u has the name of another", (unsigned)i);
+        memset(&r->tools.names[i], 0, sizeof(str));
+        json_add_text(j, name, &r->tools.names[i]);
+        r->tools.n++;
+    }
+    return true;
+}
+
+/* "tools" and "tool_choice": "none", "auto", "required" or {"type": "function", "function": {"name": ...}}. */
+static bool api_read_tools(api_request *r, const json *j) {
+    const json_node *tools = json_get(j, j->nodes, "tools"), *choice = json_get(j, j->nodes, "tool_choice");
+    const json_node *function = choice && choice->type == JSON_OBJECT ? json_get(j, choice, "function") : NULL;
+    bool word = choice && choice->type == JSON_STRING, required = word && json_is(j, choice, "required");
+    if (choice && !required && !(word && (json_is(j, choice, "none") || json_is(j, choice, "auto"))) && !(function && function->type == JSON_OBJECT))
+        return api_fail(r, 400, "tool_choice", "tool_choice must be \"none\", \"auto\", \"required\" or a function");
+    if (tools && tools->type == JSON_ARRAY && tools->count == 0) tools = NULL;
+    if (tools && !api_read_tool_names(r, j, tools)) return false;
+    if (!tools && (required || function)) return api_fail(r, 400, "tool_choice", "tool_choice needs tools");
+    if (tools && !(word && json_is(j, choice, "none"))) r->tools.form = required ? CALL_LIST : function ? CALL_ONE : CALL_IN_TEXT;
+    if (!function) return true;
+    r->tools.chosen = call_tool_of(&r->tools, j, json_get(j, function, "name"));
+    return r->tools.chosen >= 0 || api_fail(r, 400, "tool_choice", "tool_choice names a function that is not in tools");
+}
+
 /* The variables of the template: tools, and what chat_template_kwargs says. */
 static bool api_add_variables(api_request *r, const json *j, str *to) {
-    const json_node *tools = json_get(j, j->nodes, "tools"), *choice = json_get(j, j->nodes, "tool_choice");
-    const json_node *more = json_get(j, j->nodes, "chat_template_kwargs");
-    const json_node *tool;
-    uint32_t i;
-    bool none = choice && choice->type == JSON_STRING && json_is(j, choice, "none");
-    if (choice && !none && !(choice->type == JSON_STRING && json_is(j, choice, "auto")))
-        return api_fail(r, 400, "tool_choice", "tool_choice can be \"auto\" or \"none\": calls cannot be forced");
-    if (tools && tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
-    for (i = 0, tool = tools ? tools + 1 : NULL; tools && i < tools->count; i++, tool = json_next(j, tool))
-        if (tool->type != JSON_OBJECT) return api_fail(r, 400, "tools", "tools: item %u is not an object", (unsigned)i);
+    const json_node *tools = json_get(j, j->nodes, "tools"), *more = json_get(j, j->nodes, "chat_template_kwargs");
     if (more && more->type != JSON_OBJECT)
         return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
     str_printf(to, "{\"add_generation_prompt\":%s", r->add_generation_prompt ? "true" : "false");
-    if (tools && tools->count && !none) {
+    if (r->tools.form != CALL_NONE) {
         str_puts(to, ",\"tools\":");
         api_add_raw(j, tools->begin, tools->end, to);
     }
@@ -609,6 +640,7 @@ static bool api_read_messages(api_request *r, const api_server *s, const json *j
     r->prompts = (api_prompt *)xrealloc(NULL, sizeof(api_prompt));
     memset(r->prompts, 0, sizeof(api_prompt));
     r->n_prompts = 1;
+    if (!api_read_tools(r, j)) return false;
     ok = api_add_conversation(r, s, j, messages, &rendered) && (!r->continue_final_message || api_continue(r, j, messages, &rendered)) &&
          api_tokenize(r, s, &rendered, r->add_special_tokens ? FG_RENDERED : FG_NO_BOS, r->prompts);
     str_free(&rendered);
@@ -661,13 +693,23 @@ static grammar *api_read_schema(const json *j, const json_node *schema) {
     return made;
 }
 
-typedef enum api_limit { API_SCHEMA, API_REGEX, API_CHOICE } api_limit;
+typedef enum api_limit { API_SCHEMA, API_REGEX, API_CHOICE, API_CALLS } api_limit;
+
+static grammar *api_make_grammar(const json *j, api_limit form, const json_node *value) {
+    const json_node *parallel = json_get(j, j->nodes, "parallel_tool_calls");
+    switch (form) {
+    case API_REGEX: return grammar_make_regex(j, value);
+    case API_CHOICE: return grammar_make_choice(j, value);
+    case API_CALLS: return grammar_make_calls(j, value, !parallel || grammar_is_true(j, parallel));
+    default: return api_read_schema(j, value);
+    }
+}
 
 /* The answer must be JSON of a schema, what a regular expression matches, or one of several texts. */
 static bool api_use_grammar(api_request *r, const api_server *s, const json *j, api_limit form, const json_node *value, const char *name) {
     if (r->n_prompts != 1 || r->echo) return api_fail(r, 400, name, "%s is for one prompt without echo", name);
     if (r->grammar) return api_fail(r, 400, name, "%s: the request has another schema beside it", name);
-    r->grammar = form == API_REGEX ? grammar_make_regex(j, value) : form == API_CHOICE ? grammar_make_choice(j, value) : api_read_schema(j, value);
+    r->grammar = api_make_grammar(j, form, value);
     if (!r->grammar) return api_fail(r, 400, name, "%s: the schema is not JSON", name);
     if (r->grammar->error[0]) return api_fail(r, 400, name, "%s: %s", name, r->grammar->error);
     if (s->vocab_lock) lock_take(s->vocab_lock);
@@ -720,10 +762,21 @@ static bool api_read_structured(api_request *r, const api_server *s, const json 
     return api_use_grammar(r, s, j, API_SCHEMA, NULL, "structured_outputs");
 }
 
+/* Calls that are asked for: the text is a list of them, or the arguments of the one that was chosen. */
+static bool api_read_calls(api_request *r, const api_server *s, const json *j) {
+    const json_node *tools = json_get(j, j->nodes, "tools"), *tool = tools ? tools + 1 : NULL, *parameters;
+    int i;
+    if (r->tools.form == CALL_LIST) return api_use_grammar(r, s, j, API_CALLS, tools, "tool_choice");
+    if (r->tools.form != CALL_ONE) return true;
+    for (i = 0; i < r->tools.chosen; i++) tool = json_next(j, tool);
+    parameters = json_get(j, json_get(j, tool, "function"), "parameters");
+    return api_use_grammar(r, s, j, API_SCHEMA, parameters && parameters->count ? parameters : NULL, "tool_choice");
+}
+
 /* What the answer must be, as OpenAI, vLLM and llama.cpp have it. */
 static bool api_read_grammar(api_request *r, const api_server *s, const json *j) {
     static const char *const names[4] = {"guided_json", "guided_regex", "guided_choice", "json_schema"};
-    return api_read_forms(r, s, j, j->nodes, names, NULL) && api_read_structured(r, s, j) && api_read_format(r, s, j);
+    return api_read_calls(r, s, j) && api_read_forms(r, s, j, j->nodes, names, NULL) && api_read_structured(r, s, j) && api_read_format(r, s, j);
 }
 
 static bool api_read_seed(api_request *r, const json *j, uint64_t seed) {

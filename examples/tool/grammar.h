@@ -6,7 +6,7 @@
 
 enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 1000, GRAMMAR_MAX_PROPERTIES = 256,
        GRAMMAR_MAX_LOOKED = 10000000, /* members that are compared for all $refs together */
-       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 16, GRAMMAR_MAX_PLACES = 15 };
+       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 16, GRAMMAR_MAX_PLACES = 15, GRAMMAR_MAX_CALLS = 64 };
 
 /* What a number with limits is at most, in units of its last place. */
 #define GRAMMAR_MOST INT64_C(999999999999999999)
@@ -26,6 +26,7 @@ typedef struct grammar_node {
     int extra, items;             /* nodes; -1: none */
     int prefix, n_prefix;         /* the nodes of the first items, in `choices` */
     int choices, n_choices;       /* alternatives that may begin alike, in `choices`; the node has what is known of all of them */
+    int selects;                  /* objects in `choices`, of which the value, by its `property`, says which the open one is; -1: none */
     int height;                   /* levels of objects and arrays that the least value has; above GRAMMAR_MAX_DEPTH: too many */
     int64_t least, most;          /* items */
     int64_t shortest, longest;    /* strings, in characters */
@@ -148,7 +149,7 @@ static int grammar_add_node(grammar *g, unsigned types) {
     node = &g->nodes[g->n_nodes];
     memset(node, 0, sizeof(*node));
     node->types = types;
-    node->extra = node->items = -1;
+    node->extra = node->items = node->selects = -1;
     node->most = node->longest = INT64_MAX;
     node->places = -1;
     node->height = GRAMMAR_MAX_DEPTH + 1;
@@ -913,24 +914,110 @@ static grammar *grammar_make_any(void) {
     return g;
 }
 
+/* Around the reading of schemas: what they are in may end before the grammar. */
+static void grammar_reads(grammar *g, const json *j) {
+    g->j = j;
+    g->made = (int *)xrealloc(NULL, j->n * sizeof(int));
+    memset(g->made, 0, j->n * sizeof(int));
+}
+
+static void grammar_has_read(grammar *g) {
+    free(g->made);
+    g->made = NULL;
+    g->j = NULL;
+    g->schema = NULL;
+}
+
 /* Any object (schema NULL), or what the schema says. An error is in g->error. */
 static grammar *grammar_make(const json *j, const json_node *schema) {
     grammar *g = grammar_make_any();
     if (!schema) return g;
-    g->j = j;
+    grammar_reads(g, j);
     g->schema = schema;
-    g->made = (int *)xrealloc(NULL, j->n * sizeof(int));
-    memset(g->made, 0, j->n * sizeof(int));
     g->root = grammar_read(g, schema, 0);
-    free(g->made);
-    g->made = NULL;
-    g->j = NULL; /* which may end before the grammar */
-    g->schema = NULL;
+    grammar_has_read(g);
     if (g->root < 0) return g;
     grammar_measure(g);
     if (g->nodes[g->root].height > GRAMMAR_MAX_DEPTH)
         g->root = grammar_fail(g, "every value of the schema is nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH);
     g->first.node = g->root;
+    return g;
+}
+
+/* The names of tools as values, which select between objects. */
+static int grammar_add_names(grammar *g, const json_node *tools, int selects) {
+    int names = grammar_add_node(g, 0), first = g->n_texts;
+    const json_node *tool = tools + 1;
+    uint32_t i;
+    for (i = 0; i < tools->count; i++, tool = json_next(g->j, tool)) {
+        size_t begin = g->pool.length;
+        int text;
+        grammar_add_value(g->j, json_get(g->j, json_get(g->j, tool, "function"), "name"), &g->pool);
+        text = grammar_add_text(g, begin);
+        g->texts[text].property = (int)i;
+        grammar_sort_in(g, first);
+    }
+    g->nodes[names].literals = first;
+    g->nodes[names].n_literals = (int)tools->count;
+    g->nodes[names].literal_types = 1u << JSON_STRING;
+    g->nodes[names].selects = selects;
+    return names;
+}
+
+/* {"name": one of the names, "parameters": what a tool takes}; -1: an error. The keys are the last two texts. */
+static int grammar_add_call(grammar *g, const json_node *tool, int names, int keys) {
+    int made = 1, call;
+    g->schema = json_get(g->j, json_get(g->j, tool, "function"), "parameters");
+    if (g->schema && g->schema->count) made = grammar_read(g, g->schema, 0);
+    call = made < 0 ? -1 : grammar_add_node(g, 1u << JSON_OBJECT);
+    if (call < 0) return -1;
+    g->properties = (grammar_property *)xrealloc(g->properties, (size_t)(g->n_properties + 2) * sizeof(grammar_property));
+    g->nodes[call].properties = g->n_properties;
+    g->nodes[call].n_properties = 2;
+    g->nodes[call].keys = keys;
+    g->properties[g->n_properties].node = names;
+    g->properties[g->n_properties++].required = true;
+    g->properties[g->n_properties].node = made;
+    g->properties[g->n_properties++].required = true;
+    return call;
+}
+
+/* The calls of all tools; -1: an error. */
+static int grammar_add_calls(grammar *g, const json_node *tools) {
+    static const char *const words[2] = {"name", "parameters"};
+    int first = grammar_add_choices(g, (int)tools->count), names = grammar_add_names(g, tools, first), keys = g->n_texts, i;
+    const json_node *tool = tools + 1;
+    for (i = 0; i < 2; i++) {
+        int text;
+        str_puts(&g->pool, words[i]);
+        text = grammar_add_text(g, g->pool.length - strlen(words[i]));
+        g->texts[text].property = i;
+    }
+    for (i = 0; i < (int)tools->count; i++, tool = json_next(g->j, tool)) {
+        int call = grammar_add_call(g, tool, names, keys);
+        if (call < 0) return -1;
+        g->choices[first + i] = call;
+    }
+    return first;
+}
+
+/* A list of calls of tools, each with a function that has a name; several: or of one. */
+static grammar *grammar_make_calls(const json *j, const json_node *tools, bool several) {
+    grammar *g = grammar_make_any();
+    int first, i;
+    grammar_reads(g, j);
+    first = grammar_add_calls(g, tools);
+    grammar_has_read(g);
+    g->root = first < 0 ? -1 : grammar_add_node(g, 1u << JSON_ARRAY);
+    if (g->root < 0) return g;
+    g->nodes[g->root].items = g->choices[first];
+    g->nodes[g->root].least = 1;
+    g->nodes[g->root].most = several ? GRAMMAR_MAX_CALLS : 1;
+    g->first.node = g->root;
+    grammar_measure(g);
+    for (i = 0; i < (int)tools->count; i++)
+        if (g->nodes[g->choices[first + i]].height >= GRAMMAR_MAX_DEPTH)
+            grammar_fail(g, "parameters are nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH - 2);
     return g;
 }
 
@@ -1009,8 +1096,11 @@ static bool grammar_narrow(const grammar *g, grammar_path *s, unsigned char c) {
 }
 
 static bool grammar_literal(const grammar *g, grammar_path *s, unsigned char c) {
+    int selects = g->nodes[s->node].selects;
     if (grammar_narrow(g, s, c)) return true;
-    return g->texts[s->low].length == (size_t)s->at && grammar_end_value(s) && grammar_step(g, s, c);
+    if (g->texts[s->low].length != (size_t)s->at) return false;
+    if (selects >= 0) s->frames[s->depth - 1].node = g->choices[selects + g->texts[s->low].property];
+    return grammar_end_value(s) && grammar_step(g, s, c);
 }
 
 /* Whether there are levels enough for a value. */

@@ -32,6 +32,7 @@ typedef struct pattern {
     const char *at, *end;
     pattern_part *parts;
     int n, depth;
+    long *work;        /* the machine's */
     bool json;         /* what JSON can only write as \u is left out */
     const char *error; /* NULL: none */
 } pattern;
@@ -45,7 +46,7 @@ static pattern_piece pattern_fail(pattern *p, const char *error) {
 
 static int pattern_add(pattern *p, int low, int high, int next, int other) {
     pattern_part *part;
-    if (p->n == PATTERN_MAX_PARTS) return pattern_fail(p, "it is too long").begin;
+    if (p->n == PATTERN_MAX_PARTS || *p->work > PATTERN_MAX_WORK) return pattern_fail(p, "it is too long").begin;
     if (p->n % 1024 == 0) p->parts = (pattern_part *)xrealloc(p->parts, (size_t)(p->n + 1024) * sizeof(pattern_part));
     part = &p->parts[p->n];
     part->low = low;
@@ -246,6 +247,7 @@ static pattern_piece pattern_of_class(pattern *p, pattern_class *c) {
     int i;
     gone.n = kept.n = 0;
     for (i = p->json ? 0 : 8; i < 10; i += 2) pattern_class_add(p, &gone, never[i], never[i + 1]);
+    *p->work += (long)c->n * c->n / 4;
     pattern_class_add_others(p, &gone, c);
     pattern_class_add_others(p, &kept, &gone);
     piece.begin = -1;
@@ -581,6 +583,7 @@ static int pattern_compile(pattern_machine *m, const char *text, size_t length, 
     p.at = text;
     p.end = text + length;
     p.json = json;
+    p.work = &m->work;
     whole = pattern_alternatives(&p);
     if (p.at < p.end) pattern_fail(&p, "a ) without its (");
     if (!m->n) pattern_add_state(m);

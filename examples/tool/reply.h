@@ -8,7 +8,11 @@ typedef struct api_logprobs {
 
 /* One of the texts a request gets, behind the echo. Index: prompt number * n + sample. */
 typedef struct api_choice {
-    str text; /* all of it, or when streaming what was not sent yet */
+    str text; /* all of it, or when streaming what was not sent yet; of CALL_ONE the arguments */
+    str held; /* what may be a call, or the beginning of one */
+    str calls; /* members of tool_calls, as many as of the text */
+    int n_calls;
+    bool spoken; /* the text had more than white space */
     api_logprobs logprobs;
     fg_finish finish;
     bool begun, ended; /* begun: some of it was sent, with echo the prompt */
@@ -48,6 +52,8 @@ static void answer_free(api_answer *a) {
     int i;
     for (i = 0; i < a->n_choices; i++) {
         str_free(&a->choices[i].text);
+        str_free(&a->choices[i].held);
+        str_free(&a->choices[i].calls);
         logprobs_free(&a->choices[i].logprobs);
     }
     for (i = 0; a->echoes && i < a->request->n_prompts; i++) {
@@ -258,17 +264,106 @@ static void answer_begin(api_answer *a, const api_request *r) {
     for (i = 0; i < r->n_prompts; i++) answer_echo(a, i);
 }
 
+/* ---- calls of tools ---------------------------------------------------------------------------- */
+
+/* Nine letters and digits, as Mistral's templates want them, which differ between calls. */
+static void add_call_id(const api_answer *a, const api_choice *c, int number, str *to) {
+    uint64_t hash = UINT64_C(14695981039346656037) + (uint64_t)(c - a->choices) * 1000003 + (uint64_t)number;
+    const char *id = a->id;
+    int i;
+    for (; *id; id++) hash = (hash ^ (unsigned char)*id) * UINT64_C(1099511628211);
+    for (i = 0; i < 9; i++, hash /= 36) str_printf(to, "%c", "0123456789abcdefghijklmnopqrstuvwxyz"[hash % 36]);
+}
+
+/* A member of tool_calls up to the text of its arguments; `first`: with what is said of it once. */
+static void add_call_head(const api_answer *a, const api_choice *c, int number, int tool, bool first, str *to) {
+    str_puts(to, "{");
+    if (a->request->stream) str_printf(to, "\"index\":%d,", number);
+    if (first) {
+        str_puts(to, "\"id\":\"");
+        add_call_id(a, c, number, to);
+        str_puts(to, "\",\"type\":\"function\",\"function\":{\"name\":");
+        str_json(to, a->request->tools.names[tool].data, a->request->tools.names[tool].length);
+        str_puts(to, ",");
+    } else {
+        str_puts(to, "\"function\":{");
+    }
+    str_puts(to, "\"arguments\":");
+}
+
+/* The calls that a text is; false: it is none. */
+static bool answer_add_calls(const api_answer *a, api_choice *c, const char *text, size_t length) {
+    call_list list;
+    bool any;
+    int i;
+    call_parse(text, length, &a->request->tools, &list);
+    for (i = 0; i < list.n; i++) {
+        add_comma(&c->calls);
+        add_call_head(a, c, c->n_calls++, list.tools[i], true, &c->calls);
+        str_json(&c->calls, list.arguments[i].data, list.arguments[i].length);
+        str_puts(&c->calls, "}}");
+    }
+    any = list.n > 0;
+    call_list_free(&list);
+    return any;
+}
+
+/* The first n held bytes are content, or are left out. */
+static void answer_release(api_choice *c, size_t n, bool content) {
+    if (content) str_add(&c->text, c->held.data, n);
+    c->spoken = c->spoken || content;
+    c->held.length -= n;
+    memmove(c->held.data, c->held.data + n, c->held.length);
+}
+
+/* What is held begins with <tool_call>; false: its end is yet to come. */
+static bool answer_read_block(const api_answer *a, api_choice *c) {
+    size_t begin = sizeof(call_open) - 1, end = call_find(c->held.data, c->held.length, call_close, true);
+    bool whole = end < c->held.length;
+    if (!whole && !c->ended) return false;
+    answer_release(c, whole ? end + sizeof(call_close) - 1 : end, !answer_add_calls(a, c, c->held.data + begin, end - begin));
+    return true;
+}
+
+/* Reads on in what is held: white space around calls is left out, and a text that begins as JSON is looked at when it ends. false: more is
+   needed. */
+static bool answer_read_on(const api_answer *a, api_choice *c) {
+    size_t length = c->held.length, i = 0, at;
+    while (i < length && strchr(" \t\r\n", c->held.data[i])) i++;
+    if (i == length) {
+        if (c->ended || (c->spoken && !c->n_calls)) answer_release(c, length, !c->n_calls);
+        return false;
+    }
+    if (!c->spoken && !c->n_calls && (c->held.data[i] == '{' || c->held.data[i] == '[')) {
+        if (c->ended) answer_release(c, length, !answer_add_calls(a, c, c->held.data + i, length - i));
+        return false;
+    }
+    at = call_find(c->held.data, length, call_open, c->ended);
+    if (at > i) answer_release(c, at, true);
+    else if (length - at >= sizeof(call_open) - 1) answer_release(c, at, false);
+    return c->held.length >= sizeof(call_open) - 1 && answer_read_block(a, c);
+}
+
+/* New text: calls and content, where the request has tools. */
+static void answer_read(const api_answer *a, api_choice *c, const char *text, size_t length) {
+    if (a->request->tools.form == CALL_NONE || a->request->tools.form == CALL_ONE) {
+        str_add(&c->text, text, length);
+        return;
+    }
+    str_add(&c->held, text, length);
+    while (c->held.length && answer_read_on(a, c)) {}
+}
+
 /* Takes in an event of prompt number `prompt`. */
 static void answer_take(api_answer *a, int prompt, const fg_event *event) {
     api_choice *c = &a->choices[prompt * a->request->n + event->sample];
     if (event->type == FG_EVENT_PROMPT) add_prompt_token(a, prompt, event, false);
-    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END)
-        str_add(&c->text, event->text, event->text_length);
+    c->ended = c->ended || event->type == FG_EVENT_SAMPLE_END;
+    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END) answer_read(a, c, event->text, event->text_length);
     if (event->type == FG_EVENT_TOKEN && a->request->logprobs &&
         (a->request->desc.ignore_eos || !fg_token_is_end(a->model, event->token)))
         add_token(a, &c->logprobs, event);
     if (event->type == FG_EVENT_SAMPLE_END) {
-        c->ended = true;
         c->finish = event->finish;
         a->n_generated += event->n_generated;
     }
@@ -299,6 +394,34 @@ static void add_text_json(const api_answer *a, const api_choice *c, str *to) {
     str_puts(to, "\"");
 }
 
+/* "tool_calls" where the model made some and came to its end. */
+static const char *choice_finish(const api_answer *a, const api_choice *c) {
+    bool calls = c->n_calls || a->request->tools.form == CALL_ONE;
+    return calls && c->finish == FG_FINISH_STOP ? "tool_calls" : finish_name(c->finish);
+}
+
+/* The one call that was chosen, with the arguments that are there. */
+static void add_chosen(const api_answer *a, const api_choice *c, bool first, str *to) {
+    add_call_head(a, c, 0, a->request->tools.chosen, first, to);
+    add_text_json(a, c, to);
+    str_puts(to, "}}");
+}
+
+static void add_reply_message(const api_answer *a, const api_choice *c, str *to) {
+    bool one = a->request->tools.form == CALL_ONE;
+    str_puts(to, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (one || (c->n_calls && !c->text.length)) str_puts(to, "null");
+    else add_text_json(a, c, to);
+    str_puts(to, ",\"refusal\":null");
+    if (one || c->n_calls) {
+        str_puts(to, ",\"tool_calls\":[");
+        if (one) add_chosen(a, c, true, to);
+        else str_add(to, c->calls.data, c->calls.length);
+        str_puts(to, "]");
+    }
+    str_puts(to, "}");
+}
+
 /* The whole answer. */
 static void add_answer(const api_answer *a, str *to) {
     int i;
@@ -306,11 +429,11 @@ static void add_answer(const api_answer *a, str *to) {
     for (i = 0; i < a->n_choices; i++) {
         const api_choice *c = &a->choices[i];
         bool chat = a->request->kind == API_CHAT;
-        str_printf(to, "%s{\"index\":%d,%s", i ? "," : "", i, chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-        add_text_json(a, c, to);
-        if (chat) str_puts(to, ",\"refusal\":null}");
+        str_printf(to, "%s{\"index\":%d,%s", i ? "," : "", i, chat ? "" : "\"text\":");
+        if (chat) add_reply_message(a, c, to);
+        else add_text_json(a, c, to);
         add_logprobs(a, c, to);
-        str_printf(to, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
+        str_printf(to, ",\"finish_reason\":\"%s\"}", choice_finish(a, c));
     }
     str_puts(to, "],\"usage\":");
     add_usage(a, to);
@@ -323,7 +446,15 @@ static void add_stream_event(const str *data, str *to) {
     str_puts(to, "\n\n");
 }
 
-typedef enum piece_kind { PIECE_ROLE, PIECE_TEXT, PIECE_END } piece_kind;
+typedef enum piece_kind { PIECE_ROLE, PIECE_TEXT, PIECE_CALLS, PIECE_END } piece_kind;
+
+/* "tool_calls":[...] with what is new of them. */
+static void add_new_calls(const api_answer *a, const api_choice *c, str *to) {
+    str_puts(to, "\"tool_calls\":[");
+    if (a->request->tools.form == CALL_ONE) add_chosen(a, c, c->n_calls == 0, to);
+    else str_add(to, c->calls.data, c->calls.length);
+    str_puts(to, "]");
+}
 
 static void add_delta(const api_answer *a, const api_choice *c, piece_kind kind, str *to) {
     if (a->request->kind == API_COMPLETION) {
@@ -335,6 +466,7 @@ static void add_delta(const api_answer *a, const api_choice *c, piece_kind kind,
     if (kind == PIECE_ROLE) str_puts(to, "\"role\":\"assistant\",\"content\":\"\"");
     if (kind == PIECE_TEXT) str_puts(to, "\"content\":");
     if (kind == PIECE_TEXT) add_text_json(a, c, to);
+    if (kind == PIECE_CALLS) add_new_calls(a, c, to);
     str_puts(to, "}");
 }
 
@@ -344,9 +476,9 @@ static void add_piece(const api_answer *a, int index, piece_kind kind, str *to) 
     add_head(a, true, &data);
     str_printf(&data, "{\"index\":%d,", index);
     add_delta(a, c, kind, &data);
-    if (kind == PIECE_TEXT || a->request->kind == API_COMPLETION) add_logprobs(a, c, &data);
+    if (kind == PIECE_TEXT || (kind == PIECE_CALLS && a->request->tools.form == CALL_ONE) || a->request->kind == API_COMPLETION) add_logprobs(a, c, &data);
     else str_puts(&data, ",\"logprobs\":null");
-    if (kind == PIECE_END) str_printf(&data, ",\"finish_reason\":\"%s\"}]", finish_name(c->finish));
+    if (kind == PIECE_END) str_printf(&data, ",\"finish_reason\":\"%s\"}]", choice_finish(a, c));
     else str_puts(&data, ",\"finish_reason\":null}]");
     str_puts(&data, a->request->include_usage ? ",\"usage\":null}" : "}");
     add_stream_event(&data, to);
@@ -358,14 +490,16 @@ static void add_piece(const api_answer *a, int index, piece_kind kind, str *to) 
 static void add_pieces(api_answer *a, int index, str *to) {
     api_choice *c = &a->choices[index];
     const api_echo *echo = echo_of(a, c);
-    bool chat = a->request->kind == API_CHAT;
+    bool chat = a->request->kind == API_CHAT, one = a->request->tools.form == CALL_ONE;
     bool more = c->text.length || c->logprobs.lists[0].length || (echo && (echo->text.length || echo->logprobs.lists[0].length));
     int k;
-    if (chat && !c->begun && (more || c->ended)) add_piece(a, index, PIECE_ROLE, to);
-    if (more && (chat || !c->ended)) add_piece(a, index, PIECE_TEXT, to);
+    if (chat && !c->begun && (more || c->calls.length || c->ended)) add_piece(a, index, PIECE_ROLE, to);
+    if (more && (chat || !c->ended)) add_piece(a, index, one ? PIECE_CALLS : PIECE_TEXT, to);
+    if (c->calls.length) add_piece(a, index, PIECE_CALLS, to);
     if (c->ended && c->finish != FG_FINISH_ERROR) add_piece(a, index, PIECE_END, to); /* a completion's has the last text */
-    c->begun = c->begun || more || c->ended;
-    c->text.length = 0;
+    c->begun = c->begun || more || c->calls.length || c->ended;
+    c->n_calls += one && more && !c->n_calls;
+    c->text.length = c->calls.length = 0;
     for (k = 0; k < 4; k++) c->logprobs.lists[k].length = 0;
 }
 
