@@ -367,9 +367,15 @@ def test_calls_refused(s):
                        (dict(tools=TOOLS, tool_choice={"type": "function"}), "tool_choice must be"),
                        (dict(tools=TOOLS, tool_choice="required", response_format={"type": "json_object"}), "another schema"),
                        (dict(tools=[nested], tool_choice="required"), "nested without end"),
+                       (dict(tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], tool_choice="required"), "type object"),
                        (dict(tools=[function("f", a={"not": {}})], tool_choice="required"), "'not' is not supported")):
         raises(openai.BadRequestError, lambda: s.chat(**more), part)
     assert s.chat(tools=[function("f", a={"not": {}})]).choices
+    for parameters in ({"description": "nothing"}, {}):
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+            _, calls, finish = whole_calls(s, tools=[tool], tool_choice=choice, max_tokens=300, temperature=1.5, seed=3, logit_bias=closing(s))
+            assert finish == "tool_calls" and all(isinstance(arguments, dict) for _, arguments in calls)
 
 
 # ---- answers that must be JSON

@@ -693,13 +693,14 @@ static grammar *api_read_schema(const json *j, const json_node *schema) {
     return made;
 }
 
-typedef enum api_limit { API_SCHEMA, API_REGEX, API_CHOICE, API_CALLS } api_limit;
+typedef enum api_limit { API_SCHEMA, API_REGEX, API_CHOICE, API_ARGUMENTS, API_CALLS } api_limit;
 
 static grammar *api_make_grammar(const json *j, api_limit form, const json_node *value) {
     const json_node *parallel = json_get(j, j->nodes, "parallel_tool_calls");
     switch (form) {
     case API_REGEX: return grammar_make_regex(j, value);
     case API_CHOICE: return grammar_make_choice(j, value);
+    case API_ARGUMENTS: return grammar_make_arguments(j, value);
     case API_CALLS: return grammar_make_calls(j, value, !parallel || grammar_is_true(j, parallel));
     default: return api_read_schema(j, value);
     }
@@ -770,7 +771,7 @@ static bool api_read_calls(api_request *r, const api_server *s, const json *j) {
     if (r->tools.form != CALL_ONE) return true;
     for (i = 0; i < r->tools.chosen; i++) tool = json_next(j, tool);
     parameters = json_get(j, json_get(j, tool, "function"), "parameters");
-    return api_use_grammar(r, s, j, API_SCHEMA, parameters && parameters->count ? parameters : NULL, "tool_choice");
+    return api_use_grammar(r, s, j, API_ARGUMENTS, parameters, "tool_choice");
 }
 
 /* What the answer must be, as OpenAI, vLLM and llama.cpp have it. */

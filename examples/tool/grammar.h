@@ -6,7 +6,7 @@
 
 enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 1000, GRAMMAR_MAX_PROPERTIES = 256,
        GRAMMAR_MAX_LOOKED = 10000000, /* members that are compared for all $refs together */
-       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 16, GRAMMAR_MAX_PLACES = 15, GRAMMAR_MAX_CALLS = 64 };
+       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 32, GRAMMAR_MAX_PLACES = 15, GRAMMAR_MAX_CALLS = 64 };
 
 /* What a number with limits is at most, in units of its last place. */
 #define GRAMMAR_MOST INT64_C(999999999999999999)
@@ -549,6 +549,7 @@ static void grammar_add_properties(grammar *g, const json_node *list, int n, gra
         g->texts[g->n_texts - 1].length--; /* without quotes */
         g->texts[g->n_texts - 1].property = i;
         grammar_sort_in(g, node->keys);
+        g->properties[g->n_properties].node = 0; /* any value, which says nothing of it until it is read */
         g->properties[g->n_properties++].required = false;
     }
 }
@@ -632,7 +633,7 @@ static bool grammar_read_string(grammar *g, const json_node *schema, grammar_nod
            (!(pattern || format) || grammar_read_pattern(g, pattern ? pattern : named, format, node));
 }
 
-/* The first items, each with a schema of its own: a tuple. Without schemas for more of them there are no more. */
+/* The first items, each with a schema of its own: a tuple. */
 static bool grammar_read_prefix(grammar *g, const json_node *list, int index, int depth) {
     const json_node *item = list + 1;
     int i, n = (int)list->count, first;
@@ -687,7 +688,6 @@ static int64_t grammar_units(const char *text, const char *end, int places, bool
     return minus ? -value - !*exact : value;
 }
 
-/* Whether a limit is not itself allowed; "exclusiveMinimum" is a number, or said of "minimum" (draft 4). */
 static bool grammar_is_true(const json *j, const json_node *value) {
     return value && value->type == JSON_BOOL && j->text[value->begin] == 't';
 }
@@ -701,7 +701,8 @@ static void grammar_limit(const grammar *g, const json_node *value, bool least, 
     if (!least && units - step < node->high) node->high = units - step;
 }
 
-/* Sets the limits in units of 10^-places; false: there is no such number. */
+/* Sets the limits in units of 10^-places; false: there is no such number. "exclusiveMinimum" is a number, or says of "minimum" that it is
+   not allowed itself (draft 4). */
 static bool grammar_set_range(const grammar *g, const json_node *const limits[4], int places, grammar_node *node) {
     int i;
     node->places = places;
@@ -928,6 +929,16 @@ static void grammar_has_read(grammar *g) {
     g->schema = NULL;
 }
 
+/* Answers are of the root, which may be -1 after an error. */
+static grammar *grammar_finish(grammar *g) {
+    if (g->root < 0) return g;
+    grammar_measure(g);
+    if (g->nodes[g->root].height > GRAMMAR_MAX_DEPTH)
+        g->root = grammar_fail(g, "every value of the schema is nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH);
+    g->first.node = g->root;
+    return g;
+}
+
 /* Any object (schema NULL), or what the schema says. An error is in g->error. */
 static grammar *grammar_make(const json *j, const json_node *schema) {
     grammar *g = grammar_make_any();
@@ -936,12 +947,7 @@ static grammar *grammar_make(const json *j, const json_node *schema) {
     g->schema = schema;
     g->root = grammar_read(g, schema, 0);
     grammar_has_read(g);
-    if (g->root < 0) return g;
-    grammar_measure(g);
-    if (g->nodes[g->root].height > GRAMMAR_MAX_DEPTH)
-        g->root = grammar_fail(g, "every value of the schema is nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH);
-    g->first.node = g->root;
-    return g;
+    return grammar_finish(g);
 }
 
 /* The names of tools as values, which select between objects. */
@@ -964,11 +970,19 @@ static int grammar_add_names(grammar *g, const json_node *tools, int selects) {
     return names;
 }
 
-/* {"name": one of the names, "parameters": what a tool takes}; -1: an error. The keys are the last two texts. */
+/* What a tool takes: an object, any one where its schema (NULL: none) says no more; -1: an error. */
+static int grammar_read_parameters(grammar *g, const json_node *schema) {
+    int made;
+    if (!schema) return 1;
+    g->schema = schema;
+    made = grammar_read(g, schema, 0);
+    if (made < 0 || (g->nodes[made].types | g->nodes[made].literal_types) == 1u << JSON_OBJECT) return made;
+    return g->nodes[made].types == 63 ? 1 : grammar_fail(g, "parameters must be of the type object");
+}
+
+/* {"name": one of the names, "parameters": what a tool takes}; -1: an error. */
 static int grammar_add_call(grammar *g, const json_node *tool, int names, int keys) {
-    int made = 1, call;
-    g->schema = json_get(g->j, json_get(g->j, tool, "function"), "parameters");
-    if (g->schema && g->schema->count) made = grammar_read(g, g->schema, 0);
+    int made = grammar_read_parameters(g, json_get(g->j, json_get(g->j, tool, "function"), "parameters")), call;
     call = made < 0 ? -1 : grammar_add_node(g, 1u << JSON_OBJECT);
     if (call < 0) return -1;
     g->properties = (grammar_property *)xrealloc(g->properties, (size_t)(g->n_properties + 2) * sizeof(grammar_property));
@@ -1001,6 +1015,15 @@ static int grammar_add_calls(grammar *g, const json_node *tools) {
     return first;
 }
 
+/* The arguments of one tool; NULL: it has no schema. */
+static grammar *grammar_make_arguments(const json *j, const json_node *schema) {
+    grammar *g = grammar_make_any();
+    grammar_reads(g, j);
+    g->root = grammar_read_parameters(g, schema);
+    grammar_has_read(g);
+    return grammar_finish(g);
+}
+
 /* A list of calls of tools, each with a function that has a name; several: or of one. */
 static grammar *grammar_make_calls(const json *j, const json_node *tools, bool several) {
     grammar *g = grammar_make_any();
@@ -1013,9 +1036,8 @@ static grammar *grammar_make_calls(const json *j, const json_node *tools, bool s
     g->nodes[g->root].items = g->choices[first];
     g->nodes[g->root].least = 1;
     g->nodes[g->root].most = several ? GRAMMAR_MAX_CALLS : 1;
-    g->first.node = g->root;
-    grammar_measure(g);
-    for (i = 0; i < (int)tools->count; i++)
+    grammar_finish(g);
+    for (i = 0; i < (int)tools->count; i++) /* the least of them is what the list was measured by */
         if (g->nodes[g->choices[first + i]].height >= GRAMMAR_MAX_DEPTH)
             grammar_fail(g, "parameters are nested without end, or more than %d levels deep", GRAMMAR_MAX_DEPTH - 2);
     return g;
