@@ -352,9 +352,42 @@ def test_calls_in_text(s):
         assert whole_calls(s, **more) == expected, (text, whole_calls(s, **more))
         assert streamed_calls(s, **more) == expected, (text, streamed_calls(s, **more))
         assert whole_calls(s, **dict(more, tool_choice="none")) == (text, [], "stop")
+    # other ways to write them
+    for text, calls in (('{"name": "stop"}', [stop]), ('{"name": "stop", "arguments": null}', [stop]), (f"{call}\n{call};\n" '{"name":"stop"}', [weather, weather, stop]),
+                        ('<tool_call>{"name": "stop", "arguments": {"a": "</tool_call>"}}</tool_call>', [("stop", {"a": "</tool_call>"})]),
+                        ('{"name": "stop", "arguments": "{\\"a\\": 1}"}', [("stop", {"a": 1})]), ('{"type": "function", "function": {"name": "stop"}}', [stop]),
+                        ('{"name": "stop", "a": 1, "b": 2}', []), ('{"name": "stop"} x', []), ('<tool_call>a</tool_call><tool_call>{"name": "stop"}</tool_call>', [stop])):
+        more = dict(tools=TOOLS, extra_body={"guided_choice": [text]}, max_tokens=300)
+        assert whole_calls(s, **more)[1] == calls and whole_calls(s, **more) == streamed_calls(s, **more), (text, whole_calls(s, **more))
     later = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "stop", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "a", "content": "done"}]
     assert s.client.chat.completions.create(model="demo", messages=later, tools=TOOLS, max_tokens=3).choices
+
+
+def test_calls_cut_off(s):
+    """What a limit or a stop text cuts off is no call; those before it are."""
+    endless = dict(tools=[function("f", a={"const": 1})], tool_choice="required", max_tokens=400,
+                   logit_bias={str(s.post("/tokenize", prompt="]", add_special_tokens=False)["tokens"][-1]): -100})
+    content, calls, finish = whole = whole_calls(s, **endless)
+    assert not content and finish == "length" and calls and all(c == ("f", {"a": 1}) for c in calls), whole
+    assert streamed_calls(s, **endless) == whole
+    chosen = dict(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}})
+    for stop in ("{", ","):
+        choice = s.chat(stop=[stop], max_tokens=200, **chosen).choices[0]
+        assert choice.finish_reason in ("stop", "length") and (choice.message.tool_calls or stop == "{"), choice
+    assert whole_calls(s, tools=[function("f")], tool_choice="required", temperature=1.5, max_tokens=60, parallel_tool_calls=False)[1] in ([("f", {})], [])
+    assert s.chat(response_format={"type": "json_object"}, tools=TOOLS, tool_choice="required").choices
+    schema = {"type": "object", "properties": {"name": {"const": "stop"}, "arguments": {"const": {}}}, "required": ["name", "arguments"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    assert json.loads(s.chat(response_format=form, tools=TOOLS, max_tokens=100).choices[0].message.content) == {"name": "stop", "arguments": {}}
+
+
+def test_stream_helper(s):
+    for more in ({}, {"tools": [function("f")], "tool_choice": "required"}):
+        with s.client.chat.completions.stream(model="demo", messages=[{"role": "user", "content": "Hello"}], n=3, max_tokens=20, temperature=1, **more) as stream:
+            for _ in stream:
+                pass
+            assert more or [c.index for c in stream.get_final_completion().choices] == [0, 1, 2]
 
 
 def test_calls_refused(s):
@@ -365,17 +398,17 @@ def test_calls_refused(s):
                        (dict(tools=[{"type": "function"}]), "function with a name"), (dict(tools=[7]), "function with a name"),
                        (dict(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "x"}}), "not in tools"),
                        (dict(tools=TOOLS, tool_choice={"type": "function"}), "tool_choice must be"),
-                       (dict(tools=TOOLS, tool_choice="required", response_format={"type": "json_object"}), "another schema"),
+                       (dict(tools=TOOLS, tool_choice="required", extra_body={"guided_json": {"type": "null"}}), "another schema"),
                        (dict(tools=[nested], tool_choice="required"), "nested without end"),
                        (dict(tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], tool_choice="required"), "type object"),
                        (dict(tools=[function("f", a={"not": {}})], tool_choice="required"), "'not' is not supported")):
         raises(openai.BadRequestError, lambda: s.chat(**more), part)
     assert s.chat(tools=[function("f", a={"not": {}})]).choices
-    for parameters in ({"description": "nothing"}, {}):
+    for parameters in ({"description": "nothing"}, {}, {"type": "object", "properties": {}}):
         tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
         for choice in ("required", {"type": "function", "function": {"name": "f"}}):
             _, calls, finish = whole_calls(s, tools=[tool], tool_choice=choice, max_tokens=300, temperature=1.5, seed=3, logit_bias=closing(s))
-            assert finish == "tool_calls" and all(isinstance(arguments, dict) for _, arguments in calls)
+            assert finish == "tool_calls" and all(arguments == {} for _, arguments in calls)
 
 
 # ---- answers that must be JSON
@@ -415,6 +448,8 @@ SCHEMAS = [
                        "required": ["kind", "name"]}},
      "type": "array", "minItems": 2, "maxItems": 3,
      "items": {"discriminator": {"propertyName": "kind"}, "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]}},
+    {"oneOf": [{"type": "object", "properties": {"kind": {"const": kind, "default": kind, "type": "string"}, field: {"type": "integer"}}}
+               for kind, field in (("cat", "lives"), ("dog", "name"))], "discriminator": {"propertyName": "kind"}},
     {"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": False},
                {"type": "object", "properties": {"a": {"type": "number"}, "c": {"type": "null"}}, "required": ["c"], "additionalProperties": False},
                {"type": "array", "items": {"type": "integer"}, "maxItems": 2}, {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}]},

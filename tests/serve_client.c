@@ -418,7 +418,6 @@ static void test_grammar_refused(void) {
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf: alternatives of the same type"},
         {"{\"oneOf\":[{\"type\":\"string\"},{\"const\":\"a\"}]}", "oneOf: alternatives of the same type"},
         {"{\"oneOf\":[{\"const\":{}},{\"type\":\"object\"}]}", "oneOf: alternatives of the same type"},
-        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\"", "") "]}", "oneOf: alternatives of the same type"}, /* may be left out */
         {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"a\"", "\"t\"") "]}", "oneOf: alternatives of the same type"},
         {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\"}},\"required\":[\"t\"]}," OBJECT("\"a\"", "\"t\"") "]}",
          "oneOf: alternatives of the same type"},
@@ -504,6 +503,15 @@ static void test_grammar_answers(void) {
         {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"ab\"", "\"t\"") "]}", "{\"n\":1,\"t\":\"a\"}", -1},
         {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\",\"ab\"", "\"t\"") "]}", "{\"n\":1,\"t\":\"ac\"}", 13},
         {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") ",{\"type\":\"null\"}," OBJECT("\"b\"", "\"t\"") ",{\"const\":7}]}", "7", -1},
+        {"{}", "\n[\n\t 1,\n        2 ,{ }\n]", -1}, /* white space */
+        {"{}", "[[[[\n                       1,\n                        ", 54},
+        {"{}", "\n ", 1},
+        {"{}", "\n\n", 1},
+        {"{}", "  ", 1},
+        {"{}", "[1,\n         2", 12},
+        {"{}", "[\t", 1},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") "," OBJECT("\"b\"", "") "]}", "{\"t\":\"b\"}", -1},
+        {"{\"oneOf\":[" OBJECT("\"a\"", "") "," OBJECT("\"b\"", "") "]}", "{\"n\":1}", 6}, /* which of them would it be? */
         {"{\"oneOf\":[" OBJECT("\"a\"", "\"t\"") ",{\"type\":\"null\"}," OBJECT("\"b\"", "\"t\"") ",{\"const\":7}]}", " null ", 5},
         {"{\"anyOf\":[{\"properties\":{\"a\":{},\"b\":{\"type\":\"null\"}}},{\"properties\":{\"a\":{\"type\":\"integer\"},\"c\":{}},\"required\":[\"c\"]}]}",
          "{\"a\":1,\"c\":2}", -1},
@@ -525,7 +533,9 @@ static void test_grammar_answers(void) {
         {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"abcd\"", 4},
         {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"\\u00e9\\ud7ff\"", -1},
         {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}", "\"\\ud83d\"", 4},
-        {"{\"type\":\"string\"}", "\"\\ud83d\"", -1},
+        {"{\"type\":\"string\"}", "\"\\uD83d\"", 4},
+        {"{}", "{\"\\udc00", 5},
+        {"{}", "{\"\\uD7FF\":0}", -1},
         {"{\"maxLength\":1}", "{\"abc\":\"ab\"}", -1}, /* of the value itself alone */
         {"{\"additionalProperties\":{\"maxLength\":1}}", "{\"abc\":\"ab\"}", 9},
         {"{\"maxLength\":0}", "\"\"", -1},
@@ -607,6 +617,9 @@ static void test_grammar_answers(void) {
         {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"minItems\":2,\"maxItems\":2}", "[1]", 2},
         {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"minItems\":2,\"maxItems\":2}", "[1,\"a\",", 6},
         {"{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":{\"type\":\"null\"},\"type\":\"array\"}", "[1,null, null]", -1},
+        {"{\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"additionalItems\":false,\"type\":\"array\"}", "[1,null]", -1}, /* draft 7 */
+        {"{\"items\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"additionalItems\":false,\"type\":\"array\"}", "[1,null,", 7},
+        {"{\"type\":\"integer\",\"nullable\":true,\"minimum\":2}", "null", -1},
         {"{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":false,\"type\":\"array\"}", "[1,", 2},
         {"{\"prefixItems\":[{\"anyOf\":[" OBJECT("\"a\"", "") "," OBJECT("\"b\"", "") "]}],\"type\":\"array\"}", "[{\"t\":\"b\"},0]", -1},
     };
@@ -1107,7 +1120,11 @@ static void test_serve_schemas(void) {
         {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", 200, "choices"},
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", 400, "oneOf: alternatives of the same type"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", 400, "'uniqueItems' is not supported"},
-        {"{\"type\":\"string\",\"nullable\":true}", 400, "'nullable' is not supported"},
+        {"{\"type\":\"string\",\"nullable\":true}", 200, "choices"},
+        {"{\"anyOf\":[{\"type\":\"string\"}],\"nullable\":true}", 400, "'nullable' is not supported beside anyOf"},
+        {"{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"}}", 200, "choices"},
+        {"{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"a\"}}", 400, "'propertyNames' is not supported"},
+        {"{\"type\":\"array\",\"items\":{\"format\":\"email\",\"maxLength\":320,\"type\":\"string\"}}", 200, "choices"},
         {"{\"type\":\"number\",\"minimum\":0}", 200, "choices"},
         {"{\"type\":\"number\",\"multipleOf\":2}", 400, "'multipleOf' is not supported"},
         {"{\"type\":\"string\",\"not\":{}}", 400, "'not' is not supported"},

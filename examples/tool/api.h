@@ -777,7 +777,11 @@ static bool api_read_calls(api_request *r, const api_server *s, const json *j) {
 /* What the answer must be, as OpenAI, vLLM and llama.cpp have it. */
 static bool api_read_grammar(api_request *r, const api_server *s, const json *j) {
     static const char *const names[4] = {"guided_json", "guided_regex", "guided_choice", "json_schema"};
-    return api_read_calls(r, s, j) && api_read_forms(r, s, j, j->nodes, names, NULL) && api_read_structured(r, s, j) && api_read_format(r, s, j);
+    bool calls = r->tools.form == CALL_ONE || r->tools.form == CALL_LIST; /* response_format is for content, of which there is none */
+    if (!api_read_calls(r, s, j) || !api_read_forms(r, s, j, j->nodes, names, NULL) || !api_read_structured(r, s, j)) return false;
+    if (!calls && !api_read_format(r, s, j)) return false;
+    if (!calls && r->grammar && r->grammar->first.mode == GRAMMAR_VALUE) r->tools.form = CALL_NONE; /* all of the text is that */
+    return true;
 }
 
 static bool api_read_seed(api_request *r, const json *j, uint64_t seed) {

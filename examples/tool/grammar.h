@@ -6,7 +6,8 @@
 
 enum { GRAMMAR_MAX_DEPTH = 32, GRAMMAR_MAX_NODES = 4096, GRAMMAR_MAX_LITERALS = 1000, GRAMMAR_MAX_PROPERTIES = 256,
        GRAMMAR_MAX_LOOKED = 10000000, /* members that are compared for all $refs together */
-       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 32, GRAMMAR_MAX_PLACES = 15, GRAMMAR_MAX_CALLS = 64 };
+       GRAMMAR_MAX_TEXTS = 20000, GRAMMAR_MAX_SPACES = 24, GRAMMAR_MAX_DIGITS = 24, GRAMMAR_MAX_PATHS = 32, GRAMMAR_MAX_PLACES = 15, GRAMMAR_MAX_CALLS = 64,
+       GRAMMAR_MAX_FORMAT = 64 /* characters */ };
 
 /* What a number with limits is at most, in units of its last place. */
 #define GRAMMAR_MOST INT64_C(999999999999999999)
@@ -58,7 +59,7 @@ typedef struct grammar_path {
     int64_t number;      /* with limits: its digits so far */
     int mode;            /* grammar_mode */
     int key;             /* the string is a key */
-    int left, spaces;    /* bytes of a character or an escape that are to come, or digits so far; spaces in a row */
+    int left, spaces;    /* bytes of a character or an escape that are to come, or digits so far; bytes of white space, see grammar_space */
     int node;            /* of the value that is read or to come */
     int low, high, at;   /* texts that it may be, and how many of their bytes, which they share, were read; at: characters of a string;
                             low: the state of its pattern */
@@ -217,6 +218,10 @@ static bool grammar_is_one_of(const json *j, const json_node *name, const char *
     return false;
 }
 
+static bool grammar_is_true(const json *j, const json_node *value) {
+    return value && value->type == JSON_BOOL && j->text[value->begin] == 't';
+}
+
 /* How much of a name a message shows. */
 static int grammar_shown(const json_node *name) { return (int)(name->end - name->begin < 60 ? name->end - name->begin : 60); }
 
@@ -232,7 +237,9 @@ static bool grammar_constrains(const json *j, const json_node *name, const json_
                                          "$dynamicRef", "$recursiveRef", NULL};
     static const char *const least[] = {"minLength", "minProperties", NULL};
     static const char *const flags[] = {"uniqueItems", "nullable", "exclusiveMinimum", "exclusiveMaximum", NULL};
+    const json_node *type = value->type == JSON_OBJECT && value->count == 1 ? json_get(j, value, "type") : NULL;
     double number;
+    if (json_is(j, name, "propertyNames") && type && type->type == JSON_STRING && json_is(j, type, "string")) return false; /* as they all are */
     if (grammar_is_one_of(j, name, read)) return true;
     if (!grammar_is_one_of(j, name, limits) || value->type == JSON_NULL) return false;
     if (value->type == JSON_BOOL) return (j->text[value->begin] == 't') == grammar_is_one_of(j, name, flags);
@@ -465,21 +472,27 @@ static int grammar_shared(grammar *g, const grammar_node *x, const grammar_node 
     return -1;
 }
 
-/* What the property of a key is, where an object must have it and it is one of a list of values; else NULL. */
-static const grammar_node *grammar_listed(const grammar *g, const grammar_node *object, int key) {
-    const grammar_property *property = &g->properties[object->properties + g->texts[key].property];
-    const grammar_node *node = &g->nodes[property->node];
-    return property->required && node->n_literals && !node->types && !node->n_choices ? node : NULL;
+static grammar_property *grammar_property_of(const grammar *g, const grammar_node *object, int key) {
+    return &g->properties[object->properties + g->texts[key].property];
 }
 
-/* Whether no object is of both: they have other values for a property that both require. */
+/* Whether two properties are each one of a list of values, and these differ. */
+static bool grammar_values_apart(grammar *g, const grammar_property *x, const grammar_property *y) {
+    const grammar_node *a = &g->nodes[x->node], *b = &g->nodes[y->node];
+    if (!a->n_literals || a->types || a->n_choices || !b->n_literals || b->types || b->n_choices) return false;
+    return grammar_shared(g, a, b, false) < 0;
+}
+
+/* Whether no object is of both: they have a property with other values in each, which from now on both must have. */
 static bool grammar_objects_apart(grammar *g, const grammar_node *x, const grammar_node *y) {
     int i, k;
     for (i = x->keys; i < x->keys + x->n_properties; i++)
-        for (k = y->keys; k < y->keys + y->n_properties; k++)
-            if (grammar_compare(g, i, k) == 0 && grammar_listed(g, x, i) && grammar_listed(g, y, k) &&
-                grammar_shared(g, grammar_listed(g, x, i), grammar_listed(g, y, k), false) < 0)
-                return true;
+        for (k = y->keys; k < y->keys + y->n_properties; k++) {
+            grammar_property *one = grammar_property_of(g, x, i), *other = grammar_property_of(g, y, k);
+            if (grammar_compare(g, i, k) != 0 || !grammar_values_apart(g, one, other)) continue;
+            one->required = other->required = true;
+            return true;
+        }
     return false;
 }
 
@@ -494,7 +507,7 @@ static bool grammar_check_apart(grammar *g, const grammar_node *x, const grammar
     unsigned types = (x->types & (y->types | y->literal_types)) | (x->literal_types & y->types);
     bool objects = types == 1u << JSON_OBJECT && x->types & y->types;
     if (types && !(objects && grammar_objects_apart(g, x, y)))
-        return grammar_fail(g, "oneOf: alternatives of the same type must be objects that require a property with other values in each") == 0;
+        return grammar_fail(g, "oneOf: alternatives of the same type must be objects with a property that has other values in each") == 0;
     return grammar_check_values(g, x, y);
 }
 
@@ -614,11 +627,12 @@ static const char *grammar_format(const json *j, const json_node *format) {
 /* A pattern, or a format of that name. */
 static bool grammar_read_pattern(grammar *g, const json_node *pattern, const char *format, grammar_node *node) {
     const char *error = "it must be a string";
+    int64_t longest = format && node->shortest < GRAMMAR_MAX_FORMAT && node->longest > GRAMMAR_MAX_FORMAT ? GRAMMAR_MAX_FORMAT : node->longest;
     str text = {NULL, 0, 0};
     str_puts(&text, format ? format : "");
     if (pattern->type == JSON_STRING) {
         if (!format) json_add_text(g->j, pattern, &text);
-        node->pattern = pattern_compile(&g->patterns, text.data, text.length, true, node->shortest, node->longest, &error);
+        node->pattern = pattern_compile(&g->patterns, text.data, text.length, true, node->shortest, longest, &error);
     }
     str_free(&text);
     node->shortest = 0;
@@ -651,7 +665,8 @@ static bool grammar_read_prefix(grammar *g, const json_node *list, int index, in
 }
 
 static bool grammar_read_items(grammar *g, const json_node *schema, int index, int depth) {
-    const json_node *items = json_get(g->j, schema, "items"), *prefix = json_get(g->j, schema, "prefixItems");
+    const json_node *first = json_get(g->j, schema, "items"), *list = first && first->type == JSON_ARRAY ? first : NULL; /* draft 7 */
+    const json_node *items = list ? json_get(g->j, schema, "additionalItems") : first, *prefix = list ? list : json_get(g->j, schema, "prefixItems");
     bool none = items && items->type == JSON_BOOL && g->j->text[items->begin] == 'f';
     int made = items && !none ? grammar_read(g, items, depth + 1) : 0;
     grammar_node *node;
@@ -686,10 +701,6 @@ static int64_t grammar_units(const char *text, const char *end, int places, bool
     for (; n < point && value && value <= GRAMMAR_MOST; n++) value = grammar_add_digit(value, 0);
     if (value > GRAMMAR_MOST) *exact = false, value = GRAMMAR_MOST;
     return minus ? -value - !*exact : value;
-}
-
-static bool grammar_is_true(const json *j, const json_node *value) {
-    return value && value->type == JSON_BOOL && j->text[value->begin] == 't';
 }
 
 /* Draws the limit in where a keyword says so. Of numbers that are not whole an exclusive one is left by as much as a double shows. */
@@ -784,6 +795,7 @@ static bool grammar_read_types(grammar *g, const json_node *schema, int index) {
         if (json_is(j, item, "const")) constant = json_next(j, item);
         if (json_is(j, item, "enum")) list = json_next(j, item);
     }
+    if (type && types && grammar_is_true(j, json_get(j, schema, "nullable"))) types |= 1u << JSON_NULL; /* OpenAPI 3.0 */
     if (types && (list || constant)) return grammar_read_literals(g, schema, list, constant, types, index);
     if (!type && (json_get(j, schema, "properties") || json_get(j, schema, "required"))) types = 1u << JSON_OBJECT;
     else if (!type && json_get(j, schema, "items")) types = 1u << JSON_ARRAY;
@@ -821,8 +833,8 @@ static bool grammar_fill(grammar *g, const json_node *schema, int index, int dep
 /* The node of a schema; -1: an error. Node 0 is any value. */
 static int grammar_read(grammar *g, const json_node *schema, int depth) {
     static const char *const alone[] = {"$ref", NULL};
-    static const char *const known[] = {"type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum", "const",
-                                        "anyOf", "oneOf", "allOf", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum",
+    static const char *const known[] = {"type", "nullable", "properties", "required", "additionalProperties", "items", "prefixItems", "additionalItems", "enum",
+                                        "const", "anyOf", "oneOf", "allOf", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum",
                                         "exclusiveMinimum", "exclusiveMaximum", NULL};
     const json_node *ref;
     int index, *made = &g->made[schema - g->j->nodes];
@@ -970,14 +982,16 @@ static int grammar_add_names(grammar *g, const json_node *tools, int selects) {
     return names;
 }
 
-/* What a tool takes: an object, any one where its schema (NULL: none) says no more; -1: an error. */
+/* What a tool takes: an object, which is empty where the schema (NULL: none) has no properties and does not ask for others; -1: an error. */
 static int grammar_read_parameters(grammar *g, const json_node *schema) {
-    int made;
-    if (!schema) return 1;
+    const grammar_node *node;
+    int made = 0;
     g->schema = schema;
-    made = grammar_read(g, schema, 0);
-    if (made < 0 || (g->nodes[made].types | g->nodes[made].literal_types) == 1u << JSON_OBJECT) return made;
-    return g->nodes[made].types == 63 ? 1 : grammar_fail(g, "parameters must be of the type object");
+    if (schema && (made = grammar_read(g, schema, 0)) < 0) return -1;
+    node = &g->nodes[made];
+    if (node->types == 63 || (node->types == 1u << JSON_OBJECT && !node->n_properties && !node->n_choices && !json_get(g->j, schema, "additionalProperties")))
+        return grammar_add_node(g, 1u << JSON_OBJECT);
+    return (node->types | node->literal_types) == 1u << JSON_OBJECT ? made : grammar_fail(g, "parameters must be of the type object");
 }
 
 /* {"name": one of the names, "parameters": what a tool takes}; -1: an error. */
@@ -1278,10 +1292,9 @@ static bool grammar_string(const grammar *g, grammar_path *s, unsigned char c) {
     return true;
 }
 
-/* No halves of characters where characters count. */
+/* No halves of characters. */
 static bool grammar_escape(const grammar *g, grammar_path *s, unsigned char c) {
     const grammar_node *node = &g->nodes[s->node];
-    bool counts = !s->key && (node->shortest > 0 || node->longest < INT64_MAX);
     const char *escape = c ? strchr(grammar_escapes, c) : NULL;
     if (!s->key && node->pattern) {
         s->mode = GRAMMAR_STRING;
@@ -1289,7 +1302,7 @@ static bool grammar_escape(const grammar *g, grammar_path *s, unsigned char c) {
     }
     if (s->mode == GRAMMAR_HEX) {
         if (s->left == 4) s->low = (c | 32) == 'd';
-        if (s->left == 3 && s->low && counts && c > '7') return false;
+        if (s->left == 3 && s->low && c > '7') return false;
         if (--s->left == 0) s->mode = GRAMMAR_STRING;
         return json_is_hex(c);
     }
@@ -1368,8 +1381,16 @@ static bool grammar_next(const grammar *g, grammar_path *s, unsigned char c) {
 
 static bool grammar_is_space(unsigned char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
+/* White space between the parts of JSON: one blank, or the end of a line and up to eight bytes a level that the next is indented by. Models would
+   go on with it. */
+static bool grammar_space(grammar_path *s, unsigned char c) {
+    if (s->spaces) return (c == ' ' || c == '\t') && s->spaces++ <= 8 * s->depth && s->spaces <= GRAMMAR_MAX_SPACES;
+    s->spaces = c == '\n' ? 1 : GRAMMAR_MAX_SPACES;
+    return c == '\n' || c == ' ';
+}
+
 static bool grammar_step(const grammar *g, grammar_path *s, unsigned char c) {
-    if (grammar_is_space(c) && (s->mode <= GRAMMAR_KEY_QUOTE || s->mode == GRAMMAR_COLON)) return ++s->spaces <= GRAMMAR_MAX_SPACES;
+    if (grammar_is_space(c) && (s->mode <= GRAMMAR_KEY_QUOTE || s->mode == GRAMMAR_COLON)) return grammar_space(s, c);
     switch (s->mode) {
     case GRAMMAR_VALUE: return grammar_begin_value(g, s, c);
     case GRAMMAR_OBJECT: return c == '"' ? grammar_begin_key(g, s) : c == '}' && grammar_close_object(g, s);

@@ -12,7 +12,8 @@ typedef struct api_choice {
     str held; /* what may be a call, or the beginning of one */
     str calls; /* members of tool_calls, as many as of the text */
     int n_calls;
-    bool spoken; /* the text had more than white space */
+    call_scan arguments; /* of CALL_ONE */
+    bool spoken, named;  /* the text had more than white space; its role was sent */
     api_logprobs logprobs;
     fg_finish finish;
     bool begun, ended; /* begun: some of it was sent, with echo the prompt */
@@ -318,8 +319,10 @@ static void answer_release(api_choice *c, size_t n, bool content) {
 
 /* What is held begins with <tool_call>; false: its end is yet to come. */
 static bool answer_read_block(const api_answer *a, api_choice *c) {
-    size_t begin = sizeof(call_open) - 1, end = call_find(c->held.data, c->held.length, call_close, true);
-    bool whole = end < c->held.length;
+    size_t begin = sizeof(call_open) - 1, length = c->held.length;
+    size_t from = begin + call_object_behind(c->held.data + begin, length - begin, c->ended);
+    size_t end = from + call_find(c->held.data + from, length - from, call_close, true);
+    bool whole = end < length;
     if (!whole && !c->ended) return false;
     answer_release(c, whole ? end + sizeof(call_close) - 1 : end, !answer_add_calls(a, c, c->held.data + begin, end - begin));
     return true;
@@ -344,14 +347,25 @@ static bool answer_read_on(const api_answer *a, api_choice *c) {
     return c->held.length >= sizeof(call_open) - 1 && answer_read_block(a, c);
 }
 
+/* The calls that are whole, of a list; what is not when it ends is none. */
+static void answer_read_list(const api_answer *a, api_choice *c) {
+    size_t end;
+    while ((end = call_object_end(c->held.data, c->held.length)) > 0) {
+        size_t begin = call_find(c->held.data, end, "{", true);
+        answer_add_calls(a, c, c->held.data + begin, end - begin);
+        answer_release(c, end, false);
+    }
+    if (c->ended) c->held.length = 0;
+}
+
 /* New text: calls and content, where the request has tools. */
 static void answer_read(const api_answer *a, api_choice *c, const char *text, size_t length) {
-    if (a->request->tools.form == CALL_NONE || a->request->tools.form == CALL_ONE) {
-        str_add(&c->text, text, length);
-        return;
-    }
-    str_add(&c->held, text, length);
-    while (c->held.length && answer_read_on(a, c)) {}
+    call_form form = a->request->tools.form;
+    size_t i;
+    str_add(form == CALL_IN_TEXT || form == CALL_LIST ? &c->held : &c->text, text, length);
+    for (i = 0; i < length && form == CALL_ONE; i++) call_scan_byte(&c->arguments, text[i]);
+    if (form == CALL_LIST) answer_read_list(a, c);
+    while (form == CALL_IN_TEXT && c->held.length && answer_read_on(a, c)) {}
 }
 
 /* Takes in an event of prompt number `prompt`. */
@@ -396,7 +410,7 @@ static void add_text_json(const api_answer *a, const api_choice *c, str *to) {
 
 /* "tool_calls" where the model made some and came to its end. */
 static const char *choice_finish(const api_answer *a, const api_choice *c) {
-    bool calls = c->n_calls || a->request->tools.form == CALL_ONE;
+    bool calls = a->request->tools.form == CALL_ONE ? c->arguments.closed : c->n_calls > 0;
     return calls && c->finish == FG_FINISH_STOP ? "tool_calls" : finish_name(c->finish);
 }
 
@@ -408,7 +422,7 @@ static void add_chosen(const api_answer *a, const api_choice *c, bool first, str
 }
 
 static void add_reply_message(const api_answer *a, const api_choice *c, str *to) {
-    bool one = a->request->tools.form == CALL_ONE;
+    bool one = a->request->tools.form == CALL_ONE && c->text.length;
     str_puts(to, "\"message\":{\"role\":\"assistant\",\"content\":");
     if (one || (c->n_calls && !c->text.length)) str_puts(to, "null");
     else add_text_json(a, c, to);
@@ -463,7 +477,7 @@ static void add_delta(const api_answer *a, const api_choice *c, piece_kind kind,
         return;
     }
     str_puts(to, "\"delta\":{");
-    if (kind == PIECE_ROLE) str_puts(to, "\"role\":\"assistant\",\"content\":\"\"");
+    if (kind == PIECE_ROLE) str_printf(to, "\"role\":\"assistant\",\"content\":%s", a->request->tools.form == CALL_NONE ? "\"\"" : "null");
     if (kind == PIECE_TEXT) str_puts(to, "\"content\":");
     if (kind == PIECE_TEXT) add_text_json(a, c, to);
     if (kind == PIECE_CALLS) add_new_calls(a, c, to);
@@ -485,6 +499,15 @@ static void add_piece(const api_answer *a, int index, piece_kind kind, str *to) 
     str_free(&data);
 }
 
+/* Clients want to hear of all choices in order before the text of one. */
+static void add_roles(api_answer *a, str *to) {
+    int i;
+    for (i = 0; i < a->n_choices && !a->choices[i].named; i++) {
+        add_piece(a, i, PIECE_ROLE, to);
+        a->choices[i].named = true;
+    }
+}
+
 /* Adds what a stream has to say about a choice now: its new text, its end. A choice that fell to an error ends the stream
    in another way. */
 static void add_pieces(api_answer *a, int index, str *to) {
@@ -493,7 +516,7 @@ static void add_pieces(api_answer *a, int index, str *to) {
     bool chat = a->request->kind == API_CHAT, one = a->request->tools.form == CALL_ONE;
     bool more = c->text.length || c->logprobs.lists[0].length || (echo && (echo->text.length || echo->logprobs.lists[0].length));
     int k;
-    if (chat && !c->begun && (more || c->calls.length || c->ended)) add_piece(a, index, PIECE_ROLE, to);
+    if (chat && (more || c->calls.length || c->ended)) add_roles(a, to);
     if (more && (chat || !c->ended)) add_piece(a, index, one ? PIECE_CALLS : PIECE_TEXT, to);
     if (c->calls.length) add_piece(a, index, PIECE_CALLS, to);
     if (c->ended && c->finish != FG_FINISH_ERROR) add_piece(a, index, PIECE_END, to); /* a completion's has the last text */
