@@ -353,7 +353,7 @@ def test_calls_in_text(s):
         assert streamed_calls(s, **more) == expected, (text, streamed_calls(s, **more))
         assert whole_calls(s, **dict(more, tool_choice="none")) == (text, [], "stop")
     # other ways to write them
-    for text, calls in (('{"name": "stop"}', [stop]), ('{"name": "stop", "arguments": null}', [stop]), (f"{call}\n{call};\n" '{"name":"stop"}', [weather, weather, stop]),
+    for text, calls in (('{"name": "stop"}', [stop]), ('{"name": "stop", "arguments": null}', [stop]), (f"{call}\n{call};\n" '{"name":"stop"}', [weather, weather, stop]), (f"{call}\n{call}\n", [weather, weather]),
                         ('<tool_call>{"name": "stop", "arguments": {"a": "</tool_call>"}}</tool_call>', [("stop", {"a": "</tool_call>"})]),
                         ('{"name": "stop", "arguments": "{\\"a\\": 1}"}', [("stop", {"a": 1})]), ('{"type": "function", "function": {"name": "stop"}}', [stop]),
                         ('{"name": "stop", "a": 1, "b": 2}', []), ('{"name": "stop"} x', []), ('<tool_call>a</tool_call><tool_call>{"name": "stop"}</tool_call>', [stop])):

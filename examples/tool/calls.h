@@ -132,10 +132,10 @@ static void call_parse(const char *text, size_t length, const call_tools *t, cal
     good = call_add_json(l, t, text + at, length - at);
     while (!good && end) {
         while (at < length && strchr(" \t\r\n;", text[at])) at++;
+        good = at == length && l->n > 0;
         end = at < length && text[at] == '{' ? call_object_end(text + at, length - at) : 0;
         if (end && !call_add_json(l, t, text + at, end)) break;
         at += end;
-        good = at == length && l->n;
     }
     if (good) return;
     call_list_free(l);
