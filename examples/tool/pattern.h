@@ -167,7 +167,7 @@ static bool pattern_escape(pattern *p, pattern_class *c, uint32_t *character) {
     else if (name == 'x') *character = pattern_hex(p, 2);
     else if (name == 'u') *character = pattern_unicode(p);
     else if (name == '0' && !(pattern_peek(p) >= '0' && pattern_peek(p) <= '9')) *character = 0;
-    else if (name < 0 || name >= 0x80 || name == '_' || (name >= '0' && name <= '9') || ((name | 32) >= 'a' && (name | 32) <= 'z'))
+    else if (name < 0 || name >= 0x80 || (name >= '0' && name <= '9') || ((name | 32) >= 'a' && (name | 32) <= 'z'))
         pattern_fail(p, "an escape that is not supported");
     else *character = (uint32_t)name;
     return true;
@@ -180,21 +180,26 @@ static bool pattern_class_item(pattern *p, pattern_class *c, uint32_t *character
     return pattern_escape(p, c, character);
 }
 
+/* An item within [ ], or two with - between them: a range, or these and a - where one of them stands for several (ECMA-262, B.1.2). */
+static void pattern_class_range(pattern *p, pattern_class *c) {
+    uint32_t low = 0, high;
+    bool single = pattern_class_item(p, c, &low);
+    if (!single) return;
+    high = low;
+    if (p->end - p->at > 1 && p->at[0] == '-' && p->at[1] != ']') {
+        p->at++;
+        if (!pattern_class_item(p, c, &high)) pattern_class_add(p, c, '-', '-'), high = low;
+        else if (high < low) pattern_fail(p, "a range of a class that is none");
+    }
+    if (!p->error) pattern_class_add(p, c, low, high);
+}
+
 /* Behind a [. */
 static void pattern_class_read(pattern *p, pattern_class *c) {
     pattern_class some;
     bool others = pattern_skip(p, '^');
-    uint32_t low = 0, high = 0;
     some.n = 0;
-    while (pattern_peek(p) >= 0 && pattern_peek(p) != ']') {
-        bool single = pattern_class_item(p, &some, &low), range = p->end - p->at > 1 && p->at[0] == '-' && p->at[1] != ']';
-        high = low;
-        if (range) {
-            p->at++;
-            if (!single || !pattern_class_item(p, &some, &high) || high < low) pattern_fail(p, "a range of a class that is none");
-        }
-        if (single && !p->error) pattern_class_add(p, &some, low, high);
-    }
+    while (pattern_peek(p) >= 0 && pattern_peek(p) != ']') pattern_class_range(p, &some);
     if (!pattern_skip(p, ']')) pattern_fail(p, "a [ without its ]");
     if (others) pattern_class_add_others(p, c, &some);
     else *c = some;
@@ -306,13 +311,14 @@ static bool pattern_counts(pattern *p, int *least, int *most) {
     if (pattern_skip(p, ',')) *most = pattern_peek(p) == '}' ? -1 : pattern_count(p);
     if (any && pattern_skip(p, '}')) return true;
     p->at = begin;
+    *least = *most = 1;
     return false;
 }
 
 /* How often what was read may come; most -1: without end. */
 static void pattern_repeats(pattern *p, int *least, int *most) {
     int c = pattern_peek(p);
-    *least = *most = 1;
+    *least = *most = 1; /* unless it says otherwise */
     if (c != '*' && c != '+' && c != '?' && !(c == '{' && pattern_counts(p, least, most))) return;
     if (c != '{') {
         *least = c == '+';
