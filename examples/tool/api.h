@@ -693,9 +693,9 @@ static grammar *api_read_schema(const json *j, const json_node *schema) {
     return made;
 }
 
-typedef enum api_limit { API_SCHEMA, API_REGEX, API_CHOICE, API_ARGUMENTS, API_CALLS } api_limit;
+typedef enum api_grammar_form { API_SCHEMA, API_REGEX, API_CHOICE, API_ARGUMENTS, API_CALLS } api_grammar_form;
 
-static grammar *api_make_grammar(const json *j, api_limit form, const json_node *value) {
+static grammar *api_make_grammar(const json *j, api_grammar_form form, const json_node *value) {
     const json_node *parallel = json_get(j, j->nodes, "parallel_tool_calls");
     switch (form) {
     case API_REGEX: return grammar_make_regex(j, value);
@@ -707,7 +707,7 @@ static grammar *api_make_grammar(const json *j, api_limit form, const json_node 
 }
 
 /* The answer must be JSON of a schema, what a regular expression matches, or one of several texts. */
-static bool api_use_grammar(api_request *r, const api_server *s, const json *j, api_limit form, const json_node *value, const char *name) {
+static bool api_use_grammar(api_request *r, const api_server *s, const json *j, api_grammar_form form, const json_node *value, const char *name) {
     if (r->n_prompts != 1 || r->echo) return api_fail(r, 400, name, "%s is for one prompt without echo", name);
     if (r->grammar) return api_fail(r, 400, name, "%s: the request has another schema beside it", name);
     r->grammar = api_make_grammar(j, form, value);
@@ -742,7 +742,7 @@ static bool api_read_format(api_request *r, const api_server *s, const json *j) 
 
 /* A grammar from each of these fields that is there. */
 static bool api_read_forms(api_request *r, const api_server *s, const json *j, const json_node *from, const char *const names[4], const char *shown) {
-    static const api_limit forms[4] = {API_SCHEMA, API_REGEX, API_CHOICE, API_SCHEMA};
+    static const api_grammar_form forms[4] = {API_SCHEMA, API_REGEX, API_CHOICE, API_SCHEMA};
     int i;
     for (i = 0; i < 4 && names[i]; i++)
         if (api_limits(j, from, names[i]) && !api_use_grammar(r, s, j, forms[i], json_get(j, from, names[i]), shown ? shown : names[i])) return false;

@@ -928,13 +928,13 @@ static grammar *grammar_make_any(void) {
 }
 
 /* Around the reading of schemas: what they are in may end before the grammar. */
-static void grammar_reads(grammar *g, const json *j) {
+static void grammar_reading_begin(grammar *g, const json *j) {
     g->j = j;
     g->made = (int *)xrealloc(NULL, j->n * sizeof(int));
     memset(g->made, 0, j->n * sizeof(int));
 }
 
-static void grammar_has_read(grammar *g) {
+static void grammar_reading_end(grammar *g) {
     free(g->made);
     g->made = NULL;
     g->j = NULL;
@@ -955,10 +955,10 @@ static grammar *grammar_finish(grammar *g) {
 static grammar *grammar_make(const json *j, const json_node *schema) {
     grammar *g = grammar_make_any();
     if (!schema) return g;
-    grammar_reads(g, j);
+    grammar_reading_begin(g, j);
     g->schema = schema;
     g->root = grammar_read(g, schema, 0);
-    grammar_has_read(g);
+    grammar_reading_end(g);
     return grammar_finish(g);
 }
 
@@ -1032,9 +1032,9 @@ static int grammar_add_calls(grammar *g, const json_node *tools) {
 /* The arguments of one tool; NULL: it has no schema. */
 static grammar *grammar_make_arguments(const json *j, const json_node *schema) {
     grammar *g = grammar_make_any();
-    grammar_reads(g, j);
+    grammar_reading_begin(g, j);
     g->root = grammar_read_parameters(g, schema);
-    grammar_has_read(g);
+    grammar_reading_end(g);
     return grammar_finish(g);
 }
 
@@ -1042,9 +1042,9 @@ static grammar *grammar_make_arguments(const json *j, const json_node *schema) {
 static grammar *grammar_make_calls(const json *j, const json_node *tools, bool several) {
     grammar *g = grammar_make_any();
     int first, i;
-    grammar_reads(g, j);
+    grammar_reading_begin(g, j);
     first = grammar_add_calls(g, tools);
-    grammar_has_read(g);
+    grammar_reading_end(g);
     g->root = first < 0 ? -1 : grammar_add_node(g, 1u << JSON_ARRAY);
     if (g->root < 0) return g;
     g->nodes[g->root].items = g->choices[first];
@@ -1338,8 +1338,9 @@ static bool grammar_limited(const grammar *g, grammar_path *s, unsigned char c) 
 }
 
 static bool grammar_number(const grammar *g, grammar_path *s, unsigned char c) {
-    bool digit = c >= '0' && c <= '9', ends = grammar_number_ends(g, s), real = !g->nodes[s->node].integer;
+    bool digit = c >= '0' && c <= '9', real = !g->nodes[s->node].integer, ends;
     if (g->nodes[s->node].places >= 0) return grammar_limited(g, s, c);
+    ends = grammar_number_ends(g, s);
     if (digit && s->mode != GRAMMAR_ZERO) {
         if (s->mode == GRAMMAR_MINUS) s->mode = c == '0' ? GRAMMAR_ZERO : GRAMMAR_DIGITS;
         else if (s->mode == GRAMMAR_POINT) s->mode = GRAMMAR_FRACTION;

@@ -13,7 +13,7 @@ typedef struct api_choice {
     str calls; /* members of tool_calls, as many as of the text */
     int n_calls;
     call_scan arguments; /* of CALL_ONE */
-    bool spoken, named;  /* the text had more than white space; its role was sent */
+    bool spoken, role_sent; /* spoken: the text had more than white space */
     api_logprobs logprobs;
     fg_finish finish;
     bool begun, ended; /* begun: some of it was sent, with echo the prompt */
@@ -502,9 +502,9 @@ static void add_piece(const api_answer *a, int index, piece_kind kind, str *to) 
 /* Clients want to hear of all choices in order before the text of one. */
 static void add_roles(api_answer *a, str *to) {
     int i;
-    for (i = 0; i < a->n_choices && !a->choices[i].named; i++) {
+    for (i = 0; i < a->n_choices && !a->choices[i].role_sent; i++) {
         add_piece(a, i, PIECE_ROLE, to);
-        a->choices[i].named = true;
+        a->choices[i].role_sent = true;
     }
 }
 
