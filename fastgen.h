@@ -14715,7 +14715,7 @@ struct fg__gemm_coded {
 };
 
 /* The fastest kernel for a weight type and input width on a path; NULL: none, the generic way is used (>>cpu). */
-static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k);
+static const fg__gemm_kernel *fg__gemm_kernel_find(const fg__cpu_features *cpu, int path, fg_type type, int64_t k);
 
 /* ================================================================================================
    >>cpu_ops  kernels of all operations but the matrix products
@@ -17420,7 +17420,7 @@ static fg_result fg__cpu_weight_describe(const fg__cpu_device *device, const fg_
     weight->k = k;
     weight->n = n;
     weight->row_bytes = (size_t)row_bytes;
-    if (use == FG_OP_GEMM) weight->kernel = fg__gemm_kernel_find(device->path, tensor->type, k);
+    if (use == FG_OP_GEMM) weight->kernel = fg__gemm_kernel_find(&device->features, device->path, tensor->type, k);
     if (weight->kernel) weight->panel_bytes = weight->kernel->panel_bytes(tensor->type, k);
     return FG_OK;
 }
@@ -17662,7 +17662,8 @@ static float *fg__cpu_row(const fg__cpu_plan *plan, int slot, int row) {
 }
 
 static const fg__gemm_kernel *fg__cpu_kernel_of(const fg__cpu_plan *plan, const fg_op *op) {
-    if (plan->measure) return fg__gemm_kernel_find(plan->device->path, plan->graph->tensors[op->weight].type, op->k);
+    const fg__cpu_device *device = plan->device;
+    if (plan->measure) return fg__gemm_kernel_find(&device->features, device->path, plan->graph->tensors[op->weight].type, op->k);
     return fg__cpu_weight_of(plan, op->weight)->kernel;
 }
 
@@ -23301,25 +23302,24 @@ static const fg__gemm_kernel *fg__gemm_kernel_amx(fg_type type) {
 }
 #endif
 
-static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
-    fg__cpu_features cpu = fg__cpu_detect();
-    bool tiles = path == FG__CPU_AMX, wide = tiles || (path == FG__CPU_AVX512 && cpu.avx512 && cpu.avx512_vnni);
-    if (cpu.intel || cpu.zen4) fg__atomic_store(&fg__fetch_rule, cpu.intel ? FG__FETCH_TWICE : FG__FETCH_FAR);
-    if (k < 1 || !fg_type_bytes(type, k) || !cpu.avx2 || path < FG__CPU_AVX2 || path > FG__CPU_AMX) return NULL;
+static const fg__gemm_kernel *fg__gemm_kernel_find(const fg__cpu_features *cpu, int path, fg_type type, int64_t k) {
+    bool tiles = path == FG__CPU_AMX, wide = tiles || (path == FG__CPU_AVX512 && cpu->avx512 && cpu->avx512_vnni);
+    if (cpu->intel || cpu->zen4) fg__atomic_store(&fg__fetch_rule, cpu->intel ? FG__FETCH_TWICE : FG__FETCH_FAR);
+    if (k < 1 || !fg_type_bytes(type, k) || !cpu->avx2 || path < FG__CPU_AVX2 || path > FG__CPU_AMX) return NULL;
 #if FG__HAS_AMX
     if (tiles && fg__gemm_kernel_amx(type)) return fg__gemm_kernel_amx(type);
 #endif
     if (!fg__panel_layout_of(type)) {
 #if FG__HAS_AVXVNNI
-        if (!wide && type == FG_TYPE_BF16 && cpu.avx_vnni) return &fg__gemm_w12_vnni256_kernel;
+        if (!wide && type == FG_TYPE_BF16 && cpu->avx_vnni) return &fg__gemm_w12_vnni256_kernel;
 #endif
         if (type == FG_TYPE_BF16) return wide ? &fg__gemm_w12_512_kernel : &fg__gemm_w12_256_kernel;
         return wide ? &fg__gemm_f32_512_kernel : &fg__gemm_f32_256_kernel;
     }
 #if FG__HAS_AVXVNNI
-    if (!wide && cpu.avx_vnni) return &fg__gemm_vnni256_kernel;
+    if (!wide && cpu->avx_vnni) return &fg__gemm_vnni256_kernel;
 #endif
-    if (wide && cpu.avx512_vbmi2 && fg__gemm_table_of(type)) return &fg__gemm_table_512_kernel;
+    if (wide && cpu->avx512_vbmi2 && fg__gemm_table_of(type)) return &fg__gemm_table_512_kernel;
     return wide ? &fg__gemm_q8_512_kernel : &fg__gemm_q8_256_kernel;
 }
 #endif
@@ -23999,14 +23999,14 @@ static const fg__gemm_kernel fg__gemm_i8mm_neon_kernel = {fg__panel_bytes, fg__p
 static const fg__gemm_kernel fg__gemm_f32_neon_kernel = {fg__panel_bytes, fg__panel_pack, fg__act_f32_bytes,
                                                          fg__act_f32_pack, fg__gemm_f32_neon, NULL, NULL};
 
-static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
-    fg__cpu_features cpu = fg__cpu_detect();
-    if (path != FG__CPU_NEON || k < 1 || !fg_type_bytes(type, k) || !cpu.neon) return NULL;
+static const fg__gemm_kernel *fg__gemm_kernel_find(const fg__cpu_features *cpu, int path, fg_type type, int64_t k) {
+    if (path != FG__CPU_NEON || k < 1 || !fg_type_bytes(type, k) || !cpu->neon) return NULL;
     if (!fg__panel_layout_of(type)) return &fg__gemm_f32_neon_kernel;
-    return cpu.i8mm ? &fg__gemm_i8mm_neon_kernel : cpu.dotprod ? &fg__gemm_dot_neon_kernel : NULL;
+    return cpu->i8mm ? &fg__gemm_i8mm_neon_kernel : cpu->dotprod ? &fg__gemm_dot_neon_kernel : NULL;
 }
 #elif !FG__X86
-static const fg__gemm_kernel *fg__gemm_kernel_find(int path, fg_type type, int64_t k) {
+static const fg__gemm_kernel *fg__gemm_kernel_find(const fg__cpu_features *cpu, int path, fg_type type, int64_t k) {
+    (void)cpu;
     (void)path;
     (void)type;
     (void)k;
@@ -24185,15 +24185,13 @@ static uint64_t fg__null_seen(const fg__null_plan *plan, const fg_batch *batch, 
 static void fg__null_row(const fg__null_plan *plan, fg__null_pass *pass, uint64_t h, int row) {
     int n = plan->graph->n_vocab, i;
     float *logits = pass->logits + (size_t)row * (size_t)n;
-    double sum = 0;
     pass->rows[row].token = (int32_t)(h % (uint64_t)n);
     pass->rows[row].logit = 2;
     pass->rows[row].log_sum_exp = (float)log((double)n) + 2;
     if (!pass->want_logits) return;
     for (i = 0; i < n; i++) logits[i] = (float)(fg__mix(h + (uint64_t)i + 1) >> 40) / 16777216.0f;
     logits[pass->rows[row].token] = 2;
-    for (i = 0; i < n; i++) sum += exp((double)logits[i]);
-    pass->rows[row].log_sum_exp = (float)log(sum);
+    pass->rows[row].log_sum_exp = (float)log(fg__sum_exp(logits, n, 2, 1)) + 2;
 }
 
 /* Seconds that a pass takes. */

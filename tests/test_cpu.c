@@ -282,11 +282,13 @@ static fg_result cpu_amx_open(const fg_device_desc *desc, fg_device **out) {
     return FG_OK;
 }
 
+/* Asked for each number that is compared: the CPU, which takes long to say what it has on a virtual machine, is asked once. */
 static const fg_backend *cpu_amx_backend(void) {
     static fg_backend backend;
-    if (fg__cpu_detect().amx) return fg_backend_cpu();
-    backend = *fg_backend_cpu();
-    backend.open = cpu_amx_open;
+    if (!backend.open) {
+        backend = *fg_backend_cpu();
+        if (!fg__cpu_detect().amx) backend.open = cpu_amx_open;
+    }
     return &backend;
 }
 

@@ -1,4 +1,11 @@
 /* Matrix products of every SIMD path this CPU has, against dequantised weights in double precision. */
+
+/* The kernel for this machine's CPU. */
+static const fg__gemm_kernel *gemm_find(int path, fg_type type, int64_t k) {
+    fg__cpu_features cpu = fg__cpu_detect();
+    return fg__gemm_kernel_find(&cpu, path, type, k);
+}
+
 #if FG__X86 || FG__ARM
 
 #define GEMM_TOKENS 33
@@ -480,7 +487,7 @@ static void gemm_check_nan(int path) {
     uint64_t seed = 3;
     int i, k, row;
     for (i = 0; i < FG__COUNT(gemm_types); i++) {
-        const fg__gemm_kernel *kernel = fg__gemm_kernel_find(path, gemm_types[i], K);
+        const fg__gemm_kernel *kernel = gemm_find(path, gemm_types[i], K);
         size_t row_bytes = (size_t)fg_type_bytes(gemm_types[i], K);
         if (!kernel) continue;
         gemm_random_weights(gemm_types[i], weights, row_bytes * FG__PANEL, -1, &seed);
@@ -501,13 +508,13 @@ static void gemm_check_path(int path, bool has_products) {
     int i;
     for (i = 0; i < FG__COUNT(gemm_types); i++) {
         fg_type type = gemm_types[i];
-        const fg__gemm_kernel *kernel = fg__gemm_kernel_find(path, type, 256);
+        const fg__gemm_kernel *kernel = gemm_find(path, type, 256);
         CHECKF(kernel || !has_products, "%s on %s", fg_type_name(type), fg__cpu_path_names[path]);
         if (kernel) gemm_check_kernel(kernel, type);
-        CHECK(!fg__gemm_kernel_find(path, type, 0));
-        if (!fg_type_bytes(type, 1)) CHECK(!fg__gemm_kernel_find(path, type, 257));
+        CHECK(!gemm_find(path, type, 0));
+        if (!fg_type_bytes(type, 1)) CHECK(!gemm_find(path, type, 257));
     }
-    CHECK(!fg__gemm_kernel_find(path, (fg_type)9, 256));
+    CHECK(!gemm_find(path, (fg_type)9, 256));
 }
 
 static void test_gemm_avx2(void) {
@@ -535,9 +542,9 @@ static void test_gemm_amx(void) {
     if (has) gemm_check_split(FG_TYPE_F32, false);
     if (!has) gemm_check(&fg__gemm_f16_amx_kernel, FG_TYPE_F16, 101, 32, GEMM_RANDOM);
 #endif
-    for (i = 0; i < FG__COUNT(forms) && !has; i++) gemm_check_kernel(fg__gemm_kernel_find(FG__CPU_AMX, forms[i], 256), forms[i]);
+    for (i = 0; i < FG__COUNT(forms) && !has; i++) gemm_check_kernel(gemm_find(FG__CPU_AMX, forms[i], 256), forms[i]);
     cpu_emulated_end(has);
-    kernel = fg__gemm_kernel_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
+    kernel = gemm_find(FG__CPU_AMX, FG_TYPE_Q4_0, 256);
     CHECK(kernel->many && !kernel->many->takes(1) && kernel->many->takes(16) && kernel->many->takes(512));
 }
 
@@ -1006,8 +1013,8 @@ static void run_gemm_tests(void) {
 }
 #else
 static void test_gemm_none(void) {
-    CHECK(!fg__gemm_kernel_find(FG__CPU_AVX2, FG_TYPE_Q8_0, 256));
-    CHECK(!fg__gemm_kernel_find(FG__CPU_NEON, FG_TYPE_F32, 256));
+    CHECK(!gemm_find(FG__CPU_AVX2, FG_TYPE_Q8_0, 256));
+    CHECK(!gemm_find(FG__CPU_NEON, FG_TYPE_F32, 256));
 }
 
 static void run_gemm_tests(void) { RUN(test_gemm_none); }
