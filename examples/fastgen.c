@@ -42,6 +42,7 @@
 #include "tool/calls.h"
 #include "tool/api.h"
 #include "tool/reply.h"
+#include "tool/responses.h"
 #include "tool/metrics.h"
 #include "tool/page.h"
 #include "tool/server.h"
@@ -71,8 +72,8 @@ static const command commands[] = {
      "  fastgen serve -m model.gguf --alias my-model --max-seqs 32 --kv-tokens 65536 --kv-type q8_0\n"
      "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32}'\n"
      "A browser that opens its address finds a chat, and live pictures of what the engine does. Programs find\n"
-     "/v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health and, for Prometheus,\n"
-     "/metrics under vLLM's names. FASTGEN_API_KEY in the environment does what --api-key does. SIGTERM and Ctrl-C let\n"
+     "/v1/chat/completions, /v1/responses, /v1/completions, /v1/models, /tokenize, /detokenize, /health and, for\n"
+     "Prometheus, /metrics under vLLM's names. FASTGEN_API_KEY in the environment does what --api-key does. SIGTERM and Ctrl-C let\n"
      "it finish what it is answering; asked twice it stops at once.\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, "text on stdin to token ids, or back", "-m FILE [options] < text",
      "  echo -n \"Hello world\" | fastgen tokenize -m model.gguf\n"

@@ -412,6 +412,167 @@ def test_calls_refused(s):
             assert finish == "tool_calls" and all(arguments == {} for _, arguments in calls)
 
 
+# ---- the Responses API
+
+def respond(s, prompt="Hello", **more):
+    return s.client.responses.create(**{"model": "demo", "input": prompt, "max_output_tokens": 16, "temperature": 0, **more})
+
+
+def plain_items(response):
+    """A response's output without its ids, which differ from one to the next."""
+    items = [item.model_dump() for item in response.output]
+    for item in items:
+        assert item.pop("id").startswith({"message": "msg_", "function_call": "fc_"}[item["type"]])
+        if item["type"] == "function_call":
+            assert len(item.pop("call_id")) == 9
+        item.pop("parsed_arguments", None)
+        for part in item.get("content") or []:
+            part.pop("parsed", None)
+    return items
+
+
+def streamed_response(s, prompt="Hello", **more):
+    """The last event's response, after its events have said the same, in order."""
+    items, last = [], None
+    for number, event in enumerate(respond(s, prompt, stream=True, **more)):
+        assert event.sequence_number == number and (event.type == "response.created") == (number == 0) and last is None, event
+        if event.type in ("response.created", "response.in_progress"):
+            assert event.response.status == "in_progress" and event.response.output == [] and event.response.usage is None
+        elif event.type == "response.output_item.added":
+            assert event.output_index == len(items) and event.item.status == "in_progress"
+            items.append({"item": event.item, "text": "", "logprobs": [], "done": None})
+        elif event.type in ("response.completed", "response.incomplete"):
+            last = event.response
+        else:
+            item = items[-1]
+            assert event.output_index == len(items) - 1 and item["done"] is None and getattr(event, "item_id", item["item"].id) == item["item"].id, event
+            if event.type.endswith(".delta"):
+                item["text"] += event.delta
+                item["logprobs"] += getattr(event, "logprobs", [])
+            elif event.type in ("response.output_text.done", "response.function_call_arguments.done"):
+                assert getattr(event, "text", getattr(event, "arguments", None)) == item["text"]
+            elif event.type == "response.content_part.added":
+                assert event.part.text == ""
+            elif event.type == "response.content_part.done":
+                assert event.part.text == item["text"] and len(event.part.logprobs) == len(item["logprobs"])
+            else:
+                assert event.type == "response.output_item.done", event
+                item["done"] = event.item
+    assert last and [i["done"] for i in items] == last.output and [i["item"].id for i in items] == [o.id for o in last.output]
+    return last
+
+
+def same_response(s, prompt="Hello", **more):
+    """A response, which a stream brings as well, and so does the client's helper where it came to its end."""
+    whole, streamed = respond(s, prompt, **more), streamed_response(s, prompt, **more)
+    assert plain_items(whole) == plain_items(streamed) and whole.status == streamed.status and whole.usage.output_tokens == streamed.usage.output_tokens
+    if whole.status == "completed":
+        more = {"model": "demo", "input": prompt, "max_output_tokens": 16, "temperature": 0, **more}
+        with s.client.responses.stream(**more) as stream:
+            for _ in stream:
+                pass
+            helped = stream.get_final_response()
+        assert helped.output_text == whole.output_text and len(helped.output) == len(whole.output)
+    return whole
+
+
+def test_responses(s):
+    answer, chat = same_response(s, max_output_tokens=100, instructions="Be brief."), s.client.chat.completions.create(
+        model="demo", messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}], temperature=0, max_tokens=100)
+    assert answer.output_text == chat.choices[0].message.content and answer.status == "completed" and answer.error is None
+    assert answer.id.startswith("resp_") and answer.object == "response" and answer.model == "demo" and answer.instructions == "Be brief."
+    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (
+        chat.usage.prompt_tokens, chat.usage.completion_tokens, chat.usage.total_tokens)
+    assert answer.max_output_tokens == 100 and answer.temperature == 0 and answer.tools == [] and answer.tool_choice == "auto"
+    short = same_response(s, max_output_tokens=3, metadata={"a": "b"})
+    assert short.status == "incomplete" and short.incomplete_details.reason == "max_output_tokens" and short.output[0].status == "incomplete"
+    assert short.usage.output_tokens == 3 and short.metadata == {"a": "b"}
+    assert respond(s, temperature=1.5, extra_body={"seed": 3}).output_text == s.chat(temperature=1.5, seed=3).choices[0].message.content
+    empty = same_response(s, extra_body={"logit_bias": {str(t): 100 for t in range(3)}, "stop_token_ids": [0, 1, 2]})
+    assert empty.status == "completed" and empty.output_text == "" and len(empty.output) == 1
+
+
+def test_responses_logprobs(s):
+    more = dict(include=["message.output_text.logprobs"], top_logprobs=3)
+    part, chat = same_response(s, **more).output[0].content[0], s.chat(logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    assert [(p.token, p.logprob, [(t.token, t.logprob) for t in p.top_logprobs]) for p in part.logprobs] == [
+        (p.token, p.logprob, [(t.token, t.logprob) for t in p.top_logprobs]) for p in chat]
+    assert respond(s).output[0].content[0].logprobs == []
+
+
+def flat(tool):
+    return {"type": "function", "strict": True, **tool["function"]}
+
+
+def test_responses_input(s):
+    """Items become the messages that clients of chat completions send."""
+    arguments = json.dumps({"city": "Rome", "days": 2})
+    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+             {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}]},
+             {"type": "reasoning", "id": "rs_1", "summary": []}, {"type": "function_call", "call_id": "a", "name": "weather", "arguments": arguments},
+             {"type": "function_call", "call_id": "b", "name": "stop", "arguments": "{}"}, {"type": "function_call_output", "call_id": "a", "output": "sun"},
+             {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "done"}]},
+             {"type": "function_call", "call_id": "c", "name": "stop", "arguments": "{}"}, {"type": "function_call_output", "call_id": "c", "output": "again"},
+             {"role": "user", "content": "Thank you"}]
+    def call(id, name, text):
+        return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": "Let me see.", "tool_calls": [call("a", "weather", arguments), call("b", "stop", "{}")]},
+                {"role": "tool", "tool_call_id": "a", "content": "sun"}, {"role": "tool", "tool_call_id": "b", "content": "done"},
+                {"role": "assistant", "content": None, "tool_calls": [call("c", "stop", "{}")]}, {"role": "tool", "tool_call_id": "c", "content": "again"},
+                {"role": "user", "content": "Thank you"}]
+    answer = respond(s, items, tools=[flat(t) for t in TOOLS])
+    chat = s.client.chat.completions.create(model="demo", messages=messages, tools=TOOLS, temperature=0, max_tokens=16)
+    assert answer.usage.input_tokens == chat.usage.prompt_tokens and answer.output_text == chat.choices[0].message.content
+    again = respond(s, items + [o.model_dump(exclude_unset=True) for o in answer.output] + [{"role": "user", "content": "And?"}])
+    assert again.usage.input_tokens > answer.usage.input_tokens
+
+
+def test_responses_calls(s):
+    tools, bias = [flat(t) for t in TOOLS], closing(s)
+    ended = 0
+    for seed in range(8):
+        chosen = {"type": "function", "name": TOOLS[seed % 3]["function"]["name"]}
+        for choice in ("required", chosen):
+            more = dict(tools=tools, tool_choice=choice, max_output_tokens=200, temperature=1.5, extra_body={"seed": seed, "logit_bias": bias})
+            answer = same_response(s, **more)
+            calls = [(o.name, o.arguments) for o in answer.output if o.type == "function_call" and o.status == "completed"]
+            check_arguments([(name, json.loads(text)) for name, text in calls])
+            assert answer.status == "incomplete" or calls and (choice == "required" or [name for name, _ in calls] == [chosen["name"]])
+            ended += answer.status == "completed"
+    assert ended > 3, ended
+    call = '{"name": "weather", "arguments": {"city": "K\u00f6ln <b>", "days": 2}}'
+    for text, content, names in ((f"Let me see.\n<tool_call>{call}</tool_call>\n<tool_call>{call}</tool_call>", ["Let me see.\n"], ["weather", "weather"]),
+                                 (call, [], ["weather"]), (f"<tool_call>{call}</tool_call> and <tool", [" and <tool"], ["weather"]), ("no call", ["no call"], [])):
+        answer = same_response(s, tools=tools, max_output_tokens=300, extra_body={"guided_choice": [text]})
+        assert [o.content[0].text for o in answer.output if o.type == "message"] == content and answer.status == "completed"
+        assert [o.name for o in answer.output if o.type == "function_call"] == names
+        assert all(json.loads(o.arguments) == {"city": "K\u00f6ln <b>", "days": 2} for o in answer.output if o.type == "function_call")
+    cut = same_response(s, tools=tools, max_output_tokens=4, tool_choice={"type": "function", "name": "weather"})
+    assert cut.status == "incomplete" and cut.output[0].type == "function_call" and cut.output[0].status == "incomplete"
+
+
+def test_responses_json(s):
+    form = {"format": {"type": "json_schema", "name": "a", "schema": SCHEMAS[2], "strict": True}}
+    jsonschema.validate(json.loads(same_response(s, text=form, max_output_tokens=300).output_text), SCHEMAS[2])
+    assert respond(s, text={"format": {"type": "text"}, "verbosity": "low"}).output_text == respond(s).output_text
+
+
+def test_responses_refused(s):
+    for more, part in ((dict(input=7), "input must be"), (dict(input=[]), "input must be"), (dict(input=[7]), "role"), (dict(input=[{"role": "tool", "content": "a"}]), "role"),
+                       (dict(input=[{"role": "user"}]), "no content"), (dict(input=[{"type": "item_reference", "id": "a"}]), "item_reference"),
+                       (dict(input=[{"type": "function_call", "call_id": "a", "name": "f"}]), "arguments"),
+                       (dict(input=[{"type": "function_call_output", "output": "a"}]), "call_id"),
+                       (dict(input=[{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]), "type text"),
+                       (dict(previous_response_id="resp_1"), "keeps nothing"), (dict(conversation="conv_1"), "keeps nothing"), (dict(background=True), "background"),
+                       (dict(max_output_tokens=0), "max_output_tokens is 0"), (dict(tools=[{"type": "web_search"}]), "not a function"), (dict(instructions=7), "instructions"),
+                       (dict(tool_choice="required"), "needs tools"), (dict(tools=[flat(TOOLS[0])], tool_choice={"type": "function", "name": "x"}), "not in tools"),
+                       (dict(tools=[flat(TOOLS[0])], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": []}), "tool_choice must be"),
+                       (dict(text={"format": {"type": "grammar"}}), "text.format.type"), (dict(text={"format": {"type": "json_schema", "name": "a"}}), "schema"),
+                       (dict(input="word " * 3000), "context"), (dict(top_logprobs=1000), "top_logprobs"), (dict(model="other"), "other")):
+        raises(openai.NotFoundError if "model" in more else openai.BadRequestError, lambda: respond(s, **more), part)
+
+
 # ---- answers that must be JSON
 
 SCHEMAS = [

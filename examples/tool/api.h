@@ -4,7 +4,7 @@
    response_format's json_object are llama.cpp's. Missing and null fields take their defaults, unknown ones are ignored. No sockets
    and no engine in here. */
 
-typedef enum api_kind { API_COMPLETION, API_CHAT, API_TOKENIZE, API_DETOKENIZE } api_kind;
+typedef enum api_kind { API_COMPLETION, API_CHAT, API_RESPONSES, API_TOKENIZE, API_DETOKENIZE } api_kind;
 
 enum { API_MAX_PROMPTS = 1024, API_MAX_N = 128, API_MAX_STOPS = 64, API_MAX_BIASES = 4096, API_MAX_CHOICES = 4096, API_MAX_ECHO = 128 << 20 /* bytes */ };
 
@@ -36,6 +36,7 @@ typedef struct api_request {
     grammar *grammar; /* of response_format and its like; NULL: none */
     call_tools tools;
     str reply; /* of API_TOKENIZE and API_DETOKENIZE: the JSON to send */
+    str response_echo; /* of API_RESPONSES, see response_add_echo */
     api_error error;
 } api_request;
 
@@ -64,6 +65,7 @@ static void api_request_free(api_request *r) {
     grammar_free(r->grammar);
     call_tools_free(&r->tools);
     str_free(&r->reply);
+    str_free(&r->response_echo);
 }
 
 /* Notes what is wrong with the request; always false. */
@@ -141,6 +143,12 @@ static const api_field api_chat_fields[] = {
     {"add_special_tokens", API_BOOL, API_AT(add_special_tokens), 0, 0},
     {"add_generation_prompt", API_BOOL, API_AT(add_generation_prompt), 0, 0},
     {"continue_final_message", API_BOOL, API_AT(continue_final_message), 0, 0},
+};
+
+static const api_field api_response_fields[] = {
+    {"max_output_tokens", API_INT, API_AT(max_tokens), 1, INT_MOST},
+    {"logprobs", API_BOOL, API_AT(logprobs), 0, 0},
+    {"top_logprobs", API_INT, API_AT(top_logprobs), 0, FG_MAX_TOP_LOGPROBS},
 };
 
 static const api_field api_tokenize_fields[] = {
@@ -322,7 +330,7 @@ static size_t api_longest_token(const fg_model *model, int n_vocab) {
 }
 
 /* What the prompt is called in a request. */
-static const char *api_prompt_field(const api_request *r) { return r->kind == API_CHAT ? "messages" : "prompt"; }
+static const char *api_prompt_field(const api_request *r) { return r->kind == API_CHAT ? "messages" : r->kind == API_RESPONSES ? "input" : "prompt"; }
 
 /* Refuses a text that is too long however it becomes tokens, as that takes a while. A vocabulary may normalise it first: NFC leaves
    more than a quarter of the bytes. */
@@ -400,7 +408,7 @@ static bool api_join_parts(api_request *r, const json *j, const json_node *parts
     str_puts(to, "");
     for (i = 0; i < parts->count && ok; i++, part = json_next(j, part)) {
         const json_node *type = json_get(j, part, "type"), *content = json_get(j, part, "text");
-        ok = type && content && content->type == JSON_STRING && (json_is(j, type, "text") || json_is(j, type, "input_text"));
+        ok = type && content && content->type == JSON_STRING && (json_is(j, type, "text") || json_is(j, type, "input_text") || json_is(j, type, "output_text"));
         if (i) str_puts(to, "\n");
         if (ok) json_add_text(j, content, to);
     }
@@ -836,14 +844,15 @@ static bool api_check_echo(api_request *r) {
 }
 
 static bool api_read_generation(api_request *r, const api_server *s, const json *j, uint64_t seed) {
-    bool chat = r->kind == API_CHAT;
+    bool chat = r->kind != API_COMPLETION;
     r->max_tokens = chat ? -1 : 16;
     r->desc.sampling.temperature = 1.0f;
     r->desc.sampling.top_p = 1.0f;
     r->top_logprobs = -1;
     return api_check_model(r, s, j) && api_read_fields(r, j, api_fields, API_COUNT(api_fields)) &&
-           (chat ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
-                 : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
+           (r->kind == API_RESPONSES ? api_read_fields(r, j, api_response_fields, API_COUNT(api_response_fields))
+            : chat                   ? api_read_fields(r, j, api_chat_fields, API_COUNT(api_chat_fields))
+                                     : api_read_fields(r, j, api_completion_fields, API_COUNT(api_completion_fields))) &&
            api_check_unsupported(r, j) && api_read_seed(r, j, seed) && api_read_stream(r, j) && api_finish_desc(r) &&
            api_read_lists(r, s, j) && (chat ? api_read_messages(r, s, j) : api_read_prompts(r, s, j)) && api_check_echo(r) &&
            api_read_grammar(r, s, j);
@@ -896,7 +905,15 @@ static bool api_read_detokenize(api_request *r, const api_server *s, const json 
     return r->error.status == 0;
 }
 
-/* Reads a body. What is wrong is in r->error; api_request_free in any case. `seed` is for requests without one. */
+/* A body as JSON, which must be an object; json_free in any case. */
+static bool api_parse(api_request *r, json *j, const char *body, size_t length) {
+    if (length >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) body += 3, length -= 3; /* a byte order mark, as some clients send */
+    if (!json_parse(j, body, length)) return api_fail(r, 400, NULL, "the body is not JSON: byte %zu: %s", j->at, j->error);
+    return j->nodes->type == JSON_OBJECT || api_fail(r, 400, NULL, "the body must be a JSON object");
+}
+
+/* Reads a body, of API_RESPONSES as response_read has made it. What is wrong is in r->error; api_request_free in any case. `seed` is for
+   requests without one. */
 static void api_read(api_request *r, const api_server *s, api_kind kind, const char *body, size_t length,
                      uint64_t seed) {
     json j;
@@ -904,11 +921,10 @@ static void api_read(api_request *r, const api_server *s, api_kind kind, const c
     r->kind = kind;
     r->n = 1;
     r->add_special_tokens = r->add_generation_prompt = true;
-    if (length >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0) body += 3, length -= 3; /* a byte order mark, as some clients send */
-    if (!json_parse(&j, body, length)) api_fail(r, 400, NULL, "the body is not JSON: byte %zu: %s", j.at, j.error);
-    else if (j.nodes->type != JSON_OBJECT) api_fail(r, 400, NULL, "the body must be a JSON object");
-    else if (kind == API_TOKENIZE) api_read_tokenize(r, s, &j);
-    else if (kind == API_DETOKENIZE) api_read_detokenize(r, s, &j);
-    else api_read_generation(r, s, &j, seed);
+    if (api_parse(r, &j, body, length)) {
+        if (kind == API_TOKENIZE) api_read_tokenize(r, s, &j);
+        else if (kind == API_DETOKENIZE) api_read_detokenize(r, s, &j);
+        else api_read_generation(r, s, &j, seed);
+    }
     json_free(&j);
 }

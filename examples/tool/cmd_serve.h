@@ -3,7 +3,9 @@
 /* ---- the reader: bodies to prompts ------------------------------------------------------------- */
 
 static void read_call(server *s, call *c) {
-    api_read(&c->request, &s->api, c->kind, c->body.data ? c->body.data : "", c->body.length, c->seed);
+    const char *body = c->body.data ? c->body.data : "";
+    if (c->kind == API_RESPONSES) response_read(&c->request, &s->api, body, c->body.length, c->seed);
+    else api_read(&c->request, &s->api, c->kind, body, c->body.length, c->seed);
 }
 
 static void read_queue(server *s, call_queue *from) {
@@ -79,6 +81,15 @@ static void call_cancel(server *s, call *c) {
     for (i = 0; i < c->n_submitted; i++) fg_cancel(s->s.engine, c->handles[i]);
 }
 
+/* The end of an answer: the whole of it, or the rest of a stream. */
+static void call_add_end(const call *c, const api_error *error, str *to) {
+    bool responses = c->request.kind == API_RESPONSES, stream = c->request.stream;
+    if (responses && stream) response_end(&c->answer, error, to);
+    else if (responses) response_add_whole(&c->answer, to);
+    else if (stream) add_stream_end(&c->answer, error, to);
+    else add_answer(&c->answer, to);
+}
+
 /* Answers with an error; the call lives on until the engine has let go of it. */
 static void call_fail(server *s, call *c, const api_error *error) {
     conn *to = c->connection;
@@ -88,7 +99,7 @@ static void call_fail(server *s, call *c, const api_error *error) {
     if (!to) return;
     if (to->streaming) {
         str data = {NULL, 0, 0};
-        add_stream_end(&c->answer, error, &data);
+        call_add_end(c, error, &data);
         conn_add_chunk(to, &data);
         str_free(&data);
         conn_end_stream(s, to);
@@ -101,12 +112,11 @@ static void call_finish(server *s, call *c) {
     conn *to = c->connection;
     str body = {NULL, 0, 0};
     call_detach(c);
+    if (to) call_add_end(c, NULL, &body);
     if (to && c->request.stream) {
-        add_stream_end(&c->answer, NULL, &body);
         conn_add_chunk(to, &body);
         conn_end_stream(s, to);
     } else if (to) {
-        add_answer(&c->answer, &body);
         conn_respond_json(s, to, 200, &body);
     }
     str_free(&body);
@@ -136,6 +146,17 @@ static bool call_submit_prompts(server *s, call *c) {
     return true;
 }
 
+/* A response begins with what was asked for, which comes at once, however well the client reads. */
+static void call_begin_stream(server *s, call *c) {
+    str data = {NULL, 0, 0};
+    conn_begin_stream(s, c->connection);
+    if (c->request.kind != API_RESPONSES) return;
+    response_begin(&c->answer, &data);
+    c->connection->spared += data.length;
+    conn_add_chunk(c->connection, &data);
+    str_free(&data);
+}
+
 /* Hands a request that was read to the engine. */
 static void call_submit(server *s, call *c) {
     api_request *r = &c->request;
@@ -144,7 +165,7 @@ static void call_submit(server *s, call *c) {
     c->answer.model = s->s.model;
     c->answer.model_name = s->model_name.data;
     c->answer.created = (long long)time(NULL);
-    snprintf(c->answer.id, sizeof(c->answer.id), "%s-%016llx%08llx", r->kind == API_CHAT ? "chatcmpl" : "cmpl",
+    snprintf(c->answer.id, sizeof(c->answer.id), "%s%016llx%08llx", r->kind == API_RESPONSES ? "resp_" : r->kind == API_CHAT ? "chatcmpl-" : "cmpl-",
              (unsigned long long)c->seed, (unsigned long long)++s->n_ids);
     if (!call_submit_prompts(s, c)) {
         call_fail(s, c, &r->error);
@@ -153,7 +174,7 @@ static void call_submit(server *s, call *c) {
     answer_begin(&c->answer, r); /* its events are taken later, by this thread */
     metrics_add(&s->m, METRIC_N, r->n);
     if (r->max_tokens > 0) metrics_add(&s->m, METRIC_MAX_TOKENS, r->max_tokens);
-    if (r->stream) conn_begin_stream(s, c->connection);
+    if (r->stream) call_begin_stream(s, c);
 }
 
 /* A call that the reader is done with. */
@@ -216,7 +237,8 @@ static void stream_event(call *c, const fg_event *event) {
     bool echo = c->request.echo && !c->answer.choices[choice].begun;
     str data = {NULL, 0, 0};
     if (event->type != FG_EVENT_TOKEN && event->type != FG_EVENT_SAMPLE_END) return;
-    add_pieces(&c->answer, choice, &data);
+    if (c->request.kind == API_RESPONSES) response_add_news(&c->answer, &data);
+    else add_pieces(&c->answer, choice, &data);
     if (echo) c->connection->spared += data.length;
     conn_add_chunk(c->connection, &data);
     str_free(&data);
@@ -381,6 +403,7 @@ static void start_call(server *s, conn *c, api_kind kind) {
 
 static void answer_completion(server *s, conn *c) { start_call(s, c, API_COMPLETION); }
 static void answer_chat(server *s, conn *c) { start_call(s, c, API_CHAT); }
+static void answer_responses(server *s, conn *c) { start_call(s, c, API_RESPONSES); }
 static void answer_tokenize(server *s, conn *c) { start_call(s, c, API_TOKENIZE); }
 static void answer_detokenize(server *s, conn *c) { start_call(s, c, API_DETOKENIZE); }
 
@@ -389,6 +412,7 @@ static const struct {
     void (*answer)(server *s, conn *c);
 } server_routes[] = {
     {"POST", "/v1/completions", answer_completion}, {"POST", "/v1/chat/completions", answer_chat},
+    {"POST", "/v1/responses", answer_responses},
     {"GET", "/v1/models", answer_models},           {"POST", "/tokenize", answer_tokenize},
     {"POST", "/detokenize", answer_detokenize},     {"GET", "/health", answer_health},
     {"GET", "/metrics", answer_metrics},            {"GET", "/stats", answer_stats},

@@ -858,10 +858,11 @@ static int grammar_read(grammar *g, const json_node *schema, int depth) {
 }
 
 static int grammar_object_height(const grammar *g, const grammar_node *node) {
-    const grammar_property *property = g->properties + node->properties;
     int most = 0, i;
-    for (i = 0; i < node->n_properties; i++)
-        if (property[i].required && g->nodes[property[i].node].height > most) most = g->nodes[property[i].node].height;
+    for (i = 0; i < node->n_properties; i++) {
+        const grammar_property *property = &g->properties[node->properties + i];
+        if (property->required && g->nodes[property->node].height > most) most = g->nodes[property->node].height;
+    }
     return 1 + most;
 }
 

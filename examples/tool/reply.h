@@ -6,6 +6,18 @@ typedef struct api_logprobs {
     size_t offset; /* characters before the next token, for text_offset */
 } api_logprobs;
 
+typedef enum output_kind { OUTPUT_NONE, OUTPUT_TEXT, OUTPUT_CALL } output_kind;
+
+/* What the Responses API makes of a choice: items. */
+typedef struct api_output {
+    output_kind open;   /* the item that is being written */
+    int tool;           /* of OUTPUT_CALL */
+    str text, logprobs; /* of that item: its text or arguments, members of a list */
+    str items;          /* that are whole: members of a list */
+    str events;         /* that were not sent yet */
+    int n_items, n_events;
+} api_output;
+
 /* One of the texts a request gets, behind the echo. Index: prompt number * n + sample. */
 typedef struct api_choice {
     str text; /* all of it, or when streaming what was not sent yet; of CALL_ONE the arguments */
@@ -14,6 +26,7 @@ typedef struct api_choice {
     int n_calls;
     call_scan arguments; /* of CALL_ONE */
     bool spoken, role_sent; /* spoken: the text had more than white space */
+    api_output output;
     api_logprobs logprobs;
     fg_finish finish;
     bool begun, ended; /* begun: some of it was sent, with echo the prompt */
@@ -49,12 +62,20 @@ static void logprobs_free(api_logprobs *l) {
     for (i = 0; i < 4; i++) str_free(&l->lists[i]);
 }
 
+static void output_free(api_output *o) {
+    str_free(&o->text);
+    str_free(&o->logprobs);
+    str_free(&o->items);
+    str_free(&o->events);
+}
+
 static void answer_free(api_answer *a) {
     int i;
     for (i = 0; i < a->n_choices; i++) {
         str_free(&a->choices[i].text);
         str_free(&a->choices[i].held);
         str_free(&a->choices[i].calls);
+        output_free(&a->choices[i].output);
         logprobs_free(&a->choices[i].logprobs);
     }
     for (i = 0; a->echoes && i < a->request->n_prompts; i++) {
@@ -292,6 +313,15 @@ static void add_call_head(const api_answer *a, const api_choice *c, int number, 
     str_puts(to, "\"arguments\":");
 }
 
+static void response_add_call(const api_answer *a, api_choice *c, int tool, const str *arguments); /* responses.h */
+
+static void answer_add_call(const api_answer *a, api_choice *c, int tool, const str *arguments) {
+    add_comma(&c->calls);
+    add_call_head(a, c, c->n_calls, tool, true, &c->calls);
+    str_json(&c->calls, arguments->data, arguments->length);
+    str_puts(&c->calls, "}}");
+}
+
 /* The calls that a text is; false: it is none. */
 static bool answer_add_calls(const api_answer *a, api_choice *c, const char *text, size_t length) {
     call_list list;
@@ -299,10 +329,9 @@ static bool answer_add_calls(const api_answer *a, api_choice *c, const char *tex
     int i;
     call_parse(text, length, &a->request->tools, &list);
     for (i = 0; i < list.n; i++) {
-        add_comma(&c->calls);
-        add_call_head(a, c, c->n_calls++, list.tools[i], true, &c->calls);
-        str_json(&c->calls, list.arguments[i].data, list.arguments[i].length);
-        str_puts(&c->calls, "}}");
+        if (a->request->kind == API_RESPONSES) response_add_call(a, c, list.tools[i], &list.arguments[i]);
+        else answer_add_call(a, c, list.tools[i], &list.arguments[i]);
+        c->n_calls++;
     }
     any = list.n > 0;
     call_list_free(&list);
