@@ -43,6 +43,8 @@
 #include "tool/api.h"
 #include "tool/reply.h"
 #include "tool/responses.h"
+#include "tool/messages.h"
+#include "tool/output.h"
 #include "tool/metrics.h"
 #include "tool/page.h"
 #include "tool/server.h"
@@ -66,15 +68,16 @@ static const command commands[] = {
      "  fastgen chat -m model.gguf\n"
      "  fastgen chat -m model.gguf --system \"Answer in one sentence.\" --temp 0.2\n"
      "  echo \"What is a fox?\" | fastgen chat -m model.gguf -n 100\n"},
-    {"serve", CMD_SERVE, cmd_serve, "the OpenAI API over HTTP, for many clients at once", "-m FILE [options]",
+    {"serve", CMD_SERVE, cmd_serve, "the OpenAI and Anthropic APIs over HTTP, for many clients at once", "-m FILE [options]",
      "  fastgen serve -m model.gguf\n"
      "  fastgen serve -m model.gguf --host 0.0.0.0 --port 8000 --api-key SECRET\n"
      "  fastgen serve -m model.gguf --alias my-model --max-seqs 32 --kv-tokens 65536 --kv-type q8_0\n"
      "  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 32}'\n"
      "A browser that opens its address finds a chat, and live pictures of what the engine does. Programs find\n"
-     "/v1/chat/completions, /v1/responses, /v1/completions, /v1/models, /tokenize, /detokenize, /health and, for\n"
-     "Prometheus, /metrics under vLLM's names. FASTGEN_API_KEY in the environment does what --api-key does. SIGTERM and Ctrl-C let\n"
-     "it finish what it is answering; asked twice it stops at once.\n"},
+     "/v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/messages/count_tokens, /v1/models,\n"
+     "/tokenize, /detokenize, /health and, for Prometheus, /metrics under vLLM's names. FASTGEN_API_KEY in the\n"
+     "environment does what --api-key does. SIGTERM and Ctrl-C let it finish what it is answering; asked twice it stops\n"
+     "at once.\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, "text on stdin to token ids, or back", "-m FILE [options] < text",
      "  echo -n \"Hello world\" | fastgen tokenize -m model.gguf\n"
      "  echo -n \"<s> is text here\" | fastgen tokenize -m vocabulary.gguf --no-bos --no-special\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """fastgen serve by the official openai client: every feature, and what must hold while a long prompt is processed.
 
-    ./build.sh tool && python tests/check_serve.py          needs: openai, prometheus-client, jsonschema
+    ./build.sh tool && python tests/check_serve.py          needs: openai, anthropic, prometheus-client, jsonschema
 
 The last line is "N passed, N failed".
 """
@@ -18,6 +18,7 @@ import traceback
 import urllib.error
 import urllib.request
 
+import anthropic
 import jsonschema
 import openai
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +37,7 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().split()[-1]
         self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120)
+        self.anthropic = anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0, timeout=120)
 
     def __enter__(self):
         return self
@@ -573,6 +575,140 @@ def test_responses_refused(s):
         raises(openai.NotFoundError if "model" in more else openai.BadRequestError, lambda: respond(s, **more), part)
 
 
+# ---- Anthropic's Messages API
+
+def message(s, messages="Hello", tokens=16, **more):
+    """A message, whole and streamed. Fields that the client does not name go into the body as they are."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    named = {k: more.pop(k) for k in ("system", "tools", "tool_choice", "stop_sequences", "output_config") if k in more}
+    named.update(model=more.pop("model", "demo"), messages=messages, max_tokens=tokens, extra_body={"temperature": 0, **more})
+    whole, blocks, text = s.anthropic.messages.create(**named), [], ""
+    with s.anthropic.messages.stream(**named) as stream:
+        for event in stream:
+            if event.type == "content_block_start":
+                assert event.index == len(blocks)
+                blocks.append("")
+            elif event.type == "content_block_delta":
+                assert event.index == len(blocks) - 1
+                blocks[-1] += event.delta.text if event.delta.type == "text_delta" else event.delta.partial_json
+        last = stream.get_final_message()
+    assert (last.stop_reason, last.stop_sequence, last.usage.output_tokens) == (whole.stop_reason, whole.stop_sequence, whole.usage.output_tokens)
+    assert whole.type == "message" and whole.role == "assistant" and whole.id.startswith("msg_")
+    assert plain_blocks(last) == plain_blocks(whole) or (whole.stop_reason == "max_tokens" and last.content[-1].type == "tool_use")  # cut off: the client guesses
+    for block, came in zip(whole.content, blocks):
+        assert block.text == came if block.type == "text" else whole.stop_reason == "max_tokens" or block.input == json.loads(came)
+    return whole
+
+
+def plain_blocks(answer):
+    return [(b.type, b.text) if b.type == "text" else (b.type, b.name, b.input, len(b.id)) for b in answer.content]
+
+
+def input_tokens(answer):
+    return answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+
+def test_messages(s):
+    more = dict(model="demo", messages=[{"role": "system", "content": "Be brief.\nBe kind."}, {"role": "user", "content": "Hello"}], temperature=0)
+    chat = s.client.chat.completions.create(**more, max_tokens=100)
+    for system in ("Be brief.\nBe kind.", [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "Be kind."}]):
+        answer = message(s, tokens=100, system=system)
+        assert plain_blocks(answer) == [("text", chat.choices[0].message.content)] and answer.stop_reason == "end_turn" and answer.model == "demo"
+        assert (input_tokens(answer), answer.usage.output_tokens) == (chat.usage.prompt_tokens, chat.usage.completion_tokens)
+        assert s.anthropic.messages.count_tokens(model="demo", messages=more["messages"][1:], system=system).input_tokens == chat.usage.prompt_tokens
+    text = chat.choices[0].message.content
+    assert message(s, tokens=3).stop_reason == "max_tokens"
+    stopped = message(s, tokens=100, system="Be brief.\nBe kind.", stop_sequences=["nowhere", text[5:9], text[9:12]])
+    assert (stopped.stop_reason, stopped.stop_sequence, stopped.content[0].text) == ("stop_sequence", text[5:9], text[:5])
+    assert message(s, tokens=100, stop_sequences=["nowhere"]).stop_reason == "end_turn"
+    begun = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "I am"}]
+    on = s.client.chat.completions.create(model="demo", messages=begun, temperature=0, max_tokens=16,
+                                          extra_body={"continue_final_message": True, "add_generation_prompt": False})
+    assert message(s, begun).content[0].text == on.choices[0].message.content
+    assert message(s, temperature=1.5, seed=3).content[0].text == s.chat(temperature=1.5, seed=3).choices[0].message.content
+    assert message(s, logit_bias={str(t): 100 for t in range(3)}, stop_token_ids=[0, 1, 2]).content == []
+
+
+def given(tool):
+    return {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]}
+
+
+def test_messages_input(s):
+    """Blocks become the messages that clients of chat completions send."""
+    blocks = [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]},
+              {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "y"}, {"type": "text", "text": "Let me see."},
+                                                {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome", "days": 2}},
+                                                {"type": "tool_use", "id": "b", "name": "stop", "input": {}}]},
+              {"role": "user", "content": [{"type": "text", "text": "Thank you"}, {"type": "tool_result", "tool_use_id": "a", "content": "sun"},
+                                           {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "done"}], "is_error": True}]},
+              {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "stop", "input": {}}]},
+              {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}]
+    def call(id, name, text):
+        return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+    messages = [{"role": "user", "content": "Hel\nlo"},
+                {"role": "assistant", "content": "Let me see.", "tool_calls": [call("a", "weather", '{"city":"Rome","days":2}'), call("b", "stop", "{}")]},
+                {"role": "tool", "tool_call_id": "a", "content": "sun"}, {"role": "tool", "tool_call_id": "b", "content": "done"},
+                {"role": "user", "content": "Thank you"}, {"role": "assistant", "content": None, "tool_calls": [call("c", "stop", "{}")]},
+                {"role": "tool", "tool_call_id": "c", "content": ""}]
+    answer = message(s, blocks, tools=[given(t) for t in TOOLS])
+    chat = s.client.chat.completions.create(model="demo", messages=messages, tools=TOOLS, temperature=0, max_tokens=16)
+    assert input_tokens(answer) == chat.usage.prompt_tokens and answer.content[0].text == chat.choices[0].message.content
+    assert s.anthropic.messages.count_tokens(model="demo", messages=blocks, tools=[given(t) for t in TOOLS]).input_tokens == chat.usage.prompt_tokens
+    again = message(s, blocks + [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "And?"}])
+    assert input_tokens(again) > input_tokens(answer)
+
+
+def test_messages_calls(s):
+    tools, bias, ended = [given(t) for t in TOOLS], closing(s), 0
+    for seed in range(8):
+        chosen = {"type": "tool", "name": TOOLS[seed % 3]["function"]["name"]}
+        for choice in ({"type": "any"}, {"type": "any", "disable_parallel_tool_use": True}, chosen):
+            answer = message(s, tokens=200, tools=tools, tool_choice=choice, temperature=1.5, seed=seed, logit_bias=bias)
+            if answer.stop_reason == "max_tokens":
+                continue
+            assert answer.stop_reason == "tool_use" and answer.content and all(b.type == "tool_use" for b in answer.content), answer
+            check_arguments([(b.name, b.input) for b in answer.content])
+            assert len(answer.content) == 1 or choice == {"type": "any"}
+            assert choice["type"] == "any" or answer.content[0].name == chosen["name"]
+            ended += 1
+    assert ended > 5, ended
+    call = '{"name": "weather", "arguments": {"city": "K\u00f6ln <b>", "days": 2}}'
+    use = ("tool_use", "weather", {"city": "K\u00f6ln <b>", "days": 2}, 9)
+    for text, expected, reason in ((f"Let me see.\n<tool_call>{call}</tool_call>\n<tool_call>{call}</tool_call>", [("text", "Let me see.\n"), use, use], "tool_use"),
+                                   (call, [use], "tool_use"), (f"<tool_call>{call}</tool_call> and <tool", [use, ("text", " and <tool")], "tool_use"),
+                                   ("no call", [("text", "no call")], "end_turn")):
+        answer = message(s, tokens=300, tools=tools, guided_choice=[text])
+        assert plain_blocks(answer) == expected and answer.stop_reason == reason, answer
+    assert plain_blocks(message(s, tokens=300, tools=tools, tool_choice={"type": "none"}, guided_choice=[call])) == [("text", call)]
+    cut = message(s, tokens=4, tools=tools, tool_choice={"type": "tool", "name": "weather"})
+    assert cut.stop_reason == "max_tokens" and plain_blocks(cut) == [("tool_use", "weather", {}, 9)]
+
+
+def test_messages_json(s):
+    form = {"format": {"type": "json_schema", "schema": SCHEMAS[2]}}
+    jsonschema.validate(json.loads(message(s, tokens=300, output_config=form).content[0].text), SCHEMAS[2])
+
+
+def test_messages_refused(s):
+    user = [{"role": "user", "content": "Hello"}]
+    for more, part in ((dict(messages=[]), "at least one"), (dict(messages=[{"role": "system", "content": "a"}]), "role"), (dict(messages=[{"role": "user"}]), "no content"),
+                       (dict(messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "a"}}]}]), "type text"),
+                       (dict(messages=[{"role": "user", "content": [{"type": "tool_result", "content": "a"}]}]), "tool_use_id"),
+                       (dict(messages=[{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "x"}]}]), "as input"),
+                       (dict(tools=[{"type": "web_search_20250305", "name": "web_search"}]), "only another server"), (dict(system=7), "system"),
+                       (dict(tool_choice={"type": "any"}), "needs tools"), (dict(tool_choice={"type": "x"}), "tool_choice must be"),
+                       (dict(tools=[given(TOOLS[0])], tool_choice={"type": "tool", "name": "x"}), "not in tools"),
+                       (dict(output_config={"format": {"type": "grammar"}}), "json_schema"), (dict(messages=[{"role": "user", "content": "word " * 3000}]), "context"),
+                       (dict(temperature=-1), "temperature"), (dict(model="other"), "other")):
+        error = raises(anthropic.NotFoundError if "model" in more else anthropic.BadRequestError, lambda: message(s, **{"messages": user, **more}), part)
+        assert error.body["type"] == "error" and error.body["error"]["type"] == ("not_found_error" if "model" in more else "invalid_request_error")
+        if part != "context": # which only what is generated needs
+            fields = {"model": "demo", "messages": user, **more}
+            raises(anthropic.APIStatusError, lambda: s.anthropic.messages.count_tokens(
+                **{k: v for k, v in fields.items() if k != "temperature"}, extra_body={"temperature": fields.get("temperature", 0)}), part)
+
+
 # ---- answers that must be JSON
 
 SCHEMAS = [
@@ -770,6 +906,10 @@ def with_key():
         raises(openai.AuthenticationError, s.client.models.list)
         right = openai.OpenAI(base_url=s.url + "/v1", api_key="secret", max_retries=0)
         assert right.models.list().data[0].id == "demo"
+        more = dict(model="demo", messages=[{"role": "user", "content": "Hello"}], max_tokens=1)
+        raises(anthropic.AuthenticationError, lambda: s.anthropic.messages.create(**more))
+        for key in ({"api_key": "secret"}, {"api_key": None, "auth_token": "secret"}):
+            assert anthropic.Anthropic(base_url=s.url, max_retries=0, **key).messages.create(**more).stop_reason == "max_tokens"
 
 
 def odd_name():

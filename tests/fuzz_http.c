@@ -26,6 +26,8 @@
 #include "../examples/tool/api.h"
 #include "../examples/tool/reply.h"
 #include "../examples/tool/responses.h"
+#include "../examples/tool/messages.h"
+#include "../examples/tool/output.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -83,6 +85,7 @@ static void fuzz_head(const char *data, size_t size, size_t step) {
     if (strlen(head.method) >= sizeof(head.method) || strlen(head.path) >= sizeof(head.path)) __builtin_trap();
     if (status == 0 && head.chunked && head.has_length) __builtin_trap();
     http_bearer_is(head.authorization, "key");
+    http_key_is(head.api_key, "key");
 }
 
 /* What is accepted is answered with JSON that our own reader takes. */
@@ -135,33 +138,33 @@ static void check_calls(const api_request *r, const char *data, size_t size) {
     answer_free(&a);
 }
 
-/* A response with a text, taken `step` bytes at a time. */
-static void make_response(const api_request *r, const char *data, size_t size, size_t step, str *to) {
+/* An answer of the Responses or Messages API with a text, taken `step` bytes at a time. */
+static void make_output(const api_request *r, const char *data, size_t size, size_t step, str *to) {
     api_answer a;
     size_t i;
     memset(&a, 0, sizeof(a));
-    memcpy(a.id, "resp_1", 6);
+    memcpy(a.id, "id_1", 4);
     a.model_name = "demo";
     answer_begin(&a, r);
-    if (r->stream) response_begin(&a, to);
+    if (r->stream) output_begin(&a, to);
     for (i = 0; i < size; i += step) {
         answer_read(&a, a.choices, data + i, size - i < step ? size - i : step);
-        if (r->stream) response_add_news(&a, to);
+        if (r->stream) output_add_news(&a, to);
     }
     a.choices->ended = true;
     answer_read(&a, a.choices, "", 0);
-    if (r->stream) response_add_news(&a, to), response_end(&a, NULL, to);
-    else response_add_whole(&a, to);
+    if (r->stream) output_add_news(&a, to), output_end(&a, NULL, to);
+    else output_add_whole(&a, to);
     answer_free(&a);
 }
 
-/* A response, here of the request's own text, is JSON or events of JSON; whole it is the same however its text came. */
-static void check_response(const api_request *r, const char *data, size_t size) {
+/* Such an answer, here of the request's own text, is JSON or events of JSON; whole it is the same however its text came. */
+static void check_output(const api_request *r, const char *data, size_t size) {
     str text = {NULL, 0, 0}, other = {NULL, 0, 0};
     const char *line, *end;
     json j;
     if (size > 2000) return;
-    make_response(r, data, size, r->stream ? 3 : 1, &text);
+    make_output(r, data, size, r->stream ? 3 : 1, &text);
     for (line = text.data; r->stream && *line; line = end + 2) {
         const char *from = strstr(line, "\ndata: ");
         end = strstr(line, "\n\n");
@@ -171,7 +174,7 @@ static void check_response(const api_request *r, const char *data, size_t size) 
     if (!r->stream) {
         if (!json_parse(&j, text.data, text.length)) __builtin_trap();
         json_free(&j);
-        make_response(r, data, size, size ? size : 1, &other);
+        make_output(r, data, size, size ? size : 1, &other);
         if (other.length != text.length || memcmp(other.data, text.data, text.length) != 0) __builtin_trap();
     }
     str_free(&text);
@@ -220,13 +223,14 @@ static void fuzz_json(const char *data, size_t size, api_kind kind) {
     server.n_vocab = 1536;
     server.vocab = &vocab;
     if (kind == API_RESPONSES) response_read(&r, &server, data, size, 1);
+    else if (kind == API_MESSAGES || kind == API_COUNT) message_read(&r, &server, data, size, 1, kind == API_COUNT);
     else api_read(&r, &server, kind, data, size, 1);
     if (r.error.status) api_add_error(&text, &r.error);
     else if (kind >= API_TOKENIZE) str_add(&text, r.reply.data, r.reply.length);
-    else if (kind == API_RESPONSES) check_response(&r, data, size);
+    else if (has_output(&r)) check_output(&r, data, size);
     else if (r.n_prompts * r.n < 100 && r.prompts[0].n_tokens && r.prompts[0].tokens[0] < 1536) check_answer(&r);
     if (r.error.status == 0 && r.grammar) check_grammar(&r, data, size);
-    if (r.error.status == 0 && r.tools.form != CALL_NONE && kind != API_RESPONSES) check_calls(&r, data, size);
+    if (r.error.status == 0 && r.tools.form != CALL_NONE && !has_output(&r)) check_calls(&r, data, size);
     if (text.length && !json_parse(&j, text.data, text.length)) __builtin_trap();
     if (text.length) json_free(&j);
     str_free(&text);
@@ -240,9 +244,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     step = 1 + data[1] % 64;
     text = (char *)xrealloc(NULL, size - 2); /* so that reading past the end is seen */
     memcpy(text, data + 2, size - 2);
-    if (data[0] % 7 == 0) fuzz_head(text, size - 2, step);
-    else if (data[0] % 7 == 1) fuzz_chunks(text, size - 2, step);
-    else fuzz_json(text, size - 2, (api_kind)(data[0] % 7 - 2));
+    if (data[0] % 9 == 0) fuzz_head(text, size - 2, step);
+    else if (data[0] % 9 == 1) fuzz_chunks(text, size - 2, step);
+    else fuzz_json(text, size - 2, (api_kind)(data[0] % 9 - 2));
     free(text);
     return 0;
 }

@@ -279,7 +279,13 @@ static void test_http_authorization(void) {
         CHECK(head_status(text, &head) == 0 && http_bearer_is(head.authorization, key) == (length < 1017));
         key[1016] = 0;
         CHECK(http_bearer_is(head.authorization, key) == (length <= 1016));
+        if (length > 1016) key[1016] = 'k';
+        snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nX-API-Key: %s\r\nAuthorization: Bearer other\r\n\r\n", key);
+        CHECK(head_status(text, &head) == 0 && http_key_is(head.api_key, key) == (length < 1024) && !http_bearer_is(head.authorization, key));
+        CHECK(http_bearer_is(head.authorization, "other") && !http_key_is(head.api_key, "k") && !http_key_is(head.api_key, ""));
     }
+    CHECK(head_status("GET / HTTP/1.1\r\n\r\n", &head) == 0 && !http_key_is(head.api_key, "k") && !http_bearer_is(head.authorization, ""));
+    CHECK(head_status("GET / HTTP/1.1\r\nX-Api-Key: a\r\nX-Api-Key: a\r\n\r\n", &head) == 400);
     snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nAuthorization: %01100d\r\nAuthorization: x\r\n\r\n", 1);
     CHECK(head_status(text, &head) == 400);
 }

@@ -4,7 +4,7 @@
    response_format's json_object are llama.cpp's. Missing and null fields take their defaults, unknown ones are ignored. No sockets
    and no engine in here. */
 
-typedef enum api_kind { API_COMPLETION, API_CHAT, API_RESPONSES, API_TOKENIZE, API_DETOKENIZE } api_kind;
+typedef enum api_kind { API_COMPLETION, API_CHAT, API_RESPONSES, API_MESSAGES, API_TOKENIZE, API_DETOKENIZE, API_COUNT } api_kind;
 
 enum { API_MAX_PROMPTS = 1024, API_MAX_N = 128, API_MAX_STOPS = 64, API_MAX_BIASES = 4096, API_MAX_CHOICES = 4096, API_MAX_ECHO = 128 << 20 /* bytes */ };
 
@@ -35,7 +35,7 @@ typedef struct api_request {
     int max_tokens, n, best_of, top_logprobs, priority;
     grammar *grammar; /* of response_format and its like; NULL: none */
     call_tools tools;
-    str reply; /* of API_TOKENIZE and API_DETOKENIZE: the JSON to send */
+    str reply; /* of API_TOKENIZE, API_DETOKENIZE and API_COUNT: the JSON to send */
     str response_echo; /* of API_RESPONSES, see response_add_echo */
     api_error error;
 } api_request;
@@ -330,7 +330,7 @@ static size_t api_longest_token(const fg_model *model, int n_vocab) {
 }
 
 /* What the prompt is called in a request. */
-static const char *api_prompt_field(const api_request *r) { return r->kind == API_CHAT ? "messages" : r->kind == API_RESPONSES ? "input" : "prompt"; }
+static const char *api_prompt_field(const api_request *r) { return r->kind == API_RESPONSES ? "input" : r->kind == API_CHAT || r->kind == API_MESSAGES ? "messages" : "prompt"; }
 
 /* Refuses a text that is too long however it becomes tokens, as that takes a while. A vocabulary may normalise it first: NFC leaves
    more than a quarter of the bytes. */
@@ -655,6 +655,53 @@ static bool api_read_messages(api_request *r, const api_server *s, const json *j
     return ok;
 }
 
+/* ---- requests of other APIs, which become those of chat completions ----------------------------- */
+
+/* A value as it came. */
+static void api_add_value(const json *j, const json_node *value, str *to) {
+    uint32_t quote = value->type == JSON_STRING;
+    api_add_raw(j, value->begin - quote, value->end + quote, to);
+}
+
+static void api_add_member(const json *j, const char *name, const json_node *value, str *to) {
+    if (!value) return;
+    str_printf(to, ",\"%s\":", name);
+    api_add_value(j, value, to);
+}
+
+/* The beginning of an object, with all members but those named. */
+static void api_add_others(const json *j, const char *const *but, int n, str *to) {
+    const json_node *key = j->nodes + 1, *value;
+    uint32_t i;
+    int k;
+    str_puts(to, "{\"\":null"); /* before the commas of all that follows */
+    for (i = 0; i < j->nodes->count; i++, key = json_next(j, value)) {
+        value = json_next(j, key);
+        for (k = 0; k < n && !json_is(j, key, but[k]); k++) {}
+        if (k < n) continue;
+        str_puts(to, ",");
+        api_add_value(j, key, to);
+        str_puts(to, ":");
+        api_add_value(j, value, to);
+    }
+}
+
+/* The conversation as it becomes messages. Calls that follow an assistant's text, or each other, belong to one message. */
+typedef struct api_messages {
+    str text;
+    bool open, calls; /* open: the last message is an assistant's and has no end yet; calls: nor have its calls */
+} api_messages;
+
+static void api_end_message(api_messages *m) {
+    if (m->open) str_puts(&m->text, m->calls ? "]}" : "}");
+    m->open = m->calls = false;
+}
+
+static void api_begin_message(api_messages *m, const char *role) {
+    api_end_message(m);
+    str_printf(&m->text, "%s{\"role\":\"%s\",\"content\":", m->text.length > 1 ? "," : "", role);
+}
+
 /* ---- the whole request ------------------------------------------------------------------------- */
 
 static bool api_check_model(api_request *r, const api_server *s, const json *j) {
@@ -912,7 +959,7 @@ static bool api_parse(api_request *r, json *j, const char *body, size_t length) 
     return j->nodes->type == JSON_OBJECT || api_fail(r, 400, NULL, "the body must be a JSON object");
 }
 
-/* Reads a body, of API_RESPONSES as response_read has made it. What is wrong is in r->error; api_request_free in any case. `seed` is for
+/* Reads a body, of API_RESPONSES and API_MESSAGES as response_read and message_read have made it. What is wrong is in r->error; api_request_free in any case. `seed` is for
    requests without one. */
 static void api_read(api_request *r, const api_server *s, api_kind kind, const char *body, size_t length,
                      uint64_t seed) {

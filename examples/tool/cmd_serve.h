@@ -1,10 +1,11 @@
-/* fastgen serve: the OpenAI API over HTTP. server.h says how its threads share the work. */
+/* fastgen serve: the OpenAI and Anthropic APIs over HTTP. server.h says how its threads share the work. */
 
 /* ---- the reader: bodies to prompts ------------------------------------------------------------- */
 
 static void read_call(server *s, call *c) {
     const char *body = c->body.data ? c->body.data : "";
     if (c->kind == API_RESPONSES) response_read(&c->request, &s->api, body, c->body.length, c->seed);
+    else if (c->kind == API_MESSAGES || c->kind == API_COUNT) message_read(&c->request, &s->api, body, c->body.length, c->seed, c->kind == API_COUNT);
     else api_read(&c->request, &s->api, c->kind, body, c->body.length, c->seed);
 }
 
@@ -83,9 +84,9 @@ static void call_cancel(server *s, call *c) {
 
 /* The end of an answer: the whole of it, or the rest of a stream. */
 static void call_add_end(const call *c, const api_error *error, str *to) {
-    bool responses = c->request.kind == API_RESPONSES, stream = c->request.stream;
-    if (responses && stream) response_end(&c->answer, error, to);
-    else if (responses) response_add_whole(&c->answer, to);
+    bool output = has_output(&c->request), stream = c->request.stream;
+    if (output && stream) output_end(&c->answer, error, to);
+    else if (output) output_add_whole(&c->answer, to);
     else if (stream) add_stream_end(&c->answer, error, to);
     else add_answer(&c->answer, to);
 }
@@ -103,6 +104,11 @@ static void call_fail(server *s, call *c, const api_error *error) {
         conn_add_chunk(to, &data);
         str_free(&data);
         conn_end_stream(s, to);
+    } else if (c->kind == API_MESSAGES || c->kind == API_COUNT) {
+        str data = {NULL, 0, 0};
+        message_add_error(&data, error);
+        conn_respond_json(s, to, error->status, &data);
+        str_free(&data);
     } else {
         conn_respond_error(s, to, error, NULL);
     }
@@ -146,12 +152,16 @@ static bool call_submit_prompts(server *s, call *c) {
     return true;
 }
 
+static const char *call_prefix(api_kind kind) {
+    return kind == API_RESPONSES ? "resp_" : kind == API_MESSAGES ? "msg_" : kind == API_CHAT ? "chatcmpl-" : "cmpl-";
+}
+
 /* A response begins with what was asked for, which comes at once, however well the client reads. */
 static void call_begin_stream(server *s, call *c) {
     str data = {NULL, 0, 0};
     conn_begin_stream(s, c->connection);
-    if (c->request.kind != API_RESPONSES) return;
-    response_begin(&c->answer, &data);
+    if (!has_output(&c->request)) return;
+    output_begin(&c->answer, &data);
     c->connection->spared += data.length;
     conn_add_chunk(c->connection, &data);
     str_free(&data);
@@ -165,7 +175,7 @@ static void call_submit(server *s, call *c) {
     c->answer.model = s->s.model;
     c->answer.model_name = s->model_name.data;
     c->answer.created = (long long)time(NULL);
-    snprintf(c->answer.id, sizeof(c->answer.id), "%s%016llx%08llx", r->kind == API_RESPONSES ? "resp_" : r->kind == API_CHAT ? "chatcmpl-" : "cmpl-",
+    snprintf(c->answer.id, sizeof(c->answer.id), "%s%016llx%08llx", call_prefix(r->kind),
              (unsigned long long)c->seed, (unsigned long long)++s->n_ids);
     if (!call_submit_prompts(s, c)) {
         call_fail(s, c, &r->error);
@@ -184,7 +194,7 @@ static void call_take_read(server *s, call *c) {
     str_free(&c->body);
     if (to && c->request.error.status) {
         call_fail(s, c, &c->request.error);
-    } else if (to && (c->kind == API_TOKENIZE || c->kind == API_DETOKENIZE)) {
+    } else if (to && c->kind >= API_TOKENIZE) {
         call_detach(c);
         conn_respond_json(s, to, 200, &c->request.reply);
     } else if (to) {
@@ -237,7 +247,7 @@ static void stream_event(call *c, const fg_event *event) {
     bool echo = c->request.echo && !c->answer.choices[choice].begun;
     str data = {NULL, 0, 0};
     if (event->type != FG_EVENT_TOKEN && event->type != FG_EVENT_SAMPLE_END) return;
-    if (c->request.kind == API_RESPONSES) response_add_news(&c->answer, &data);
+    if (has_output(&c->request)) output_add_news(&c->answer, &data);
     else add_pieces(&c->answer, choice, &data);
     if (echo) c->connection->spared += data.length;
     conn_add_chunk(c->connection, &data);
@@ -404,6 +414,8 @@ static void start_call(server *s, conn *c, api_kind kind) {
 static void answer_completion(server *s, conn *c) { start_call(s, c, API_COMPLETION); }
 static void answer_chat(server *s, conn *c) { start_call(s, c, API_CHAT); }
 static void answer_responses(server *s, conn *c) { start_call(s, c, API_RESPONSES); }
+static void answer_messages(server *s, conn *c) { start_call(s, c, API_MESSAGES); }
+static void answer_count(server *s, conn *c) { start_call(s, c, API_COUNT); }
 static void answer_tokenize(server *s, conn *c) { start_call(s, c, API_TOKENIZE); }
 static void answer_detokenize(server *s, conn *c) { start_call(s, c, API_DETOKENIZE); }
 
@@ -412,7 +424,8 @@ static const struct {
     void (*answer)(server *s, conn *c);
 } server_routes[] = {
     {"POST", "/v1/completions", answer_completion}, {"POST", "/v1/chat/completions", answer_chat},
-    {"POST", "/v1/responses", answer_responses},
+    {"POST", "/v1/responses", answer_responses},    {"POST", "/v1/messages", answer_messages},
+    {"POST", "/v1/messages/count_tokens", answer_count},
     {"GET", "/v1/models", answer_models},           {"POST", "/tokenize", answer_tokenize},
     {"POST", "/detokenize", answer_detokenize},     {"GET", "/health", answer_health},
     {"GET", "/metrics", answer_metrics},            {"GET", "/stats", answer_stats},

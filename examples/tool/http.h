@@ -6,6 +6,7 @@ enum { HTTP_MAX_HEAD = 16384, HTTP_MAX_HEADERS = 100, HTTP_MAX_CHUNK_LINE = 256 
 typedef struct http_head {
     char method[16], path[256];   /* the path without its query */
     char authorization[1024];     /* value of that header, "" when there is none, "?" when it is longer */
+    char api_key[1024];           /* of x-api-key, as Anthropic's clients have it, likewise */
     int minor;                    /* HTTP/1.minor */
     bool keep_alive, chunked, has_length, expects_continue;
     uint64_t content_length;
@@ -107,6 +108,14 @@ static int http_parse_length(const char *value, size_t length, http_head *head) 
     return 0;
 }
 
+/* A header that may come once; 0 or a status. */
+static int http_keep_secret(char *to, size_t size, const char *value, size_t length) {
+    if (to[0]) return 400;
+    if (length < size) memcpy(to, value, length);
+    else to[0] = '?'; /* not the key, where one is needed */
+    return 0;
+}
+
 /* One header that matters here; 0 or a status. */
 static int http_parse_header(const char *name, size_t name_length, const char *value, size_t length, http_head *head) {
     if (http_same(name, name_length, "content-length")) return http_parse_length(value, length, head);
@@ -122,9 +131,9 @@ static int http_parse_header(const char *name, size_t name_length, const char *v
         if (!http_same(value, length, "100-continue")) return 417;
         head->expects_continue = head->minor > 0;
     } else if (http_same(name, name_length, "authorization")) {
-        if (head->authorization[0]) return 400;
-        if (length < sizeof(head->authorization)) memcpy(head->authorization, value, length);
-        else head->authorization[0] = '?'; /* not the key, where one is needed */
+        return http_keep_secret(head->authorization, sizeof(head->authorization), value, length);
+    } else if (http_same(name, name_length, "x-api-key")) {
+        return http_keep_secret(head->api_key, sizeof(head->api_key), value, length);
     }
     return 0;
 }
@@ -247,14 +256,16 @@ static const char *http_status_text(int status) {
     return "Error";
 }
 
-/* True when the header is "Bearer KEY". The time does not tell how much of it was right. */
-static bool http_bearer_is(const char *authorization, const char *key) {
-    size_t length, n = strlen(key), i;
-    unsigned difference;
-    if (!http_same(authorization, strlen(authorization) < 7 ? strlen(authorization) : 7, "bearer ")) return false;
-    authorization += 7;
-    length = strlen(authorization);
-    difference = length != n;
-    for (i = 0; i < length; i++) difference |= (unsigned char)authorization[i] ^ (unsigned char)(n ? key[i % n] : 1);
+/* True when they are the same. The time does not tell how much of it was right. */
+static bool http_key_is(const char *text, const char *key) {
+    size_t length = strlen(text), n = strlen(key), i;
+    unsigned difference = length != n;
+    for (i = 0; i < length; i++) difference |= (unsigned char)text[i] ^ (unsigned char)(n ? key[i % n] : 1);
     return difference == 0;
+}
+
+/* True when the header is "Bearer KEY". */
+static bool http_bearer_is(const char *authorization, const char *key) {
+    bool bearer = http_same(authorization, strlen(authorization) < 7 ? strlen(authorization) : 7, "bearer ");
+    return bearer && http_key_is(authorization + 7, key);
 }

@@ -8,12 +8,13 @@ typedef struct api_logprobs {
 
 typedef enum output_kind { OUTPUT_NONE, OUTPUT_TEXT, OUTPUT_CALL } output_kind;
 
-/* What the Responses API makes of a choice: items. */
+/* What the Responses and Messages APIs make of a choice: items, and blocks of content. */
 typedef struct api_output {
     output_kind open;   /* the item that is being written */
     int tool;           /* of OUTPUT_CALL */
     str text, logprobs; /* of that item: its text or arguments, members of a list */
     str items;          /* that are whole: members of a list */
+    str raw;            /* all that was generated, where stop texts are to be found in it */
     str events;         /* that were not sent yet */
     int n_items, n_events;
 } api_output;
@@ -52,6 +53,9 @@ typedef struct api_answer {
     int n_prompt, n_cached, n_generated; /* tokens, of all choices that ended */
 } api_answer;
 
+/* Whether it is answered by output.h. */
+static bool has_output(const api_request *r) { return r->kind == API_RESPONSES || r->kind == API_MESSAGES; }
+
 static const char *reply_object(const api_answer *a, bool chunk) {
     if (a->request->kind == API_COMPLETION) return "text_completion";
     return chunk ? "chat.completion.chunk" : "chat.completion";
@@ -66,6 +70,7 @@ static void output_free(api_output *o) {
     str_free(&o->text);
     str_free(&o->logprobs);
     str_free(&o->items);
+    str_free(&o->raw);
     str_free(&o->events);
 }
 
@@ -297,6 +302,10 @@ static void add_call_id(const api_answer *a, const api_choice *c, int number, st
     for (i = 0; i < 9; i++, hash /= 36) str_printf(to, "%c", "0123456789abcdefghijklmnopqrstuvwxyz"[hash % 36]);
 }
 
+static void add_tool_name(const api_answer *a, int tool, str *to) {
+    str_json(to, a->request->tools.names[tool].data, a->request->tools.names[tool].length);
+}
+
 /* A member of tool_calls up to the text of its arguments; `first`: with what is said of it once. */
 static void add_call_head(const api_answer *a, const api_choice *c, int number, int tool, bool first, str *to) {
     str_puts(to, "{");
@@ -305,7 +314,7 @@ static void add_call_head(const api_answer *a, const api_choice *c, int number, 
         str_puts(to, "\"id\":\"");
         add_call_id(a, c, number, to);
         str_puts(to, "\",\"type\":\"function\",\"function\":{\"name\":");
-        str_json(to, a->request->tools.names[tool].data, a->request->tools.names[tool].length);
+        add_tool_name(a, tool, to);
         str_puts(to, ",");
     } else {
         str_puts(to, "\"function\":{");
@@ -313,7 +322,7 @@ static void add_call_head(const api_answer *a, const api_choice *c, int number, 
     str_puts(to, "\"arguments\":");
 }
 
-static void response_add_call(const api_answer *a, api_choice *c, int tool, const str *arguments); /* responses.h */
+static void output_add_call(const api_answer *a, api_choice *c, int tool, const str *arguments); /* output.h */
 
 static void answer_add_call(const api_answer *a, api_choice *c, int tool, const str *arguments) {
     add_comma(&c->calls);
@@ -329,7 +338,7 @@ static bool answer_add_calls(const api_answer *a, api_choice *c, const char *tex
     int i;
     call_parse(text, length, &a->request->tools, &list);
     for (i = 0; i < list.n; i++) {
-        if (a->request->kind == API_RESPONSES) response_add_call(a, c, list.tools[i], &list.arguments[i]);
+        if (has_output(a->request)) output_add_call(a, c, list.tools[i], &list.arguments[i]);
         else answer_add_call(a, c, list.tools[i], &list.arguments[i]);
         c->n_calls++;
     }
@@ -397,6 +406,12 @@ static void answer_read(const api_answer *a, api_choice *c, const char *text, si
     while (form == CALL_IN_TEXT && c->held.length && answer_read_on(a, c)) {}
 }
 
+static void output_add_raw(const api_answer *a, api_choice *c, int32_t token) {
+    size_t length = 0;
+    const char *text = fg_token_text(a->model, token, &length);
+    if (length && !is_left_out(a->model, token)) str_add(&c->output.raw, text, length);
+}
+
 /* Takes in an event of prompt number `prompt`. */
 static void answer_take(api_answer *a, int prompt, const fg_event *event) {
     api_choice *c = &a->choices[prompt * a->request->n + event->sample];
@@ -406,6 +421,7 @@ static void answer_take(api_answer *a, int prompt, const fg_event *event) {
     if (event->type == FG_EVENT_TOKEN && a->request->logprobs &&
         (a->request->desc.ignore_eos || !fg_token_is_end(a->model, event->token)))
         add_token(a, &c->logprobs, event);
+    if (event->type == FG_EVENT_TOKEN && a->request->kind == API_MESSAGES && a->request->desc.n_stop) output_add_raw(a, c, event->token);
     if (event->type == FG_EVENT_SAMPLE_END) {
         c->finish = event->finish;
         a->n_generated += event->n_generated;
@@ -417,6 +433,17 @@ static void answer_take(api_answer *a, int prompt, const fg_event *event) {
 }
 
 /* ---- answers ----------------------------------------------------------------------------------- */
+
+/* An event of a stream that names its events, with its members. */
+static void output_add_event(const api_answer *a, api_choice *c, const char *type, const str *members) {
+    str *to = &c->output.events;
+    if (!a->request->stream) return;
+    str_printf(to, "event: %s\ndata: {\"type\":\"%s\",", type, type);
+    if (a->request->kind == API_RESPONSES) str_printf(to, "\"sequence_number\":%d,", c->output.n_events++);
+    str_add(to, members->data, members->length);
+    str_puts(to, "}\n\n");
+}
+
 
 static void add_head(const api_answer *a, bool chunk, str *to) {
     str_printf(to, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id, reply_object(a, chunk), a->created);

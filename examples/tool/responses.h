@@ -3,83 +3,55 @@
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* The conversation as it becomes messages. Calls that follow an assistant's text, or each other, belong to one message. */
-typedef struct response_messages {
-    str text;
-    bool open, calls; /* open: the last message is an assistant's and has no end yet; calls: nor have its calls */
-} response_messages;
-
-static void response_end_message(response_messages *m) {
-    if (m->open) str_puts(&m->text, m->calls ? "]}" : "}");
-    m->open = m->calls = false;
-}
-
-static void response_begin_message(response_messages *m, const char *role) {
-    response_end_message(m);
-    str_printf(&m->text, "%s{\"role\":\"%s\",\"content\":", m->text.length > 1 ? "," : "", role);
-}
-
-/* A value as it came. */
-static void response_add_value(const json *j, const json_node *value, str *to) {
-    uint32_t quote = value->type == JSON_STRING;
-    api_add_raw(j, value->begin - quote, value->end + quote, to);
-}
-
-static void response_add_member(const json *j, const char *name, const json_node *value, str *to) {
-    if (!value) return;
-    str_printf(to, ",\"%s\":", name);
-    response_add_value(j, value, to);
-}
-
 /* {"role": ..., "content": a text or parts}; instructions that come as a developer's are the system's for models. */
-static bool response_add_message(api_request *r, const json *j, const json_node *item, unsigned number, response_messages *m) {
+static bool response_add_message(api_request *r, const json *j, const json_node *item, unsigned number, api_messages *m) {
     static const char *const roles[4] = {"user", "assistant", "system", "developer"};
     const json_node *role = json_get(j, item, "role"), *content = json_get(j, item, "content");
     int i = 0;
     while (i < 4 && !(role && role->type == JSON_STRING && json_is(j, role, roles[i]))) i++;
     if (i == 4) return api_fail(r, 400, "input", "input: the role of item %u is none of user, assistant, system and developer", number);
     if (!content || (content->type != JSON_STRING && content->type != JSON_ARRAY)) return api_fail(r, 400, "input", "input: item %u has no content", number);
-    response_begin_message(m, roles[i == 3 ? 2 : i]);
-    response_add_value(j, content, &m->text);
+    api_begin_message(m, roles[i == 3 ? 2 : i]);
+    api_add_value(j, content, &m->text);
     m->open = true;
-    if (i != 1) response_end_message(m);
+    if (i != 1) api_end_message(m);
     return true;
 }
 
 /* A call that the model made. */
-static bool response_add_made_call(api_request *r, const json *j, const json_node *item, unsigned number, response_messages *m) {
+static bool response_add_made_call(api_request *r, const json *j, const json_node *item, unsigned number, api_messages *m) {
     const json_node *id = json_get(j, item, "call_id"), *name = json_get(j, item, "name"), *arguments = json_get(j, item, "arguments");
     if (!id || !name || !arguments || id->type != JSON_STRING || name->type != JSON_STRING || arguments->type != JSON_STRING)
         return api_fail(r, 400, "input", "input: item %u needs call_id, name and arguments, all texts", number);
     if (!m->open) {
-        response_begin_message(m, "assistant");
+        api_begin_message(m, "assistant");
         str_puts(&m->text, "null");
     }
     str_puts(&m->text, m->calls ? "," : ",\"tool_calls\":[");
     str_puts(&m->text, "{\"type\":\"function\"");
-    response_add_member(j, "id", id, &m->text);
+    api_add_member(j, "id", id, &m->text);
     str_puts(&m->text, ",\"function\":{\"name\":");
-    response_add_value(j, name, &m->text);
-    response_add_member(j, "arguments", arguments, &m->text);
+    api_add_value(j, name, &m->text);
+    api_add_member(j, "arguments", arguments, &m->text);
     str_puts(&m->text, "}}");
     m->open = m->calls = true;
     return true;
 }
 
 /* What came of a call. */
-static bool response_add_call_output(api_request *r, const json *j, const json_node *item, unsigned number, response_messages *m) {
+static bool response_add_call_output(api_request *r, const json *j, const json_node *item, unsigned number, api_messages *m) {
     const json_node *id = json_get(j, item, "call_id"), *output = json_get(j, item, "output");
     if (!id || !output || id->type != JSON_STRING || (output->type != JSON_STRING && output->type != JSON_ARRAY))
         return api_fail(r, 400, "input", "input: item %u needs call_id and output", number);
-    response_begin_message(m, "tool");
-    response_add_value(j, output, &m->text);
-    response_add_member(j, "tool_call_id", id, &m->text);
+    api_begin_message(m, "tool");
+    api_add_value(j, output, &m->text);
+    api_add_member(j, "tool_call_id", id, &m->text);
     str_puts(&m->text, "}");
     return true;
 }
 
 /* An item of input. What a model thought before is not shown to it again. */
-static bool response_add_item(api_request *r, const json *j, const json_node *item, unsigned number, response_messages *m) {
+static bool response_add_item(api_request *r, const json *j, const json_node *item, unsigned number, api_messages *m) {
     const json_node *type = json_get(j, item, "type");
     if (!type || json_is(j, type, "message")) return response_add_message(r, j, item, number, m);
     if (json_is(j, type, "function_call")) return response_add_made_call(r, j, item, number, m);
@@ -92,16 +64,16 @@ static bool response_add_item(api_request *r, const json *j, const json_node *it
 /* "instructions", and "input": a text, or a list of items. */
 static bool response_add_input(api_request *r, const json *j, str *to) {
     const json_node *input = json_get(j, j->nodes, "input"), *instructions = json_get(j, j->nodes, "instructions"), *item = input ? input + 1 : NULL;
-    response_messages m = {{NULL, 0, 0}, false, false};
+    api_messages m = {{NULL, 0, 0}, false, false};
     bool ok = true, list = input && input->type == JSON_ARRAY;
     uint32_t i;
     if (!(list && input->count) && !(input && input->type == JSON_STRING)) return api_fail(r, 400, "input", "input must be a text or an array of items");
     if (instructions && instructions->type != JSON_STRING) return api_fail(r, 400, "instructions", "instructions must be a text");
     str_puts(&m.text, "[");
-    if (instructions) response_begin_message(&m, "system"), response_add_value(j, instructions, &m.text), str_puts(&m.text, "}");
-    if (!list) response_begin_message(&m, "user"), response_add_value(j, input, &m.text), str_puts(&m.text, "}");
+    if (instructions) api_begin_message(&m, "system"), api_add_value(j, instructions, &m.text), str_puts(&m.text, "}");
+    if (!list) api_begin_message(&m, "user"), api_add_value(j, input, &m.text), str_puts(&m.text, "}");
     for (i = 0; list && ok && i < input->count; i++, item = json_next(j, item)) ok = response_add_item(r, j, item, i, &m);
-    response_end_message(&m);
+    api_end_message(&m);
     str_puts(to, ",\"messages\":");
     str_add(to, m.text.data, m.text.length);
     str_puts(to, "]");
@@ -120,9 +92,9 @@ static bool response_add_tools(api_request *r, const json *j, str *to) {
         const json_node *type = json_get(j, tool, "type"), *name = json_get(j, tool, "name");
         if (!type || !json_is(j, type, "function") || !name) return api_fail(r, 400, "tools", "tools: item %u is not a function with a name", (unsigned)i);
         str_puts(to, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
-        response_add_value(j, name, to);
-        response_add_member(j, "description", json_get(j, tool, "description"), to);
-        response_add_member(j, "parameters", json_get(j, tool, "parameters"), to);
+        api_add_value(j, name, to);
+        api_add_member(j, "description", json_get(j, tool, "description"), to);
+        api_add_member(j, "parameters", json_get(j, tool, "parameters"), to);
         str_puts(to, "}}");
     }
     str_puts(to, "]");
@@ -134,13 +106,13 @@ static bool response_add_choice(api_request *r, const json *j, str *to) {
     const json_node *choice = json_get(j, j->nodes, "tool_choice"), *type = choice ? json_get(j, choice, "type") : NULL;
     const json_node *name = choice ? json_get(j, choice, "name") : NULL;
     if (!choice || choice->type == JSON_STRING) {
-        response_add_member(j, "tool_choice", choice, to);
+        api_add_member(j, "tool_choice", choice, to);
         return true;
     }
     if (!type || !json_is(j, type, "function") || !name)
         return api_fail(r, 400, "tool_choice", "tool_choice must be \"none\", \"auto\", \"required\" or a function");
     str_puts(to, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":");
-    response_add_value(j, name, to);
+    api_add_value(j, name, to);
     str_puts(to, "}}");
     return true;
 }
@@ -155,11 +127,11 @@ static bool response_add_format(api_request *r, const json *j, str *to) {
         return api_fail(r, 400, "text.format", "text.format.type must be \"text\", \"json_object\" or \"json_schema\"");
     str_puts(to, ",\"response_format\":");
     if (!json_is(j, type, "json_schema")) {
-        response_add_value(j, format, to);
+        api_add_value(j, format, to);
         return true;
     }
     str_puts(to, "{\"type\":\"json_schema\",\"json_schema\":");
-    response_add_value(j, format, to);
+    api_add_value(j, format, to);
     str_puts(to, "}");
     return true;
 }
@@ -175,15 +147,10 @@ static void response_add_logprobs(const json *j, str *to) {
     str_puts(to, asked ? ",\"logprobs\":true" : "");
 }
 
-/* What is written anew, or has no meaning in this API. All else is passed on as it came. */
-static bool response_is_own(const json *j, const json_node *key) {
-    static const char *const own[] = {"input", "instructions", "tools", "tool_choice", "text", "include", "messages", "response_format", "n", "best_of",
-                                      "logprobs", "max_tokens", "max_completion_tokens", "stream_options", "continue_final_message", "add_generation_prompt"};
-    int i;
-    for (i = 0; i < API_COUNT(own); i++)
-        if (json_is(j, key, own[i])) return true;
-    return false;
-}
+/* What is written anew, or has no meaning in this API. */
+static const char *const response_own[] = {"input", "instructions", "tools", "tool_choice", "text", "include", "messages", "response_format", "n", "best_of",
+                                           "logprobs", "max_tokens", "max_completion_tokens", "stream_options", "continue_final_message",
+                                           "add_generation_prompt"};
 
 /* What needs a server that keeps responses, or more than a model. */
 static bool response_check_unsupported(api_request *r, const json *j) {
@@ -198,20 +165,7 @@ static bool response_check_unsupported(api_request *r, const json *j) {
 
 /* The body of the request to chat completions. */
 static bool response_to_chat(api_request *r, const json *j, str *to) {
-    const json_node *key = j->nodes + 1, *value;
-    bool first = true;
-    uint32_t i;
-    str_puts(to, "{");
-    for (i = 0; i < j->nodes->count; i++, key = json_next(j, value)) {
-        value = json_next(j, key);
-        if (response_is_own(j, key)) continue;
-        str_puts(to, first ? "" : ",");
-        response_add_value(j, key, to);
-        str_puts(to, ":");
-        response_add_value(j, value, to);
-        first = false;
-    }
-    if (first) str_puts(to, "\"stream\":null"); /* before the commas of what follows */
+    api_add_others(j, response_own, API_COUNT(response_own), to);
     response_add_logprobs(j, to);
     if (!response_check_unsupported(r, j) || !response_add_input(r, j, to) || !response_add_tools(r, j, to) || !response_add_choice(r, j, to) ||
         !response_add_format(r, j, to))
@@ -229,7 +183,7 @@ static void response_add_echo(const json *j, str *to) {
     int i;
     for (i = 0; i < API_COUNT(names); i++) {
         const json_node *value = json_get(j, j->nodes, names[i][0]);
-        if (value) response_add_member(j, names[i][0], value, to);
+        if (value) api_add_member(j, names[i][0], value, to);
         else str_printf(to, ",\"%s\":%s", names[i][0], names[i][1]);
     }
     str_puts(to, ",\"background\":false,\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"store\":false,"
@@ -257,15 +211,7 @@ static void response_read(api_request *r, const api_server *s, const char *body,
     str_free(&chat);
 }
 
-/* ---- answers ----------------------------------------------------------------------------------- */
-
-/* An event of a stream, with its members. */
-static void response_add_event(const api_answer *a, api_choice *c, const char *type, const str *members) {
-    if (!a->request->stream) return;
-    str_printf(&c->output.events, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d,", type, type, c->output.n_events++);
-    str_add(&c->output.events, members->data, members->length);
-    str_puts(&c->output.events, "}\n\n");
-}
+/* ---- answers: what output.h writes in this API's form -------------------------------------------- */
 
 static void response_add_id(const api_answer *a, const api_choice *c, str *to) {
     str_printf(to, "\"%s_%s_%d\"", c->output.open == OUTPUT_CALL ? "fc" : "msg", strchr(a->id, '_') + 1, c->output.n_items);
@@ -287,12 +233,6 @@ static void response_add_part(const api_choice *c, str *to) {
     str_puts(to, "}");
 }
 
-/* Of the tool that is called. */
-static void response_add_name(const api_answer *a, const api_choice *c, str *to) {
-    const str *name = &a->request->tools.names[c->output.tool];
-    str_json(to, name->data, name->length);
-}
-
 /* The item that is open; a message without its part when it has only begun. */
 static void response_add_output(const api_answer *a, const api_choice *c, const char *status, bool begun, str *to) {
     str_puts(to, "{\"id\":");
@@ -307,7 +247,7 @@ static void response_add_output(const api_answer *a, const api_choice *c, const 
     str_puts(to, "\"type\":\"function_call\",\"call_id\":\"");
     add_call_id(a, c, c->output.n_items, to);
     str_puts(to, "\",\"name\":");
-    response_add_name(a, c, to);
+    add_tool_name(a, c->output.tool, to);
     str_puts(to, ",\"arguments\":");
     str_json(to, c->output.text.data, c->output.text.length);
     str_puts(to, "}");
@@ -317,7 +257,7 @@ static void response_add_item_event(const api_answer *a, api_choice *c, const ch
     str members = {NULL, 0, 0};
     str_printf(&members, "\"output_index\":%d,\"item\":", c->output.n_items);
     response_add_output(a, c, status, begun, &members);
-    response_add_event(a, c, type, &members);
+    output_add_event(a, c, type, &members);
     str_free(&members);
 }
 
@@ -327,19 +267,15 @@ static void response_add_part_event(const api_answer *a, api_choice *c, const ch
     response_add_place(a, c, &members);
     str_puts(&members, ",\"part\":");
     response_add_part(c, &members);
-    response_add_event(a, c, type, &members);
+    output_add_event(a, c, type, &members);
     str_free(&members);
 }
 
-static void response_open(const api_answer *a, api_choice *c, output_kind kind, int tool) {
-    c->output.open = kind;
-    c->output.tool = tool;
-    c->output.text.length = c->output.logprobs.length = 0;
+static void response_open(const api_answer *a, api_choice *c) {
     response_add_item_event(a, c, "response.output_item.added", "in_progress", true);
     response_add_part_event(a, c, "response.content_part.added");
 }
 
-/* More of the item that is open; `logprobs` are members of a list. */
 static void response_write(const api_answer *a, api_choice *c, const char *text, size_t length, const str *logprobs) {
     bool call = c->output.open == OUTPUT_CALL;
     str members = {NULL, 0, 0};
@@ -349,12 +285,8 @@ static void response_write(const api_answer *a, api_choice *c, const char *text,
     if (!call) str_puts(&members, ",\"logprobs\":[");
     if (!call && logprobs->length) str_add(&members, logprobs->data, logprobs->length);
     if (!call) str_puts(&members, "]");
-    response_add_event(a, c, call ? "response.function_call_arguments.delta" : "response.output_text.delta", &members);
+    output_add_event(a, c, call ? "response.function_call_arguments.delta" : "response.output_text.delta", &members);
     str_free(&members);
-    str_add(&c->output.text, text, length);
-    if (call || !logprobs->length) return;
-    add_comma(&c->output.logprobs);
-    str_add(&c->output.logprobs, logprobs->data, logprobs->length);
 }
 
 /* What the item that is open has come to. */
@@ -365,51 +297,22 @@ static void response_add_done(const api_answer *a, api_choice *c) {
     str_puts(&members, call ? ",\"arguments\":" : ",\"text\":");
     str_json(&members, c->output.text.data, c->output.text.length);
     str_puts(&members, call ? ",\"name\":" : ",\"logprobs\":[");
-    if (call) response_add_name(a, c, &members);
+    if (call) add_tool_name(a, c->output.tool, &members);
     else str_add(&members, c->output.logprobs.length ? c->output.logprobs.data : "", c->output.logprobs.length);
     str_puts(&members, call ? "" : "]");
-    response_add_event(a, c, call ? "response.function_call_arguments.done" : "response.output_text.done", &members);
+    output_add_event(a, c, call ? "response.function_call_arguments.done" : "response.output_text.done", &members);
     str_free(&members);
 }
 
 static void response_close(const api_answer *a, api_choice *c, bool whole) {
     const char *status = whole ? "completed" : "incomplete";
-    if (c->output.open == OUTPUT_NONE) return;
     response_add_done(a, c);
     response_add_part_event(a, c, "response.content_part.done");
     response_add_item_event(a, c, "response.output_item.done", status, false);
-    add_comma(&c->output.items);
     response_add_output(a, c, status, false, &c->output.items);
-    c->output.open = OUTPUT_NONE;
-    c->output.n_items++;
 }
 
-/* Takes the text that has come. Log-probabilities of what is no text yet wait for it. */
-static void response_take_text(const api_answer *a, api_choice *c) {
-    bool one = a->request->tools.form == CALL_ONE;
-    if (!c->text.length) return;
-    if (c->output.open == OUTPUT_NONE) response_open(a, c, one ? OUTPUT_CALL : OUTPUT_TEXT, one ? a->request->tools.chosen : 0);
-    response_write(a, c, c->text.data, c->text.length, &c->logprobs.lists[0]);
-    c->text.length = c->logprobs.lists[0].length = 0;
-}
-
-static void response_add_call(const api_answer *a, api_choice *c, int tool, const str *arguments) {
-    response_take_text(a, c);
-    response_close(a, c, true);
-    response_open(a, c, OUTPUT_CALL, tool);
-    response_write(a, c, arguments->data, arguments->length, NULL);
-    response_close(a, c, true);
-    c->logprobs.lists[0].length = 0; /* a call has none */
-}
-
-/* Takes what has come; at the end there is an item, if an empty one. */
-static void response_take(const api_answer *a, api_choice *c) {
-    bool one = a->request->tools.form == CALL_ONE;
-    response_take_text(a, c);
-    if (!c->ended) return;
-    if (!c->output.n_items && c->output.open == OUTPUT_NONE) response_open(a, c, one ? OUTPUT_CALL : OUTPUT_TEXT, one ? a->request->tools.chosen : 0);
-    response_close(a, c, one ? c->arguments.closed : c->finish == FG_FINISH_STOP);
-}
+static const char *response_status(const api_answer *a) { return a->choices->finish == FG_FINISH_LENGTH ? "incomplete" : "completed"; }
 
 /* The response as it is now: without usage before its end. */
 static void response_add(const api_answer *a, const char *status, const api_error *error, str *to) {
@@ -431,42 +334,21 @@ static void response_add(const api_answer *a, const char *status, const api_erro
     else str_puts(to, "null}");
 }
 
-static void response_add_state(const api_answer *a, const char *type, const char *status, const api_error *error, str *to) {
-    api_choice *c = a->choices;
+static void response_add_state(const api_answer *a, const char *type, const char *status, const api_error *error) {
     str members = {NULL, 0, 0};
     str_puts(&members, "\"response\":");
     response_add(a, status, error, &members);
-    response_add_event(a, c, type, &members);
-    str_add(to, c->output.events.data, c->output.events.length);
-    c->output.events.length = 0;
+    output_add_event(a, a->choices, type, &members);
     str_free(&members);
 }
 
-static const char *response_status(const api_answer *a) { return a->choices->finish == FG_FINISH_LENGTH ? "incomplete" : "completed"; }
-
-/* A stream's first events. */
-static void response_begin(const api_answer *a, str *to) {
-    response_add_state(a, "response.created", "in_progress", NULL, to);
-    response_add_state(a, "response.in_progress", "in_progress", NULL, to);
+static void response_begin(const api_answer *a) {
+    response_add_state(a, "response.created", "in_progress", NULL);
+    response_add_state(a, "response.in_progress", "in_progress", NULL);
 }
 
-/* What a stream has to say now. */
-static void response_add_news(const api_answer *a, str *to) {
-    api_choice *c = a->choices;
-    if (!c->ended || c->finish != FG_FINISH_ERROR) response_take(a, c);
-    if (c->output.events.length) str_add(to, c->output.events.data, c->output.events.length);
-    c->output.events.length = 0;
-}
-
-/* A stream's last event. */
-static void response_end(const api_answer *a, const api_error *error, str *to) {
+static void response_end(const api_answer *a, const api_error *error) {
     bool whole = strcmp(response_status(a), "completed") == 0;
-    if (error) response_add_state(a, "response.failed", "failed", error, to);
-    else response_add_state(a, whole ? "response.completed" : "response.incomplete", response_status(a), NULL, to);
-}
-
-/* The whole response. */
-static void response_add_whole(const api_answer *a, str *to) {
-    response_take(a, a->choices);
-    response_add(a, response_status(a), NULL, to);
+    if (error) response_add_state(a, "response.failed", "failed", error);
+    else response_add_state(a, whole ? "response.completed" : "response.incomplete", response_status(a), NULL);
 }

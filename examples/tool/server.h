@@ -268,7 +268,8 @@ static void conn_drop_input(conn *c, size_t n) {
 static bool conn_may(const server *s, const conn *c) {
     bool open = strcmp(c->head.path, "/health") == 0 || strcmp(c->head.path, "/metrics") == 0 ||
                 strcmp(c->head.path, "/stats") == 0 || strcmp(c->head.path, "/") == 0;
-    return !s->api_key || open || strcmp(c->head.method, "OPTIONS") == 0 || http_bearer_is(c->head.authorization, s->api_key);
+    return !s->api_key || open || strcmp(c->head.method, "OPTIONS") == 0 || http_bearer_is(c->head.authorization, s->api_key) ||
+           http_key_is(c->head.api_key, s->api_key);
 }
 
 /* A body that nobody asked for is not taken, and the connection ends behind the answer. */
