@@ -571,7 +571,7 @@ def test_responses_refused(s):
                        (dict(tool_choice="required"), "needs tools"), (dict(tools=[flat(TOOLS[0])], tool_choice={"type": "function", "name": "x"}), "not in tools"),
                        (dict(tools=[flat(TOOLS[0])], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": []}), "tool_choice must be"),
                        (dict(text={"format": {"type": "grammar"}}), "text.format.type"), (dict(text={"format": {"type": "json_schema", "name": "a"}}), "schema"),
-                       (dict(input="word " * 3000), "context"), (dict(top_logprobs=1000), "top_logprobs"), (dict(model="other"), "other")):
+                       (dict(metadata={"a": "b" * (5 << 20)}), "come back"), (dict(input="word " * 3000), "context"), (dict(top_logprobs=1000), "top_logprobs"), (dict(model="other"), "other")):
         raises(openai.NotFoundError if "model" in more else openai.BadRequestError, lambda: respond(s, **more), part)
 
 

@@ -174,6 +174,8 @@ static bool response_to_chat(api_request *r, const json *j, str *to) {
     return true;
 }
 
+enum { RESPONSE_MAX_ECHO = 4 << 20 }; /* kept for as long as the request waits and runs */
+
 /* Members of each response that say what was asked for. */
 static void response_add_echo(const json *j, str *to) {
     static const char *const names[][2] = {
@@ -205,6 +207,8 @@ static void response_read(api_request *r, const api_server *s, const char *body,
         response_add_echo(&j, &echo);
         api_read(r, s, API_RESPONSES, chat.data, chat.length, seed);
         r->response_echo = echo;
+        if (!r->error.status && echo.length > RESPONSE_MAX_ECHO)
+            api_fail(r, 400, NULL, "instructions, tools, text, metadata and user are longer than %d bytes, and come back with the response", RESPONSE_MAX_ECHO);
         response_rename_field(&r->error);
     }
     json_free(&j);
