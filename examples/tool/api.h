@@ -686,6 +686,34 @@ static void api_add_others(const json *j, const char *const *but, int n, str *to
     }
 }
 
+/* "tools", whose members chat completions have a level deeper. Of their type there is one, `type`; what parameters are called differs. */
+static bool api_add_tools(api_request *r, const json *j, const char *type, const char *parameters, str *to) {
+    const json_node *tools = json_get(j, j->nodes, "tools"), *tool = tools ? tools + 1 : NULL;
+    uint32_t i;
+    if (!tools) return true;
+    if (tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
+    str_puts(to, ",\"tools\":[");
+    for (i = 0; i < tools->count; i++, tool = json_next(j, tool)) {
+        const json_node *name = json_get(j, tool, "name"), *its = json_get(j, tool, "type");
+        if (!name || (its && !(its->type == JSON_STRING && json_is(j, its, type))))
+            return api_fail(r, 400, "tools", "tools: item %u has no name, or is of a type that this server has not", (unsigned)i);
+        str_printf(to, "%s{\"type\":\"function\",\"function\":{\"name\":", i ? "," : "");
+        api_add_value(j, name, to);
+        api_add_member(j, "description", json_get(j, tool, "description"), to);
+        api_add_member(j, "parameters", json_get(j, tool, parameters), to);
+        str_puts(to, "}}");
+    }
+    str_puts(to, "]");
+    return true;
+}
+
+/* The tool that must be called. */
+static void api_add_chosen(const json *j, const json_node *name, str *to) {
+    str_puts(to, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":");
+    api_add_value(j, name, to);
+    str_puts(to, "}}");
+}
+
 /* The conversation as it becomes messages. Calls that follow an assistant's text, or each other, belong to one message. */
 typedef struct api_messages {
     str text;

@@ -123,27 +123,6 @@ static bool message_add_all(api_request *r, const json *j, str *to) {
     return ok;
 }
 
-/* {"name": ..., "description": ..., "input_schema": ...} */
-static bool message_add_tools(api_request *r, const json *j, str *to) {
-    const json_node *tools = json_get(j, j->nodes, "tools"), *tool = tools ? tools + 1 : NULL;
-    uint32_t i;
-    if (!tools) return true;
-    if (tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
-    str_puts(to, ",\"tools\":[");
-    for (i = 0; i < tools->count; i++, tool = json_next(j, tool)) {
-        const json_node *name = json_get(j, tool, "name");
-        if (!name || (json_get(j, tool, "type") && !message_is(j, tool, "custom")))
-            return api_fail(r, 400, "tools", "tools: item %u has no name, or is one that only another server has", (unsigned)i);
-        str_puts(to, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
-        api_add_value(j, name, to);
-        api_add_member(j, "description", json_get(j, tool, "description"), to);
-        api_add_member(j, "parameters", json_get(j, tool, "input_schema"), to);
-        str_puts(to, "}}");
-    }
-    str_puts(to, "]");
-    return true;
-}
-
 /* {"type": "auto", "any" or "none"}, or {"type": "tool", "name": ...}; with "disable_parallel_tool_use" one call at most. */
 static bool message_add_choice(api_request *r, const json *j, str *to) {
     const json_node *choice = json_get(j, j->nodes, "tool_choice"), *name = choice ? json_get(j, choice, "name") : NULL;
@@ -153,14 +132,8 @@ static bool message_add_choice(api_request *r, const json *j, str *to) {
     if (!any && !tool && !message_is(j, choice, "auto") && !message_is(j, choice, "none"))
         return api_fail(r, 400, "tool_choice", "tool_choice must be of type auto, any, none, or tool with a name");
     if (single && grammar_is_true(j, single)) str_puts(to, ",\"parallel_tool_calls\":false");
-    str_puts(to, ",\"tool_choice\":");
-    if (tool) {
-        str_puts(to, "{\"type\":\"function\",\"function\":{\"name\":");
-        api_add_value(j, name, to);
-        str_puts(to, "}}");
-    } else {
-        str_puts(to, any ? "\"required\"" : message_is(j, choice, "auto") ? "\"auto\"" : "\"none\"");
-    }
+    if (tool) api_add_chosen(j, name, to);
+    else str_printf(to, ",\"tool_choice\":\"%s\"", any ? "required" : message_is(j, choice, "auto") ? "auto" : "none");
     return true;
 }
 
@@ -185,7 +158,7 @@ static const char *const message_own[] = {"messages", "system", "stop_sequences"
 static bool message_to_chat(api_request *r, const json *j, str *to) {
     api_add_others(j, message_own, API_COUNT(message_own), to);
     api_add_member(j, "stop", json_get(j, j->nodes, "stop_sequences"), to);
-    if (!message_add_all(r, j, to) || !message_add_tools(r, j, to) || !message_add_choice(r, j, to) || !message_add_format(r, j, to)) return false;
+    if (!message_add_all(r, j, to) || !api_add_tools(r, j, "custom", "input_schema", to) || !message_add_choice(r, j, to) || !message_add_format(r, j, to)) return false;
     str_puts(to, "}");
     return true;
 }

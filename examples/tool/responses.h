@@ -81,26 +81,6 @@ static bool response_add_input(api_request *r, const json *j, str *to) {
     return ok;
 }
 
-/* {"type": "function", "name": ..., "description": ..., "parameters": ...}, whose members chat completions have a level deeper. */
-static bool response_add_tools(api_request *r, const json *j, str *to) {
-    const json_node *tools = json_get(j, j->nodes, "tools"), *tool = tools ? tools + 1 : NULL;
-    uint32_t i;
-    if (!tools) return true;
-    if (tools->type != JSON_ARRAY) return api_fail(r, 400, "tools", "tools must be an array");
-    str_puts(to, ",\"tools\":[");
-    for (i = 0; i < tools->count; i++, tool = json_next(j, tool)) {
-        const json_node *type = json_get(j, tool, "type"), *name = json_get(j, tool, "name");
-        if (!type || !json_is(j, type, "function") || !name) return api_fail(r, 400, "tools", "tools: item %u is not a function with a name", (unsigned)i);
-        str_puts(to, i ? ",{\"type\":\"function\",\"function\":{\"name\":" : "{\"type\":\"function\",\"function\":{\"name\":");
-        api_add_value(j, name, to);
-        api_add_member(j, "description", json_get(j, tool, "description"), to);
-        api_add_member(j, "parameters", json_get(j, tool, "parameters"), to);
-        str_puts(to, "}}");
-    }
-    str_puts(to, "]");
-    return true;
-}
-
 /* "tool_choice": a word, or {"type": "function", "name": ...}. */
 static bool response_add_choice(api_request *r, const json *j, str *to) {
     const json_node *choice = json_get(j, j->nodes, "tool_choice"), *type = choice ? json_get(j, choice, "type") : NULL;
@@ -111,9 +91,7 @@ static bool response_add_choice(api_request *r, const json *j, str *to) {
     }
     if (!type || !json_is(j, type, "function") || !name)
         return api_fail(r, 400, "tool_choice", "tool_choice must be \"none\", \"auto\", \"required\" or a function");
-    str_puts(to, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":");
-    api_add_value(j, name, to);
-    str_puts(to, "}}");
+    api_add_chosen(j, name, to);
     return true;
 }
 
@@ -167,7 +145,7 @@ static bool response_check_unsupported(api_request *r, const json *j) {
 static bool response_to_chat(api_request *r, const json *j, str *to) {
     api_add_others(j, response_own, API_COUNT(response_own), to);
     response_add_logprobs(j, to);
-    if (!response_check_unsupported(r, j) || !response_add_input(r, j, to) || !response_add_tools(r, j, to) || !response_add_choice(r, j, to) ||
+    if (!response_check_unsupported(r, j) || !response_add_input(r, j, to) || !api_add_tools(r, j, "function", "parameters", to) || !response_add_choice(r, j, to) ||
         !response_add_format(r, j, to))
         return false;
     str_puts(to, "}");
