@@ -7,6 +7,7 @@ The last line is "N passed, N failed".
 """
 import argparse
 import concurrent.futures
+import json
 import shutil
 import traceback
 
@@ -94,6 +95,23 @@ def failures(browser, server, outside):
     assert refused(problems, 400), problems
 
 
+def thoughts(browser, server, outside):
+    """What a model thinks stands before its answer, and is no part of the conversation. A choice of one text makes this one think."""
+    page, problems = open_page(browser, server, outside)
+    sent = []
+
+    def choose(route):
+        sent.append(json.loads(route.request.post_data))
+        route.continue_(post_data=json.dumps({**sent[-1], "guided_choice": ["<think>\nHm. So.\n</think>\n\nYes."]}))
+    page.route("**/v1/chat/completions", choose)
+    say(page, "Hello")
+    assert page.locator(".assistant").first.evaluate("e => [...e.childNodes].map(n => n.textContent).slice(0, 2)") == ["Hm. So.", "Yes."]
+    assert page.inner_text(".assistant .thought") == "Hm. So."
+    say(page, "And?")
+    assert [m["content"] for m in sent[-1]["messages"]] == ["Hello", "Yes.", "And?"] and page.locator(".thought").count() == 2
+    assert not problems, problems
+
+
 def stop(browser, outside):
     """On a slow server, so that there is something to stop."""
     with Server("--cpu-path", "scalar", "--threads", "1") as server:
@@ -138,7 +156,7 @@ def main():
     with sync_playwright() as playwright, Server() as server:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         runs = {"chat": lambda: chat(browser, server, outside, args.screenshot), "failures": lambda: failures(browser, server, outside),
-                "stop": lambda: stop(browser, outside), "phone": lambda: phone(browser, server, outside), "key": lambda: key(browser, outside)}
+                "thoughts": lambda: thoughts(browser, server, outside), "stop": lambda: stop(browser, outside), "phone": lambda: phone(browser, server, outside), "key": lambda: key(browser, outside)}
         for name, run in runs.items():
             try:
                 run()

@@ -414,6 +414,72 @@ def test_calls_refused(s):
             assert finish == "tool_calls" and all(arguments == {} for _, arguments in calls)
 
 
+# ---- thoughts
+
+def whole_thought(s, **more):
+    message = s.chat(**more).choices[0].message
+    return getattr(message, "reasoning_content", None) or "", message.content or "", len(message.tool_calls or [])
+
+
+def streamed_thought(s, **more):
+    thought = text = ""
+    calls = 0
+    for chunk in s.chat(stream=True, **more):
+        for choice in chunk.choices:
+            more_thought = getattr(choice.delta, "reasoning_content", None) or ""
+            assert not (more_thought and text), "a thought behind the text"
+            thought += more_thought
+            text += choice.delta.content or ""
+            calls += len(choice.delta.tool_calls or [])
+    return thought, text, calls
+
+
+CALL = '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+THOUGHTS = [("<think>\nHm. So.\n</think>\n\nYes.", "Hm. So.", "Yes.", 0), (" <think>a</think> b", "a", "b", 0), ("<think></think>Yes", "", "Yes", 0),
+            ("<think>\n \n</think>\n", "", "", 0), ("a <think>b</think>", "", "a <think>b</think>", 0), ("<thin", "", "<thin", 0), (" \n", "", " \n", 0),
+            ("<think>a < b </thin", "a < b </thin", "", 0), ("<think>a\n\nb </think", "a\n\nb </think", "", 0), ("<think>a", "a", "", 0), ("<think>", "", "", 0),
+            ("<think>a</think>b</think>c", "a", "b</think>c", 0), (f"<think>\n{CALL}\n</think>\n\n{CALL}", CALL, "", 1), (f"<think>a</think>b {CALL}", "a", "b ", 1)]
+
+
+def test_thoughts(s):
+    for text, *expected in THOUGHTS:
+        for tools in ({}, {"tools": TOOLS}):
+            more = dict(tools, max_tokens=300)
+            wanted = tuple(expected) if tools or not expected[2] else (expected[0], expected[1] + CALL, 0)
+            body = {"guided_choice": [text]}
+            assert whole_thought(s, extra_body=body, **more) == wanted == streamed_thought(s, extra_body=body, **more), (
+                text, whole_thought(s, extra_body=body, **more), streamed_thought(s, extra_body=body, **more))
+        body = {"guided_choice": [text], "reasoning_format": "none"}
+        assert whole_thought(s, max_tokens=300, extra_body=body) == streamed_thought(s, max_tokens=300, extra_body=body) == ("", text, 0)
+    begun = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "<think>"}]
+    on = {"continue_final_message": True, "add_generation_prompt": False}
+    raw, thought = [s.client.chat.completions.create(model="demo", messages=begun, temperature=0, max_tokens=12, logprobs=True, extra_body={**on, **more}).choices[0]
+                    for more in ({"reasoning_format": "none"}, {"reasoning_format": "auto"})]
+    assert thought.message.reasoning_content == raw.message.content.strip() and not thought.message.content and thought.finish_reason == "length"
+    assert thought.logprobs.content == raw.logprobs.content
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": "<think>a</think>"}}}
+    thought, text, _ = whole_thought(s, response_format=form, max_tokens=100)
+    assert thought == "" and json.loads(text) == "<think>a</think>"
+    raises(openai.BadRequestError, lambda: s.chat(extra_body={"reasoning_format": "all"}), "reasoning_format")
+    assert s.chat(n=2, extra_body={"guided_choice": [THOUGHTS[0][0]]}, max_tokens=100).choices[1].message.reasoning_content == "Hm. So."
+
+
+def test_thoughts_of_responses(s):
+    for text, thought, content, calls in THOUGHTS:
+        answer = same_response(s, tools=[flat(t) for t in TOOLS], max_output_tokens=300, extra_body={"guided_choice": [text]})
+        kinds = ["reasoning"] * bool(thought) + ["message"] * bool(content) + ["function_call"] * calls
+        assert [o.type for o in answer.output] == (kinds or ["message"]), (text, answer.output)
+        assert not thought or answer.output[0].content[0].text == thought and answer.output[0].content[0].type == "reasoning_text"
+        assert answer.output_text == content
+
+
+def test_thoughts_of_messages(s):
+    for text, thought, content, calls in THOUGHTS:
+        answer = message(s, tokens=300, tools=[given(t) for t in TOOLS], guided_choice=[text])
+        wanted = [("thinking", thought)] * bool(thought) + [("text", content)] * bool(content) + [("tool_use", "stop", {}, 9)] * calls
+        assert plain_blocks(answer) == wanted, (text, answer.content)
+
+
 # ---- the Responses API
 
 def respond(s, prompt="Hello", **more):
@@ -424,7 +490,7 @@ def plain_items(response):
     """A response's output without its ids, which differ from one to the next."""
     items = [item.model_dump() for item in response.output]
     for item in items:
-        assert item.pop("id").startswith({"message": "msg_", "function_call": "fc_"}[item["type"]])
+        assert item.pop("id").startswith({"message": "msg_", "function_call": "fc_", "reasoning": "rs_"}[item["type"]])
         if item["type"] == "function_call":
             assert len(item.pop("call_id")) == 9
         item.pop("parsed_arguments", None)
@@ -451,12 +517,12 @@ def streamed_response(s, prompt="Hello", **more):
             if event.type.endswith(".delta"):
                 item["text"] += event.delta
                 item["logprobs"] += getattr(event, "logprobs", [])
-            elif event.type in ("response.output_text.done", "response.function_call_arguments.done"):
+            elif event.type in ("response.output_text.done", "response.function_call_arguments.done", "response.reasoning_text.done"):
                 assert getattr(event, "text", getattr(event, "arguments", None)) == item["text"]
             elif event.type == "response.content_part.added":
                 assert event.part.text == ""
             elif event.type == "response.content_part.done":
-                assert event.part.text == item["text"] and len(event.part.logprobs) == len(item["logprobs"])
+                assert event.part.text == item["text"] and len(getattr(event.part, "logprobs", [])) == len(item["logprobs"])
             else:
                 assert event.type == "response.output_item.done", event
                 item["done"] = event.item
@@ -591,18 +657,18 @@ def message(s, messages="Hello", tokens=16, **more):
                 blocks.append("")
             elif event.type == "content_block_delta":
                 assert event.index == len(blocks) - 1
-                blocks[-1] += event.delta.text if event.delta.type == "text_delta" else event.delta.partial_json
+                blocks[-1] += getattr(event.delta, {"text_delta": "text", "thinking_delta": "thinking"}.get(event.delta.type, "partial_json"))
         last = stream.get_final_message()
     assert (last.stop_reason, last.stop_sequence, last.usage.output_tokens) == (whole.stop_reason, whole.stop_sequence, whole.usage.output_tokens)
     assert whole.type == "message" and whole.role == "assistant" and whole.id.startswith("msg_")
     assert plain_blocks(last) == plain_blocks(whole) or (whole.stop_reason == "max_tokens" and last.content[-1].type == "tool_use")  # cut off: the client guesses
     for block, came in zip(whole.content, blocks):
-        assert block.text == came if block.type == "text" else whole.stop_reason == "max_tokens" or block.input == json.loads(came)
+        assert getattr(block, block.type) == came if block.type != "tool_use" else whole.stop_reason == "max_tokens" or block.input == json.loads(came)
     return whole
 
 
 def plain_blocks(answer):
-    return [(b.type, b.text) if b.type == "text" else (b.type, b.name, b.input, len(b.id)) for b in answer.content]
+    return [(b.type, b.name, b.input, len(b.id)) if b.type == "tool_use" else (b.type, getattr(b, b.type)) for b in answer.content]
 
 
 def input_tokens(answer):
@@ -619,9 +685,13 @@ def test_messages(s):
         assert s.anthropic.messages.count_tokens(model="demo", messages=more["messages"][1:], system=system).input_tokens == chat.usage.prompt_tokens
     text = chat.choices[0].message.content
     assert message(s, tokens=3).stop_reason == "max_tokens"
-    stopped = message(s, tokens=100, system="Be brief.\nBe kind.", stop_sequences=["nowhere", text[5:9], text[9:12]])
+    stopped = message(s, tokens=100, system="Be brief.\nBe kind.", stop_sequences=["nowhere", text[5:9], text[6:9]])
     assert (stopped.stop_reason, stopped.stop_sequence, stopped.content[0].text) == ("stop_sequence", text[5:9], text[:5])
     assert message(s, tokens=100, stop_sequences=["nowhere"]).stop_reason == "end_turn"
+    long = "A word of many more. " * 20
+    message(s, long)
+    cached, chat = message(s, long), s.chat(long)
+    assert cached.usage.cache_read_input_tokens > 0 and input_tokens(cached) == chat.usage.prompt_tokens
     begun = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "I am"}]
     on = s.client.chat.completions.create(model="demo", messages=begun, temperature=0, max_tokens=16,
                                           extra_body={"continue_final_message": True, "add_generation_prompt": False})
@@ -681,6 +751,10 @@ def test_messages_calls(s):
         answer = message(s, tokens=300, tools=tools, guided_choice=[text])
         assert plain_blocks(answer) == expected and answer.stop_reason == reason, answer
     assert plain_blocks(message(s, tokens=300, tools=tools, tool_choice={"type": "none"}, guided_choice=[call])) == [("text", call)]
+    never = {str(s.post("/tokenize", prompt="]", add_special_tokens=False)["tokens"][-1]): -100}
+    for single in (False, True):
+        endless = message(s, tokens=400, tools=[given(function("f", a={"const": 1}))], tool_choice={"type": "any", "disable_parallel_tool_use": single}, logit_bias=never)
+        assert (len(endless.content), endless.stop_reason) == (1, "tool_use") if single else len(endless.content) > 1 and endless.stop_reason == "max_tokens"
     cut = message(s, tokens=4, tools=tools, tool_choice={"type": "tool", "name": "weather"})
     assert cut.stop_reason == "max_tokens" and plain_blocks(cut) == [("tool_use", "weather", {}, 9)]
 

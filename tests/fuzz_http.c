@@ -1,6 +1,6 @@
 /* libFuzzer target: what a stranger can send to fastgen serve. The first byte chooses: the head and the chunks of HTTP, cut
-   into pieces by the second byte, which must come out the same as in one piece; or the JSON of a request, with the
-   tokenizer and chat template of the demo model.
+   into pieces by the second byte, which must come out the same as in one piece; the JSON of a request, with the
+   tokenizer and chat template of the demo model; or what a model writes, with calls and thoughts in it.
 
        clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz_http.c -o build/fuzz_http -lm
        build/fuzz_http -max_total_time=60 -max_len=8192      (in the repository's root) */
@@ -114,28 +114,49 @@ static void check_answer(const api_request *r) {
     answer_free(&a);
 }
 
-/* Calls are found in a text, here the request's own, wherever it is cut. */
-static void check_calls(const api_request *r, const char *data, size_t size) {
+static bool same_text(const str *a, const str *b) { return a->length == b->length && (a->length == 0 || memcmp(a->data, b->data, a->length) == 0); }
+
+/* Calls and thoughts are found in a text wherever it is cut: the first of two choices gets it in pieces of `step` bytes. */
+static void check_pieces(const api_request *r, const char *data, size_t size, size_t step) {
     api_answer a;
-    api_choice *c;
+    api_choice *c, *whole;
     size_t i;
-    if (size > 2000) return;
     memset(&a, 0, sizeof(a));
     a.model_name = "demo";
     answer_begin(&a, r);
     c = a.choices;
-    for (i = 0; i < size; i++) answer_read(&a, c, data + i, 1);
+    whole = c + (a.n_choices > 1);
+    for (i = 0; i < size; i += step) answer_read(&a, c, data + i, size - i < step ? size - i : step);
     c->ended = true;
     answer_read(&a, c, "", 0);
-    if (a.n_choices > 1) {
-        api_choice *whole = c + 1, first = *c;
-        whole->ended = true;
-        answer_read(&a, whole, data, size);
-        if (whole->n_calls != first.n_calls || whole->text.length != first.text.length || whole->calls.length != first.calls.length ||
-            memcmp(whole->text.data ? whole->text.data : "", first.text.data ? first.text.data : "", first.text.length) != 0 || first.held.length)
-            __builtin_trap();
-    }
+    whole->ended = true;
+    if (whole != c) answer_read(&a, whole, data, size);
+    if (whole->n_calls != c->n_calls || !same_text(&whole->text, &c->text) || !same_text(&whole->thought, &c->thought) ||
+        whole->calls.length != c->calls.length || c->held.length)
+        __builtin_trap();
     answer_free(&a);
+}
+
+/* A text of markers and what stands between them, one for each byte. */
+static void fuzz_markers(const char *data, size_t size, size_t step) {
+    static const char *const parts[16] = {"<think>", "</think>", "<thi", "</thin", " ", "\n", "a", "<tool_call>", "</tool_call>",
+                                          "{\"name\":\"f\",\"arguments\":{}}", "<", "b c", "{", "[TOOL_CALLS]", "[", "]"};
+    str text = {NULL, 0, 0}, name = {NULL, 0, 0};
+    api_request r;
+    size_t i;
+    memset(&r, 0, sizeof(r));
+    r.kind = API_CHAT;
+    r.n = 2;
+    r.n_prompts = r.tools.n = 1;
+    r.tools.names = &name;
+    r.tools.form = size % 3 ? CALL_IN_TEXT : CALL_NONE;
+    r.thinking = size % 5 ? THINKING_BEFORE : THINKING_INSIDE;
+    str_puts(&name, "f");
+    str_puts(&text, "");
+    for (i = 0; i < size && i < 64; i++) str_puts(&text, parts[(unsigned char)data[i] % 16]);
+    check_pieces(&r, text.data, text.length, step);
+    str_free(&text);
+    str_free(&name);
 }
 
 /* An answer of the Responses or Messages API with a text, taken `step` bytes at a time. */
@@ -230,7 +251,7 @@ static void fuzz_json(const char *data, size_t size, api_kind kind) {
     else if (has_output(&r)) check_output(&r, data, size);
     else if (r.n_prompts * r.n < 100 && r.prompts[0].n_tokens && r.prompts[0].tokens[0] < 1536) check_answer(&r);
     if (r.error.status == 0 && r.grammar) check_grammar(&r, data, size);
-    if (r.error.status == 0 && r.tools.form != CALL_NONE && !has_output(&r)) check_calls(&r, data, size);
+    if (r.error.status == 0 && (r.tools.form != CALL_NONE || r.thinking) && !has_output(&r) && size <= 2000) check_pieces(&r, data, size, 1);
     if (text.length && !json_parse(&j, text.data, text.length)) __builtin_trap();
     if (text.length) json_free(&j);
     str_free(&text);
@@ -244,9 +265,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     step = 1 + data[1] % 64;
     text = (char *)xrealloc(NULL, size - 2); /* so that reading past the end is seen */
     memcpy(text, data + 2, size - 2);
-    if (data[0] % 9 == 0) fuzz_head(text, size - 2, step);
-    else if (data[0] % 9 == 1) fuzz_chunks(text, size - 2, step);
-    else fuzz_json(text, size - 2, (api_kind)(data[0] % 9 - 2));
+    if (data[0] % 10 == 0) fuzz_head(text, size - 2, step);
+    else if (data[0] % 10 == 1) fuzz_chunks(text, size - 2, step);
+    else if (data[0] % 10 == 9) fuzz_markers(text, size - 2, 1 + step % 7);
+    else fuzz_json(text, size - 2, (api_kind)(data[0] % 10 - 2));
     free(text);
     return 0;
 }

@@ -8,6 +8,14 @@ typedef enum api_kind { API_COMPLETION, API_CHAT, API_RESPONSES, API_MESSAGES, A
 
 enum { API_MAX_PROMPTS = 1024, API_MAX_N = 128, API_MAX_STOPS = 64, API_MAX_BIASES = 4096, API_MAX_CHOICES = 4096, API_MAX_ECHO = 128 << 20 /* bytes */ };
 
+/* What a model writes between <think> and </think> before its answer, and where a choice is. */
+typedef enum api_thinking {
+    THINKING_NONE,   /* is not looked for, or over */
+    THINKING_BEFORE, /* may begin */
+    THINKING_INSIDE,
+    THINKING_BEHIND  /* of white space behind it nothing is kept */
+} api_thinking;
+
 typedef struct api_error {
     int status; /* HTTP; 0: none */
     const char *code;
@@ -35,6 +43,7 @@ typedef struct api_request {
     int max_tokens, n, best_of, top_logprobs, priority;
     grammar *grammar; /* of response_format and its like; NULL: none */
     call_tools tools;
+    api_thinking thinking; /* what the choices begin with */
     str reply; /* of API_TOKENIZE, API_DETOKENIZE and API_COUNT: the JSON to send */
     str response_echo; /* of API_RESPONSES, see response_add_echo */
     api_error error;
@@ -636,6 +645,19 @@ static bool api_continue(api_request *r, const json *j, const json_node *message
     return ok ? true : api_fail(r, 400, "continue_final_message", "the model's template changes the last message: it cannot be continued");
 }
 
+/* "reasoning_format", as llama.cpp has it: of "none" thoughts stay in the text. They may have begun with what the template wrote. */
+static bool api_read_thinking(api_request *r, const json *j, const str *rendered) {
+    static const char open[] = "<think>";
+    const json_node *format = json_get(j, j->nodes, "reasoning_format");
+    size_t n = rendered->length;
+    bool none = format && json_is(j, format, "none");
+    if (format && !none && !(format->type == JSON_STRING && (json_is(j, format, "auto") || json_is(j, format, "deepseek"))))
+        return api_fail(r, 400, "reasoning_format", "reasoning_format must be \"auto\", \"deepseek\" or \"none\"");
+    while (n && strchr(" \t\r\n", rendered->data[n - 1])) n--;
+    if (!none) r->thinking = n >= sizeof(open) - 1 && memcmp(rendered->data + n - (sizeof(open) - 1), open, sizeof(open) - 1) == 0 ? THINKING_INSIDE : THINKING_BEFORE;
+    return true;
+}
+
 /* The conversation as the one prompt. */
 static bool api_read_messages(api_request *r, const api_server *s, const json *j) {
     const json_node *messages = json_get(j, j->nodes, "messages");
@@ -650,6 +672,7 @@ static bool api_read_messages(api_request *r, const api_server *s, const json *j
     r->n_prompts = 1;
     if (!api_read_tools(r, j)) return false;
     ok = api_add_conversation(r, s, j, messages, &rendered) && (!r->continue_final_message || api_continue(r, j, messages, &rendered)) &&
+         api_read_thinking(r, j, &rendered) &&
          api_tokenize(r, s, &rendered, r->add_special_tokens ? FG_RENDERED : FG_NO_BOS, r->prompts);
     str_free(&rendered);
     return ok;
@@ -864,6 +887,7 @@ static bool api_read_grammar(api_request *r, const api_server *s, const json *j)
     if (!api_read_calls(r, s, j) || !api_read_forms(r, s, j, j->nodes, names, NULL) || !api_read_structured(r, s, j)) return false;
     if (!calls && !api_read_format(r, s, j)) return false;
     if (!calls && r->grammar && r->grammar->first.mode == GRAMMAR_VALUE) r->tools.form = CALL_NONE; /* all of the text is that */
+    if (r->grammar && r->thinking) r->thinking = calls || r->grammar->first.mode == GRAMMAR_VALUE ? THINKING_NONE : THINKING_BEFORE;
     return true;
 }
 

@@ -188,8 +188,8 @@ static void message_add_error(str *to, const api_error *e) {
 
 /* The block that is open, up to its text or input. */
 static void message_add_head(const api_answer *a, const api_choice *c, str *to) {
-    if (c->output.open == OUTPUT_TEXT) {
-        str_puts(to, "{\"type\":\"text\",\"text\":");
+    if (c->output.open != OUTPUT_CALL) {
+        str_puts(to, c->output.open == OUTPUT_TEXT ? "{\"type\":\"text\",\"text\":" : "{\"type\":\"thinking\",\"signature\":\"\",\"thinking\":");
         return;
     }
     str_puts(to, "{\"type\":\"tool_use\",\"id\":\"");
@@ -203,15 +203,16 @@ static void message_open(const api_answer *a, api_choice *c) {
     str members = {NULL, 0, 0};
     str_printf(&members, "\"index\":%d,\"content_block\":", c->output.n_items);
     message_add_head(a, c, &members);
-    str_puts(&members, c->output.open == OUTPUT_TEXT ? "\"\"}" : "{}}");
+    str_puts(&members, c->output.open == OUTPUT_CALL ? "{}}" : "\"\"}");
     output_add_event(a, c, "content_block_start", &members);
     str_free(&members);
 }
 
 static void message_write(const api_answer *a, api_choice *c, const char *text, size_t length) {
+    static const char *const kinds[][2] = {{"", ""}, {"text_delta", "text"}, {"input_json_delta", "partial_json"}, {"thinking_delta", "thinking"}};
+    const char *const *kind = kinds[c->output.open];
     str members = {NULL, 0, 0};
-    str_printf(&members, "\"index\":%d,\"delta\":", c->output.n_items);
-    str_puts(&members, c->output.open == OUTPUT_TEXT ? "{\"type\":\"text_delta\",\"text\":" : "{\"type\":\"input_json_delta\",\"partial_json\":");
+    str_printf(&members, "\"index\":%d,\"delta\":{\"type\":\"%s\",\"%s\":", c->output.n_items, kind[0], kind[1]);
     str_json(&members, text, length);
     str_puts(&members, "}");
     output_add_event(a, c, "content_block_delta", &members);
@@ -227,7 +228,7 @@ static void message_close(const api_answer *a, api_choice *c) {
     output_add_event(a, c, "content_block_stop", &members);
     str_free(&members);
     message_add_head(a, c, to);
-    if (c->output.open == OUTPUT_TEXT) {
+    if (c->output.open != OUTPUT_CALL) {
         str_json(to, text->data, text->length);
     } else {
         if (text->length && json_parse(&j, text->data, text->length)) str_add(to, text->data, text->length);

@@ -14,7 +14,7 @@ static void output_write(const api_answer *a, api_choice *c, const char *text, s
     if (a->request->kind == API_MESSAGES) message_write(a, c, text, length);
     else response_write(a, c, text, length, logprobs);
     str_add(&c->output.text, text, length);
-    if (c->output.open == OUTPUT_CALL || !logprobs->length) return;
+    if (c->output.open != OUTPUT_TEXT || !logprobs->length) return;
     add_comma(&c->output.logprobs);
     str_add(&c->output.logprobs, logprobs->data, logprobs->length);
 }
@@ -40,8 +40,17 @@ static void output_trim_text(str *text) {
     if (n) memmove(text->data, text->data + n, text->length + 1);
 }
 
+static void output_take_thought(const api_answer *a, api_choice *c) {
+    if (!c->thought.length) return;
+    if (c->output.open == OUTPUT_NONE) output_open(a, c, OUTPUT_THOUGHT, 0);
+    output_write(a, c, c->thought.data, c->thought.length, NULL);
+    c->thought.length = c->logprobs.lists[0].length = 0;
+}
+
 /* Takes the text that has come. Log-probabilities of what is no text yet wait for it. */
 static void output_take_text(const api_answer *a, api_choice *c) {
+    output_take_thought(a, c);
+    if (c->output.open == OUTPUT_THOUGHT && c->thinking == THINKING_NONE) output_close(a, c, true);
     if (a->request->tools.form == CALL_ONE && c->output.open == OUTPUT_NONE) output_trim_text(&c->text);
     if (!c->text.length) return;
     output_open_next(a, c);

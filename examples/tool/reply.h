@@ -6,7 +6,7 @@ typedef struct api_logprobs {
     size_t offset; /* characters before the next token, for text_offset */
 } api_logprobs;
 
-typedef enum output_kind { OUTPUT_NONE, OUTPUT_TEXT, OUTPUT_CALL } output_kind;
+typedef enum output_kind { OUTPUT_NONE, OUTPUT_TEXT, OUTPUT_CALL, OUTPUT_THOUGHT } output_kind;
 
 /* What the Responses and Messages APIs make of a choice: items, and blocks of content. */
 typedef struct api_output {
@@ -23,10 +23,14 @@ typedef struct api_output {
 typedef struct api_choice {
     str text; /* all of it, or when streaming what was not sent yet; of CALL_ONE the arguments */
     str held; /* what may be a call, or the beginning of one */
+    str thought; /* as `text`, of what the model thought */
+    str pending; /* what may be thought, or the end of it */
+    api_thinking thinking;
     str calls; /* members of tool_calls, as many as of the text */
     int n_calls;
     call_scan arguments; /* of CALL_ONE */
-    bool spoken, role_sent; /* spoken: the text had more than white space */
+    bool spoken, role_sent; /* spoken: more than white space, since the last call */
+    bool thought_begun;
     api_output output;
     api_logprobs logprobs;
     fg_finish finish;
@@ -79,6 +83,8 @@ static void answer_free(api_answer *a) {
     for (i = 0; i < a->n_choices; i++) {
         str_free(&a->choices[i].text);
         str_free(&a->choices[i].held);
+        str_free(&a->choices[i].thought);
+        str_free(&a->choices[i].pending);
         str_free(&a->choices[i].calls);
         output_free(&a->choices[i].output);
         logprobs_free(&a->choices[i].logprobs);
@@ -285,6 +291,7 @@ static void answer_begin(api_answer *a, const api_request *r) {
     a->n_choices = r->n_prompts * r->n;
     a->choices = (api_choice *)xrealloc(NULL, (size_t)a->n_choices * sizeof(api_choice));
     memset(a->choices, 0, (size_t)a->n_choices * sizeof(api_choice));
+    for (i = 0; i < a->n_choices; i++) a->choices[i].thinking = r->thinking;
     if (!r->echo) return;
     a->echoes = (api_echo *)xrealloc(NULL, (size_t)r->n_prompts * sizeof(api_echo));
     memset(a->echoes, 0, (size_t)r->n_prompts * sizeof(api_echo));
@@ -343,6 +350,7 @@ static bool answer_add_calls(const api_answer *a, api_choice *c, const char *tex
         c->n_calls++;
     }
     any = list.n > 0;
+    if (any) c->spoken = false;
     call_list_free(&list);
     return any;
 }
@@ -372,7 +380,7 @@ static bool answer_read_on(const api_answer *a, api_choice *c) {
     size_t length = c->held.length, i = 0, at;
     while (i < length && strchr(" \t\r\n", c->held.data[i])) i++;
     if (i == length) {
-        if (c->ended || (c->spoken && !c->n_calls)) answer_release(c, length, !c->n_calls);
+        if (c->ended || c->spoken) answer_release(c, length, c->spoken || !c->n_calls);
         return false;
     }
     if (!c->spoken && !c->n_calls && (c->held.data[i] == '{' || c->held.data[i] == '[')) {
@@ -381,7 +389,7 @@ static bool answer_read_on(const api_answer *a, api_choice *c) {
     }
     at = call_find(c->held.data, length, call_open, c->ended);
     if (at > i) answer_release(c, at, true);
-    else if (length - at >= sizeof(call_open) - 1) answer_release(c, at, false);
+    else if (length - at >= sizeof(call_open) - 1) answer_release(c, at, c->spoken);
     return c->held.length >= sizeof(call_open) - 1 && answer_read_block(a, c);
 }
 
@@ -396,8 +404,61 @@ static void answer_read_list(const api_answer *a, api_choice *c) {
     if (c->ended) c->held.length = 0;
 }
 
-/* New text: calls and content, where the request has tools. */
-static void answer_read(const api_answer *a, api_choice *c, const char *text, size_t length) {
+/* ---- thoughts ---------------------------------------------------------------------------------- */
+
+static const char think_open[] = "<think>", think_close[] = "</think>";
+
+static size_t count_space(const str *text) {
+    size_t n = 0;
+    while (n < text->length && strchr(" \t\r\n", text->data[n])) n++;
+    return n;
+}
+
+static void str_drop(str *s, size_t n) {
+    s->length -= n;
+    if (n) memmove(s->data, s->data + n, s->length + 1);
+}
+
+/* Before thoughts: whether they begin. false: more is needed. */
+static bool thought_begin(api_choice *c) {
+    size_t space = count_space(&c->pending), left = c->pending.length - space, n = sizeof(think_open) - 1;
+    bool begins = left && memcmp(c->pending.data + space, think_open, left < n ? left : n) == 0;
+    if (!c->ended && (left == 0 || (begins && left < n))) return false;
+    c->thinking = begins && left >= n ? THINKING_INSIDE : THINKING_NONE;
+    if (c->thinking) str_drop(&c->pending, space + n);
+    return true;
+}
+
+/* Takes thoughts, without the white space around them. false: more is needed. */
+static bool thought_take(api_choice *c) {
+    size_t at = call_find(c->pending.data, c->pending.length, think_close, c->ended), n = at, space;
+    bool closed = c->pending.length - at >= sizeof(think_close) - 1;
+    if (!c->thought_begun) {
+        space = count_space(&c->pending);
+        space = space < at ? space : at;
+        str_drop(&c->pending, space);
+        n = at -= space;
+    }
+    while (n && strchr(" \t\r\n", c->pending.data[n - 1])) n--;
+    if (n) str_add(&c->thought, c->pending.data, n);
+    c->thought_begun = c->thought_begun || n;
+    str_drop(&c->pending, closed ? at + sizeof(think_close) - 1 : n);
+    if (closed) c->thinking = THINKING_BEHIND;
+    return closed;
+}
+
+/* Takes what is pending as thoughts, up to where they end. */
+static void answer_think(api_choice *c) {
+    if (!c->pending.length) return;
+    if (c->thinking == THINKING_BEFORE && !thought_begin(c)) return;
+    if (c->thinking == THINKING_INSIDE && !thought_take(c)) return;
+    if (c->thinking != THINKING_BEHIND) return;
+    str_drop(&c->pending, count_space(&c->pending));
+    if (c->pending.length) c->thinking = THINKING_NONE;
+}
+
+/* New text behind thoughts: calls and content, where the request has tools. */
+static void answer_read_text(const api_answer *a, api_choice *c, const char *text, size_t length) {
     call_form form = a->request->tools.form;
     size_t i;
     str_add(form == CALL_IN_TEXT || form == CALL_LIST ? &c->held : &c->text, text, length);
@@ -410,6 +471,18 @@ static void output_add_raw(const api_answer *a, api_choice *c, int32_t token) {
     size_t length = 0;
     const char *text = fg_token_text(a->model, token, &length);
     if (length && !is_left_out(a->model, token)) str_add(&c->output.raw, text, length);
+}
+
+/* New text. */
+static void answer_read(const api_answer *a, api_choice *c, const char *text, size_t length) {
+    if (c->thinking == THINKING_NONE) {
+        answer_read_text(a, c, text, length);
+        return;
+    }
+    str_add(&c->pending, text, length);
+    answer_think(c);
+    if (c->thinking == THINKING_NONE) answer_read_text(a, c, c->pending.data, c->pending.length);
+    if (c->thinking == THINKING_NONE) c->pending.length = 0;
 }
 
 /* Takes in an event of prompt number `prompt`. */
@@ -477,12 +550,18 @@ static void add_chosen(const api_answer *a, const api_choice *c, bool first, str
     str_puts(to, "}}");
 }
 
+static void add_thought(const api_choice *c, str *to) {
+    str_puts(to, ",\"reasoning_content\":");
+    str_json(to, c->thought.data, c->thought.length);
+}
+
 static void add_reply_message(const api_answer *a, const api_choice *c, str *to) {
     bool one = a->request->tools.form == CALL_ONE && c->text.length;
     str_puts(to, "\"message\":{\"role\":\"assistant\",\"content\":");
     if (one || (c->n_calls && !c->text.length)) str_puts(to, "null");
     else add_text_json(a, c, to);
     str_puts(to, ",\"refusal\":null");
+    if (c->thought.length) add_thought(c, to);
     if (one || c->n_calls) {
         str_puts(to, ",\"tool_calls\":[");
         if (one) add_chosen(a, c, true, to);
@@ -516,7 +595,7 @@ static void add_stream_event(const str *data, str *to) {
     str_puts(to, "\n\n");
 }
 
-typedef enum piece_kind { PIECE_ROLE, PIECE_TEXT, PIECE_CALLS, PIECE_END } piece_kind;
+typedef enum piece_kind { PIECE_ROLE, PIECE_THOUGHT, PIECE_TEXT, PIECE_CALLS, PIECE_END } piece_kind;
 
 /* "tool_calls":[...] with what is new of them. */
 static void add_new_calls(const api_answer *a, const api_choice *c, str *to) {
@@ -534,6 +613,7 @@ static void add_delta(const api_answer *a, const api_choice *c, piece_kind kind,
     }
     str_puts(to, "\"delta\":{");
     if (kind == PIECE_ROLE) str_printf(to, "\"role\":\"assistant\",\"content\":%s", a->request->tools.form == CALL_NONE ? "\"\"" : "null");
+    if (kind == PIECE_THOUGHT) str_puts(to, "\"content\":null"), add_thought(c, to);
     if (kind == PIECE_TEXT) str_puts(to, "\"content\":");
     if (kind == PIECE_TEXT) add_text_json(a, c, to);
     if (kind == PIECE_CALLS) add_new_calls(a, c, to);
@@ -572,13 +652,14 @@ static void add_pieces(api_answer *a, int index, str *to) {
     bool chat = a->request->kind == API_CHAT, one = a->request->tools.form == CALL_ONE;
     bool more = c->text.length || c->logprobs.lists[0].length || (echo && (echo->text.length || echo->logprobs.lists[0].length));
     int k;
-    if (chat && (more || c->calls.length || c->ended)) add_roles(a, to);
+    if (chat && (more || c->calls.length || c->thought.length || c->ended)) add_roles(a, to);
+    if (c->thought.length) add_piece(a, index, PIECE_THOUGHT, to);
     if (more && (chat || !c->ended)) add_piece(a, index, one ? PIECE_CALLS : PIECE_TEXT, to);
     if (c->calls.length) add_piece(a, index, PIECE_CALLS, to);
     if (c->ended && c->finish != FG_FINISH_ERROR) add_piece(a, index, PIECE_END, to); /* a completion's has the last text */
     c->begun = c->begun || more || c->calls.length || c->ended;
     c->n_calls += one && more && !c->n_calls;
-    c->text.length = c->calls.length = 0;
+    c->text.length = c->calls.length = c->thought.length = 0;
     for (k = 0; k < 4; k++) c->logprobs.lists[k].length = 0;
 }
 

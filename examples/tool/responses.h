@@ -196,7 +196,8 @@ static void response_read(api_request *r, const api_server *s, const char *body,
 /* ---- answers: what output.h writes in this API's form -------------------------------------------- */
 
 static void response_add_id(const api_answer *a, const api_choice *c, str *to) {
-    str_printf(to, "\"%s_%s_%d\"", c->output.open == OUTPUT_CALL ? "fc" : "msg", strchr(a->id, '_') + 1, c->output.n_items);
+    static const char *const kinds[] = {"", "msg", "fc", "rs"};
+    str_printf(to, "\"%s_%s_%d\"", kinds[c->output.open], strchr(a->id, '_') + 1, c->output.n_items);
 }
 
 /* Where an event belongs. */
@@ -204,13 +205,17 @@ static void response_add_place(const api_answer *a, const api_choice *c, str *to
     str_puts(to, "\"item_id\":");
     response_add_id(a, c, to);
     str_printf(to, ",\"output_index\":%d", c->output.n_items);
-    if (c->output.open == OUTPUT_TEXT) str_puts(to, ",\"content_index\":0");
+    if (c->output.open != OUTPUT_CALL) str_puts(to, ",\"content_index\":0");
 }
 
 static void response_add_part(const api_choice *c, str *to) {
-    str_puts(to, "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[");
-    str_add(to, c->output.logprobs.length ? c->output.logprobs.data : "", c->output.logprobs.length);
-    str_puts(to, "],\"text\":");
+    str_printf(to, "{\"type\":\"%s\",", c->output.open == OUTPUT_TEXT ? "output_text" : "reasoning_text");
+    if (c->output.open == OUTPUT_TEXT) {
+        str_puts(to, "\"annotations\":[],\"logprobs\":[");
+        str_add(to, c->output.logprobs.length ? c->output.logprobs.data : "", c->output.logprobs.length);
+        str_puts(to, "],");
+    }
+    str_puts(to, "\"text\":");
     str_json(to, c->output.text.data, c->output.text.length);
     str_puts(to, "}");
 }
@@ -220,8 +225,8 @@ static void response_add_output(const api_answer *a, const api_choice *c, const 
     str_puts(to, "{\"id\":");
     response_add_id(a, c, to);
     str_printf(to, ",\"status\":\"%s\",", status);
-    if (c->output.open == OUTPUT_TEXT) {
-        str_puts(to, "\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+    if (c->output.open != OUTPUT_CALL) {
+        str_puts(to, c->output.open == OUTPUT_TEXT ? "\"type\":\"message\",\"role\":\"assistant\",\"content\":[" : "\"type\":\"reasoning\",\"summary\":[],\"content\":[");
         if (!begun) response_add_part(c, to);
         str_puts(to, "]}");
         return;
@@ -245,7 +250,7 @@ static void response_add_item_event(const api_answer *a, api_choice *c, const ch
 
 static void response_add_part_event(const api_answer *a, api_choice *c, const char *type) {
     str members = {NULL, 0, 0};
-    if (c->output.open != OUTPUT_TEXT) return;
+    if (c->output.open == OUTPUT_CALL) return;
     response_add_place(a, c, &members);
     str_puts(&members, ",\"part\":");
     response_add_part(c, &members);
@@ -258,16 +263,24 @@ static void response_open(const api_answer *a, api_choice *c) {
     response_add_part_event(a, c, "response.content_part.added");
 }
 
+/* Begins the names of the events of an item's contents. */
+static void response_add_content_event(const api_answer *a, api_choice *c, const char *what, const str *members) {
+    static const char *const kinds[] = {"", "output_text", "function_call_arguments", "reasoning_text"};
+    char type[64];
+    snprintf(type, sizeof(type), "response.%s.%s", kinds[c->output.open], what);
+    output_add_event(a, c, type, members);
+}
+
 static void response_write(const api_answer *a, api_choice *c, const char *text, size_t length, const str *logprobs) {
-    bool call = c->output.open == OUTPUT_CALL;
+    bool spoken = c->output.open == OUTPUT_TEXT;
     str members = {NULL, 0, 0};
     response_add_place(a, c, &members);
     str_puts(&members, ",\"delta\":");
     str_json(&members, text, length);
-    if (!call) str_puts(&members, ",\"logprobs\":[");
-    if (!call && logprobs->length) str_add(&members, logprobs->data, logprobs->length);
-    if (!call) str_puts(&members, "]");
-    output_add_event(a, c, call ? "response.function_call_arguments.delta" : "response.output_text.delta", &members);
+    if (spoken) str_puts(&members, ",\"logprobs\":[");
+    if (spoken && logprobs->length) str_add(&members, logprobs->data, logprobs->length);
+    if (spoken) str_puts(&members, "]");
+    response_add_content_event(a, c, "delta", &members);
     str_free(&members);
 }
 
@@ -278,11 +291,13 @@ static void response_add_done(const api_answer *a, api_choice *c) {
     response_add_place(a, c, &members);
     str_puts(&members, call ? ",\"arguments\":" : ",\"text\":");
     str_json(&members, c->output.text.data, c->output.text.length);
-    str_puts(&members, call ? ",\"name\":" : ",\"logprobs\":[");
-    if (call) add_tool_name(a, c->output.tool, &members);
-    else str_add(&members, c->output.logprobs.length ? c->output.logprobs.data : "", c->output.logprobs.length);
-    str_puts(&members, call ? "" : "]");
-    output_add_event(a, c, call ? "response.function_call_arguments.done" : "response.output_text.done", &members);
+    if (call) str_puts(&members, ",\"name\":"), add_tool_name(a, c->output.tool, &members);
+    if (c->output.open == OUTPUT_TEXT) {
+        str_puts(&members, ",\"logprobs\":[");
+        str_add(&members, c->output.logprobs.length ? c->output.logprobs.data : "", c->output.logprobs.length);
+        str_puts(&members, "]");
+    }
+    response_add_content_event(a, c, "done", &members);
     str_free(&members);
 }
 
