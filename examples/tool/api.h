@@ -1,8 +1,8 @@
 /* The OpenAI API as JSON: request bodies to fg_request_desc. Fields beyond OpenAI's are named and mean the same as with vLLM,
    but for the order of top_p and min_p: here they cut the distribution at temperature 1, and what is left is drawn from at the
-   request's (see fg_sampling), as with llama.cpp; vLLM applies the temperature first. json_schema, grammar and the schema of
-   response_format's json_object are llama.cpp's. Missing and null fields take their defaults, unknown ones are ignored. No sockets
-   and no engine in here. */
+   request's (see fg_sampling), as with llama.cpp; vLLM applies the temperature first. json_schema, grammar, reasoning_format
+   and the schema of response_format's json_object are llama.cpp's. Missing and null fields take their defaults, unknown ones are
+   ignored. No sockets and no engine in here. */
 
 typedef enum api_kind { API_COMPLETION, API_CHAT, API_RESPONSES, API_MESSAGES, API_TOKENIZE, API_DETOKENIZE, API_COUNT } api_kind;
 

@@ -33,13 +33,6 @@ static void output_open_next(const api_answer *a, api_choice *c) {
     if (c->output.open == OUTPUT_NONE) output_open(a, c, one ? OUTPUT_CALL : OUTPUT_TEXT, one ? a->request->tools.chosen : 0);
 }
 
-/* Clients parse each beginning of a call's arguments, and white space alone is no JSON. */
-static void output_trim_text(str *text) {
-    size_t n = text->length ? strspn(text->data, " \t\r\n") : 0;
-    text->length -= n;
-    if (n) memmove(text->data, text->data + n, text->length + 1);
-}
-
 static void output_take_thought(const api_answer *a, api_choice *c) {
     if (!c->thought.length) return;
     if (c->output.open == OUTPUT_NONE) output_open(a, c, OUTPUT_THOUGHT, 0);
@@ -47,11 +40,12 @@ static void output_take_thought(const api_answer *a, api_choice *c) {
     c->thought.length = c->logprobs.lists[0].length = 0;
 }
 
-/* Takes the text that has come. Log-probabilities of what is no text yet wait for it. */
+/* Takes the text that has come. Log-probabilities of what is no text yet wait for it. Clients parse each beginning of a call's arguments, and
+   white space alone is no JSON. */
 static void output_take_text(const api_answer *a, api_choice *c) {
     output_take_thought(a, c);
     if (c->output.open == OUTPUT_THOUGHT && c->thinking == THINKING_NONE) output_close(a, c, true);
-    if (a->request->tools.form == CALL_ONE && c->output.open == OUTPUT_NONE) output_trim_text(&c->text);
+    if (a->request->tools.form == CALL_ONE && c->output.open == OUTPUT_NONE) str_drop(&c->text, count_space(&c->text));
     if (!c->text.length) return;
     output_open_next(a, c);
     output_write(a, c, c->text.data, c->text.length, &c->logprobs.lists[0]);

@@ -414,11 +414,6 @@ static size_t count_space(const str *text) {
     return n;
 }
 
-static void str_drop(str *s, size_t n) {
-    s->length -= n;
-    if (n) memmove(s->data, s->data + n, s->length + 1);
-}
-
 /* Before thoughts: whether they begin. false: more is needed. */
 static bool thought_begin(api_choice *c) {
     size_t space = count_space(&c->pending), left = c->pending.length - space, n = sizeof(think_open) - 1;

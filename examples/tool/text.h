@@ -30,6 +30,12 @@ static void str_add(str *s, const char *data, size_t length) {
 
 static void str_puts(str *s, const char *text) { str_add(s, text, strlen(text)); }
 
+/* Takes away the first n bytes. */
+static void str_drop(str *s, size_t n) {
+    s->length -= n;
+    if (n) memmove(s->data, s->data + n, s->length + 1);
+}
+
 static void str_free(str *s) {
     free(s->data);
     memset(s, 0, sizeof(*s));
