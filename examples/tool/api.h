@@ -887,7 +887,7 @@ static bool api_read_grammar(api_request *r, const api_server *s, const json *j)
     if (!api_read_calls(r, s, j) || !api_read_forms(r, s, j, j->nodes, names, NULL) || !api_read_structured(r, s, j)) return false;
     if (!calls && !api_read_format(r, s, j)) return false;
     if (!calls && r->grammar && r->grammar->first.mode == GRAMMAR_VALUE) r->tools.form = CALL_NONE; /* all of the text is that */
-    if (r->grammar && r->thinking) r->thinking = calls || r->grammar->first.mode == GRAMMAR_VALUE ? THINKING_NONE : THINKING_BEFORE;
+    if (r->grammar && r->thinking) r->thinking = THINKING_BEFORE; /* whatever the template has begun, the text is that from its beginning */
     return true;
 }
 
