@@ -626,6 +626,17 @@ def test_responses_json(s):
     assert respond(s, text={"format": {"type": "text"}, "verbosity": "low"}).output_text == respond(s).output_text
 
 
+def test_responses_lines(s):
+    """A body of many lines comes back in events of one line."""
+    body = json.dumps({"input": "Hello", "stream": True, "max_output_tokens": 3, "tools": [flat(t) for t in TOOLS], "metadata": {"a\n": "b\r\n"}}, indent=2).replace("\n", "\r\n")
+    request = urllib.request.Request(s.url + "/v1/responses", body.encode())
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        events = answer.read().decode().split("\n\n")
+    assert events.pop() == "" and all(e.count("\n") == 1 and "\r" not in e for e in events)
+    first = json.loads(events[0].split("\ndata: ")[1])["response"]
+    assert first["tools"] == [flat(t) for t in TOOLS] and first["metadata"] == {"a\n": "b\r\n"}
+
+
 def test_responses_refused(s):
     for more, part in ((dict(input=7), "input must be"), (dict(input=[]), "input must be"), (dict(input=[7]), "role"), (dict(input=[{"role": "tool", "content": "a"}]), "role"),
                        (dict(input=[{"role": "user"}]), "no content"), (dict(input=[{"type": "item_reference", "id": "a"}]), "item_reference"),

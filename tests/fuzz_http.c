@@ -189,7 +189,7 @@ static void check_output(const api_request *r, const char *data, size_t size) {
     for (line = text.data; r->stream && *line; line = end + 2) {
         const char *from = strstr(line, "\ndata: ");
         end = strstr(line, "\n\n");
-        if (!from || !end || !json_parse(&j, from + 7, (size_t)(end - from) - 7)) __builtin_trap();
+        if (!from || !end || memchr(from + 1, '\n', (size_t)(end - from) - 1) || !json_parse(&j, from + 7, (size_t)(end - from) - 7)) __builtin_trap();
         json_free(&j);
     }
     if (!r->stream) {

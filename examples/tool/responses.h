@@ -160,12 +160,14 @@ static void response_add_echo(const json *j, str *to) {
         {"instructions", "null"}, {"max_output_tokens", "null"}, {"metadata", "{}"}, {"parallel_tool_calls", "true"}, {"temperature", "1.0"},
         {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_logprobs", "0"}, {"top_p", "1.0"}, {"user", "null"},
     };
-    int i;
-    for (i = 0; i < API_COUNT(names); i++) {
+    size_t i;
+    for (i = 0; i < (size_t)API_COUNT(names); i++) {
         const json_node *value = json_get(j, j->nodes, names[i][0]);
         if (value) api_add_member(j, names[i][0], value, to);
         else str_printf(to, ",\"%s\":%s", names[i][0], names[i][1]);
     }
+    for (i = 0; i < to->length; i++)
+        if (to->data[i] == '\n' || to->data[i] == '\r') to->data[i] = ' '; /* between values, where they would end an event of a stream */
     str_puts(to, ",\"background\":false,\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"store\":false,"
                  "\"truncation\":\"disabled\"");
 }
@@ -263,7 +265,7 @@ static void response_open(const api_answer *a, api_choice *c) {
     response_add_part_event(a, c, "response.content_part.added");
 }
 
-/* Begins the names of the events of an item's contents. */
+/* An event of what is in the item: response.output_text.delta, say. */
 static void response_add_content_event(const api_answer *a, api_choice *c, const char *what, const str *members) {
     static const char *const kinds[] = {"", "output_text", "function_call_arguments", "reasoning_text"};
     char type[64];
