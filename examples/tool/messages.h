@@ -219,22 +219,27 @@ static void message_write(const api_answer *a, api_choice *c, const char *text, 
     str_free(&members);
 }
 
-/* An input that was cut off is no JSON, and left out. */
+/* Arguments as JSON; {} where they were cut off, or are no UTF-8. */
+static void message_add_input(const str *text, str *to) {
+    json j;
+    bool good = text->length && is_whole_text(text->data, text->length);
+    if (good) {
+        good = json_parse(&j, text->data, text->length);
+        json_free(&j);
+    }
+    if (good) str_add(to, text->data, text->length);
+    else str_puts(to, "{}");
+}
+
 static void message_close(const api_answer *a, api_choice *c) {
     const str *text = &c->output.text;
     str members = {NULL, 0, 0}, *to = &c->output.items;
-    json j;
     str_printf(&members, "\"index\":%d", c->output.n_items);
     output_add_event(a, c, "content_block_stop", &members);
     str_free(&members);
     message_add_head(a, c, to);
-    if (c->output.open != OUTPUT_CALL) {
-        str_json(to, text->data, text->length);
-    } else {
-        if (text->length && json_parse(&j, text->data, text->length)) str_add(to, text->data, text->length);
-        else str_puts(to, "{}");
-        if (text->length) json_free(&j);
-    }
+    if (c->output.open == OUTPUT_CALL) message_add_input(text, to);
+    else str_json(to, text->data, text->length);
     str_puts(to, "}");
 }
 
