@@ -288,7 +288,7 @@ static bool conn_check_head(server *s, conn *c, int status) {
     if (status) conn_refuse(s, c, status, wrong);
     else if (!conn_may(s, c)) {
         c->close = c->head.has_length || c->head.chunked;
-        conn_fail(s, c, 401, "invalid_api_key", "the API key is missing or wrong: send Authorization: Bearer KEY");
+        conn_fail(s, c, 401, "invalid_api_key", "the API key is missing or wrong: send Authorization: Bearer KEY, or x-api-key: KEY");
     } else if (c->head.content_length > s->max_body) {
         conn_refuse(s, c, 413, "the body is larger than this server takes (--max-body)");
     } else if (s->buffered + c->head.content_length > s->max_buffered) {
