@@ -266,6 +266,7 @@ static bool http_key_is(const char *text, const char *key) {
 
 /* True when the header is "Bearer KEY". */
 static bool http_bearer_is(const char *authorization, const char *key) {
-    bool bearer = http_same(authorization, strlen(authorization) < 7 ? strlen(authorization) : 7, "bearer ");
-    return bearer && http_key_is(authorization + 7, key);
+    static const char scheme[] = "bearer ";
+    size_t length = strlen(authorization), n = sizeof(scheme) - 1;
+    return length >= n && http_same(authorization, n, scheme) && http_key_is(authorization + n, key);
 }
