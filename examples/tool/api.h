@@ -753,6 +753,16 @@ static void api_begin_message(api_messages *m, const char *role) {
     str_printf(&m->text, "%s{\"role\":\"%s\",\"content\":", m->text.length > 1 ? "," : "", role);
 }
 
+/* A call that the model made, up to the text of its arguments; behind that come two closing brackets. */
+static void api_begin_call(const json *j, const json_node *id, const json_node *name, api_messages *m) {
+    str_puts(&m->text, m->calls ? ",{\"type\":\"function\"" : ",\"tool_calls\":[{\"type\":\"function\"");
+    m->calls = true;
+    api_add_member(j, "id", id, &m->text);
+    str_puts(&m->text, ",\"function\":{\"name\":");
+    api_add_value(j, name, &m->text);
+    str_puts(&m->text, ",\"arguments\":");
+}
+
 /* ---- the whole request ------------------------------------------------------------------------- */
 
 static bool api_check_model(api_request *r, const api_server *s, const json *j) {

@@ -60,12 +60,7 @@ static bool message_add_use(api_request *r, const json *j, const json_node *bloc
     const json_node *id = json_get(j, block, "id"), *name = json_get(j, block, "name"), *input = json_get(j, block, "input");
     if (!id || !name || !input || id->type != JSON_STRING || name->type != JSON_STRING || input->type != JSON_OBJECT)
         return api_fail(r, 400, "messages", "messages: a tool_use needs an id, a name, and an object as input");
-    str_puts(&m->text, m->calls ? ",{\"type\":\"function\"" : ",\"tool_calls\":[{\"type\":\"function\"");
-    m->calls = true;
-    api_add_member(j, "id", id, &m->text);
-    str_puts(&m->text, ",\"function\":{\"name\":");
-    api_add_value(j, name, &m->text);
-    str_puts(&m->text, ",\"arguments\":");
+    api_begin_call(j, id, name, m);
     str_json(&m->text, j->text + input->begin, input->end - input->begin);
     str_puts(&m->text, "}}");
     return true;

@@ -26,15 +26,11 @@ static bool response_add_made_call(api_request *r, const json *j, const json_nod
     if (!m->open) {
         api_begin_message(m, "assistant");
         str_puts(&m->text, "null");
+        m->open = true;
     }
-    str_puts(&m->text, m->calls ? "," : ",\"tool_calls\":[");
-    str_puts(&m->text, "{\"type\":\"function\"");
-    api_add_member(j, "id", id, &m->text);
-    str_puts(&m->text, ",\"function\":{\"name\":");
-    api_add_value(j, name, &m->text);
-    api_add_member(j, "arguments", arguments, &m->text);
+    api_begin_call(j, id, name, m);
+    api_add_value(j, arguments, &m->text);
     str_puts(&m->text, "}}");
-    m->open = m->calls = true;
     return true;
 }
 
