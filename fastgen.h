@@ -11,8 +11,8 @@
    -------------------------------------------------------------------------------------------------
    1. WHAT IT DOES
 
-   - Reads GGUF models (version 2 and 3, split files): Llama 1 to 3, Mistral, SmolLM, TinyLlama, Qwen 2 and 2.5, Qwen 3, with
-     weights in F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and
+   - Reads GGUF models (version 2 and 3, split files): Llama 1 to 3, Mistral, SmolLM, TinyLlama, Qwen 2 and 2.5, Qwen 3, Gemma 1
+     and 3 (text), Phi 3 to 4, with weights in F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and
      byte-level BPE) and chat templates.
    - Serves many requests at once: each pass over the model carries the next token of every running request and, in the
      rest of its token budget, pieces of prompts (Dynamic SplitFuse, arXiv 2401.08671), so that long prompts do not stall
@@ -13524,58 +13524,81 @@ static void fg__sched_landed(fg__sched *s, fg__seq *seq, bool removed) {
 
 /* One row per architecture. A new one of the same family is a row, and its tensors' names below. */
 typedef struct fg__arch {
-    const char *name;  /* general.architecture */
-    bool rope_neox;    /* rope pairs: (i, i + n/2), else (2i, 2i + 1) */
-    unsigned features; /* FG__HAS_..., tensors that must be there */
+    const char *name;    /* general.architecture */
+    bool rope_neox;      /* rope pairs: (i, i + n/2), else (2i, 2i + 1) */
+    unsigned features;   /* FG__HAS_... */
+    int full_period;     /* every so manieth layer has no window, where the file does not say which do; 0: all have */
+    int no_rope_period;  /* every so manieth layer has no rope; 0: all have */
+    int wide_layers;     /* the model of so many layers scales q.k by 1/sqrt(embedding / heads), not 1/sqrt(head) */
 } fg__arch;
 
-enum { FG__HAS_QKV_BIAS = 1, FG__HAS_QK_NORM = 2 };
+enum {
+    FG__HAS_QKV_BIAS = 1,
+    FG__HAS_QK_NORM = 2,
+    FG__HAS_FUSED = 4,       /* q, k and v are one matrix, gate and up another */
+    FG__HAS_POST_NORM = 8,   /* what attention and feed-forward give is normed, too, before it is added */
+    FG__HAS_GELU = 16,       /* gates are GELU (by tanh), not SiLU */
+    FG__HAS_EMBD_SCALE = 32, /* embeddings are multiplied by the square root of their width */
+    FG__HAS_LOCAL_ROPE = 64, /* layers with a window have a rope of their own, without scaling */
+    FG__HAS_LONG_ROPE = 128  /* rope's frequencies are divided by one list of factors up to the original context, another beyond */
+};
 
 static const fg__arch fg__archs[] = {
-    {"llama", false, 0}, /* Llama 1 to 3, Mistral, SmolLM, TinyLlama */
-    {"qwen2", true, FG__HAS_QKV_BIAS},
-    {"qwen3", true, FG__HAS_QK_NORM},
+    {"llama", false, 0, 0, 0, 0}, /* Llama 1 to 3, Mistral, SmolLM, TinyLlama */
+    {"qwen2", true, FG__HAS_QKV_BIAS, 0, 0, 0},
+    {"qwen3", true, FG__HAS_QK_NORM, 0, 0, 0},
+    {"gemma", true, FG__HAS_GELU | FG__HAS_EMBD_SCALE, 0, 0, 0},
+    {"gemma3", true, FG__HAS_QK_NORM | FG__HAS_POST_NORM | FG__HAS_GELU | FG__HAS_EMBD_SCALE | FG__HAS_LOCAL_ROPE, 6, 0, 62}, /* 62: 27B */
+    {"phi3", true, FG__HAS_FUSED | FG__HAS_LONG_ROPE, 0, 0, 0}, /* Phi 3, 3.5 and 4 */
+    {"smollm3", false, 0, 0, 4, 0},
 };
 
 /* Tensors of a layer. Shapes are one letter a dimension, the contiguous one first: E embedding, Q heads x head_dim,
-   K KV heads x head_dim, H head_dim, F feed-forward. */
+   K KV heads x head_dim, A all three of q, k and v, H head_dim, F feed-forward, G gate and up. */
 typedef struct fg__layer_tensor {
     const char *name, *shape;
     bool optional;
     unsigned features; /* required, and only known, with one of these; 0: always */
+    unsigned without;  /* not known with one of these */
 } fg__layer_tensor;
 
 enum {
-    FG__ATTN_NORM, FG__ATTN_Q, FG__ATTN_K, FG__ATTN_V, FG__ATTN_Q_BIAS, FG__ATTN_K_BIAS, FG__ATTN_V_BIAS,
-    FG__ATTN_Q_NORM, FG__ATTN_K_NORM, FG__ATTN_OUT, FG__ATTN_OUT_BIAS, FG__FFN_NORM, FG__FFN_GATE, FG__FFN_UP,
-    FG__FFN_DOWN, FG__FFN_GATE_BIAS, FG__FFN_UP_BIAS, FG__FFN_DOWN_BIAS, FG__LAYER_TENSORS
+    FG__ATTN_NORM, FG__ATTN_Q, FG__ATTN_K, FG__ATTN_V, FG__ATTN_Q_BIAS, FG__ATTN_K_BIAS, FG__ATTN_V_BIAS, FG__ATTN_QKV,
+    FG__ATTN_Q_NORM, FG__ATTN_K_NORM, FG__ATTN_OUT, FG__ATTN_OUT_BIAS, FG__ATTN_POST_NORM, FG__FFN_NORM, FG__FFN_GATE,
+    FG__FFN_UP, FG__FFN_GATE_UP, FG__FFN_DOWN, FG__FFN_GATE_BIAS, FG__FFN_UP_BIAS, FG__FFN_DOWN_BIAS, FG__FFN_POST_NORM,
+    FG__LAYER_TENSORS
 };
 
 static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
-    {"attn_norm.weight", "E", false, 0},
-    {"attn_q.weight", "EQ", false, 0},
-    {"attn_k.weight", "EK", false, 0},
-    {"attn_v.weight", "EK", false, 0},
-    {"attn_q.bias", "Q", true, FG__HAS_QKV_BIAS}, /* Llama-like models may have biases, too */
-    {"attn_k.bias", "K", true, FG__HAS_QKV_BIAS},
-    {"attn_v.bias", "K", true, FG__HAS_QKV_BIAS},
-    {"attn_q_norm.weight", "H", false, FG__HAS_QK_NORM},
-    {"attn_k_norm.weight", "H", false, FG__HAS_QK_NORM},
-    {"attn_output.weight", "QE", false, 0},
-    {"attn_output.bias", "E", true, 0},
-    {"ffn_norm.weight", "E", false, 0},
-    {"ffn_gate.weight", "EF", false, 0},
-    {"ffn_up.weight", "EF", false, 0},
-    {"ffn_down.weight", "FE", false, 0},
-    {"ffn_gate.bias", "F", true, 0},
-    {"ffn_up.bias", "F", true, 0},
-    {"ffn_down.bias", "E", true, 0},
+    {"attn_norm.weight", "E", false, 0, 0},
+    {"attn_q.weight", "EQ", false, 0, FG__HAS_FUSED},
+    {"attn_k.weight", "EK", false, 0, FG__HAS_FUSED},
+    {"attn_v.weight", "EK", false, 0, FG__HAS_FUSED},
+    {"attn_q.bias", "Q", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED}, /* Llama-like models may have biases, too */
+    {"attn_k.bias", "K", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED},
+    {"attn_v.bias", "K", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED},
+    {"attn_qkv.weight", "EA", false, FG__HAS_FUSED, 0},
+    {"attn_q_norm.weight", "H", false, FG__HAS_QK_NORM, 0},
+    {"attn_k_norm.weight", "H", false, FG__HAS_QK_NORM, 0},
+    {"attn_output.weight", "QE", false, 0, 0},
+    {"attn_output.bias", "E", true, 0, 0},
+    {"post_attention_norm.weight", "E", false, FG__HAS_POST_NORM, 0},
+    {"ffn_norm.weight", "E", false, 0, 0},
+    {"ffn_gate.weight", "EF", false, 0, FG__HAS_FUSED},
+    {"ffn_up.weight", "EF", false, 0, FG__HAS_FUSED},
+    {"ffn_up.weight", "EG", false, FG__HAS_FUSED, 0},
+    {"ffn_down.weight", "FE", false, 0, 0},
+    {"ffn_gate.bias", "F", true, 0, FG__HAS_FUSED},
+    {"ffn_up.bias", "F", true, 0, FG__HAS_FUSED},
+    {"ffn_down.bias", "E", true, 0, 0},
+    {"post_ffw_norm.weight", "E", false, FG__HAS_POST_NORM, 0},
 };
 
 typedef struct fg__hparams {
     int n_vocab, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_ctx_train, n_rot;
-    int window; /* sliding window in tokens, 0: none */
-    double norm_eps, rope_base, rope_magnitude;
+    int window;       /* sliding window in tokens, 0: none */
+    int rope_context; /* sequences up to this length have the short frequencies, see fg_model; 0: there are none */
+    double norm_eps, rope_base, rope_magnitude, attention_scale;
 } fg__hparams;
 
 struct fg_model {
@@ -13592,6 +13615,8 @@ struct fg_model {
     const fg_tensor **layers;      /* [n_layers * FG__LAYER_TENSORS], NULL: absent */
     bool *windowed;                /* [n_layers] the layer attends to the sliding window only */
     float *rope_frequencies;       /* [n_rot/2] radians per position, as a file has floats */
+    float *local_frequencies;      /* the same, of layers with a window; NULL: they have no own */
+    float *short_frequencies;      /* the same, in place of the first where no sequence is longer than rope_context; or NULL */
 };
 
 /* ---- metadata --------------------------------------------------------------------------------- */
@@ -13683,11 +13708,12 @@ static fg_result fg__model_load_sizes(fg_model *m) {
     hp->norm_eps = fg__model_f64(m, "attention.layer_norm_rms_epsilon", 1e-5);
     if (!(hp->norm_eps > 0 && hp->norm_eps < 1))
         return fg__fail(FG_ERROR_BAD_FILE, "the norm's epsilon is %g", hp->norm_eps);
+    hp->attention_scale = 1 / sqrt((double)(hp->n_layers == m->arch->wide_layers ? hp->n_embd / hp->n_heads : hp->head_dim));
     return FG_OK;
 }
 
 /* Which layers attend to the window only: all, unless attention.sliding_window_pattern says otherwise, as one flag a
-   layer or as a number p (every p-th layer sees everything). */
+   layer or as a number p (every p-th layer sees everything), or the architecture does. */
 static fg_result fg__model_load_windows(fg_model *m) {
     char key[160];
     const fg__gguf_value *v = fg__gguf_find(m->gguf, fg__model_key(m, "attention.sliding_window_pattern", key));
@@ -13698,9 +13724,10 @@ static fg_result fg__model_load_windows(fg_model *m) {
     if (!m->hp.window) return FG_OK;
     for (i = 0; i < m->hp.n_layers; i++) {
         bool flags = v && v->type == FG__GGUF_ARRAY;
+        item = m->arch->full_period;
         if (v && !fg__gguf_item_i64(v, flags ? (uint64_t)i : 0, &item))
             return fg__fail(FG_ERROR_BAD_FILE, "'%s' has no flag for layer %d", key, i);
-        m->windowed[i] = !v ? true : flags ? item != 0 : item <= 0 || (i + 1) % item != 0;
+        m->windowed[i] = flags ? item != 0 : item <= 0 || (i + 1) % item != 0;
     }
     return FG_OK;
 }
@@ -13730,39 +13757,61 @@ static void fg__rope_yarn(fg_model *m, double factor) {
     if (factor > 1) m->hp.rope_magnitude *= 0.1 * log(factor) + 1;
 }
 
-/* Frequencies of a Llama 3 rope are divided by factors that the file lists. */
-static fg_result fg__rope_factors(fg_model *m) {
-    const fg_tensor *t = fg__gguf_find_tensor(m->gguf, "rope_freqs.weight");
+/* Divides frequencies by the factors of a tensor, where the file has it. */
+static fg_result fg__rope_factors(const fg_model *m, const char *name, float *frequencies) {
+    const fg_tensor *t = fg__gguf_find_tensor(m->gguf, name);
     int i;
     if (!t) return FG_OK;
     if (t->type != FG_TYPE_F32 || t->n_dims != 1 || t->dims[0] != m->hp.n_rot / 2)
-        return fg__fail(FG_ERROR_BAD_FILE, "'rope_freqs.weight' must be %d floats", m->hp.n_rot / 2);
+        return fg__fail(FG_ERROR_BAD_FILE, "'%s' must be %d floats", name, m->hp.n_rot / 2);
     for (i = 0; i < m->hp.n_rot / 2; i++) {
         float factor = fg__float_from_bits(fg__load_u32((const uint8_t *)t->data + (size_t)i * 4));
-        if (!(factor > 0)) return fg__fail(FG_ERROR_BAD_FILE, "'rope_freqs.weight' has a factor of %g", (double)factor);
-        m->rope_frequencies[i] /= factor;
+        if (!(factor > 0)) return fg__fail(FG_ERROR_BAD_FILE, "'%s' has a factor of %g", name, (double)factor);
+        frequencies[i] /= factor;
     }
     return FG_OK;
 }
 
-/* Any of a rope's numbers may be odd; what comes of them must be angles. */
-static fg_result fg__rope_check(const fg_model *m) {
+/* Any of a rope's numbers may be odd; what comes of them must be angles. A graph takes the frequencies for a tensor of a file, whose bytes are in
+   its order. */
+static fg_result fg__rope_end(const fg_model *m, float *frequencies) {
     int i;
-    if (!(fabs(m->hp.rope_magnitude) <= 1e6))
-        return fg__fail(FG_ERROR_BAD_FILE, "rope of magnitude %g", m->hp.rope_magnitude);
-    for (i = 0; i < m->hp.n_rot / 2; i++)
-        if (!(fabsf(m->rope_frequencies[i]) <= 1e6f))
-            return fg__fail(FG_ERROR_BAD_FILE, "rope of frequency %g", (double)m->rope_frequencies[i]);
+    for (i = 0; i < m->hp.n_rot / 2; i++) {
+        uint32_t bits = fg__float_bits(frequencies[i]);
+        if (!(fabsf(frequencies[i]) <= 1e6f)) return fg__fail(FG_ERROR_BAD_FILE, "rope of frequency %g", (double)frequencies[i]);
+        frequencies[i] = fg__float_from_bits(fg__load_u32((const uint8_t *)&bits));
+    }
     return FG_OK;
 }
 
-/* A graph takes the frequencies for a tensor of a file, whose bytes are in its order. */
-static void fg__rope_store(fg_model *m) {
+/* Frequencies of a rope without scaling. */
+static float *fg__rope_new(const fg_model *m, double base) {
+    float *frequencies = (float *)fg__malloc(&m->env, (size_t)m->hp.n_rot / 2, sizeof(float));
     int i;
-    for (i = 0; !FG__LITTLE_ENDIAN && i < m->hp.n_rot / 2; i++) {
-        uint32_t bits = fg__float_bits(m->rope_frequencies[i]);
-        m->rope_frequencies[i] = fg__float_from_bits(fg__load_u32((const uint8_t *)&bits));
-    }
+    for (i = 0; frequencies && i < m->hp.n_rot / 2; i++) frequencies[i] = (float)pow(base, -2.0 * i / m->hp.n_rot);
+    return frequencies;
+}
+
+/* Layers with a window: rope.freq_base_swa. */
+static fg_result fg__rope_local(fg_model *m) {
+    double base = fg__model_f64(m, "rope.freq_base_swa", 10000);
+    if (!(m->arch->features & FG__HAS_LOCAL_ROPE) || !m->hp.window) return FG_OK;
+    if (!(base > 1) || base > 1e12) return fg__fail(FG_ERROR_BAD_FILE, "rope with base %g", base);
+    m->local_frequencies = fg__rope_new(m, base);
+    return m->local_frequencies ? fg__rope_end(m, m->local_frequencies) : FG_ERROR_OUT_OF_MEMORY;
+}
+
+/* LongRoPE (arXiv 2402.13753): one list of factors for sequences up to the original context, one for longer ones. */
+static fg_result fg__rope_long(fg_model *m) {
+    fg_result r;
+    if (!(m->arch->features & FG__HAS_LONG_ROPE) || !fg__gguf_find_tensor(m->gguf, "rope_factors_short.weight")) return FG_OK;
+    if (!fg__gguf_find_tensor(m->gguf, "rope_factors_long.weight")) return fg__fail(FG_ERROR_BAD_FILE, "tensor 'rope_factors_long.weight' is missing");
+    if ((r = fg__model_int(m, "rope.scaling.original_context_length", 1, 1 << 28, m->hp.n_ctx_train, &m->hp.rope_context)) != FG_OK) return r;
+    m->short_frequencies = fg__rope_new(m, m->hp.rope_base);
+    if (!m->short_frequencies) return FG_ERROR_OUT_OF_MEMORY;
+    if ((r = fg__rope_factors(m, "rope_factors_short.weight", m->short_frequencies)) != FG_OK) return r;
+    if ((r = fg__rope_end(m, m->short_frequencies)) != FG_OK) return r;
+    return fg__rope_factors(m, "rope_factors_long.weight", m->rope_frequencies);
 }
 
 static fg_result fg__model_load_rope(fg_model *m) {
@@ -13771,26 +13820,27 @@ static fg_result fg__model_load_rope(fg_model *m) {
     char key[160];
     fg__gguf_string type = {"", 0};
     bool named = fg__gguf_get_string(m->gguf, fg__model_key(m, "rope.scaling.type", key), &type);
-    bool yarn = type.length == 4 && memcmp(type.data, "yarn", 4) == 0, none = type.length == 4 && memcmp(type.data, "none", 4) == 0;
+    bool yarn = fg__text_is(&type, "yarn"), linear = fg__text_is(&type, "linear");
+    bool none = fg__text_is(&type, "none") || (fg__text_is(&type, "longrope") && m->arch->features & FG__HAS_LONG_ROPE);
     fg_result r;
     int i;
     hp->rope_base = fg__model_f64(m, "rope.freq_base", 10000);
     hp->rope_magnitude = fg__model_f64(m, "rope.scaling.attn_factor", 1);
     if (!(hp->rope_base > 1) || !(factor >= 0) || factor > 1e6 || hp->rope_base > 1e12)
         return fg__fail(FG_ERROR_BAD_FILE, "rope with base %g and factor %g", hp->rope_base, factor);
-    if (named && !yarn && !none && !(type.length == 6 && memcmp(type.data, "linear", 6) == 0))
+    if (named && !yarn && !none && !linear)
         return fg__fail(FG_ERROR_UNSUPPORTED, "rope scaling '%.*s' is not known", (int)FG__MIN(type.length, 40),
                         type.data);
-    m->rope_frequencies = (float *)fg__malloc(&m->env, (size_t)hp->n_rot / 2, sizeof(float));
+    m->rope_frequencies = fg__rope_new(m, hp->rope_base);
     if (!m->rope_frequencies) return FG_ERROR_OUT_OF_MEMORY;
     factor = factor > 0 && !none ? factor : 1;
-    for (i = 0; i < hp->n_rot / 2; i++)
-        m->rope_frequencies[i] = (float)(pow(hp->rope_base, -2.0 * i / hp->n_rot) / (yarn ? 1 : factor));
+    for (i = 0; !yarn && factor != 1 && i < hp->n_rot / 2; i++)
+        m->rope_frequencies[i] = (float)(pow(hp->rope_base, -2.0 * i / hp->n_rot) / factor);
     if (yarn) fg__rope_yarn(m, factor);
-    r = fg__rope_factors(m);
-    if (r == FG_OK) r = fg__rope_check(m);
-    if (r == FG_OK) fg__rope_store(m);
-    return r;
+    if (!(fabs(hp->rope_magnitude) <= 1e6)) return fg__fail(FG_ERROR_BAD_FILE, "rope of magnitude %g", hp->rope_magnitude);
+    if ((r = fg__rope_factors(m, "rope_freqs.weight", m->rope_frequencies)) != FG_OK) return r; /* Llama 3 */
+    if ((r = fg__rope_long(m)) != FG_OK || (r = fg__rope_local(m)) != FG_OK) return r;
+    return fg__rope_end(m, m->rope_frequencies);
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------- */
@@ -13801,8 +13851,10 @@ static int64_t fg__model_dim(const fg_model *m, char letter) {
         case 'E': return hp->n_embd;
         case 'Q': return (int64_t)hp->n_heads * hp->head_dim;
         case 'K': return (int64_t)hp->n_kv_heads * hp->head_dim;
+        case 'A': return ((int64_t)hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim;
         case 'H': return hp->head_dim;
         case 'F': return hp->n_ff;
+        case 'G': return 2 * (int64_t)hp->n_ff;
         default: return hp->n_vocab;
     }
 }
@@ -13832,7 +13884,7 @@ static fg_result fg__model_load_layer(fg_model *m, int layer) {
     for (i = 0; i < FG__LAYER_TENSORS; i++) {
         const fg__layer_tensor *t = &fg__layer_tensors[i];
         bool must = t->features ? (m->arch->features & t->features) != 0 : !t->optional;
-        if (!must && !t->optional) continue;
+        if ((!must && !t->optional) || (m->arch->features & t->without)) continue;
         snprintf(name, sizeof(name), "blk.%d.%s", layer, t->name);
         r = fg__model_find(m, name, t->shape, !must, &m->layers[layer * FG__LAYER_TENSORS + i]);
         if (r != FG_OK) return r;
@@ -13842,12 +13894,15 @@ static fg_result fg__model_load_layer(fg_model *m, int layer) {
 
 /* A tensor that the graph does not use makes the model another one than the architecture's name says. */
 static fg_result fg__model_check_unused(const fg_model *m) {
-    const fg_tensor *first = fg__gguf_tensor_at(m->gguf, 0), *freqs = fg__gguf_find_tensor(m->gguf, "rope_freqs.weight");
+    static const char *const factors[3] = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
+    const int n_factors = m->short_frequencies ? 3 : 1;
+    const fg_tensor *first = fg__gguf_tensor_at(m->gguf, 0);
     int n = fg__gguf_tensor_count(m->gguf), i;
     bool *used = (bool *)fg__calloc(&m->env, (size_t)n, sizeof(bool));
     if (!used) return FG_ERROR_OUT_OF_MEMORY;
     used[m->embedding - first] = used[m->output_norm - first] = used[m->output - first] = true;
-    if (freqs) used[freqs - first] = true;
+    for (i = 0; i < n_factors; i++)
+        if (fg__gguf_find_tensor(m->gguf, factors[i])) used[fg__gguf_find_tensor(m->gguf, factors[i]) - first] = true;
     for (i = 0; i < m->hp.n_layers * FG__LAYER_TENSORS; i++)
         if (m->layers[i]) used[m->layers[i] - first] = true;
     for (i = 0; i < n && used[i]; i++) {}
@@ -13945,6 +14000,8 @@ void fg_model_free(fg_model *model) {
     fg__free(&env, (void *)model->layers);
     fg__free(&env, model->windowed);
     fg__free(&env, model->rope_frequencies);
+    fg__free(&env, model->local_frequencies);
+    fg__free(&env, model->short_frequencies);
     fg__free(&env, model);
 }
 
@@ -14038,6 +14095,7 @@ typedef struct fg__graph_builder {
     size_t n_tensors, tensors_capacity, uses_capacity;
     fg_group groups[FG_MAX_GROUPS];
     int n_groups;
+    int rope; /* the tensor of frequencies */
 } fg__graph_builder;
 
 static fg_op *fg__graph_op(fg__graph_builder *b, fg_op_type type, int layer) {
@@ -14080,9 +14138,11 @@ static int fg__graph_weight(fg__graph_builder *b, const fg_tensor *tensor, fg_op
     return (int)b->n_tensors++;
 }
 
-static void fg__graph_norm(fg__graph_builder *b, int layer, const fg_tensor *weight, int src, int dst) {
+/* `added`, a slot or -1, is added to src before. */
+static void fg__graph_norm(fg__graph_builder *b, int layer, const fg_tensor *weight, int src, int added, int dst) {
     fg_op *op = fg__graph_op(b, FG_OP_NORM, layer);
     op->src = src;
+    op->src2 = added;
     op->dst = dst;
     op->n = b->model->hp.n_embd;
     op->eps = (float)b->model->hp.norm_eps;
@@ -14120,10 +14180,28 @@ static int fg__graph_group(fg__graph_builder *b, bool windowed) {
     return g;
 }
 
-/* Slots of a transformer; x is the residual stream. */
+/* Slots of a transformer; x is the residual stream. `post` is what is added to it next, where that is normed (FG__HAS_POST_NORM), else -1. */
 typedef struct fg__graph_slots {
-    int x, normed, qkv, attended, gate_up, hidden, rows, rows_normed, logits, rope;
+    int x, normed, post, qkv, attended, gate_up, hidden, rows, rows_normed, logits, rope, local_rope;
 } fg__graph_slots;
+
+/* The end of attention or feed-forward: src . weight^T + bias is added to x, or normed for the next norm to add it. */
+static void fg__graph_branch_end(fg__graph_builder *b, int layer, const fg__graph_slots *s, const fg_tensor *weight, const fg_tensor *bias, int src,
+                                 const fg_tensor *post_norm) {
+    fg__graph_gemm(b, layer, weight, bias, src, post_norm ? s->normed : s->x, 0, post_norm ? -1 : s->x);
+    if (post_norm) fg__graph_norm(b, layer, post_norm, s->normed, -1, s->post);
+}
+
+static void fg__graph_qkv(fg__graph_builder *b, int layer, const fg__graph_slots *s, int q, int k) {
+    const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
+    if (t[FG__ATTN_QKV]) {
+        fg__graph_gemm(b, layer, t[FG__ATTN_QKV], NULL, s->normed, s->qkv, 0, -1);
+        return;
+    }
+    fg__graph_gemm(b, layer, t[FG__ATTN_Q], t[FG__ATTN_Q_BIAS], s->normed, s->qkv, 0, -1);
+    fg__graph_gemm(b, layer, t[FG__ATTN_K], t[FG__ATTN_K_BIAS], s->normed, s->qkv, q, -1);
+    fg__graph_gemm(b, layer, t[FG__ATTN_V], t[FG__ATTN_V_BIAS], s->normed, s->qkv, q + k, -1);
+}
 
 static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg_model *m = b->model;
@@ -14131,10 +14209,9 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
     const fg_tensor **t = m->layers + (size_t)layer * FG__LAYER_TENSORS;
     int q = hp->n_heads * hp->head_dim, k = hp->n_kv_heads * hp->head_dim, i;
     int group = fg__graph_group(b, m->windowed[layer]), group_layer = b->groups[group].n_layers++;
-    fg__graph_norm(b, layer, t[FG__ATTN_NORM], s->x, s->normed);
-    fg__graph_gemm(b, layer, t[FG__ATTN_Q], t[FG__ATTN_Q_BIAS], s->normed, s->qkv, 0, -1);
-    fg__graph_gemm(b, layer, t[FG__ATTN_K], t[FG__ATTN_K_BIAS], s->normed, s->qkv, q, -1);
-    fg__graph_gemm(b, layer, t[FG__ATTN_V], t[FG__ATTN_V_BIAS], s->normed, s->qkv, q + k, -1);
+    bool roped = !m->arch->no_rope_period || (layer + 1) % m->arch->no_rope_period != 0;
+    fg__graph_norm(b, layer, t[FG__ATTN_NORM], s->x, layer ? s->post : -1, s->normed);
+    fg__graph_qkv(b, layer, s, q, k);
     for (i = 0; i < 2; i++) {
         int q_norm = i ? -1 : fg__graph_weight(b, t[FG__ATTN_Q_NORM], FG_OP_NORM);
         int k_norm = i ? -1 : fg__graph_weight(b, t[FG__ATTN_K_NORM], FG_OP_NORM);
@@ -14148,75 +14225,99 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
         if (i) {
             op->dst = s->attended;
             op->n = q;
-            op->scale = (float)(1 / sqrt((double)hp->head_dim));
+            op->scale = (float)hp->attention_scale;
             continue;
         }
         op->src2_col = q;
         op->dst_col = q + k;
         op->weight = q_norm;
         op->weight2 = k_norm;
-        op->bias = s->rope;
-        op->n_rot = hp->n_rot;
+        op->bias = !roped ? -1 : m->windowed[layer] ? s->local_rope : s->rope;
+        op->n_rot = roped ? hp->n_rot : 0;
         op->rope_neox = m->arch->rope_neox;
         op->eps = (float)hp->norm_eps;
         op->scale = (float)hp->rope_magnitude;
     }
-    fg__graph_gemm(b, layer, t[FG__ATTN_OUT], t[FG__ATTN_OUT_BIAS], s->attended, s->x, 0, s->x);
+    fg__graph_branch_end(b, layer, s, t[FG__ATTN_OUT], t[FG__ATTN_OUT_BIAS], s->attended, t[FG__ATTN_POST_NORM]);
 }
 
 static void fg__graph_ffn(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
     int n_ff = b->model->hp.n_ff;
     fg_op *op;
-    fg__graph_norm(b, layer, t[FG__FFN_NORM], s->x, s->normed);
-    fg__graph_gemm(b, layer, t[FG__FFN_GATE], t[FG__FFN_GATE_BIAS], s->normed, s->gate_up, 0, -1);
-    fg__graph_gemm(b, layer, t[FG__FFN_UP], t[FG__FFN_UP_BIAS], s->normed, s->gate_up, n_ff, -1);
+    fg__graph_norm(b, layer, t[FG__FFN_NORM], s->x, s->post, s->normed);
+    if (t[FG__FFN_GATE_UP]) {
+        fg__graph_gemm(b, layer, t[FG__FFN_GATE_UP], NULL, s->normed, s->gate_up, 0, -1);
+    } else {
+        fg__graph_gemm(b, layer, t[FG__FFN_GATE], t[FG__FFN_GATE_BIAS], s->normed, s->gate_up, 0, -1);
+        fg__graph_gemm(b, layer, t[FG__FFN_UP], t[FG__FFN_UP_BIAS], s->normed, s->gate_up, n_ff, -1);
+    }
     op = fg__graph_op(b, FG_OP_ACT_MUL, layer);
     op->src = op->src2 = s->gate_up;
     op->src2_col = n_ff;
     op->dst = s->hidden;
     op->n = n_ff;
-    op->act = FG_ACT_SILU;
-    fg__graph_gemm(b, layer, t[FG__FFN_DOWN], t[FG__FFN_DOWN_BIAS], s->hidden, s->x, 0, s->x);
+    op->act = b->model->arch->features & FG__HAS_GELU ? FG_ACT_GELU_TANH : FG_ACT_SILU;
+    fg__graph_branch_end(b, layer, s, t[FG__FFN_DOWN], t[FG__FFN_DOWN_BIAS], s->hidden, t[FG__FFN_POST_NORM]);
 }
 
-static void fg__graph_ends(fg__graph_builder *b, const fg__graph_slots *s, bool first) {
+static void fg__graph_start(fg__graph_builder *b, const fg__graph_slots *s) {
     const fg_model *m = b->model;
-    fg_op *op = fg__graph_op(b, first ? FG_OP_EMBED : FG_OP_GATHER_ROWS, -1);
+    fg_op *op = fg__graph_op(b, FG_OP_EMBED, -1);
     op->n = m->hp.n_embd;
-    op->dst = first ? s->x : s->rows;
-    if (first) {
-        op->weight = fg__graph_weight(b, m->embedding, FG_OP_EMBED);
-        return;
-    }
-    op->src = s->x;
-    fg__graph_norm(b, -1, m->output_norm, s->rows, s->rows_normed);
-    fg__graph_gemm(b, -1, m->output, NULL, s->rows_normed, s->logits, 0, -1);
+    op->dst = s->x;
+    if (m->arch->features & FG__HAS_EMBD_SCALE) op->scale = (float)sqrt((double)m->hp.n_embd);
+    op->weight = fg__graph_weight(b, m->embedding, FG_OP_EMBED);
+}
+
+/* Rows are chosen before the last norm, or, where that has something to add to all of x, after it. */
+static void fg__graph_end(fg__graph_builder *b, const fg__graph_slots *s) {
+    const fg_model *m = b->model;
+    fg_op *op;
+    if (s->post >= 0) fg__graph_norm(b, -1, m->output_norm, s->x, s->post, s->normed);
+    op = fg__graph_op(b, FG_OP_GATHER_ROWS, -1);
+    op->n = m->hp.n_embd;
+    op->src = s->post >= 0 ? s->normed : s->x;
+    op->dst = s->rows;
+    if (s->post < 0) fg__graph_norm(b, -1, m->output_norm, s->rows, -1, s->rows_normed);
+    fg__graph_gemm(b, -1, m->output, NULL, s->post >= 0 ? s->rows : s->rows_normed, s->logits, 0, -1);
     op = fg__graph_op(b, FG_OP_SAMPLE, -1);
     op->src = s->logits;
     op->n = m->hp.n_vocab;
 }
 
-static fg__graph_slots fg__graph_make_slots(fg__graph_builder *b) {
-    const fg__hparams *hp = &b->model->hp;
-    fg__graph_slots s;
+static int fg__graph_rope(fg__graph_builder *b, const char *name, const float *frequencies) {
     fg_tensor rope;
     memset(&rope, 0, sizeof(rope));
-    rope.name = "rope frequencies";
+    rope.name = name;
     rope.n_dims = 1;
-    rope.dims[0] = hp->n_rot / 2;
+    rope.dims[0] = b->model->hp.n_rot / 2;
     rope.dims[1] = rope.dims[2] = rope.dims[3] = 1;
-    rope.data = b->model->rope_frequencies;
-    rope.bytes = (size_t)hp->n_rot / 2 * sizeof(float);
-    s.rope = fg__graph_weight(b, &rope, FG_OP_ROPE_KV);
+    rope.data = frequencies;
+    rope.bytes = (size_t)rope.dims[0] * sizeof(float);
+    return fg__graph_weight(b, &rope, FG_OP_ROPE_KV);
+}
+
+/* Once it is known how long sequences can get. */
+static void fg__graph_choose_rope(fg__graph_builder *b, int max_context) {
+    if (max_context <= b->model->hp.rope_context) b->tensors[b->rope].data = b->model->short_frequencies;
+}
+
+static fg__graph_slots fg__graph_make_slots(fg__graph_builder *b) {
+    const fg_model *m = b->model;
+    const fg__hparams *hp = &m->hp;
+    fg__graph_slots s;
+    s.rope = s.local_rope = b->rope = fg__graph_rope(b, "rope frequencies", m->rope_frequencies);
+    if (m->local_frequencies) s.local_rope = fg__graph_rope(b, "local rope frequencies", m->local_frequencies);
     s.x = fg__graph_slot(b, "x", hp->n_embd, false);
     s.normed = fg__graph_slot(b, "normed", hp->n_embd, false);
+    s.post = m->arch->features & FG__HAS_POST_NORM ? fg__graph_slot(b, "post", hp->n_embd, false) : -1;
     s.qkv = fg__graph_slot(b, "qkv", (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim, false);
     s.attended = fg__graph_slot(b, "attended", hp->n_heads * hp->head_dim, false);
     s.gate_up = fg__graph_slot(b, "gate_up", 2 * hp->n_ff, false);
     s.hidden = fg__graph_slot(b, "hidden", hp->n_ff, false);
     s.rows = fg__graph_slot(b, "rows", hp->n_embd, true);
-    s.rows_normed = fg__graph_slot(b, "rows_normed", hp->n_embd, true);
+    s.rows_normed = s.post < 0 ? fg__graph_slot(b, "rows_normed", hp->n_embd, true) : -1;
     s.logits = fg__graph_slot(b, "logits", hp->n_vocab, true);
     return s;
 }
@@ -14239,12 +14340,12 @@ static fg_result fg__graph_build(fg__graph_builder *b, const fg__env *env, const
     b->ops = (fg_op *)fg__malloc(env, b->ops_capacity = 64, sizeof(fg_op)); /* so that ops[0] is there when memory is out */
     if (!b->ops) return FG_ERROR_OUT_OF_MEMORY;
     slots = fg__graph_make_slots(b);
-    fg__graph_ends(b, &slots, true);
+    fg__graph_start(b, &slots);
     for (i = 0; i < model->hp.n_layers && !b->failed; i++) {
         fg__graph_attention(b, i, &slots);
         fg__graph_ffn(b, i, &slots);
     }
-    fg__graph_ends(b, &slots, false);
+    fg__graph_end(b, &slots);
     if (!b->failed) return FG_OK;
     fg__graph_free(b);
     return FG_ERROR_OUT_OF_MEMORY;
@@ -14284,8 +14385,9 @@ static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
     if (heads)
         fg__text_printf(out, " heads=%d/%d dim=%d group=%d.%d", op->n_head, op->n_kv_head, op->head_dim, op->group,
                         op->group_layer);
-    if (op->n_rot) {
-        fg__text_printf(out, " k=+%d v=+%d rope=%s:%d", op->src2_col, op->dst_col, op->rope_neox ? "neox" : "pairs", op->n_rot);
+    if (op->type == FG_OP_ROPE_KV) {
+        fg__text_printf(out, " k=+%d v=+%d", op->src2_col, op->dst_col);
+        if (op->n_rot) fg__text_printf(out, " rope=%s:%d", op->rope_neox ? "neox" : "pairs", op->n_rot);
     }
     if (op->eps > 0) fg__text_printf(out, " eps=%g", (double)op->eps);
     if (op->scale != 1) fg__text_printf(out, " scale=%.6g", (double)op->scale);
@@ -27714,6 +27816,7 @@ static void fg__engine_make_graph(fg_engine *e) {
     fg_graph *g = &e->graph;
     int i;
     bool whole = e->desc.policy != FG_POLICY_SPLITFUSE;
+    fg__graph_choose_rope(&e->builder, e->desc.max_context);
     g->ops = e->builder.ops;
     g->n_ops = (int32_t)e->builder.n_ops;
     g->slots = e->builder.slots;
@@ -27771,6 +27874,7 @@ static void fg__draft_make_graph(const fg_engine *e, fg__draft *d) {
     fg_graph *g = &d->graph;
     int i;
     *g = e->graph;
+    fg__graph_choose_rope(&d->builder, e->desc.max_context);
     g->ops = d->builder.ops;
     g->n_ops = (int32_t)d->builder.n_ops;
     g->slots = d->builder.slots;

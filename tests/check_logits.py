@@ -31,9 +31,17 @@ N_TOKENS = 40
 MAX_ERROR = 1e-4  # of a logit, with F32 weights
 
 # Members a case does not name. `rope`: transformers' rope_parameters without rope_theta; `full_layers`: the first so many
-# layers see everything, the others the window.
+# layers see everything, the others the window; `rot`: dimensions of a head that turn, 0: all; `local_theta`: of layers with
+# a window, 0: the file does not say; `wide`: q.k is divided by the square root of embd / heads.
 DEFAULTS = dict(arch="llama", vocab=64, embd=64, layers=2, heads=4, kv_heads=4, head_dim=16, ff=96, context=128, eps=1e-5,
-                theta=10000.0, rope={}, window=0, full_layers=0, tied=False, bias=False, golden=True, n_tokens=N_TOKENS, budgets=(0, 7))
+                theta=10000.0, rope={}, window=0, full_layers=0, tied=False, bias=False, rot=0, local_theta=0.0, wide=False,
+                golden=True, n_tokens=N_TOKENS, budgets=(0, 7))
+
+
+def long_rope(pairs, original):
+    return dict(rope_type="longrope", short_factor=[1 + i / 8 for i in range(pairs)], long_factor=[2.0 + i for i in range(pairs)],
+                original_max_position_embeddings=original)
+
 
 CASES = {
     "llama": dict(layers=3),
@@ -57,10 +65,23 @@ CASES = {
     "qwen2_window": dict(arch="qwen2", layers=3, kv_heads=2, window=12, full_layers=1),
     "qwen3": dict(arch="qwen3", head_dim=32, kv_heads=2, eps=1e-6, theta=1000000.0),
     "qwen3_tied": dict(arch="qwen3", head_dim=16, kv_heads=4, tied=True),
+    "gemma": dict(arch="gemma", kv_heads=1, head_dim=32, eps=1e-6, tied=True),
+    "gemma3": dict(arch="gemma3", layers=7, kv_heads=2, head_dim=32, eps=1e-6, theta=1000000.0, window=12, tied=True),
+    "gemma3_linear": dict(arch="gemma3", layers=6, kv_heads=1, eps=1e-6, theta=1000.0, window=20, local_theta=50.0, tied=True,
+                          rope=dict(rope_type="linear", factor=8.0)),
+    "gemma3_27b": dict(arch="gemma3", vocab=32, embd=32, layers=62, heads=2, kv_heads=1, head_dim=32, ff=32, eps=1e-6, theta=1000000.0,
+                       window=12, tied=True, wide=True, golden=False),
+    "phi3": dict(arch="phi3"),
+    "phi3_window": dict(arch="phi3", kv_heads=2, window=12),
+    "phi3_long": dict(arch="phi3", kv_heads=2, head_dim=16, rot=12, rope=long_rope(6, 32)),
+    "phi3_short": dict(arch="phi3", kv_heads=2, context=64, tied=True, rope=long_rope(8, 64)),
+    "smollm3": dict(arch="smollm3", layers=4, kv_heads=2, theta=5000000.0),
     # Longer than a block, a pass and a window; shapes of real heads. Too large for goldens.
     "long_llama": dict(embd=128, heads=2, kv_heads=1, head_dim=64, ff=352, vocab=300, context=512, golden=False, n_tokens=330),
     "long_mistral": dict(embd=128, heads=4, kv_heads=2, head_dim=32, window=100, context=512, golden=False, n_tokens=330),
     "long_qwen3": dict(arch="qwen3", embd=96, heads=2, kv_heads=2, head_dim=128, context=512, golden=False, n_tokens=330),
+    "long_gemma3": dict(arch="gemma3", embd=96, layers=7, heads=4, kv_heads=1, head_dim=256, context=512, window=100, tied=True, golden=False,
+                        n_tokens=330),
 }
 
 # Weight types: every one the gguf package can expand. Their matrices need rows of 256.
@@ -120,7 +141,12 @@ def hf_model(c):
     kinds = {"llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
              "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
              "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
-             "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM)}
+             "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+             "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
+             "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+             "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
+             "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM)}
+    rope = dict(dict(rope_type="default"), rope_theta=c["theta"], **c["rope"])
     kind = "mistral" if c["arch"] == "llama" and c["window"] else c["arch"]
     more = {}
     if kind == "llama":
@@ -129,16 +155,27 @@ def hf_model(c):
         more = dict(sliding_window=c["window"])
     if kind.startswith("qwen"):
         more = dict(use_sliding_window=c["window"] > 0, sliding_window=c["window"] or None, max_window_layers=c["full_layers"])
-    if kind != "qwen2":
+    if kind == "gemma3":
+        more = dict(query_pre_attn_scalar=c["embd"] // c["heads"] if c["wide"] else c["head_dim"], sliding_window=c["window"] or c["context"])
+        rope = dict(full_attention=rope, sliding_attention=dict(rope_type="default", rope_theta=c["local_theta"] or 10000.0))
+    if kind == "phi3":
+        more = dict(sliding_window=c["window"] or None, pad_token_id=0)
+        if c["rope"]:
+            more["original_max_position_embeddings"] = c["rope"]["original_max_position_embeddings"]
+        if c["rot"]:
+            rope["partial_rotary_factor"] = c["rot"] / c["head_dim"]
+    if kind == "smollm3":
+        more = dict(pad_token_id=0)
+    if kind not in ("qwen2", "phi3", "smollm3"):
         more["head_dim"] = c["head_dim"]
     elif c["head_dim"] * c["heads"] != c["embd"]:
-        raise ValueError("qwen2 has no head_dim of its own")
+        raise ValueError(f"{kind} has no head_dim of its own")
     config_class, model_class = kinds[kind]
     config = config_class(
         vocab_size=c["vocab"], hidden_size=c["embd"], intermediate_size=c["ff"], num_hidden_layers=c["layers"],
         num_attention_heads=c["heads"], num_key_value_heads=c["kv_heads"], max_position_embeddings=c["context"],
         rms_norm_eps=c["eps"], tie_word_embeddings=c["tied"], bos_token_id=1, eos_token_id=2,
-        rope_parameters=dict(dict(rope_type="default"), rope_theta=c["theta"], **c["rope"]), **more)
+        rope_parameters=rope, **more)
     config._attn_implementation = "eager"
     return model_class(config).float().eval()
 
@@ -154,14 +191,19 @@ def unpermute(weight, n_head):
 
 def permuted_heads(c, name):
     """Heads of a tensor whose rows the converter permutes, else 0."""
-    if c["arch"] != "llama":
+    if c["arch"] not in ("llama", "smollm3"):
         return 0
     return c["heads"] if ".attn_q." in name else c["kv_heads"] if ".attn_k." in name else 0
 
 
+def norm_offset(c, name):
+    """What a file's norms are larger by: Gemma's add 1, which the converter does for good."""
+    return int(c["arch"].startswith("gemma") and name.endswith("norm.weight"))
+
+
 def gguf_names(c, model):
     """transformers' name of each parameter to GGUF's."""
-    arch = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[c["arch"]]
+    arch = gguf.MODEL_ARCH[c["arch"].upper()]
     table = gguf.get_tensor_name_map(arch, c["layers"])
     names = {}
     for name, _ in model.named_parameters():
@@ -176,7 +218,7 @@ def fill(c, model, make):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             to = gguf_names(c, model)[name]
-            weight = make(to, tuple(parameter.shape))
+            weight = make(to, tuple(parameter.shape)) - np.float32(norm_offset(c, to))
             heads = permuted_heads(c, to)
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(unpermute(weight, heads) if heads else weight)))
 
@@ -273,6 +315,20 @@ def add_rope(writer, c):
             writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
     elif rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(c))
+    elif rope.get("rope_type") == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(long_rope_magnitude(c))
+        writer.add_tensor("rope_factors_long.weight", np.array(rope["long_factor"], dtype=np.float32))
+        writer.add_tensor("rope_factors_short.weight", np.array(rope["short_factor"], dtype=np.float32))
+    if c["local_theta"]:
+        writer.add_float32(f"{c['arch']}.rope.freq_base_swa", c["local_theta"])
+
+
+def long_rope_magnitude(c):
+    """LongRoPE's, as the converter writes it."""
+    original = c["rope"]["original_max_position_embeddings"]
+    factor = c["context"] / original
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
 def write_gguf(path, c, model, raw={}):
@@ -288,7 +344,7 @@ def write_gguf(path, c, model, raw={}):
     writer.add_rope_freq_base(c["theta"])
     writer.add_layer_norm_rms_eps(c["eps"])
     writer.add_vocab_size(c["vocab"])
-    writer.add_rope_dimension_count(c["head_dim"])
+    writer.add_rope_dimension_count(c["rot"] or c["head_dim"])
     if c["head_dim"] * c["heads"] != c["embd"]:
         writer.add_key_length(c["head_dim"])
         writer.add_value_length(c["head_dim"])
@@ -309,7 +365,7 @@ def write_gguf(path, c, model, raw={}):
         if to in raw:
             writer.add_tensor(to, raw[to][1], raw_dtype=raw[to][0])
         else:
-            weight = parameter.detach().numpy()
+            weight = parameter.detach().numpy() + np.float32(norm_offset(c, to))
             heads = permuted_heads(c, to)
             writer.add_tensor(to, np.ascontiguousarray(permute(weight, heads) if heads else weight))
     writer.write_header_to_file()
@@ -413,7 +469,7 @@ def check_case(checks, tool, folder, c):
             got, why = engine_logits(tool, folder, path, ids, c["vocab"], **options)
             compare(checks, label(c, options), got, why, expected, MAX_ERROR)
     if c["rope"] or c["window"]:  # must matter here, or nothing was tested
-        plain = hf_model(dict(c, rope={}, window=0))
+        plain = hf_model(dict(c, rope={}, window=0, local_theta=0.0))
         plain.load_state_dict(model.state_dict())
         moved = np.abs(hf_logits(plain, ids) - expected).max()
         checks.check(moved > 0.1, f"{c['name']}: the logits feel the rope scaling or the window: {moved:.2e}")
@@ -508,7 +564,8 @@ def write_goldens():
     """cases.h: a row of C for each case; NAME.f32: its logits, [n_tokens][vocab]."""
     lines = ["/* Written by tests/check_logits.py --write: name, architecture, tokens, vocabulary, width, layers, heads, KV heads,",
              "   head width, FFN width, context, eps, theta, window, layers without it, tied, bias; rope: type, original context,",
-             "   factor, the file's attention factor, Llama 3's low and high frequency factor or YaRN's slow and fast beta. */"]
+             "   factor, the file's attention factor, Llama 3's low and high frequency factor or YaRN's slow and fast beta,",
+             "   dimensions (0: the head's), theta of layers with a window (0: not in the file). */"]
     for name in CASES:
         c = case(name)
         if not c["golden"]:
@@ -520,6 +577,8 @@ def write_goldens():
         attention = rope.get("attention_factor", 0)
         if attention:
             attention /= 1 + 0.1 * math.log(rope["factor"])
+        if rope.get("rope_type") == "longrope":
+            attention = long_rope_magnitude(c)
         numbers = [c[k] for k in ("n_tokens", "vocab", "embd", "layers", "heads", "kv_heads", "head_dim", "ff", "context")]
         floats = [f"{c['eps']!r}f", f"{c['theta']!r}f"]
         flags = [c["window"], c["full_layers"], int(c["tied"]), int(c["bias"])]
@@ -528,7 +587,7 @@ def write_goldens():
             rope.get("high_freq_factor", rope.get("beta_fast", 0)))]
         scaling = [(v if "." in v or "e" in v else v + ".0") + "f" for v in scaling]
         row = [f'"{name}"', f'"{c["arch"]}"'] + numbers + floats + flags + [
-            f'"{rope.get("rope_type", "")}"', rope.get("original_max_position_embeddings", 0)] + scaling
+            f'"{rope.get("rope_type", "")}"', rope.get("original_max_position_embeddings", 0)] + scaling + [c["rot"], f"{c['local_theta']!r}f"]
         lines.append("{" + ", ".join(str(item) for item in row) + "},")
     (GOLDEN / "cases.h").write_text("\n".join(lines) + "\n")
 

@@ -14,6 +14,7 @@ typedef struct model_spec {
     const char *arch;
     int n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_ctx;
     int window, full_every; /* every so manyth layer sees everything; 0: none does */
+    int rope_context;       /* of phi3: up to so many tokens the short factors; 0: there are none */
     fg_type type;           /* of matrices, */
     bool mixed;             /* of which attn_output is Q8_0 */
     int tied;
@@ -98,29 +99,41 @@ static void model_hparams(gguf_writer *w, const model_spec *s) {
     gguf_add_f32(w, model_key(s, "attention.layer_norm_rms_epsilon"), 1e-5f);
     if (s->window) model_put(w, s, "attention.sliding_window", s->window);
     if (s->full_every) model_put(w, s, "attention.sliding_window_pattern", s->full_every);
+    if (s->rope_context) model_put(w, s, "rope.scaling.original_context_length", s->rope_context);
 }
+
+static bool model_is(const model_spec *s, const char *arch) { return strcmp(s->arch, arch) == 0; }
 
 static void model_layer(gguf_writer *w, const model_spec *s, int i) {
     int q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
+    bool fused = model_is(s, "phi3");
     char name[64];
     model_layer_weight(w, s, i, "attn_norm.weight", s->n_embd, 0);
-    model_layer_weight(w, s, i, "attn_q.weight", s->n_embd, q);
-    model_layer_weight(w, s, i, "attn_k.weight", s->n_embd, kv);
-    model_layer_weight(w, s, i, "attn_v.weight", s->n_embd, kv);
+    if (fused) {
+        model_layer_weight(w, s, i, "attn_qkv.weight", s->n_embd, q + 2 * kv);
+    } else {
+        model_layer_weight(w, s, i, "attn_q.weight", s->n_embd, q);
+        model_layer_weight(w, s, i, "attn_k.weight", s->n_embd, kv);
+        model_layer_weight(w, s, i, "attn_v.weight", s->n_embd, kv);
+    }
     snprintf(name, sizeof(name), "blk.%d.attn_output.weight", i);
     model_weight(w, s, name, q, s->n_embd, s->mixed ? FG_TYPE_Q8_0 : s->type);
-    if (strcmp(s->arch, "qwen2") == 0) {
+    if (model_is(s, "qwen2")) {
         model_layer_weight(w, s, i, "attn_q.bias", q, 0);
         model_layer_weight(w, s, i, "attn_k.bias", kv, 0);
         model_layer_weight(w, s, i, "attn_v.bias", kv, 0);
     }
-    if (strcmp(s->arch, "qwen3") == 0) {
+    if (model_is(s, "qwen3") || model_is(s, "gemma3")) {
         model_layer_weight(w, s, i, "attn_q_norm.weight", s->head_dim, 0);
         model_layer_weight(w, s, i, "attn_k_norm.weight", s->head_dim, 0);
     }
+    if (model_is(s, "gemma3")) {
+        model_layer_weight(w, s, i, "post_attention_norm.weight", s->n_embd, 0);
+        model_layer_weight(w, s, i, "post_ffw_norm.weight", s->n_embd, 0);
+    }
     model_layer_weight(w, s, i, "ffn_norm.weight", s->n_embd, 0);
-    model_layer_weight(w, s, i, "ffn_gate.weight", s->n_embd, s->n_ff);
-    model_layer_weight(w, s, i, "ffn_up.weight", s->n_embd, s->n_ff);
+    if (!fused) model_layer_weight(w, s, i, "ffn_gate.weight", s->n_embd, s->n_ff);
+    model_layer_weight(w, s, i, "ffn_up.weight", s->n_embd, fused ? 2 * s->n_ff : s->n_ff);
     model_layer_weight(w, s, i, "ffn_down.weight", s->n_ff, s->n_embd);
 }
 
@@ -150,6 +163,16 @@ static int model_n_vocab(void) {
     return n;
 }
 
+/* Divisors of rope's frequencies: `first`, and for each pair an eighth more. */
+static void model_rope_factors(gguf_writer *w, const model_spec *s, const char *name, float first) {
+    float factors[64];
+    int64_t dims[1];
+    int i;
+    dims[0] = s->head_dim / 2;
+    for (i = 0; i < dims[0]; i++) factors[i] = first + (float)i / 8;
+    gguf_add_tensor(w, name, FG_TYPE_F32, 1, dims, factors, (size_t)dims[0] * sizeof(float));
+}
+
 /* All but the metadata of the model itself; w is begun, with its vocabulary in it. */
 static void model_weights(gguf_writer *w, const model_spec *s) {
     int i;
@@ -157,6 +180,8 @@ static void model_weights(gguf_writer *w, const model_spec *s) {
     for (i = 0; i < s->n_layers; i++) model_layer(w, s, i);
     model_weight(w, s, "output_norm.weight", s->n_embd, 0, FG_TYPE_F32);
     if (!s->tied) model_weight(w, s, "output.weight", s->n_embd, model_n_vocab(), s->type);
+    if (s->rope_context) model_rope_factors(w, s, "rope_factors_short.weight", 1.0f);
+    if (s->rope_context) model_rope_factors(w, s, "rope_factors_long.weight", 4.0f);
 }
 
 static void model_sample_build(const model_spec *s, unsigned char **file, size_t *size) {

@@ -577,6 +577,18 @@ static void test_engine_bits_q8_window(void) {
     bits_model(&spec);
 }
 
+/* Norms after attention and feed-forward, whose results the next norm adds; two ropes, two cache groups. */
+static void test_engine_bits_gemma3(void) {
+    model_spec spec = model_spec_tiny();
+    spec.arch = "gemma3";
+    spec.type = FG_TYPE_Q8_0;
+    spec.n_layers = 3;
+    spec.window = 11;
+    spec.full_every = 3;
+    spec.tied = 1;
+    bits_model(&spec);
+}
+
 /* Where activations are BF16, too: in pairs or in tiles. */
 static void test_engine_bits_bf16(void) {
     model_spec spec = model_spec_tiny();
@@ -2025,6 +2037,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_null_mixed);
     RUN(test_engine_bits_f32);
     RUN(test_engine_bits_q8_window);
+    RUN(test_engine_bits_gemma3);
     RUN(test_engine_bits_bf16);
     RUN(test_engine_bits_q4k);
     RUN(test_engine_bits_samples);

@@ -13,6 +13,8 @@ typedef struct logits_case {
     const char *rope;
     int rope_ctx;
     float rope_factor, rope_attn, rope_low, rope_high;
+    int rot;
+    float local_theta;
 } logits_case;
 
 static const logits_case logits_cases[] = {
@@ -64,19 +66,28 @@ static void logits_layer_weight(gguf_writer *w, const logits_case *c, int layer,
 
 static void logits_layer(gguf_writer *w, const logits_case *c, int i) {
     int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    int qkv_bias = c->bias || strcmp(c->arch, "qwen2") == 0;
+    int qkv_bias = c->bias || strcmp(c->arch, "qwen2") == 0, fused = strcmp(c->arch, "phi3") == 0, gemma3 = strcmp(c->arch, "gemma3") == 0;
     logits_layer_weight(w, c, i, "attn_norm", c->n_embd, 0, 0);
-    logits_layer_weight(w, c, i, "attn_q", c->n_embd, q, qkv_bias);
-    logits_layer_weight(w, c, i, "attn_k", c->n_embd, kv, qkv_bias);
-    logits_layer_weight(w, c, i, "attn_v", c->n_embd, kv, qkv_bias);
+    if (fused) {
+        logits_layer_weight(w, c, i, "attn_qkv", c->n_embd, q + 2 * kv, 0);
+        logits_layer_weight(w, c, i, "ffn_up", c->n_embd, 2 * c->n_ff, 0);
+    } else {
+        logits_layer_weight(w, c, i, "attn_q", c->n_embd, q, qkv_bias);
+        logits_layer_weight(w, c, i, "attn_k", c->n_embd, kv, qkv_bias);
+        logits_layer_weight(w, c, i, "attn_v", c->n_embd, kv, qkv_bias);
+        logits_layer_weight(w, c, i, "ffn_gate", c->n_embd, c->n_ff, c->bias);
+        logits_layer_weight(w, c, i, "ffn_up", c->n_embd, c->n_ff, c->bias);
+    }
     logits_layer_weight(w, c, i, "attn_output", q, c->n_embd, c->bias);
-    if (strcmp(c->arch, "qwen3") == 0) {
+    if (gemma3 || strcmp(c->arch, "qwen3") == 0) {
         logits_layer_weight(w, c, i, "attn_q_norm", c->head_dim, 0, 0);
         logits_layer_weight(w, c, i, "attn_k_norm", c->head_dim, 0, 0);
     }
+    if (gemma3) {
+        logits_layer_weight(w, c, i, "post_attention_norm", c->n_embd, 0, 0);
+        logits_layer_weight(w, c, i, "post_ffw_norm", c->n_embd, 0, 0);
+    }
     logits_layer_weight(w, c, i, "ffn_norm", c->n_embd, 0, 0);
-    logits_layer_weight(w, c, i, "ffn_gate", c->n_embd, c->n_ff, c->bias);
-    logits_layer_weight(w, c, i, "ffn_up", c->n_embd, c->n_ff, c->bias);
     logits_layer_weight(w, c, i, "ffn_down", c->n_ff, c->n_embd, c->bias);
 }
 
@@ -97,6 +108,17 @@ static void logits_llama3_factors(gguf_writer *w, const logits_case *c) {
     gguf_add_tensor(w, "rope_freqs.weight", FG_TYPE_F32, 1, dims, factors, (size_t)dims[0] * sizeof(float));
 }
 
+/* LongRoPE: for each pair a divisor of its frequency, in short sequences and in long ones. */
+static void logits_long_factors(gguf_writer *w, const logits_case *c) {
+    float factors[2][64];
+    int64_t dims[1];
+    int i;
+    dims[0] = (c->rot ? c->rot : c->head_dim) / 2;
+    for (i = 0; i < dims[0]; i++) factors[0][i] = 1.0f + (float)i / 8.0f, factors[1][i] = 2.0f + (float)i;
+    gguf_add_tensor(w, "rope_factors_short.weight", FG_TYPE_F32, 1, dims, factors[0], (size_t)dims[0] * sizeof(float));
+    gguf_add_tensor(w, "rope_factors_long.weight", FG_TYPE_F32, 1, dims, factors[1], (size_t)dims[0] * sizeof(float));
+}
+
 static const char *logits_key(const logits_case *c, const char *key) {
     static char full[96];
     snprintf(full, sizeof(full), "%s.%s", c->arch, key);
@@ -105,11 +127,13 @@ static const char *logits_key(const logits_case *c, const char *key) {
 
 static void logits_rope(gguf_writer *w, const logits_case *c) {
     gguf_add_f32(w, logits_key(c, "rope.freq_base"), c->theta);
-    gguf_add_u32(w, logits_key(c, "rope.dimension_count"), (uint32_t)c->head_dim);
+    gguf_add_u32(w, logits_key(c, "rope.dimension_count"), (uint32_t)(c->rot ? c->rot : c->head_dim));
+    if (c->local_theta > 0) gguf_add_f32(w, logits_key(c, "rope.freq_base_swa"), c->local_theta);
     if (strcmp(c->rope, "llama3") == 0) logits_llama3_factors(w, c);
-    if (strcmp(c->rope, "linear") != 0 && strcmp(c->rope, "yarn") != 0) return;
-    gguf_add_string(w, logits_key(c, "rope.scaling.type"), c->rope);
-    gguf_add_f32(w, logits_key(c, "rope.scaling.factor"), c->rope_factor);
+    if (strcmp(c->rope, "longrope") == 0) logits_long_factors(w, c);
+    if (!*c->rope || strcmp(c->rope, "llama3") == 0) return;
+    if (c->rope_factor > 0) gguf_add_string(w, logits_key(c, "rope.scaling.type"), c->rope);
+    if (c->rope_factor > 0) gguf_add_f32(w, logits_key(c, "rope.scaling.factor"), c->rope_factor);
     if (c->rope_ctx) gguf_add_u32(w, logits_key(c, "rope.scaling.original_context_length"), (uint32_t)c->rope_ctx);
     if (c->rope_attn != 0) gguf_add_f32(w, logits_key(c, "rope.scaling.attn_factor"), c->rope_attn);
     if (c->rope_low != 0) gguf_add_f32(w, logits_key(c, "rope.scaling.yarn_beta_slow"), c->rope_low);
@@ -285,6 +309,9 @@ static void test_logits_llama(void) { logits_test_arch("llama"); }
 static void test_logits_mistral(void) { logits_test_arch("mistral"); }
 static void test_logits_qwen2(void) { logits_test_arch("qwen2"); }
 static void test_logits_qwen3(void) { logits_test_arch("qwen3"); }
+static void test_logits_gemma(void) { logits_test_arch("gemma"); }
+static void test_logits_phi3(void) { logits_test_arch("phi3"); }
+static void test_logits_smollm3(void) { logits_test_arch("smollm3"); }
 
 /* ---- a trained model */
 
@@ -354,5 +381,8 @@ static void run_logits_tests(void) {
     RUN(test_logits_mistral);
     RUN(test_logits_qwen2);
     RUN(test_logits_qwen3);
+    RUN(test_logits_gemma);
+    RUN(test_logits_phi3);
+    RUN(test_logits_smollm3);
     RUN(test_logits_stories);
 }

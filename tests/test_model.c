@@ -397,6 +397,84 @@ static void test_model_graph(void) {
     spec.arch = "qwen3";
     spec.head_dim = 32;
     graph_compare("qwen3", &spec);
+    spec.arch = "gemma3";
+    spec.n_layers = 6;
+    spec.window = 12;
+    spec.tied = 1;
+    graph_compare("gemma3", &spec);
+    spec = model_spec_tiny();
+    spec.arch = "phi3";
+    graph_compare("phi3", &spec);
+    spec.arch = "smollm3";
+    spec.n_layers = 4;
+    graph_compare("smollm3", &spec);
+}
+
+/* ---- other architectures than llama */
+
+/* Renames what is called `name` in a sound file; what the file then comes to. */
+static fg_result model_try_without(const model_spec *spec, const char *name) {
+    unsigned char *file;
+    size_t size, at, n = strlen(name), found = 0;
+    fg_result r;
+    model_sample_build(spec, &file, &size);
+    for (at = 0; at + n <= size; at++)
+        if (memcmp(file + at, name, n) == 0) file[at + n - 1] = '_', found++;
+    r = model_try(file, size, true);
+    CHECKF(found == 1, "%s is there %d times", name, (int)found);
+    free(file);
+    return r;
+}
+
+static void test_model_architectures(void) {
+    static const struct { const char *arch, *tensors[4]; } rows[] = {
+        {"qwen2", {"attn_q.bias", "attn_v.bias", NULL, NULL}},
+        {"qwen3", {"attn_q_norm.weight", "attn_k_norm.weight", NULL, NULL}},
+        {"gemma", {"attn_k.weight", "ffn_gate.weight", NULL, NULL}},
+        {"gemma3", {"post_attention_norm.weight", "post_ffw_norm.weight", "attn_q_norm.weight", "attn_q.weight"}},
+        {"phi3", {"attn_qkv.weight", "ffn_up.weight", "rope_factors_long.weight", "rope_factors_short.weight"}},
+        {"smollm3", {"attn_q.weight", "ffn_down.weight", NULL, NULL}}};
+    model_spec spec = model_spec_tiny();
+    unsigned char *file;
+    size_t size, i, k;
+    spec.n_layers = 1;
+    spec.window = 12;
+    for (i = 0; i < FG__COUNT(rows); i++) {
+        spec.arch = rows[i].arch;
+        spec.rope_context = strcmp(spec.arch, "phi3") == 0 ? 64 : 0;
+        model_sample_build(&spec, &file, &size);
+        CHECKF(model_try(file, size, true) == FG_OK, "%s: %s", spec.arch, fg_last_error());
+        free(file);
+        for (k = 0; k < 4 && rows[i].tensors[k]; k++) {
+            fg_result r = model_try_without(&spec, rows[i].tensors[k]);
+            bool other = strcmp(rows[i].tensors[k], "rope_factors_short.weight") == 0; /* without it the other one is unknown */
+            CHECKF(r == (other ? FG_ERROR_UNSUPPORTED : FG_ERROR_BAD_FILE), "%s without %s: %s", spec.arch, rows[i].tensors[k], fg_result_name(r));
+        }
+    }
+}
+
+/* Which frequencies phi3's graph has: the short ones in an engine whose sequences are no longer than the original context. */
+static void test_model_long_rope(void) {
+    static const int contexts[] = {32, 64, 65, 0};
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    int i;
+    spec.arch = "phi3";
+    spec.rope_context = 64;
+    model_sample_open(&m, &spec);
+    for (i = 0; i < 4 && m.model; i++) {
+        const float *expected = i < 2 ? m.model->short_frequencies : m.model->rope_frequencies;
+        fg_engine_desc d;
+        fg_engine *e = NULL;
+        memset(&d, 0, sizeof(d));
+        d.model = m.model;
+        d.max_context = contexts[i];
+        CHECK(fg_engine_create(&d, &e) == FG_OK);
+        if (e) CHECKF(e->builder.tensors[e->builder.rope].data == expected, "a context of %d", contexts[i]);
+        fg_engine_free(e);
+    }
+    if (m.model) CHECK(m.model->short_frequencies[3] > 3 * m.model->rope_frequencies[3]);
+    model_sample_close(&m);
 }
 
 static void run_model_tests(void) {
@@ -410,4 +488,6 @@ static void run_model_tests(void) {
     RUN(test_model_rope_factors);
     RUN(test_model_mutated);
     RUN(test_model_graph);
+    RUN(test_model_architectures);
+    RUN(test_model_long_rope);
 }

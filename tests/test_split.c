@@ -59,6 +59,8 @@ static void test_split_layers(void) {
     spec.window = 12;
     spec.full_every = 2;
     for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10); /* a device may have one kind of layers only */
+    spec.arch = "gemma3"; /* what a layer gives is added by the next one's device */
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10);
 }
 
 static void test_split_kv(void) {
@@ -69,6 +71,8 @@ static void test_split_kv(void) {
     split_bits(&spec, best, 2, "cpu", 4, 10);
     spec.window = 12;
     spec.full_every = 2;
+    split_bits(&spec, best, 0, "cpu", 4, 10);
+    spec.arch = "gemma3";
     split_bits(&spec, best, 0, "cpu", 4, 10);
 }
 
