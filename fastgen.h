@@ -12,7 +12,7 @@
    1. WHAT IT DOES
 
    - Reads GGUF models (version 2 and 3, split files): Llama 1 to 3, Mistral, SmolLM, TinyLlama, Qwen 2 and 2.5, Qwen 3, Gemma 1
-     and 3 (text), Phi 3 to 4, with weights in F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and
+     and 3 (text), Phi 3 to 4, mixtures of experts (Mixtral, Qwen 3 MoE), with weights in F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and
      byte-level BPE) and chat templates.
    - Serves many requests at once: each pass over the model carries the next token of every running request and, in the
      rest of its token budget, pieces of prompts (Dynamic SplitFuse, arXiv 2401.08671), so that long prompts do not stall
@@ -274,7 +274,9 @@ typedef struct fg_model_info {
     const char *architecture, *name; /* "llama"; general.name or "" */
     const char *chat_template;       /* Jinja text, or NULL */
     int64_t n_parameters, weight_bytes;
-    int n_vocab, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff;
+    int n_vocab, n_layers, n_embd, n_heads, n_kv_heads, head_dim;
+    int n_ff;                      /* width of the feed-forward, or of one expert's */
+    int n_experts, n_experts_used; /* of a layer, of a token; 0: no mixture of experts */
     int n_ctx_train;     /* context length the model was trained with */
     int sliding_window;  /* tokens, 0: none */
     int token_bos, token_eos, token_unk, token_pad; /* -1: none */
@@ -661,7 +663,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
    Activations live in slots: matrices of float, one row per token (or per output row), which the backend allocates.
    ================================================================================================ */
 
-#define FG_BACKEND_ABI 3
+#define FG_BACKEND_ABI 4
 #define FG_MAX_GROUPS 4
 
 /* X(name): the closed set of operations. T tokens of the pass, R rows that need logits, S sequences. */
@@ -672,8 +674,8 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
     X(ROPE_KV)       /* q, k of src: norm per head (weight, weight2), rope in place; k, v to their KV slots */   \
     X(ATTENTION)     /* dst[T, n_head*head_dim] = attention of q in src over the sequence's KV blocks */         \
     X(ACT_MUL)       /* dst[T,n] = act(src[T, src_col..+n]) * src2[T, src2_col..+n] */                           \
-    X(MOE_ROUTE)     /* top-k experts of each token */                                                           \
-    X(MOE_GEMM)      /* GEMM with the experts of MOE_ROUTE */                                                    \
+    X(MOE_ROUTE)     /* dst[T, 0..n_used) = the experts of src[T, n_expert] with most, dst[T, n_used..) = their weights: softmax(src) */ \
+    X(MOE_GEMM)      /* for expert e = src2[T,j], j < n_used: dst[T, dst_col + j*n..+n] = src[T, src_col..+k] . weight[e][n,k]^T */ \
     X(STATE_SCAN)    /* recurrent layers: convolution and gated-delta or SSM scan */                             \
     X(GATHER_ROWS)   /* dst[R,n] = src[rows[r], n] */                                                            \
     X(SAMPLE)        /* argmax, its value and log-sum-exp of each row of src[R,n]; what fg_batch.draws asks */   \
@@ -701,8 +703,11 @@ typedef struct fg_op {
     int32_t group, group_layer;       /* cache group and the layer's index in it */
     int32_t n_head, n_kv_head, head_dim, n_rot;
     int32_t rope_neox;                /* 1: pairs are (i, i + n_rot/2); 0: (2i, 2i+1) */
+    int32_t n_expert, n_used;         /* MOE_ROUTE, MOE_GEMM: experts; those of a token */
+    int32_t moe_norm;                 /* MOE_ROUTE: 1: a token's weights are divided by their sum */
+    int32_t moe_sum;                  /* MOE_GEMM: 1: dst[T, dst_col..+n] += their sum, each times its weight; src is [T, src_col + j*k..+k] */
     float eps;                        /* NORM, ROPE_KV */
-    float scale;                      /* EMBED (0: 1); ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN) */
+    float scale;                      /* EMBED (0: 1); ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN); MOE_ROUTE: of weights */
     float softcap;                    /* ATTENTION: s = softcap * tanh(s / softcap); 0: off */
 } fg_op;
 
@@ -13540,13 +13545,16 @@ enum {
     FG__HAS_GELU = 16,       /* gates are GELU (by tanh), not SiLU */
     FG__HAS_EMBD_SCALE = 32, /* embeddings are multiplied by the square root of their width */
     FG__HAS_LOCAL_ROPE = 64, /* layers with a window have a rope of their own, without scaling */
-    FG__HAS_LONG_ROPE = 128  /* rope's frequencies are divided by one list of factors up to the original context, another beyond */
+    FG__HAS_LONG_ROPE = 128, /* rope's frequencies are divided by one list of factors up to the original context, another beyond */
+    FG__HAS_EXPERTS = 256,   /* feed-forward by a few of many experts; of an architecture: a model of it may have that */
+    FG__MUST_EXPERTS = 512   /* a model of the architecture does */
 };
 
 static const fg__arch fg__archs[] = {
-    {"llama", false, 0, 0, 0, 0}, /* Llama 1 to 3, Mistral, SmolLM, TinyLlama */
+    {"llama", false, FG__HAS_EXPERTS, 0, 0, 0}, /* Llama 1 to 3, Mistral, Mixtral, SmolLM, TinyLlama */
     {"qwen2", true, FG__HAS_QKV_BIAS, 0, 0, 0},
     {"qwen3", true, FG__HAS_QK_NORM, 0, 0, 0},
+    {"qwen3moe", true, FG__HAS_QK_NORM | FG__HAS_EXPERTS | FG__MUST_EXPERTS, 0, 0, 0},
     {"gemma", true, FG__HAS_GELU | FG__HAS_EMBD_SCALE, 0, 0, 0},
     {"gemma3", true, FG__HAS_QK_NORM | FG__HAS_POST_NORM | FG__HAS_GELU | FG__HAS_EMBD_SCALE | FG__HAS_LOCAL_ROPE, 6, 0, 62}, /* 62: 27B */
     {"phi3", true, FG__HAS_FUSED | FG__HAS_LONG_ROPE, 0, 0, 0}, /* Phi 3, 3.5 and 4 */
@@ -13554,7 +13562,7 @@ static const fg__arch fg__archs[] = {
 };
 
 /* Tensors of a layer. Shapes are one letter a dimension, the contiguous one first: E embedding, Q heads x head_dim,
-   K KV heads x head_dim, A all three of q, k and v, H head_dim, F feed-forward, G gate and up. */
+   K KV heads x head_dim, A all three of q, k and v, H head_dim, F feed-forward, G gate and up, X experts, M feed-forward of one. */
 typedef struct fg__layer_tensor {
     const char *name, *shape;
     bool optional;
@@ -13566,8 +13574,10 @@ enum {
     FG__ATTN_NORM, FG__ATTN_Q, FG__ATTN_K, FG__ATTN_V, FG__ATTN_Q_BIAS, FG__ATTN_K_BIAS, FG__ATTN_V_BIAS, FG__ATTN_QKV,
     FG__ATTN_Q_NORM, FG__ATTN_K_NORM, FG__ATTN_OUT, FG__ATTN_OUT_BIAS, FG__ATTN_POST_NORM, FG__FFN_NORM, FG__FFN_GATE,
     FG__FFN_UP, FG__FFN_GATE_UP, FG__FFN_DOWN, FG__FFN_GATE_BIAS, FG__FFN_UP_BIAS, FG__FFN_DOWN_BIAS, FG__FFN_POST_NORM,
-    FG__LAYER_TENSORS
+    FG__EXPERTS_ROUTER, FG__EXPERTS_GATE, FG__EXPERTS_UP, FG__EXPERTS_DOWN, FG__LAYER_TENSORS
 };
+
+#define FG__NOT_DENSE (FG__HAS_FUSED | FG__HAS_EXPERTS)
 
 static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
     {"attn_norm.weight", "E", false, 0, 0},
@@ -13584,21 +13594,27 @@ static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
     {"attn_output.bias", "E", true, 0, 0},
     {"post_attention_norm.weight", "E", false, FG__HAS_POST_NORM, 0},
     {"ffn_norm.weight", "E", false, 0, 0},
-    {"ffn_gate.weight", "EF", false, 0, FG__HAS_FUSED},
-    {"ffn_up.weight", "EF", false, 0, FG__HAS_FUSED},
+    {"ffn_gate.weight", "EF", false, 0, FG__NOT_DENSE},
+    {"ffn_up.weight", "EF", false, 0, FG__NOT_DENSE},
     {"ffn_up.weight", "EG", false, FG__HAS_FUSED, 0},
-    {"ffn_down.weight", "FE", false, 0, 0},
-    {"ffn_gate.bias", "F", true, 0, FG__HAS_FUSED},
-    {"ffn_up.bias", "F", true, 0, FG__HAS_FUSED},
-    {"ffn_down.bias", "E", true, 0, 0},
+    {"ffn_down.weight", "FE", false, 0, FG__HAS_EXPERTS},
+    {"ffn_gate.bias", "F", true, 0, FG__NOT_DENSE},
+    {"ffn_up.bias", "F", true, 0, FG__NOT_DENSE},
+    {"ffn_down.bias", "E", true, 0, FG__HAS_EXPERTS},
     {"post_ffw_norm.weight", "E", false, FG__HAS_POST_NORM, 0},
+    {"ffn_gate_inp.weight", "EX", false, FG__HAS_EXPERTS, 0},
+    {"ffn_gate_exps.weight", "EMX", false, FG__HAS_EXPERTS, 0},
+    {"ffn_up_exps.weight", "EMX", false, FG__HAS_EXPERTS, 0},
+    {"ffn_down_exps.weight", "MEX", false, FG__HAS_EXPERTS, 0},
 };
 
 typedef struct fg__hparams {
     int n_vocab, n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_ctx_train, n_rot;
     int window;       /* sliding window in tokens, 0: none */
     int rope_context; /* sequences up to this length have the short frequencies, see fg_model; 0: there are none */
-    double norm_eps, rope_base, rope_magnitude, attention_scale;
+    int n_experts, n_used, n_ff_expert; /* experts of a layer, of a token, width of one; 0: there are none */
+    bool experts_norm;                  /* a token's weights are divided by their sum */
+    double norm_eps, rope_base, rope_magnitude, attention_scale, experts_scale;
 } fg__hparams;
 
 struct fg_model {
@@ -13606,6 +13622,7 @@ struct fg_model {
     fg__gguf *gguf;
     fg__vocab *vocab;
     const fg__arch *arch;
+    unsigned features; /* FG__HAS_..., of this model */
     bool vocab_only;
     char *architecture, *name, *chat_template; /* the last may be NULL */
     char *tools_template;                      /* in place of chat_template where tools are given; may be NULL */
@@ -13683,9 +13700,7 @@ static fg_result fg__model_load_names(fg_model *m) {
 static fg_result fg__model_load_sizes(fg_model *m) {
     fg__hparams *hp = &m->hp;
     fg_result r;
-    int value_dim, n_experts;
-    if ((r = fg__model_int(m, "expert_count", 0, 65536, 0, &n_experts)) != FG_OK) return r;
-    if (n_experts) return fg__fail(FG_ERROR_UNSUPPORTED, "a mixture of %d experts: such models are not supported", n_experts);
+    int value_dim;
     if ((r = fg__model_int(m, "block_count", 1, 4096, -1, &hp->n_layers)) != FG_OK) return r;
     if ((r = fg__model_int(m, "embedding_length", 1, FG__MAX_DIM, -1, &hp->n_embd)) != FG_OK) return r;
     if ((r = fg__model_int(m, "feed_forward_length", 1, FG__MAX_DIM, -1, &hp->n_ff)) != FG_OK) return r;
@@ -13709,6 +13724,30 @@ static fg_result fg__model_load_sizes(fg_model *m) {
     if (!(hp->norm_eps > 0 && hp->norm_eps < 1))
         return fg__fail(FG_ERROR_BAD_FILE, "the norm's epsilon is %g", hp->norm_eps);
     hp->attention_scale = 1 / sqrt((double)(hp->n_layers == m->arch->wide_layers ? hp->n_embd / hp->n_heads : hp->head_dim));
+    return FG_OK;
+}
+
+/* A mixture of experts: every layer has one, or none has. */
+static fg_result fg__model_load_experts(fg_model *m) {
+    fg__hparams *hp = &m->hp;
+    char key[160];
+    fg_result r;
+    int gating;
+    m->features = m->arch->features;
+    if ((r = fg__model_int(m, "expert_count", 0, 65536, m->features & FG__MUST_EXPERTS ? -1 : 0, &hp->n_experts)) != FG_OK) return r;
+    if (!hp->n_experts) m->features &= ~(unsigned)FG__HAS_EXPERTS;
+    if (!hp->n_experts && !(m->features & FG__MUST_EXPERTS)) return FG_OK;
+    if (!(m->features & FG__HAS_EXPERTS))
+        return fg__fail(FG_ERROR_UNSUPPORTED, "a mixture of %d experts: such models of architecture '%s' are not supported", hp->n_experts, m->architecture);
+    if ((r = fg__model_int(m, "expert_used_count", 1, hp->n_experts, -1, &hp->n_used)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "expert_feed_forward_length", 1, FG__MAX_DIM, hp->n_ff, &hp->n_ff_expert)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "expert_gating_func", 1, 65536, 1, &gating)) != FG_OK) return r;
+    if (gating != 1) return fg__fail(FG_ERROR_UNSUPPORTED, "experts are chosen in way %d, not by softmax", gating);
+    if ((int64_t)hp->n_used * FG__MAX(hp->n_ff_expert, hp->n_embd) > FG__MAX_DIM) return fg__fail(FG_ERROR_BAD_FILE, "the experts are absurdly large");
+    hp->experts_norm = true;
+    fg__gguf_get_bool(m->gguf, fg__model_key(m, "expert_weights_norm", key), &hp->experts_norm);
+    hp->experts_scale = fg__model_f64(m, "expert_weights_scale", 1);
+    if (!(fabs(hp->experts_scale) <= 1e6)) return fg__fail(FG_ERROR_BAD_FILE, "experts with a scale of %g", hp->experts_scale);
     return FG_OK;
 }
 
@@ -13855,6 +13894,8 @@ static int64_t fg__model_dim(const fg_model *m, char letter) {
         case 'H': return hp->head_dim;
         case 'F': return hp->n_ff;
         case 'G': return 2 * (int64_t)hp->n_ff;
+        case 'X': return hp->n_experts;
+        case 'M': return hp->n_ff_expert;
         default: return hp->n_vocab;
     }
 }
@@ -13883,8 +13924,8 @@ static fg_result fg__model_load_layer(fg_model *m, int layer) {
     int i;
     for (i = 0; i < FG__LAYER_TENSORS; i++) {
         const fg__layer_tensor *t = &fg__layer_tensors[i];
-        bool must = t->features ? (m->arch->features & t->features) != 0 : !t->optional;
-        if ((!must && !t->optional) || (m->arch->features & t->without)) continue;
+        bool must = t->features ? (m->features & t->features) != 0 : !t->optional;
+        if ((!must && !t->optional) || (m->features & t->without)) continue;
         snprintf(name, sizeof(name), "blk.%d.%s", layer, t->name);
         r = fg__model_find(m, name, t->shape, !must, &m->layers[layer * FG__LAYER_TENSORS + i]);
         if (r != FG_OK) return r;
@@ -13945,6 +13986,7 @@ static fg_result fg__model_load_weights(fg_model *m) {
     if (!m->n_parameters)
         return fg__fail(FG_ERROR_UNSUPPORTED, "the file has a vocabulary but no weights: load it with vocab_only");
     if ((r = fg__model_load_sizes(m)) != FG_OK) return r;
+    if ((r = fg__model_load_experts(m)) != FG_OK) return r;
     if ((r = fg__model_load_windows(m)) != FG_OK) return r;
     if ((r = fg__model_load_rope(m)) != FG_OK) return r;
     return fg__model_load_tensors(m);
@@ -14020,7 +14062,9 @@ void fg_model_get_info(const fg_model *m, fg_model_info *info) {
     info->n_heads = m->hp.n_heads;
     info->n_kv_heads = m->hp.n_kv_heads;
     info->head_dim = m->hp.head_dim;
-    info->n_ff = m->hp.n_ff;
+    info->n_ff = m->hp.n_experts ? m->hp.n_ff_expert : m->hp.n_ff;
+    info->n_experts = m->hp.n_experts;
+    info->n_experts_used = m->hp.n_used;
     info->n_ctx_train = m->hp.n_ctx_train;
     info->sliding_window = m->hp.window;
     info->token_bos = m->vocab->bos;
@@ -14183,6 +14227,7 @@ static int fg__graph_group(fg__graph_builder *b, bool windowed) {
 /* Slots of a transformer; x is the residual stream. `post` is what is added to it next, where that is normed (FG__HAS_POST_NORM), else -1. */
 typedef struct fg__graph_slots {
     int x, normed, post, qkv, attended, gate_up, hidden, rows, rows_normed, logits, rope, local_rope;
+    int router, routes; /* of experts */
 } fg__graph_slots;
 
 /* The end of attention or feed-forward: src . weight^T + bias is added to x, or normed for the next norm to add it. */
@@ -14241,23 +14286,65 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
     fg__graph_branch_end(b, layer, s, t[FG__ATTN_OUT], t[FG__ATTN_OUT_BIAS], s->attended, t[FG__ATTN_POST_NORM]);
 }
 
+/* gate * up of so many columns. */
+static void fg__graph_act_mul(fg__graph_builder *b, int layer, const fg__graph_slots *s, int n) {
+    fg_op *op = fg__graph_op(b, FG_OP_ACT_MUL, layer);
+    op->src = op->src2 = s->gate_up;
+    op->src2_col = n;
+    op->dst = s->hidden;
+    op->n = n;
+    op->act = b->model->features & FG__HAS_GELU ? FG_ACT_GELU_TANH : FG_ACT_SILU;
+}
+
+/* `sum`: hidden to x, else normed to columns of gate_up. */
+static void fg__graph_moe_gemm(fg__graph_builder *b, int layer, const fg__graph_slots *s, const fg_tensor *weight, int dst_col, bool sum) {
+    fg_op *op = fg__graph_op(b, FG_OP_MOE_GEMM, layer);
+    op->src = sum ? s->hidden : s->normed;
+    op->src2 = s->routes;
+    op->dst = sum ? s->x : s->gate_up;
+    op->dst_col = dst_col;
+    op->k = (int32_t)weight->dims[0];
+    op->n = (int32_t)weight->dims[1];
+    op->n_expert = b->model->hp.n_experts;
+    op->n_used = b->model->hp.n_used;
+    op->moe_sum = sum;
+    op->weight = fg__graph_weight(b, weight, FG_OP_MOE_GEMM);
+}
+
+static void fg__graph_experts(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
+    const fg__hparams *hp = &b->model->hp;
+    const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
+    int n = hp->n_used * hp->n_ff_expert;
+    fg_op *op;
+    fg__graph_gemm(b, layer, t[FG__EXPERTS_ROUTER], NULL, s->normed, s->router, 0, -1);
+    op = fg__graph_op(b, FG_OP_MOE_ROUTE, layer);
+    op->src = s->router;
+    op->dst = s->routes;
+    op->n_expert = hp->n_experts;
+    op->n_used = hp->n_used;
+    op->moe_norm = hp->experts_norm;
+    op->scale = (float)hp->experts_scale;
+    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_GATE], 0, false);
+    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_UP], n, false);
+    fg__graph_act_mul(b, layer, s, n);
+    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_DOWN], 0, true);
+}
+
 static void fg__graph_ffn(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
     int n_ff = b->model->hp.n_ff;
-    fg_op *op;
     fg__graph_norm(b, layer, t[FG__FFN_NORM], s->x, s->post, s->normed);
+    if (b->model->hp.n_experts) {
+        fg__graph_experts(b, layer, s);
+        return;
+    }
     if (t[FG__FFN_GATE_UP]) {
         fg__graph_gemm(b, layer, t[FG__FFN_GATE_UP], NULL, s->normed, s->gate_up, 0, -1);
     } else {
         fg__graph_gemm(b, layer, t[FG__FFN_GATE], t[FG__FFN_GATE_BIAS], s->normed, s->gate_up, 0, -1);
         fg__graph_gemm(b, layer, t[FG__FFN_UP], t[FG__FFN_UP_BIAS], s->normed, s->gate_up, n_ff, -1);
     }
-    op = fg__graph_op(b, FG_OP_ACT_MUL, layer);
-    op->src = op->src2 = s->gate_up;
-    op->src2_col = n_ff;
-    op->dst = s->hidden;
-    op->n = n_ff;
-    op->act = b->model->arch->features & FG__HAS_GELU ? FG_ACT_GELU_TANH : FG_ACT_SILU;
+    fg__graph_act_mul(b, layer, s, n_ff);
     fg__graph_branch_end(b, layer, s, t[FG__FFN_DOWN], t[FG__FFN_DOWN_BIAS], s->hidden, t[FG__FFN_POST_NORM]);
 }
 
@@ -14266,7 +14353,7 @@ static void fg__graph_start(fg__graph_builder *b, const fg__graph_slots *s) {
     fg_op *op = fg__graph_op(b, FG_OP_EMBED, -1);
     op->n = m->hp.n_embd;
     op->dst = s->x;
-    if (m->arch->features & FG__HAS_EMBD_SCALE) op->scale = (float)sqrt((double)m->hp.n_embd);
+    if (m->features & FG__HAS_EMBD_SCALE) op->scale = (float)sqrt((double)m->hp.n_embd);
     op->weight = fg__graph_weight(b, m->embedding, FG_OP_EMBED);
 }
 
@@ -14306,16 +14393,19 @@ static void fg__graph_choose_rope(fg__graph_builder *b, int max_context) {
 static fg__graph_slots fg__graph_make_slots(fg__graph_builder *b) {
     const fg_model *m = b->model;
     const fg__hparams *hp = &m->hp;
+    const int n_hidden = hp->n_experts ? hp->n_used * hp->n_ff_expert : hp->n_ff;
     fg__graph_slots s;
     s.rope = s.local_rope = b->rope = fg__graph_rope(b, "rope frequencies", m->rope_frequencies);
     if (m->local_frequencies) s.local_rope = fg__graph_rope(b, "local rope frequencies", m->local_frequencies);
     s.x = fg__graph_slot(b, "x", hp->n_embd, false);
     s.normed = fg__graph_slot(b, "normed", hp->n_embd, false);
-    s.post = m->arch->features & FG__HAS_POST_NORM ? fg__graph_slot(b, "post", hp->n_embd, false) : -1;
+    s.post = m->features & FG__HAS_POST_NORM ? fg__graph_slot(b, "post", hp->n_embd, false) : -1;
     s.qkv = fg__graph_slot(b, "qkv", (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim, false);
     s.attended = fg__graph_slot(b, "attended", hp->n_heads * hp->head_dim, false);
-    s.gate_up = fg__graph_slot(b, "gate_up", 2 * hp->n_ff, false);
-    s.hidden = fg__graph_slot(b, "hidden", hp->n_ff, false);
+    s.gate_up = fg__graph_slot(b, "gate_up", 2 * n_hidden, false);
+    s.hidden = fg__graph_slot(b, "hidden", n_hidden, false);
+    s.router = hp->n_experts ? fg__graph_slot(b, "router", hp->n_experts, false) : -1;
+    s.routes = hp->n_experts ? fg__graph_slot(b, "routes", 2 * hp->n_used, false) : -1;
     s.rows = fg__graph_slot(b, "rows", hp->n_embd, true);
     s.rows_normed = s.post < 0 ? fg__graph_slot(b, "rows_normed", hp->n_embd, true) : -1;
     s.logits = fg__graph_slot(b, "logits", hp->n_vocab, true);
@@ -14381,6 +14471,7 @@ static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
     fg__graph_print_slot(g, "dst", op->dst, op->dst_col, out);
     if (op->n) fg__text_printf(out, " n=%d", op->n);
     if (op->k) fg__text_printf(out, " k=%d", op->k);
+    if (op->n_expert) fg__text_printf(out, " experts=%d/%d%s", op->n_used, op->n_expert, op->moe_norm ? " norm" : op->moe_sum ? " sum" : "");
     if (op->act) fg__text_printf(out, " act=%s", acts[op->act]);
     if (heads)
         fg__text_printf(out, " heads=%d/%d dim=%d group=%d.%d", op->n_head, op->n_kv_head, op->head_dim, op->group,
@@ -14453,6 +14544,19 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
            fg__graph_has_vector(graph, op->bias, op->n_rot / 2, op->n_rot == 0, measure);
 }
 
+static bool fg__graph_check_experts(const fg_graph *g, const fg_op *op, bool measure) {
+    const fg_tensor *tensor = fg__graph_tensor(g, op->weight, measure);
+    int64_t used = op->n_used;
+    if (op->n_used < 1 || op->n_used > op->n_expert || op->n_expert > 1 << 16) return false;
+    if (op->type == FG_OP_MOE_ROUTE)
+        return fg__graph_has_columns(g, op->src, op->src_col, op->n_expert) && fg__graph_has_columns(g, op->dst, op->dst_col, 2 * used) &&
+               op->src != op->dst;
+    return tensor && tensor->n_dims == 3 && tensor->dims[0] == op->k && tensor->dims[1] == op->n && tensor->dims[2] >= op->n_expert &&
+           fg__graph_has_columns(g, op->src, op->src_col, op->k * (op->moe_sum ? used : 1)) && op->src != op->dst && op->src2 != op->dst &&
+           fg__graph_has_columns(g, op->dst, op->dst_col, op->n * (op->moe_sum ? 1 : used)) &&
+           fg__graph_has_columns(g, op->src2, op->src2_col, 2 * used);
+}
+
 /* True when everything an op names exists and is wide enough. `measure`: weights need not be packed yet. */
 static bool fg__graph_check_op(const fg_graph *g, const fg_op *op, bool measure) {
     bool to = fg__graph_has_columns(g, op->dst, op->dst_col, op->n);
@@ -14472,6 +14576,8 @@ static bool fg__graph_check_op(const fg_graph *g, const fg_op *op, bool measure)
     case FG_OP_ROPE_KV:
     case FG_OP_ATTENTION: return fg__graph_check_heads(g, op, measure);
     case FG_OP_ACT_MUL: return to && from && second && op->src2 >= 0;
+    case FG_OP_MOE_ROUTE:
+    case FG_OP_MOE_GEMM: return fg__graph_check_experts(g, op, measure);
     case FG_OP_GATHER_ROWS: return to && from && g->slots[op->dst].per_row && !g->slots[op->src].per_row;
     case FG_OP_SAMPLE: return from && g->slots[op->src].per_row && g->slots[op->src].width == op->n && op->src_col == 0;
     default: return false;
@@ -17349,7 +17455,7 @@ typedef struct fg__cpu_weight {
 
 #define FG__CPU_OPS \
     (1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION | \
-     1u << FG_OP_ACT_MUL | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE)
+     1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE)
 #define FG__CPU_KV_TYPES \
     ((uint64_t)1 << FG_TYPE_F32 | (uint64_t)1 << FG_TYPE_F16 | (uint64_t)1 << FG_TYPE_BF16 | \
      (uint64_t)1 << FG_TYPE_Q8_0)
@@ -17509,9 +17615,11 @@ static fg_result fg__cpu_read(fg_device *handle, const void *memory, size_t offs
 /* Fills in all but the memory. */
 static fg_result fg__cpu_weight_describe(const fg__cpu_device *device, const fg_tensor *tensor, fg_op_type use,
                                          fg__cpu_weight *weight) {
+    bool experts = use == FG_OP_MOE_GEMM && tensor->n_dims == 3, panels = use == FG_OP_GEMM || (experts && tensor->dims[1] % FG__PANEL == 0);
     int64_t row_bytes, k = tensor->dims[0], n = tensor->n_dims > 1 ? tensor->dims[1] : 1;
     memset(weight, 0, sizeof(*weight));
-    if (tensor->n_dims < 1 || tensor->n_dims > 2 || k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX)
+    if (experts && n > 0 && n <= INT32_MAX && tensor->dims[2] > 0) n *= FG__MIN(tensor->dims[2], INT32_MAX); /* one below the other */
+    if (tensor->n_dims < 1 || tensor->n_dims > (experts ? 3 : 2) || k < 1 || n < 1 || k > INT32_MAX || n > INT32_MAX)
         return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
     row_bytes = fg_type_bytes(tensor->type, k);
     if (!row_bytes)
@@ -17522,7 +17630,7 @@ static fg_result fg__cpu_weight_describe(const fg__cpu_device *device, const fg_
     weight->k = k;
     weight->n = n;
     weight->row_bytes = (size_t)row_bytes;
-    if (use == FG_OP_GEMM) weight->kernel = fg__gemm_kernel_find(&device->features, device->path, tensor->type, k);
+    if (panels) weight->kernel = fg__gemm_kernel_find(&device->features, device->path, tensor->type, k);
     if (weight->kernel) weight->panel_bytes = weight->kernel->panel_bytes(tensor->type, k);
     return FG_OK;
 }
@@ -17609,7 +17717,7 @@ static fg_result fg__cpu_pack(fg_device *handle, const fg_tensor *tensor, fg_op_
                               size_t *bytes) {
     fg__cpu_device *device = (fg__cpu_device *)handle;
     fg__cpu_weight described, *weight;
-    bool vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
+    bool vector = use != FG_OP_GEMM && use != FG_OP_MOE_GEMM && use != FG_OP_EMBED;
     size_t size = 0;
     fg_result result = fg__cpu_weight_describe(device, tensor, use, &described);
     if (result != FG_OK) return result;
@@ -17648,13 +17756,14 @@ static void fg__cpu_unpack(fg_device *handle, fg_weight *weight) {
 #define FG__GEMM_ROWS 192          /* rows of a product that are finished together */
 #define FG__SAMPLE_PIECE 4096      /* logits per partial result of SAMPLE */
 #define FG__STAGE_ROPE FG_OP_COUNT /* sines and cosines of the pass */
+#define FG__STAGE_MOE_SUM (FG_OP_COUNT + 1) /* the end of a MOE_GEMM with moe_sum */
 
 typedef struct fg__cpu_stage {
-    int type;     /* of its ops, or FG__STAGE_ROPE */
-    int first, n; /* ops; only GEMM stages have several. FG__STAGE_ROPE: the rope table */
+    int type;     /* of its ops, or FG__STAGE_ROPE, FG__STAGE_MOE_SUM */
+    int first, n; /* ops; only stages of GEMM and MOE_GEMM have several. FG__STAGE_ROPE: the rope table */
     bool per_row; /* works on rows that need logits, not on tokens */
     bool apart;   /* what it reads may be written by other pieces of the stage before */
-    int n_panels; /* GEMM: of all ops */
+    int n_panels; /* GEMM, MOE_GEMM: of all ops; of an expert */
     int gate;     /* GEMM: the ACT_MUL that multiplies both products while they are in the cache; -1: none */
 } fg__cpu_stage;
 
@@ -17663,6 +17772,8 @@ typedef enum fg__cpu_phase_type {
     FG__PHASE_ROWS,      /* stages that work on rows alone, packing of activations among them: pieces are rows */
     FG__PHASE_KV,        /* ROPE_KV: some rows, all or one of the KV heads */
     FG__PHASE_GEMM,      /* runs of panels */
+    FG__PHASE_MOE_PACK,  /* some rows of experts: their activations are packed */
+    FG__PHASE_MOE_GEMM,  /* runs of panels of those experts that have rows */
     FG__PHASE_ATTENTION, /* tasks, for each KV head */
     FG__PHASE_MERGE,     /* tasks that were split, for each KV head */
     FG__PHASE_SAMPLE,    /* stretches of each row's logits */
@@ -17681,7 +17792,7 @@ typedef struct fg__cpu_slot {
 
 /* What a plan keeps about one op. */
 typedef struct fg__cpu_op {
-    size_t act_offset, act_stride; /* GEMM: packed activations */
+    size_t act_offset, act_stride; /* GEMM, MOE_GEMM: packed activations */
     int n_panels;
     bool packs_acts; /* the first of its stage that needs this form of the activations */
     bool per_row;    /* its rows are the batch's rows, not its tokens */
@@ -17716,6 +17827,16 @@ typedef struct fg__cpu_group {
     int n_tasks, n_merges, max_tasks;
 } fg__cpu_group;
 
+/* The rows of a MOE_GEMM: pairs of a token and an expert of it (token * n_used + j), an expert's together. */
+typedef struct fg__cpu_moe {
+    int32_t *pairs;                    /* [rows] -1: none, as an expert's first row is that of a tile */
+    int32_t *experts, *first, *count;  /* [n_active] those with rows, in order; where their rows are */
+    int32_t *rows_of;                  /* [n_expert] how many rows each has; then the next one's place */
+    float *out;                        /* [pairs][n] with moe_sum, before they are added up */
+    size_t most_pairs, most_rows, most_experts, out_floats;
+    int n_active, n_rows;
+} fg__cpu_moe;
+
 /* One thread's own memory. Attention: `m` rows in blocks. */
 typedef struct fg__cpu_scratch {
     float *row, *tile;         /* GEMM: a weight row; two times [FG__GEMM_ROWS][32] results */
@@ -17740,6 +17861,7 @@ typedef struct fg__cpu_plan {
     fg__cpu_scratch *scratch;
     int n_stages, n_phases, n_ropes;
     fg__cpu_group groups[FG_MAX_GROUPS];
+    fg__cpu_moe moe;
     fg__pages memory;
     char *acts;
     fg_row_result *rows;
@@ -17765,6 +17887,7 @@ static float *fg__cpu_row(const fg__cpu_plan *plan, int slot, int row) {
 
 static const fg__gemm_kernel *fg__cpu_kernel_of(const fg__cpu_plan *plan, const fg_op *op) {
     const fg__cpu_device *device = plan->device;
+    if (plan->measure && op->type == FG_OP_MOE_GEMM && op->n % FG__PANEL) return NULL;
     if (plan->measure) return fg__gemm_kernel_find(&device->features, device->path, plan->graph->tensors[op->weight].type, op->k);
     return fg__cpu_weight_of(plan, op->weight)->kernel;
 }
@@ -17814,13 +17937,20 @@ static bool fg__cpu_only_gates(const fg_graph *graph, int slot) {
     return true;
 }
 
+/* The same of products with experts. */
+static bool fg__cpu_experts_join(const fg_op *a, const fg_op *b) {
+    if (b->type != FG_OP_MOE_GEMM || a->src != b->src || a->src_col != b->src_col || a->k != b->k || a->moe_sum || b->moe_sum) return false;
+    if (a->src2 != b->src2 || a->src2_col != b->src2_col || a->n_used != b->n_used || a->n_expert != b->n_expert) return false;
+    return a->dst != b->dst || a->dst_col + a->n * a->n_used <= b->dst_col || b->dst_col + b->n * b->n_used <= a->dst_col;
+}
+
 /* How many ops from `first` on make one stage. */
 static int fg__cpu_stage_ops(const fg_graph *graph, int first) {
-    int i, n = 1;
-    if (graph->ops[first].type != FG_OP_GEMM) return 1;
+    int i, n = 1, type = graph->ops[first].type;
+    if (type != FG_OP_GEMM && type != FG_OP_MOE_GEMM) return 1;
     for (; first + n < graph->n_ops; n++)
         for (i = 0; i < n; i++)
-            if (!fg__cpu_gemms_join(&graph->ops[first + i], &graph->ops[first + n])) return n;
+            if (!(type == FG_OP_GEMM ? fg__cpu_gemms_join : fg__cpu_experts_join)(&graph->ops[first + i], &graph->ops[first + n])) return n;
     return n;
 }
 
@@ -17839,7 +17969,8 @@ static int fg__cpu_rope_find(fg__cpu_plan *plan, const fg_op *op) {
 
 /* Divided evenly by rows: reads and writes its own rows only. */
 static bool fg__cpu_by_rows(int type) {
-    return type == FG_OP_EMBED || type == FG_OP_NORM || type == FG_OP_ACT_MUL || type == FG__STAGE_ROPE;
+    return type == FG_OP_EMBED || type == FG_OP_NORM || type == FG_OP_ACT_MUL || type == FG_OP_MOE_ROUTE || type == FG__STAGE_ROPE ||
+           type == FG__STAGE_MOE_SUM;
 }
 
 static void fg__cpu_add_stage(fg__cpu_plan *plan, int type, int first, int n, bool per_row) {
@@ -17850,10 +17981,10 @@ static void fg__cpu_add_stage(fg__cpu_plan *plan, int type, int first, int n, bo
     stage->n = n;
     stage->per_row = per_row;
     stage->gate = -1;
-    /* A product starts with packing activations, by rows. */
-    stage->apart =
-        plan->n_stages > 0 && !((fg__cpu_by_rows(before->type) || before->type == FG_OP_GATHER_ROWS) &&
-                                (fg__cpu_by_rows(type) || type == FG_OP_GEMM) && before->per_row == per_row);
+    /* A product starts with packing activations, by rows; that comes behind MOE_GEMM where another device has the ops between. */
+    stage->apart = plan->n_stages > 0 &&
+                   (!(fg__cpu_by_rows(before->type) || before->type == FG_OP_GATHER_ROWS) || !(fg__cpu_by_rows(type) || type == FG_OP_GEMM) ||
+                    before->per_row != per_row || (type == FG_OP_GEMM && before->type == FG__STAGE_MOE_SUM));
     plan->n_stages++;
 }
 
@@ -17879,6 +18010,8 @@ static void fg__cpu_add_phases(fg__cpu_plan *plan) {
         }
         if (stage->type == FG_OP_ROPE_KV) fg__cpu_add_phase(plan, FG__PHASE_KV, i);
         if (stage->type == FG_OP_GEMM) fg__cpu_add_phase(plan, FG__PHASE_GEMM, i);
+        if (stage->type == FG_OP_MOE_GEMM) fg__cpu_add_phase(plan, FG__PHASE_MOE_PACK, i);
+        if (stage->type == FG_OP_MOE_GEMM) fg__cpu_add_phase(plan, FG__PHASE_MOE_GEMM, i);
         if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_ATTENTION, i);
         if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_MERGE, i);
         if (stage->type == FG_OP_SAMPLE) fg__cpu_add_phase(plan, FG__PHASE_SAMPLE, i);
@@ -17886,11 +18019,35 @@ static void fg__cpu_add_phases(fg__cpu_plan *plan) {
     }
 }
 
+/* At what multiples an expert's rows begin: tiles of the kernels for many rows. */
+static int fg__moe_align(const fg__cpu_plan *plan, const fg__cpu_stage *stage) {
+    int i, align = 1;
+    for (i = stage->first; i < stage->first + stage->n; i++) {
+        const fg__gemm_kernel *kernel = fg__cpu_kernel_of(plan, &plan->graph->ops[i]);
+        if (kernel && kernel->many) align = FG__MAX(align, kernel->many->tile);
+    }
+    return align;
+}
+
+/* The most rows of a stage of products with experts; makes room for what they need besides. */
+static size_t fg__cpu_plan_moe(fg__cpu_plan *plan, const fg__cpu_stage *stage) {
+    const fg_op *op = &plan->graph->ops[stage->first];
+    fg__cpu_moe *moe = &plan->moe;
+    size_t pairs = (size_t)plan->graph->max_tokens * (size_t)op->n_used, experts = (size_t)op->n_expert;
+    size_t rows = pairs + FG__MIN(pairs, experts) * (size_t)(fg__moe_align(plan, stage) - 1);
+    moe->most_pairs = FG__MAX(moe->most_pairs, pairs);
+    moe->most_rows = FG__MAX(moe->most_rows, rows);
+    moe->most_experts = FG__MAX(moe->most_experts, experts);
+    if (op->moe_sum) moe->out_floats = FG__MAX(moe->out_floats, pairs * (size_t)op->n);
+    return rows;
+}
+
 /* Decides how a product's activations are packed; returns the bytes they need. */
 static size_t fg__cpu_plan_gemm(fg__cpu_plan *plan, fg__cpu_stage *stage) {
     const fg_graph *graph = plan->graph;
     size_t rows = (size_t)(stage->per_row ? graph->max_rows : graph->max_tokens), bytes = 0;
     int i, j;
+    if (stage->type == FG_OP_MOE_GEMM) rows = fg__cpu_plan_moe(plan, stage);
     for (i = stage->first; i < stage->first + stage->n; i++) {
         const fg_op *op = &graph->ops[i];
         const fg__gemm_kernel *kernel = fg__cpu_kernel_of(plan, op);
@@ -17932,6 +18089,7 @@ static fg_result fg__cpu_add_ops(fg__cpu_plan *plan) {
         n = fg__cpu_stage_ops(graph, i);
         slot = op->type == FG_OP_EMBED || op->type == FG_OP_GATHER_ROWS ? op->dst : op->src;
         fg__cpu_add_stage(plan, op->type, i, n, graph->slots[slot].per_row);
+        if (op->type == FG_OP_MOE_GEMM && op->moe_sum) fg__cpu_add_stage(plan, FG__STAGE_MOE_SUM, i, 1, false);
         if (n != 2 || !fg__cpu_is_gated(graph, i) || !fg__cpu_only_gates(graph, op->dst)) continue;
         if (!fg__cpu_only_gates(graph, op[1].dst)) continue;
         plan->stages[plan->n_stages - 1].gate = i + n;
@@ -17992,7 +18150,7 @@ static void fg__cpu_scratch_sizes(const fg__cpu_plan *plan, size_t *k, size_t *m
     *kv = 0;
     for (i = 0; i < plan->graph->n_ops; i++) {
         const fg_op *op = &plan->graph->ops[i];
-        if (op->type == FG_OP_GEMM) *k = FG__MAX(*k, (size_t)op->k);
+        if (op->type == FG_OP_GEMM || op->type == FG_OP_MOE_GEMM) *k = FG__MAX(*k, (size_t)op->k);
     }
     for (i = 0; i < plan->graph->n_groups; i++) {
         const fg_group *group = &plan->graph->groups[i];
@@ -18025,6 +18183,16 @@ static void fg__cpu_lay_scratch(fg__cpu_plan *plan, char *base, size_t *used) {
     }
 }
 
+static void fg__cpu_lay_moe(fg__cpu_moe *moe, char *base, size_t *used) {
+    size_t active = FG__MIN(moe->most_experts, moe->most_pairs);
+    moe->pairs = (int32_t *)fg__lay(base, used, moe->most_rows, sizeof(int32_t));
+    moe->experts = (int32_t *)fg__lay(base, used, active, sizeof(int32_t));
+    moe->first = (int32_t *)fg__lay(base, used, active, sizeof(int32_t));
+    moe->count = (int32_t *)fg__lay(base, used, active, sizeof(int32_t));
+    moe->rows_of = (int32_t *)fg__lay(base, used, moe->most_experts, sizeof(int32_t));
+    moe->out = (float *)fg__lay(base, used, moe->out_floats, sizeof(float));
+}
+
 /* Sets every pointer into the plan's memory; returns how much that is. */
 static size_t fg__cpu_lay(fg__cpu_plan *plan, size_t act_bytes, char *base) {
     const fg_graph *graph = plan->graph;
@@ -18044,6 +18212,7 @@ static size_t fg__cpu_lay(fg__cpu_plan *plan, size_t act_bytes, char *base) {
             (float *)fg__lay(base, &used, max_tokens, (size_t)plan->ropes[i].n_rot * sizeof(float));
     for (i = 0; i < graph->n_groups; i++) fg__cpu_lay_group(plan, i, base, &used);
     plan->acts = (char *)fg__lay(base, &used, act_bytes, 1);
+    fg__cpu_lay_moe(&plan->moe, base, &used);
     if (plan->sample_op >= 0) {
         pieces = ((size_t)graph->ops[plan->sample_op].n + FG__SAMPLE_PIECE - 1) / FG__SAMPLE_PIECE;
         plan->rows = (fg_row_result *)fg__lay(base, &used, max_rows, sizeof(fg_row_result));
@@ -18117,7 +18286,7 @@ static fg_result fg__cpu_plan_fill(fg__cpu_plan *plan, fg_memory *memory) {
     if ((result = fg__cpu_add_ops(plan)) != FG_OK) return result;
     fg__cpu_add_phases(plan);
     for (i = 0; i < plan->n_stages; i++)
-        if (plan->stages[i].type == FG_OP_GEMM) {
+        if (plan->stages[i].type == FG_OP_GEMM || plan->stages[i].type == FG_OP_MOE_GEMM) {
             bytes = fg__cpu_plan_gemm(plan, &plan->stages[i]);
             act_bytes = FG__MAX(act_bytes, bytes);
         }
@@ -18301,16 +18470,16 @@ static void fg__gemm_finish(fg__cpu_plan *plan, const fg_op *op, int panel, int 
                 plan->slots[op->dst].stride);
 }
 
-/* Panels from `panel` on times m rows, the raw sums; `out_panel` floats from those of one to those of the next. `row` is the first of a tile. */
-static void fg__gemm_product(fg__cpu_plan *plan, int index, int panel, int n_panels, int row, int m, float *out, size_t out_stride,
-                             size_t out_panel) {
+/* Panels from `panel` on times m rows, the raw sums; `out_panel` floats from those of one to those of the next. `row` is the first of a tile.
+   `many`: how these rows were packed. */
+static void fg__gemm_product(fg__cpu_plan *plan, int index, const fg__gemm_many *many, size_t panel, int n_panels, int row, int m, float *out,
+                             size_t out_stride, size_t out_panel) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__cpu_op *own = &plan->ops[index];
     const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
-    const fg__gemm_many *many = fg__gemm_many_of(plan, index);
     const void *acts = plan->acts + own->act_offset + (size_t)row * own->act_stride;
     fg__gemm_panels panels;
-    panels.first = weight->data + (size_t)panel * weight->panel_bytes;
+    panels.first = weight->data + panel * weight->panel_bytes;
     panels.n = n_panels;
     panels.bytes = weight->panel_bytes;
     panels.out = out_panel;
@@ -18328,7 +18497,7 @@ static void fg__gemm_sums(fg__cpu_plan *plan, int index, int panel, int n_panels
     const fg_op *op = &plan->graph->ops[index];
     size_t each = (size_t)m * FG__PANEL;
     if (fg__cpu_weight_of(plan, op->weight)->kernel) {
-        fg__gemm_product(plan, index, panel, n_panels, row, m, sums, FG__PANEL, each);
+        fg__gemm_product(plan, index, fg__gemm_many_of(plan, index), (size_t)panel, n_panels, row, m, sums, FG__PANEL, each);
         return;
     }
     for (; n_panels > 0; n_panels--, panel++, sums += each) fg__gemm_generic(plan, op, panel, row, m, scratch, sums);
@@ -18342,8 +18511,9 @@ static void fg__gemm_plain(fg__cpu_plan *plan, int index, int panel, int n_panel
     const fg_op *op = &plan->graph->ops[index];
     int end = panel + n_panels, count, rows, r, p;
     if (fg__cpu_weight_of(plan, op->weight)->kernel && op->bias < 0 && op->src2 < 0 && op->act == FG_ACT_NONE && end * FG__PANEL <= op->n) {
-        fg__gemm_product(plan, index, panel, n_panels, row, m, fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL,
-                         plan->slots[op->dst].stride, FG__PANEL); /* straight to where the results belong */
+        fg__gemm_product(plan, index, fg__gemm_many_of(plan, index), (size_t)panel, n_panels, row, m,
+                         fg__cpu_row(plan, op->dst, row) + op->dst_col + panel * FG__PANEL, plan->slots[op->dst].stride,
+                         FG__PANEL); /* straight to where the results belong */
         return;
     }
     for (; panel < end; panel += count) {
@@ -18424,6 +18594,171 @@ static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_r
         op = fg__gemm_op_of(plan, stage, &panel);
         count = FG__MIN(count, plan->ops[op].n_panels - panel);
         fg__gemm_plain(plan, op, panel, count, row, m, &plan->scratch[thread]);
+    }
+}
+
+/* ---- Mixtures of experts. ---- */
+
+/* Rows are cut into a few pieces for each thread. */
+static int fg__cpu_row_pieces(const fg__cpu_plan *plan, int n_rows) {
+    int n_threads = plan->device->pool.n_threads;
+    return n_threads == 1 ? FG__MIN(n_rows, 1) : FG__MIN(n_rows, 4 * n_threads);
+}
+
+/* The experts of a row with the largest logits, the lower of two that are equal first, and their share of all. */
+static void fg__moe_route_row(const fg_op *op, const float *logits, float *experts, float *weights) {
+    float sum = 0.0f, chosen = 0.0f;
+    int i, j, k, best = 0;
+    for (j = 0; j < op->n_used; j++) {
+        for (i = 0, best = -1; i < op->n_expert; i++) {
+            for (k = 0; k < j && experts[k] != (float)i; k++) {}
+            if (k == j && (best < 0 || logits[i] > logits[best])) best = i;
+        }
+        experts[j] = (float)best;
+    }
+    best = (int)experts[0];
+    for (i = 0; i < op->n_expert; i++) sum += expf(logits[i] - logits[best]);
+    for (j = 0; j < op->n_used; j++) chosen += weights[j] = expf(logits[(int)experts[j]] - logits[best]) / sum;
+    for (j = 0; j < op->n_used; j++) weights[j] = (op->moe_norm ? weights[j] / chosen : weights[j]) * op->scale;
+}
+
+static void fg__moe_route(fg__cpu_plan *plan, const fg_op *op, int from, int to) {
+    int row;
+    for (row = from; row < to; row++) {
+        float *out = fg__cpu_row(plan, op->dst, row) + op->dst_col;
+        fg__moe_route_row(op, fg__cpu_row(plan, op->src, row) + op->src_col, out, out + op->n_used);
+    }
+}
+
+/* The expert of a pair, whatever the slot holds. */
+static int fg__moe_expert(const fg__cpu_plan *plan, const fg_op *op, int pair) {
+    float expert = fg__cpu_row(plan, op->src2, pair / op->n_used)[op->src2_col + pair % op->n_used];
+    return expert >= 0 && expert < (float)op->n_expert ? (int)expert : 0;
+}
+
+/* Puts the pairs of the pass in the order of their experts. */
+static void fg__moe_sort(fg__cpu_plan *plan, const fg__cpu_stage *stage) {
+    const fg_op *op = &plan->graph->ops[stage->first];
+    fg__cpu_moe *moe = &plan->moe;
+    int n_pairs = plan->batch->n_tokens * op->n_used, align = fg__moe_align(plan, stage), pair, e, i;
+    memset(moe->rows_of, 0, (size_t)op->n_expert * sizeof(int32_t));
+    for (pair = 0; pair < n_pairs; pair++) moe->rows_of[fg__moe_expert(plan, op, pair)]++;
+    moe->n_active = moe->n_rows = 0;
+    for (e = 0; e < op->n_expert; e++) {
+        int n = moe->rows_of[e];
+        if (!n) continue;
+        moe->experts[moe->n_active] = e;
+        moe->first[moe->n_active] = moe->rows_of[e] = moe->n_rows;
+        moe->count[moe->n_active++] = n;
+        for (i = n; i % align; i++) moe->pairs[moe->n_rows + i] = -1;
+        moe->n_rows += i;
+    }
+    for (pair = 0; pair < n_pairs; pair++) moe->pairs[moe->rows_of[fg__moe_expert(plan, op, pair)]++] = pair;
+}
+
+/* How an expert's rows are multiplied; see fg__gemm_many_of. */
+static const fg__gemm_many *fg__moe_many_of(const fg__cpu_plan *plan, int index, int active) {
+    const fg__gemm_kernel *kernel = fg__cpu_weight_of(plan, plan->graph->ops[index].weight)->kernel;
+    return kernel->many && kernel->many->takes(plan->moe.count[active]) ? kernel->many : NULL;
+}
+
+static const float *fg__moe_src(const fg__cpu_plan *plan, const fg_op *op, int pair) {
+    return fg__cpu_row(plan, op->src, pair / op->n_used) + op->src_col + (op->moe_sum ? pair % op->n_used * op->k : 0);
+}
+
+/* Packs the activations of an expert's rows from `from` to `to`, counted from its first. */
+static void fg__moe_pack_rows(fg__cpu_plan *plan, int index, int active, int from, int to) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg__cpu_op *own = &plan->ops[index];
+    const fg__gemm_many *many = fg__moe_many_of(plan, index, active);
+    int row, place, first = plan->moe.first[active];
+    for (row = from; row < to; row++) {
+        const float *x = fg__moe_src(plan, op, plan->moe.pairs[first + row]);
+        char *packed = plan->acts + own->act_offset;
+        place = many ? row % many->tile : 0;
+        packed += (size_t)(first + row - place) * own->act_stride;
+        if (!many) {
+            fg__cpu_weight_of(plan, op->weight)->kernel->act_pack(x, op->k, packed);
+            continue;
+        }
+        many->act_pack(x, op->k, packed, place);
+        if (row + 1 == plan->moe.count[active] && place + 1 < many->tile) many->act_none(op->k, packed, place + 1);
+    }
+}
+
+static void fg__moe_pack(fg__cpu_plan *plan, const fg__cpu_stage *stage, int piece) {
+    const fg__cpu_moe *moe = &plan->moe;
+    int pieces = fg__cpu_row_pieces(plan, moe->n_rows), a, i;
+    int from = (int)((int64_t)moe->n_rows * piece / pieces), to = (int)((int64_t)moe->n_rows * (piece + 1) / pieces);
+    for (i = stage->first; i < stage->first + stage->n; i++)
+        for (a = 0; a < moe->n_active && plan->ops[i].packs_acts; a++)
+            fg__moe_pack_rows(plan, i, a, FG__MAX(from - moe->first[a], 0), FG__MIN(to - moe->first[a], moe->count[a]));
+}
+
+/* One panel times m rows from `row` on the generic way; see fg__gemm_generic. */
+static void fg__moe_generic(fg__cpu_plan *plan, const fg_op *op, int expert, int panel, int row, int m, fg__cpu_scratch *scratch, float *sums) {
+    const fg__cpu_weight *weight = fg__cpu_weight_of(plan, op->weight);
+    size_t first = (size_t)expert * (size_t)op->n + (size_t)panel * FG__PANEL;
+    int i, r, n = FG__MIN(FG__PANEL, op->n - panel * FG__PANEL);
+    for (i = 0; i < n; i++) {
+        fg__dequantize_row(weight->tensor.type, (const char *)weight->tensor.data + (first + (size_t)i) * weight->row_bytes, scratch->row, weight->k);
+        for (r = 0; r < m; r++)
+            plan->device->ops.dot(scratch->row, fg__moe_src(plan, op, plan->moe.pairs[row + r]), 0, 1, weight->k, sums + r * FG__PANEL + i, FG__PANEL);
+    }
+}
+
+/* Where the results of a pair go. */
+static float *fg__moe_dst(const fg__cpu_plan *plan, const fg_op *op, int pair) {
+    if (op->moe_sum) return plan->moe.out + (size_t)pair * (size_t)op->n;
+    return fg__cpu_row(plan, op->dst, pair / op->n_used) + op->dst_col + pair % op->n_used * op->n;
+}
+
+/* Panels of an expert times m of its rows, `row` being the first; at most FG__GEMM_ROWS for all panels together. */
+static void fg__moe_tile(fg__cpu_plan *plan, int index, int active, int panel, int n_panels, int row, int m, fg__cpu_scratch *scratch) {
+    const fg_op *op = &plan->graph->ops[index];
+    int expert = plan->moe.experts[active], each = m * FG__PANEL, p, r;
+    if (fg__cpu_weight_of(plan, op->weight)->kernel)
+        fg__gemm_product(plan, index, fg__moe_many_of(plan, index, active), (size_t)expert * (size_t)plan->ops[index].n_panels + (size_t)panel,
+                         n_panels, row, m, scratch->tile, FG__PANEL, (size_t)each);
+    else
+        for (p = 0; p < n_panels; p++) fg__moe_generic(plan, op, expert, panel + p, row, m, scratch, scratch->tile + p * each);
+    for (r = 0; r < m; r++) {
+        float *to = fg__moe_dst(plan, op, plan->moe.pairs[row + r]) + panel * FG__PANEL;
+        for (p = 0; p < n_panels; p++)
+            memcpy(to + p * FG__PANEL, scratch->tile + p * each + r * FG__PANEL,
+                   (size_t)FG__MIN(FG__PANEL, op->n - (panel + p) * FG__PANEL) * sizeof(float));
+    }
+}
+
+static void fg__moe_panels(fg__cpu_plan *plan, int index, int active, int panel, int n_panels, fg__cpu_scratch *scratch) {
+    int end = panel + n_panels, m = plan->moe.count[active], first = plan->moe.first[active], count, r;
+    for (; panel < end; panel += count) {
+        count = fg__gemm_room(end - panel, m);
+        for (r = 0; r < m; r += FG__GEMM_ROWS)
+            fg__moe_tile(plan, index, active, panel, count, first + r, FG__MIN(FG__GEMM_ROWS, m - r), scratch);
+    }
+}
+
+static void fg__moe_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int piece, int thread) {
+    int i, end = 0, panel, op, count;
+    if (!fg__run_of(plan->moe.n_active * stage->n_panels, plan->device->pool.n_threads, piece, &i, &end)) return;
+    for (; i < end; i += count) {
+        panel = i % stage->n_panels;
+        op = fg__gemm_op_of(plan, stage, &panel);
+        count = FG__MIN(end - i, plan->ops[op].n_panels - panel);
+        fg__moe_panels(plan, op, i / stage->n_panels, panel, count, &plan->scratch[thread]);
+    }
+}
+
+static void fg__moe_sum(fg__cpu_plan *plan, const fg_op *op, int from, int to) {
+    int row, i, j;
+    for (row = from; row < to; row++) {
+        const float *weights = fg__cpu_row(plan, op->src2, row) + op->src2_col + op->n_used;
+        float *x = fg__cpu_row(plan, op->dst, row) + op->dst_col;
+        for (j = 0; j < op->n_used; j++) {
+            const float *y = plan->moe.out + ((size_t)row * (size_t)op->n_used + (size_t)j) * (size_t)op->n;
+            for (i = 0; i < op->n; i++) x[i] += weights[j] * y[i];
+        }
     }
 }
 
@@ -18817,14 +19152,10 @@ static void fg__cpu_stage_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, in
     case FG_OP_NORM: fg__cpu_norm(plan, op, from, to); break;
     case FG_OP_GEMM: fg__gemm_pack_acts(plan, stage, from, to); break;
     case FG_OP_ACT_MUL: fg__cpu_act_mul(plan, op, from, to); break;
+    case FG_OP_MOE_ROUTE: fg__moe_route(plan, op, from, to); break;
+    case FG__STAGE_MOE_SUM: fg__moe_sum(plan, op, from, to); break;
     default: fg__cpu_gather(plan, op, from, to); break;
     }
-}
-
-/* Rows are cut into a few pieces for each thread. */
-static int fg__cpu_row_pieces(const fg__cpu_plan *plan, int n_rows) {
-    int n_threads = plan->device->pool.n_threads;
-    return n_threads == 1 ? FG__MIN(n_rows, 1) : FG__MIN(n_rows, 4 * n_threads);
 }
 
 #define FG__AHEAD_TOKENS 16 /* of more, products take so long that a phase's beginning does not count */
@@ -18864,6 +19195,8 @@ static int fg__cpu_pass_begin(void *user, int index) {
     case FG__PHASE_GEMM:
         return fg__run_count(fg__gemm_items(plan, stage, fg__cpu_stage_rows(plan, stage)),
                              plan->device->pool.n_threads);
+    case FG__PHASE_MOE_PACK: fg__moe_sort(plan, stage); return fg__cpu_row_pieces(plan, plan->moe.n_rows);
+    case FG__PHASE_MOE_GEMM: return fg__run_count(plan->moe.n_active * stage->n_panels, plan->device->pool.n_threads);
     case FG__PHASE_ATTENTION: return plan->groups[op->group].n_tasks * op->n_kv_head;
     case FG__PHASE_MERGE: return plan->groups[op->group].n_merges * op->n_kv_head;
     case FG__PHASE_SAMPLE: return plan->batch->n_rows * fg__cpu_sample_pieces(op);
@@ -18886,6 +19219,8 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     case FG__PHASE_ROWS: fg__cpu_rows_run(plan, plan->phase, piece); break;
     case FG__PHASE_KV: fg__cpu_rope_kv(plan, stage->first, piece); break;
     case FG__PHASE_GEMM: fg__gemm_run(plan, stage, fg__cpu_stage_rows(plan, stage), piece, thread); break;
+    case FG__PHASE_MOE_PACK: fg__moe_pack(plan, stage, piece); break;
+    case FG__PHASE_MOE_GEMM: fg__moe_run(plan, stage, piece, thread); break;
     case FG__PHASE_ATTENTION: fg__attn_task_run(plan, op, piece, scratch); break;
     case FG__PHASE_MERGE:
         fg__attn_merge(plan, op, &plan->groups[op->group].merges[piece / op->n_kv_head], piece % op->n_kv_head,
@@ -18898,13 +19233,12 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
 
 /* The first phase of op `op`: the tables of sines belong to the first. -1: it is done together with the op before. */
 static int fg__cpu_phase_of(const fg__cpu_plan *plan, int op) {
-    int i;
+    int i, s;
     if (op == 0) return 0;
     if (op == plan->graph->n_ops) return plan->n_phases;
-    for (i = 0; i < plan->n_phases; i++) {
-        const fg__cpu_stage *stage = &plan->stages[plan->phases[i].first];
-        if (stage->type != FG__STAGE_ROPE && stage->first == op) return i;
-    }
+    for (i = 0; i < plan->n_phases; i++)
+        for (s = plan->phases[i].first; s < plan->phases[i].first + plan->phases[i].n; s++)
+            if (plan->stages[s].type != FG__STAGE_ROPE && plan->stages[s].first == op) return s == plan->phases[i].first ? i : -1;
     return -1;
 }
 
@@ -24388,6 +24722,7 @@ const fg_backend *fg_backend_null(void) {
    is on:
      gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
      kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
+     otherwise      what device 0 does not have (mixtures of experts) on the CPU, all else on device 0
    With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0, and what
    crosses over does so beside both, where device 0 has stage_slot. Its queue is never empty then: the CPU waits for its own half only.
    ================================================================================================ */
@@ -24414,6 +24749,7 @@ typedef struct fg__split {
     size_t n_tensors;
     int32_t n_cpu_ops;         /* the embedding and the first layers, on the CPU */
     bool kv_on_cpu;
+    uint32_t has;              /* ops of device 0 */
 } fg__split;
 
 typedef struct fg__split_weight {
@@ -24451,7 +24787,9 @@ typedef struct fg__split_plan {
 static int fg__split_device_of(const fg__split *s, int32_t index) {
     const fg_op *op = &s->ops[index];
     if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
-    return index < s->n_cpu_ops;
+    if (op->type == FG_OP_ACT_MUL && index && op[-1].type == FG_OP_MOE_GEMM) op--; /* where what it multiplies is, */
+    if (op->type == FG_OP_GEMM && index + 1 < s->n_ops && op[1].type == FG_OP_MOE_ROUTE) op++; /* and where its result is needed as exact as can be */
+    return index < s->n_cpu_ops || !(s->has >> op->type & 1);
 }
 
 /* ---- the device ---- */
@@ -24596,9 +24934,15 @@ static int32_t fg__split_group_of(const fg__split_plan *plan, int device, int32_
 }
 
 /* Columns that an op writes of its dst. */
-static int32_t fg__split_op_columns(const fg_op *op) { return op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n; }
+static int32_t fg__split_op_columns(const fg_op *op) {
+    if (op->type == FG_OP_MOE_ROUTE) return 2 * op->n_used;
+    if (op->type == FG_OP_MOE_GEMM) return op->n * op->n_used;
+    return op->type == FG_OP_ATTENTION ? op->n_head * op->head_dim : op->n;
+}
 
-static bool fg__split_op_takes(const fg_op *op, int32_t slot) { return (op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot; }
+static bool fg__split_op_takes(const fg_op *op, int32_t slot) {
+    return (op->type != FG_OP_EMBED && op->src == slot) || op->src2 == slot || (op->moe_sum && op->dst == slot);
+}
 
 static bool fg__split_op_gives(const fg_op *op, int32_t slot) {
     return op->type != FG_OP_SAMPLE && op->type != FG_OP_ROPE_KV && op->dst == slot;
@@ -27678,10 +28022,13 @@ static fg_result fg__engine_split(fg_engine *e) {
     fg_device_desc d;
     fg__split *s;
     fg_result r;
+    bool has = !e->model->hp.n_experts || e->caps.ops >> FG_OP_MOE_GEMM & 1, whole;
     if (e->desc.gpu_layers < 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "gpu_layers is %d", e->desc.gpu_layers);
     if (e->desc.kv_device && strcmp(e->desc.kv_device, "cpu") != 0)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "kv_device is '%s', not 'cpu'", e->desc.kv_device);
-    if (backend == fg_backend_cpu() || (!e->desc.kv_device && (e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers))) return FG_OK;
+    whole = !e->desc.kv_device && (e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers);
+    if (backend == fg_backend_cpu() || (whole && has)) return FG_OK;
+    if (whole) fg__log(&e->env, FG_LOG_INFO, "%s has no mixtures of experts: these are done by the CPU", backend->name);
     memset(&d, 0, sizeof(d));
     d.cpu_path = e->desc.cpu_path;
     d.n_threads = e->desc.n_threads;
@@ -27697,6 +28044,7 @@ static fg_result fg__engine_split(fg_engine *e) {
     if (e->desc.gpu_layers && e->desc.gpu_layers < n_layers)
         while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = e->desc.kv_device != NULL;
+    s->has = e->caps.ops;
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;
     e->backend->caps(e->device, &e->caps);

@@ -32,10 +32,11 @@ MAX_ERROR = 1e-4  # of a logit, with F32 weights
 
 # Members a case does not name. `rope`: transformers' rope_parameters without rope_theta; `full_layers`: the first so many
 # layers see everything, the others the window; `rot`: dimensions of a head that turn, 0: all; `local_theta`: of layers with
-# a window, 0: the file does not say; `wide`: q.k is divided by the square root of embd / heads.
+# a window, 0: the file does not say; `wide`: q.k is divided by the square root of embd / heads; `experts`, of which a token
+# takes `used`, each `ff` wide; 0: none.
 DEFAULTS = dict(arch="llama", vocab=64, embd=64, layers=2, heads=4, kv_heads=4, head_dim=16, ff=96, context=128, eps=1e-5,
                 theta=10000.0, rope={}, window=0, full_layers=0, tied=False, bias=False, rot=0, local_theta=0.0, wide=False,
-                golden=True, n_tokens=N_TOKENS, budgets=(0, 7))
+                experts=0, used=0, golden=True, n_tokens=N_TOKENS, budgets=(0, 7))
 
 
 def long_rope(pairs, original):
@@ -76,12 +77,16 @@ CASES = {
     "phi3_long": dict(arch="phi3", kv_heads=2, head_dim=16, rot=12, rope=long_rope(6, 32)),
     "phi3_short": dict(arch="phi3", kv_heads=2, context=64, tied=True, rope=long_rope(8, 64)),
     "smollm3": dict(arch="smollm3", layers=4, kv_heads=2, theta=5000000.0),
+    "mixtral": dict(arch="llama", kv_heads=2, theta=1000000.0, experts=4, used=2),
+    "qwen3moe": dict(arch="qwen3moe", vocab=63, kv_heads=2, head_dim=32, ff=48, eps=1e-6, theta=1000000.0, experts=8, used=3),
     # Longer than a block, a pass and a window; shapes of real heads. Too large for goldens.
     "long_llama": dict(embd=128, heads=2, kv_heads=1, head_dim=64, ff=352, vocab=300, context=512, golden=False, n_tokens=330),
     "long_mistral": dict(embd=128, heads=4, kv_heads=2, head_dim=32, window=100, context=512, golden=False, n_tokens=330),
     "long_qwen3": dict(arch="qwen3", embd=96, heads=2, kv_heads=2, head_dim=128, context=512, golden=False, n_tokens=330),
     "long_gemma3": dict(arch="gemma3", embd=96, layers=7, heads=4, kv_heads=1, head_dim=256, context=512, window=100, tied=True, golden=False,
                         n_tokens=330),
+    "long_qwen3moe": dict(arch="qwen3moe", embd=96, heads=4, kv_heads=1, head_dim=32, ff=64, context=512, experts=32, used=8, golden=False,
+                          n_tokens=330),
 }
 
 # Weight types: every one the gguf package can expand. Their matrices need rows of 256.
@@ -142,18 +147,26 @@ def hf_model(c):
              "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
              "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
              "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+             "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+             "qwen3moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
              "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
              "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
              "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
              "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM)}
     rope = dict(dict(rope_type="default"), rope_theta=c["theta"], **c["rope"])
-    kind = "mistral" if c["arch"] == "llama" and c["window"] else c["arch"]
+    kind = c["arch"]
+    if kind == "llama" and (c["window"] or c["experts"]):
+        kind = "mixtral" if c["experts"] else "mistral"
     more = {}
     if kind == "llama":
         more = dict(attention_bias=c["bias"], mlp_bias=c["bias"])
     if kind == "mistral":
         more = dict(sliding_window=c["window"])
-    if kind.startswith("qwen"):
+    if kind == "mixtral":
+        more = dict(num_local_experts=c["experts"], num_experts_per_tok=c["used"], sliding_window=None)
+    if kind == "qwen3moe":
+        more = dict(num_experts=c["experts"], num_experts_per_tok=c["used"], moe_intermediate_size=c["ff"], norm_topk_prob=True)
+    if kind in ("qwen2", "qwen3"):
         more = dict(use_sliding_window=c["window"] > 0, sliding_window=c["window"] or None, max_window_layers=c["full_layers"])
     if kind == "gemma3":
         more = dict(query_pre_attn_scalar=c["embd"] // c["heads"] if c["wide"] else c["head_dim"], sliding_window=c["window"] or c["context"])
@@ -202,13 +215,17 @@ def norm_offset(c, name):
 
 
 def gguf_names(c, model):
-    """transformers' name of each parameter to GGUF's."""
+    """transformers' name of each parameter to GGUF's; of what lies behind each other in one, gate and up of experts, to both."""
     arch = gguf.MODEL_ARCH[c["arch"].upper()]
     table = gguf.get_tensor_name_map(arch, c["layers"])
     names = {}
     for name, _ in model.named_parameters():
-        names[name] = table.get_name(name, try_suffixes=(".weight", ".bias"))
-        if names[name] is None:
+        layer, _, last = name.removeprefix("model.layers.").partition(".")
+        if last.startswith("mlp.experts."):
+            names[name] = [f"blk.{layer}.ffn_{part}_exps.weight" for part in last.removeprefix("mlp.experts.").removesuffix("_proj").split("_")]
+        else:
+            names[name] = [table.get_name(name, try_suffixes=(".weight", ".bias"))]
+        if names[name][0] is None:
             raise ValueError(f"{name}: no GGUF name")
     return names
 
@@ -217,8 +234,13 @@ def fill(c, model, make):
     """Sets every parameter from make(gguf name, shape), which works in GGUF's layout."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            to = gguf_names(c, model)[name]
-            weight = make(to, tuple(parameter.shape)) - np.float32(norm_offset(c, to))
+            parts, shape = gguf_names(c, model)[name], list(parameter.shape)
+            to = parts[0]
+            if len(parts) > 1:
+                shape[1] //= len(parts)
+                weight = np.concatenate([make(part, tuple(shape)) for part in parts], axis=1)
+            else:
+                weight = make(to, tuple(shape)) - np.float32(norm_offset(c, to))
             heads = permuted_heads(c, to)
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(unpermute(weight, heads) if heads else weight)))
 
@@ -348,6 +370,10 @@ def write_gguf(path, c, model, raw={}):
     if c["head_dim"] * c["heads"] != c["embd"]:
         writer.add_key_length(c["head_dim"])
         writer.add_value_length(c["head_dim"])
+    if c["experts"]:
+        writer.add_expert_count(c["experts"])
+        writer.add_expert_used_count(c["used"])
+        writer.add_expert_feed_forward_length(c["ff"])
     if c["window"]:
         writer.add_sliding_window(c["window"])
     if c["full_layers"]:
@@ -361,11 +387,15 @@ def write_gguf(path, c, model, raw={}):
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     for name, parameter in model.named_parameters():
-        to = gguf_names(c, model)[name]
-        if to in raw:
-            writer.add_tensor(to, raw[to][1], raw_dtype=raw[to][0])
-        else:
-            weight = parameter.detach().numpy() + np.float32(norm_offset(c, to))
+        parts = gguf_names(c, model)[name]
+        for i, to in enumerate(parts):
+            if to in raw:
+                writer.add_tensor(to, raw[to][1], raw_dtype=raw[to][0])
+                continue
+            weight = parameter.detach().numpy()
+            if len(parts) > 1:
+                weight = np.split(weight, len(parts), axis=1)[i]
+            weight = weight + np.float32(norm_offset(c, to))
             heads = permuted_heads(c, to)
             writer.add_tensor(to, np.ascontiguousarray(permute(weight, heads) if heads else weight))
     writer.write_header_to_file()
@@ -565,7 +595,7 @@ def write_goldens():
     lines = ["/* Written by tests/check_logits.py --write: name, architecture, tokens, vocabulary, width, layers, heads, KV heads,",
              "   head width, FFN width, context, eps, theta, window, layers without it, tied, bias; rope: type, original context,",
              "   factor, the file's attention factor, Llama 3's low and high frequency factor or YaRN's slow and fast beta,",
-             "   dimensions (0: the head's), theta of layers with a window (0: not in the file). */"]
+             "   dimensions (0: the head's), theta of layers with a window (0: not in the file); experts, those of a token. */"]
     for name in CASES:
         c = case(name)
         if not c["golden"]:
@@ -587,7 +617,8 @@ def write_goldens():
             rope.get("high_freq_factor", rope.get("beta_fast", 0)))]
         scaling = [(v if "." in v or "e" in v else v + ".0") + "f" for v in scaling]
         row = [f'"{name}"', f'"{c["arch"]}"'] + numbers + floats + flags + [
-            f'"{rope.get("rope_type", "")}"', rope.get("original_max_position_embeddings", 0)] + scaling + [c["rot"], f"{c['local_theta']!r}f"]
+            f'"{rope.get("rope_type", "")}"', rope.get("original_max_position_embeddings", 0)] + scaling + [c["rot"], f"{c['local_theta']!r}f", c["experts"],
+                                                                                                             c["used"]]
         lines.append("{" + ", ".join(str(item) for item in row) + "},")
     (GOLDEN / "cases.h").write_text("\n".join(lines) + "\n")
 

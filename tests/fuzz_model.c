@@ -18,7 +18,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define FUZZ_MODELS 6
+#define FUZZ_MODELS 7
 #define FUZZ_CHANGES 16 /* more leave nothing of the file */
 
 /* Sound files, made once. */
@@ -31,9 +31,10 @@ static const fuzz_sound_file *fuzz_model_file(unsigned which) {
     static const struct {
         const char *arch;
         fg_type type;
-        int window, rope_context;
-    } kinds[FUZZ_MODELS] = {{"llama", FG_TYPE_F32, 0, 0},  {"llama", FG_TYPE_Q8_0, 9, 0},  {"qwen2", FG_TYPE_F16, 0, 0},
-                            {"qwen3", FG_TYPE_BF16, 0, 0}, {"gemma3", FG_TYPE_Q8_0, 9, 0}, {"phi3", FG_TYPE_F32, 0, 64}};
+        int window, rope_context, n_experts;
+    } kinds[FUZZ_MODELS] = {{"llama", FG_TYPE_F32, 0, 0, 0},  {"llama", FG_TYPE_Q8_0, 9, 0, 0},  {"qwen2", FG_TYPE_F16, 0, 0, 0},
+                            {"qwen3", FG_TYPE_BF16, 0, 0, 0}, {"gemma3", FG_TYPE_Q8_0, 9, 0, 0}, {"phi3", FG_TYPE_F32, 0, 64, 0},
+                            {"qwen3moe", FG_TYPE_Q8_0, 0, 0, 4}};
     static fuzz_sound_file files[FUZZ_MODELS];
     fuzz_sound_file *file = &files[which %= FUZZ_MODELS];
     model_spec spec = model_spec_tiny();
@@ -45,6 +46,8 @@ static const fuzz_sound_file *fuzz_model_file(unsigned which) {
     spec.type = kinds[which].type;
     spec.window = kinds[which].window;
     spec.rope_context = kinds[which].rope_context;
+    spec.n_experts = kinds[which].n_experts;
+    spec.n_used = 2;
     model_sample_build(&spec, &file->data, &file->size);
     while (memcmp(file->data + file->head, "general.architecture", 20) != 0) file->head++;
     return file;

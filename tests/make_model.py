@@ -23,7 +23,10 @@ SHAPES = {
     "40m": (512, 8, 8, 4, 64, 1408, 32000, 4096),
     "1.1b": (2048, 22, 32, 4, 64, 5632, 32000, 32768),
     "8b": (4096, 32, 32, 8, 128, 14336, 128256, 131072),
+    "30b-a3b": (2048, 48, 32, 4, 128, 768, 151936, 40960),
 }
+# Of each layer experts, and how many a token takes; `ff` is the width of one. These are of the architecture qwen3moe.
+EXPERTS = {"30b-a3b": (128, 8)}
 
 # For each block type: bytes of a block, elements, and (offset, target) of its half-precision scales. The target is the
 # scale's size relative to a weight's: a block of random bits then has weights of about the wanted standard deviation.
@@ -110,7 +113,8 @@ def main():
     layers = a.layers or layers
     rng = np.random.default_rng(a.seed)
     os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
-    w = gguf.GGUFWriter(a.out, "llama", use_temp_file=not a.repeat)
+    experts, used = EXPERTS.get(a.shape, (0, 0))
+    w = gguf.GGUFWriter(a.out, "qwen3moe" if experts else "llama", use_temp_file=not a.repeat)
     w.add_name("random " + a.shape)
     w.add_context_length(context)
     w.add_embedding_length(embd)
@@ -119,6 +123,12 @@ def main():
     w.add_head_count(heads)
     w.add_head_count_kv(kv_heads)
     w.add_rope_dimension_count(head)
+    if experts:
+        w.add_key_length(head)
+        w.add_value_length(head)
+        w.add_expert_count(experts)
+        w.add_expert_used_count(used)
+        w.add_expert_feed_forward_length(ff)
     w.add_rope_freq_base(10000.0)
     w.add_layer_norm_rms_eps(1e-5)
     w.add_vocab_size(vocab)
@@ -131,10 +141,12 @@ def main():
     w.add_eos_token_id(2)
     w.add_unk_token_id(0)
 
-    def matrix(name, rows, columns, layer=-1, short=""):
-        kind = tensor_type(a.type, short or name.split(".")[0], layer, layers)
+    def matrix(name, rows, columns, layer=-1, short="", kind=None, matrices=1):
+        kind = kind or tensor_type(a.type, short or name.split(".")[0], layer, layers)
         make = repeated if a.repeat else functools.partial(random_blocks, deviation=columns ** -0.5)
-        data = make(rng, kind, rows, columns, trained=a.trained)
+        data = make(rng, kind, rows * matrices, columns, trained=a.trained)
+        if matrices > 1:
+            data = data.reshape(matrices, rows, -1)
         w.add_tensor(name, data, raw_dtype=getattr(gguf.GGMLQuantizationType, kind))
 
     def ones(name, n):
@@ -146,9 +158,14 @@ def main():
         ones(blk + "attn_norm.weight", embd)
         ones(blk + "ffn_norm.weight", embd)
         for short, rows, columns in (("attn_q", heads * head, embd), ("attn_k", kv_heads * head, embd),
-                                     ("attn_v", kv_heads * head, embd), ("attn_output", embd, heads * head),
-                                     ("ffn_gate", ff, embd), ("ffn_up", ff, embd), ("ffn_down", embd, ff)):
+                                     ("attn_v", kv_heads * head, embd), ("attn_output", embd, heads * head)):
             matrix(blk + short + ".weight", rows, columns, i, short)
+        for short, rows, columns in (("ffn_gate", ff, embd), ("ffn_up", ff, embd), ("ffn_down", embd, ff)):
+            matrix(blk + short + ("_exps" if experts else "") + ".weight", rows, columns, i, short, matrices=experts or 1)
+        if experts:
+            ones(blk + "attn_q_norm.weight", head)
+            ones(blk + "attn_k_norm.weight", head)
+            matrix(blk + "ffn_gate_inp.weight", experts, embd, i, kind="F32")
         progress(i + 1, layers)
     ones("output_norm.weight", embd)
     matrix("output.weight", vocab, embd)

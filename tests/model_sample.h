@@ -15,6 +15,8 @@ typedef struct model_spec {
     int n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_ctx;
     int window, full_every; /* every so manyth layer sees everything; 0: none does */
     int rope_context;       /* of phi3: up to so many tokens the short factors; 0: there are none */
+    int n_experts;          /* of which a token takes n_used, each n_ff wide; 0: none */
+    int n_used;
     fg_type type;           /* of matrices, */
     bool mixed;             /* of which attn_output is Q8_0 */
     int tied;
@@ -70,6 +72,21 @@ static void model_weight(gguf_writer *w, const model_spec *s, const char *name, 
     free(data);
 }
 
+/* [n_experts][rows][columns] */
+static void model_experts(gguf_writer *w, const model_spec *s, int layer, const char *name, int columns, int rows) {
+    int64_t dims[3], n = (int64_t)columns * rows * s->n_experts;
+    uint64_t state = s->seed + (uint64_t)layer;
+    unsigned char *data = (unsigned char *)malloc((size_t)n * 4);
+    char full[64];
+    const char *c;
+    for (c = name; *c; c++) state = state * 31 + (unsigned char)*c;
+    model_fill(s->type, data, n, 0.3f, 0.0f, &state);
+    dims[0] = columns, dims[1] = rows, dims[2] = s->n_experts;
+    snprintf(full, sizeof(full), "blk.%d.%s", layer, name);
+    gguf_add_tensor(w, full, (uint32_t)s->type, 3, dims, data, (size_t)fg_type_bytes(s->type, n));
+    free(data);
+}
+
 static void model_layer_weight(gguf_writer *w, const model_spec *s, int layer, const char *name, int columns, int rows) {
     char full[64];
     snprintf(full, sizeof(full), "blk.%d.%s", layer, name);
@@ -100,6 +117,10 @@ static void model_hparams(gguf_writer *w, const model_spec *s) {
     if (s->window) model_put(w, s, "attention.sliding_window", s->window);
     if (s->full_every) model_put(w, s, "attention.sliding_window_pattern", s->full_every);
     if (s->rope_context) model_put(w, s, "rope.scaling.original_context_length", s->rope_context);
+    if (!s->n_experts) return;
+    model_put(w, s, "expert_count", s->n_experts);
+    model_put(w, s, "expert_used_count", s->n_used);
+    model_put(w, s, "expert_feed_forward_length", s->n_ff);
 }
 
 static bool model_is(const model_spec *s, const char *arch) { return strcmp(s->arch, arch) == 0; }
@@ -123,7 +144,7 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
         model_layer_weight(w, s, i, "attn_k.bias", kv, 0);
         model_layer_weight(w, s, i, "attn_v.bias", kv, 0);
     }
-    if (model_is(s, "qwen3") || model_is(s, "gemma3")) {
+    if (model_is(s, "qwen3") || model_is(s, "qwen3moe") || model_is(s, "gemma3")) {
         model_layer_weight(w, s, i, "attn_q_norm.weight", s->head_dim, 0);
         model_layer_weight(w, s, i, "attn_k_norm.weight", s->head_dim, 0);
     }
@@ -132,6 +153,14 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
         model_layer_weight(w, s, i, "post_ffw_norm.weight", s->n_embd, 0);
     }
     model_layer_weight(w, s, i, "ffn_norm.weight", s->n_embd, 0);
+    if (s->n_experts) {
+        snprintf(name, sizeof(name), "blk.%d.ffn_gate_inp.weight", i);
+        model_weight(w, s, name, s->n_embd, s->n_experts, FG_TYPE_F32);
+        model_experts(w, s, i, "ffn_gate_exps.weight", s->n_embd, s->n_ff);
+        model_experts(w, s, i, "ffn_up_exps.weight", s->n_embd, s->n_ff);
+        model_experts(w, s, i, "ffn_down_exps.weight", s->n_ff, s->n_embd);
+        return;
+    }
     if (!fused) model_layer_weight(w, s, i, "ffn_gate.weight", s->n_embd, s->n_ff);
     model_layer_weight(w, s, i, "ffn_up.weight", s->n_embd, fused ? 2 * s->n_ff : s->n_ff);
     model_layer_weight(w, s, i, "ffn_down.weight", s->n_ff, s->n_embd);

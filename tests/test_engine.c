@@ -589,6 +589,21 @@ static void test_engine_bits_gemma3(void) {
     bits_model(&spec);
 }
 
+/* Experts: which a token takes, and what they give, does not depend on the tokens beside it. */
+static void test_engine_bits_experts(void) {
+    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_Q8_0, FG_TYPE_BF16};
+    model_spec spec = model_spec_tiny();
+    int i;
+    spec.arch = "qwen3moe";
+    spec.n_experts = 8;
+    spec.n_used = 3;
+    for (i = 0; i < 3; i++) {
+        spec.type = types[i];
+        spec.n_ff = i ? 64 : 72; /* 72: no whole number of panels */
+        bits_model(&spec);
+    }
+}
+
 /* Where activations are BF16, too: in pairs or in tiles. */
 static void test_engine_bits_bf16(void) {
     model_spec spec = model_spec_tiny();
@@ -2038,6 +2053,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_bits_f32);
     RUN(test_engine_bits_q8_window);
     RUN(test_engine_bits_gemma3);
+    RUN(test_engine_bits_experts);
     RUN(test_engine_bits_bf16);
     RUN(test_engine_bits_q4k);
     RUN(test_engine_bits_samples);

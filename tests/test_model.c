@@ -134,7 +134,7 @@ static void test_model_other_kinds(void) {
     lie.name = "expert_count";
     lie.how = MODEL_INT;
     lie.number = 8;
-    CHECK(model_try_lie(&lie, NULL) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "8 experts"));
+    CHECK(model_try_lie(&lie, NULL) == FG_ERROR_BAD_FILE && strstr(fg_last_error(), "expert_used_count"));
     lie.number = 0;
     CHECK(model_try_lie(&lie, NULL) == FG_OK);
 }
@@ -408,6 +408,11 @@ static void test_model_graph(void) {
     spec.arch = "smollm3";
     spec.n_layers = 4;
     graph_compare("smollm3", &spec);
+    spec = model_spec_tiny();
+    spec.arch = "qwen3moe";
+    spec.n_experts = 8;
+    spec.n_used = 2;
+    graph_compare("qwen3moe", &spec);
 }
 
 /* ---- other architectures than llama */
@@ -433,7 +438,9 @@ static void test_model_architectures(void) {
         {"gemma", {"attn_k.weight", "ffn_gate.weight", NULL, NULL}},
         {"gemma3", {"post_attention_norm.weight", "post_ffw_norm.weight", "attn_q_norm.weight", "attn_q.weight"}},
         {"phi3", {"attn_qkv.weight", "ffn_up.weight", "rope_factors_long.weight", "rope_factors_short.weight"}},
-        {"smollm3", {"attn_q.weight", "ffn_down.weight", NULL, NULL}}};
+        {"smollm3", {"attn_q.weight", "ffn_down.weight", NULL, NULL}},
+        {"qwen3moe", {"ffn_gate_inp.weight", "ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"}},
+        {"llama", {"ffn_gate_inp.weight", "ffn_down_exps.weight", "expert_used_count", NULL}}};
     model_spec spec = model_spec_tiny();
     unsigned char *file;
     size_t size, i, k;
@@ -442,6 +449,8 @@ static void test_model_architectures(void) {
     for (i = 0; i < FG__COUNT(rows); i++) {
         spec.arch = rows[i].arch;
         spec.rope_context = strcmp(spec.arch, "phi3") == 0 ? 64 : 0;
+        spec.n_experts = strcmp(spec.arch, "qwen3moe") == 0 || strcmp(spec.arch, "llama") == 0 ? 4 : 0;
+        spec.n_used = 2;
         model_sample_build(&spec, &file, &size);
         CHECKF(model_try(file, size, true) == FG_OK, "%s: %s", spec.arch, fg_last_error());
         free(file);
@@ -451,6 +460,19 @@ static void test_model_architectures(void) {
             CHECKF(r == (other ? FG_ERROR_UNSUPPORTED : FG_ERROR_BAD_FILE), "%s without %s: %s", spec.arch, rows[i].tensors[k], fg_result_name(r));
         }
     }
+}
+
+/* An architecture that is known without a mixture of experts. */
+static void test_model_experts_unknown(void) {
+    model_spec spec = model_spec_tiny();
+    unsigned char *file;
+    size_t size;
+    spec.arch = "qwen2";
+    spec.n_experts = 8;
+    spec.n_used = 2;
+    model_sample_build(&spec, &file, &size);
+    CHECK(model_try(file, size, true) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "8 experts"));
+    free(file);
 }
 
 /* Which frequencies phi3's graph has: the short ones in an engine whose sequences are no longer than the original context. */
@@ -489,5 +511,6 @@ static void run_model_tests(void) {
     RUN(test_model_mutated);
     RUN(test_model_graph);
     RUN(test_model_architectures);
+    RUN(test_model_experts_unknown);
     RUN(test_model_long_rope);
 }

@@ -61,6 +61,10 @@ static void test_split_layers(void) {
     for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10); /* a device may have one kind of layers only */
     spec.arch = "gemma3"; /* what a layer gives is added by the next one's device */
     for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10);
+    spec.arch = "qwen3moe";
+    spec.n_experts = 6;
+    spec.n_used = 2;
+    split_bits(&spec, best, 2, NULL, 6, 10);
 }
 
 static void test_split_kv(void) {

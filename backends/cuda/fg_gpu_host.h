@@ -2514,11 +2514,11 @@ static fg_result fg__gpu_stage_slot(fg_device *handle, fg_plan *plan_handle, int
     if (!c->at) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "slot %d does not cross", slot);
     if (d->lost) return fg__fail(FG_ERROR_DEVICE, "%s was lost", d->name);
     if ((r = fg__gpu_enter(d)) != FG_OK) return r;
-    if (stage == FG_STAGE_ASK || stage == FG_STAGE_SEND) r = fg__gpu_cross(plan, slot, bytes, stage == FG_STAGE_ASK);
-    else if (c->busy) {
+    if (c->busy && stage != FG_STAGE_SEND) { /* the host's memory is for one copy */
         c->busy = false;
         r = fg__gpu_check(d, d->api.event_wait(c->event), "waiting for a copy");
     }
+    if (r == FG_OK && (stage == FG_STAGE_ASK || stage == FG_STAGE_SEND)) r = fg__gpu_cross(plan, slot, bytes, stage == FG_STAGE_ASK);
     fg__gpu_leave(d);
     return r;
 }

@@ -24,7 +24,9 @@ typedef struct bench {
     int n_prompt, n_decode;
     bench_run results[BENCH_MAX_BATCHES]; /* medians */
     bench_mixed mixed[BENCH_MAX_BATCHES];
-    double weight_bytes;          /* read by each decode pass */
+    double weight_bytes;          /* read by a decode pass, */
+    double expert_bytes;          /* of which those of experts, if all were read */
+    int n_experts, n_used;        /* of a layer, of a token; 0: there are none */
     double ops_per_token;         /* two for each weight that a token meets, but for those of the output matrix */
     bool dots_are_int8;
     bool beside_roofs;            /* the runs of the smallest batch */
@@ -73,14 +75,26 @@ static double packed_bytes_per_pass(const bench *b) {
     return (double)memory.weights > 0.3 * b->weight_bytes ? fmin((double)memory.weights, b->weight_bytes) : b->weight_bytes;
 }
 
+/* Of each layer's experts a pass reads those that its tokens take: of one token all that it takes, of more as many as if they chose at random. */
+static double pass_bytes(const bench *b, int batch) {
+    if (!b->n_experts) return b->weight_bytes;
+    return b->weight_bytes - b->expert_bytes * pow(1.0 - (double)b->n_used / b->n_experts, batch);
+}
+
 /* Products of a prompt's token: its weights but the tables of embeddings and outputs. Attention comes on top. */
 static void count_products(bench *b) {
+    fg_model_info info;
     fg_tensor tensor;
     int i;
+    fg_model_get_info(b->s.model, &info);
+    b->n_experts = info.n_experts;
+    b->n_used = info.n_experts_used;
     b->dots_are_int8 = true;
     for (i = 0; fg_model_tensor(b->s.model, i, &tensor) == FG_OK; i++) {
         if (strncmp(tensor.name, "blk.", 4) != 0 || tensor.n_dims < 2) continue;
-        b->ops_per_token += 2.0 * (double)tensor.dims[0] * (double)tensor.dims[1];
+        if (strstr(tensor.name, ".ffn_gate_inp.")) continue; /* who takes which: floats, and few */
+        b->ops_per_token += 2.0 * (double)tensor.dims[0] * (double)tensor.dims[1] * (tensor.n_dims > 2 ? b->n_used : 1);
+        if (tensor.n_dims > 2) b->expert_bytes += (double)tensor.bytes;
         if (tensor.type == FG_TYPE_F32 || tensor.type == FG_TYPE_F16 || tensor.type == FG_TYPE_BF16)
             b->dots_are_int8 = false;
     }
@@ -197,7 +211,7 @@ static fg_result bench_measure(bench *b, int batch, int n_decode, bench_run *run
             m.prompt_tokens += stats.pass_prompt_tokens;
             m.prompt_seconds += seconds;
         } else if (stats.pass_decode_tokens >= (desc.async == FG_ASYNC_2 ? batch / 2 : batch)) {
-            m.bytes += b->weight_bytes + (double)(stats.kv_bytes_read - before.kv_bytes_read);
+            m.bytes += pass_bytes(b, batch) + (double)(stats.kv_bytes_read - before.kv_bytes_read);
             m.decode_seconds += seconds;
             if (!roofs) m.idle += stats.idle_seconds - before.idle_seconds, m.gaps++;
             m.decoded += stats.pass_decode_tokens;
@@ -543,6 +557,7 @@ static void print_bench_table(const bench *b, const fg_device_caps *caps) {
     int i;
     printf("model     %s, %s, %s\n", base_name(b->args->model), main_type(b->s.model),
            byte_text(b->weight_bytes, size, sizeof(size)));
+    if (b->n_experts) printf("experts   %d of %d a token: a pass of one reads %s\n", b->n_used, b->n_experts, byte_text(pass_bytes(b, 1), size, sizeof(size)));
     printf("device    %s: %s\n", fg_engine_get_backend(b->s.engine), caps->name);
     printf("prompt    %d tokens: %.1f tokens/s\n\n", b->n_prompt, first->pp_tok_s);
     printf("batch     decode tokens/s     each sequence     idle between passes\n");
@@ -642,6 +657,7 @@ static void print_split_model(const split_model *m) {
 static int bench_open(bench *b) {
     fg_engine_desc desc;
     int i, longest, pass, largest = 1, result = describe_engine(b->args, &desc);
+    double packed;
     for (i = 0; i < b->n_batches; i++) largest = b->batches[i] > largest ? b->batches[i] : largest;
     if (result == 0) result = load_model(b->args, false, &b->s.model);
     if (result != 0) return result;
@@ -666,7 +682,9 @@ static int bench_open(bench *b) {
     b->weight_bytes = bytes_per_pass(b->s.model);
     count_products(b);
     result = create_engine(b->args, &desc, &b->s);
-    if (result == 0) b->weight_bytes = packed_bytes_per_pass(b);
+    packed = result == 0 ? packed_bytes_per_pass(b) : b->weight_bytes;
+    b->expert_bytes *= packed / b->weight_bytes;
+    b->weight_bytes = packed;
     return result;
 }
 

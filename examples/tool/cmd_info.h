@@ -48,6 +48,7 @@ static void print_card(const tool_args *args, const fg_model *model, const fg_mo
     printf("parameters     %.3f million, mostly %s, %s\n", (double)info->n_parameters / 1e6, main_type(model),
            byte_text((double)info->weight_bytes, size, sizeof(size)));
     printf("layers         %d of width %d, feed-forward %d\n", info->n_layers, info->n_embd, info->n_ff);
+    if (info->n_experts) printf("experts        %d of %d for each token\n", info->n_experts_used, info->n_experts);
     printf("attention      %d heads of %d, %d for keys and values", info->n_heads, info->head_dim, info->n_kv_heads);
     if (info->sliding_window) printf(", window %d", info->sliding_window);
     printf("\ncontext        %d tokens in training\n", info->n_ctx_train);
@@ -139,6 +140,7 @@ static int print_info_json(const tool_args *args, const fg_model *model, const f
                info->n_vocab, info->n_layers, info->n_embd, info->n_heads, info->n_kv_heads);
     str_printf(&out, "\"head_dim\": %d, \"n_ff\": %d, \"n_ctx_train\": %d, \"sliding_window\": %d, ", info->head_dim,
                info->n_ff, info->n_ctx_train, info->sliding_window);
+    str_printf(&out, "\"n_experts\": %d, \"n_experts_used\": %d, ", info->n_experts, info->n_experts_used);
     str_printf(&out, "\"bos\": %d, \"eos\": %d, \"add_bos\": %s, \"add_eos\": %s, ", info->token_bos, info->token_eos,
                info->add_bos ? "true" : "false", info->add_eos ? "true" : "false");
     if (!info->vocab_only)
