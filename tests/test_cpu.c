@@ -494,7 +494,7 @@ static void test_cpu_device(void) {
         CHECK(caps.block_tokens == 32 && caps.token_budget == 256 && caps.n_threads >= 1);
         CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 &&
               caps.ops >> FG_OP_GEMM & 1);
-        CHECK(!(caps.ops >> FG_OP_MOE_GEMM & 1));
+        CHECK(caps.ops >> FG_OP_MOE_GEMM & 1 && !(caps.ops >> FG_OP_STATE_SCAN & 1));
         memory = b->alloc(device, 16);
         CHECK(memory && b->write(device, memory, 4, bytes, 3) == FG_OK);
         CHECK(b->read(device, memory, 5, bytes, 1) == FG_OK && bytes[0] == 2);
@@ -551,9 +551,9 @@ static void test_cpu_refuses(void) {
     op->weight = 1;
     CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT);
     op->weight = 2;
-    op->type = FG_OP_MOE_ROUTE;
+    op->type = FG_OP_STATE_SCAN;
     CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_UNSUPPORTED);
-    CHECKF(strstr(fg_last_error(), "MOE_ROUTE"), "%s", fg_last_error());
+    CHECKF(strstr(fg_last_error(), "STATE_SCAN"), "%s", fg_last_error());
     cpu_rig_free(rig);
 }
 
@@ -929,6 +929,203 @@ static void test_cpu_gated(void) {
         }
     free(together);
     free(apart);
+}
+
+/* ---- Mixtures of experts. ---- */
+
+typedef struct cpu_experts {
+    int k, n, m, n_expert, n_used;
+    bool same, norm; /* all tokens take the same experts; weights add up to 1 */
+} cpu_experts;
+
+/* k x n of each of n_expert matrices. */
+static int cpu_expert_weights(cpu_rig *rig, fg_type type, const cpu_experts *c, uint64_t *state) {
+    int i = cpu_weight(rig, type, c->k, (int64_t)c->n * c->n_expert, FG_OP_MOE_GEMM, state);
+    rig->tensors[i].n_dims = 3;
+    rig->tensors[i].dims[1] = c->n;
+    rig->tensors[i].dims[2] = c->n_expert;
+    return i;
+}
+
+/* Router's logits out of a table, and who takes whom; returns the slot of that. */
+static int cpu_expert_routes(cpu_rig *rig, const cpu_experts *c, uint64_t *state) {
+    int router = cpu_slot(rig, c->n_expert + 2, false), routes = cpu_slot(rig, 2 * c->n_used + 1, false), table;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, router, c->n_expert);
+    op->dst_col = 2;
+    table = op->weight = cpu_weight(rig, FG_TYPE_F32, c->n_expert, c->m, FG_OP_EMBED, state);
+    if (c->same) memset(rig->data[table], 0, rig->tensors[table].bytes);
+    op = cpu_op(rig, FG_OP_MOE_ROUTE, router, routes, 0);
+    op->src_col = 2;
+    op->dst_col = 1;
+    op->n_expert = c->n_expert;
+    op->n_used = c->n_used;
+    op->moe_norm = c->norm;
+    op->scale = 1.5f;
+    return routes;
+}
+
+/* The same in double precision: the experts of a row, and their weights. */
+static void cpu_expert_choice(const cpu_rig *rig, const cpu_experts *c, int row, int *experts, double *weights) {
+    const float *logits = (const float *)(const void *)rig->data[rig->ops[0].weight] + (size_t)row * (size_t)c->n_expert;
+    double all = 0, sum = 0;
+    int i, j, k;
+    for (i = 0; i < c->n_expert; i++) all += exp((double)logits[i]);
+    for (j = 0; j < c->n_used; j++) {
+        int best = -1;
+        for (i = 0; i < c->n_expert; i++) {
+            for (k = 0; k < j && experts[k] != i; k++) {}
+            if (k == j && (best < 0 || logits[i] > logits[best])) best = i;
+        }
+        experts[j] = best;
+        sum += weights[j] = exp((double)logits[best]) / all;
+    }
+    for (j = 0; j < c->n_used; j++) weights[j] = 1.5 * weights[j] / (c->norm ? sum : 1);
+}
+
+static void cpu_check_routes(const char *path, const cpu_experts *c) {
+    uint64_t state = 41;
+    cpu_rig *rig = cpu_rig_new(c->m);
+    int routes = cpu_expert_routes(rig, c, &state), experts[16], row, j, bad = 0;
+    double weights[16], worst = 0;
+    const float *out;
+    cpu_rig_end(rig, routes);
+    if (cpu_rig_open(rig, path, 2) == FG_OK) {
+        out = cpu_rig_run(rig, 0, c->m);
+        for (row = 0; row < c->m; row++) {
+            cpu_expert_choice(rig, c, row, experts, weights);
+            for (j = 0; j < c->n_used; j++) {
+                const float *own = out + row * (2 * c->n_used + 1) + 1;
+                bad += own[j] != (float)experts[j];
+                worst = test_worse(worst, fabs((double)own[c->n_used + j] - weights[j]));
+            }
+        }
+        CHECKF(bad == 0 && worst < 2e-6, "%s, %d of %d experts: %d differ, weights by %g", path, c->n_used, c->n_expert, bad, worst);
+    }
+    cpu_rig_free(rig);
+}
+
+/* Largest error of MOE_GEMM, relative to the norms of what is multiplied. Without `sum` two products run as one group: of the type, and of F32. */
+static double cpu_experts_error(const char *path, int n_threads, fg_type type, const cpu_experts *c, bool sum) {
+    uint64_t state = 43;
+    cpu_rig *rig = cpu_rig_new(c->m);
+    int routes = cpu_expert_routes(rig, c, &state), width = c->k * (sum ? c->n_used : 1) + 3, columns = sum ? c->n : 2 * c->n_used * c->n;
+    int in = cpu_slot(rig, width, false), out_slot = cpu_slot(rig, columns + 7, false), row, part, i, j, l, experts[16];
+    fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, in, width), *before = cpu_op(rig, FG_OP_EMBED, -1, out_slot, columns + 7), *op[2];
+    float *w = (float *)malloc(sizeof(float) * (size_t)c->k);
+    double weights[16], worst = 0;
+    const float *out, *x, *more;
+    embed->weight = cpu_weight(rig, FG_TYPE_F32, width, c->m, FG_OP_EMBED, &state);
+    before->weight = cpu_weight(rig, FG_TYPE_F32, columns + 7, c->m, FG_OP_EMBED, &state);
+    for (part = 0; part < (sum ? 1 : 2); part++) {
+        op[part] = cpu_op(rig, FG_OP_MOE_GEMM, in, out_slot, c->n);
+        op[part]->weight = cpu_expert_weights(rig, part ? FG_TYPE_F32 : type, c, &state);
+        op[part]->k = c->k;
+        op[part]->src_col = 3;
+        op[part]->src2 = routes;
+        op[part]->src2_col = 1;
+        op[part]->dst_col = 7 + part * c->n_used * c->n;
+        op[part]->n_expert = c->n_expert;
+        op[part]->n_used = c->n_used;
+        op[part]->moe_sum = sum;
+    }
+    cpu_rig_end(rig, out_slot);
+    if (cpu_rig_open(rig, path, n_threads) != FG_OK) return 1e9;
+    out = cpu_rig_run(rig, 0, c->m);
+    for (row = 0; row < c->m; row++) {
+        cpu_expert_choice(rig, c, row, experts, weights);
+        x = (const float *)(const void *)rig->data[embed->weight] + (size_t)row * (size_t)width + 3;
+        more = (const float *)(const void *)rig->data[before->weight] + (size_t)row * (size_t)(columns + 7);
+        for (i = 0; i < 7; i++) CHECK(out[row * (columns + 7) + i] == more[i]);
+        for (part = 0; part < (sum ? 1 : 2); part++)
+            for (i = 0; i < c->n; i++) {
+                double total = sum ? (double)more[7 + i] : 0, size = 1;
+                for (j = 0; j < c->n_used; j++) {
+                    const float *own = x + (sum ? j * c->k : 0);
+                    double dot = 0, norm_w = 1e-30, norm_x = 1e-30, limit = cpu_gemm_limit(path, FG_TYPE_F32, c->m);
+                    cpu_weight_row(rig, op[part]->weight, (int64_t)experts[j] * c->n + i, w);
+                    for (l = 0; l < c->k; l++) {
+                        dot += (double)w[l] * (double)own[l];
+                        norm_w += (double)w[l] * (double)w[l];
+                        norm_x += (double)own[l] * (double)own[l];
+                    }
+                    if (sum) {
+                        total += weights[j] * dot;
+                        size += weights[j] * sqrt(norm_w * norm_x);
+                        continue;
+                    }
+                    dot = fabs((double)out[row * (columns + 7) + op[part]->dst_col + j * c->n + i] - dot) / (sqrt(norm_w * norm_x) + 1);
+                    if (part) CHECKF(dot < limit, "%s F32 beside %s: error %g", path, fg_type_name(type), dot);
+                    else worst = test_worse(worst, dot);
+                }
+                if (sum) worst = test_worse(worst, fabs((double)out[row * (columns + 7) + 7 + i] - total) / size);
+            }
+    }
+    free(w);
+    cpu_rig_free(rig);
+    return worst;
+}
+
+/* One token, more of them than a product's rows that end together, all with the same experts, of which a token may take all; experts whose rows
+   are no whole panels. */
+static void test_cpu_experts(void) {
+    static const cpu_experts cases[] = {{256, 64, 1, 4, 1, false, true},  {256, 96, 37, 8, 3, false, false}, {256, 32, 230, 3, 1, true, true},
+                                        {512, 32, 21, 5, 5, false, true}, {256, 40, 6, 4, 2, false, true},   {256, 32, 50, 64, 2, false, true}};
+    const char *paths[FG__CPU_PATHS];
+    int p, i, s, sum, n_paths = cpu_paths(paths);
+    for (p = 0; p < n_paths; p++) {
+        for (s = 0; s < 6; s++) cpu_check_routes(paths[p], &cases[s]);
+        for (i = 0; i < CPU_TYPES; i++)
+            for (sum = 0; sum < 2; sum++)
+                for (s = i % 2; s < 6; s += 2) {
+                    double error = cpu_experts_error(paths[p], 1 + s % 3, cpu_types[i], &cases[s], sum);
+                    CHECKF(error < 2 * cpu_gemm_limit(paths[p], cpu_types[i], cases[s].m), "%s %s, case %d, sum %d: error %g", paths[p],
+                           fg_type_name(cpu_types[i]), s, sum, error);
+                }
+    }
+}
+
+/* What an op of experts may not name, and a slot that names no experts. */
+static void test_cpu_experts_refused(void) {
+    static const cpu_experts c = {64, 32, 4, 4, 2, false, true};
+    uint64_t state = 47;
+    cpu_rig *rig = cpu_rig_new(c.m);
+    int routes = cpu_expert_routes(rig, &c, &state), in = cpu_slot(rig, 64, false), out = cpu_slot(rig, 64, false), i;
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, in, 64), kept;
+    op->weight = cpu_weight(rig, FG_TYPE_F32, 64, c.m, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_MOE_GEMM, in, out, 32);
+    op->weight = cpu_expert_weights(rig, FG_TYPE_Q8_0, &c, &state);
+    op->k = 64;
+    op->src2 = routes;
+    op->src2_col = 1;
+    op->n_expert = 4;
+    op->n_used = 2;
+    cpu_rig_end(rig, out);
+    if (cpu_rig_open(rig, NULL, 1) != FG_OK) return;
+    CHECK(cpu_rig_run(rig, 0, 4) != NULL);
+    kept = *op;
+    for (i = 0; i < 9; i++) {
+        rig->backend->release(rig->device, rig->plan);
+        rig->plan = NULL;
+        *op = kept;
+        if (i == 0) op->n_used = 0;
+        if (i == 1) op->n_used = 5;
+        if (i == 2) op->n_expert = 5;
+        if (i == 3) op->n_used = 3; /* more than dst has columns for */
+        if (i == 4) op->k = 32;
+        if (i == 5) op->src2 = -1;
+        if (i == 6) op->src2_col = 2;
+        if (i == 7) op->weight = 0;
+        if (i == 8) op->dst = in;
+        CHECKF(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT, "%d", i);
+    }
+    *op = kept;
+    op->src2 = in; /* any numbers */
+    op->src2_col = 0;
+    ((float *)(void *)rig->data[rig->ops[2].weight])[1] = (float)NAN;
+    ((float *)(void *)rig->data[rig->ops[2].weight])[64] = 1e30f;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_OK);
+    CHECK(cpu_rig_run(rig, 0, 4) != NULL);
+    cpu_rig_free(rig);
 }
 
 /* ---- Attention. ---- */
@@ -1814,6 +2011,8 @@ static void run_cpu_tests(void) {
     RUN(test_cpu_gemm_extras);
     RUN(test_cpu_gemm_odd);
     RUN(test_cpu_gated);
+    RUN(test_cpu_experts);
+    RUN(test_cpu_experts_refused);
     RUN(test_cpu_attention);
     RUN(test_cpu_kv_bound);
     RUN(test_cpu_attention_invariance);

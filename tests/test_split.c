@@ -173,17 +173,15 @@ static double split_error(const job *a, const job *b) {
     return square > 0 ? sqrt(error / square) : 1;
 }
 
-/* A GPU beside the CPU: nearly the logits of the CPU alone. */
-static void split_gpu(const char *path, const char *name, int layers, const char *kv, bool mixed, int n, double most) {
+/* A GPU beside the CPU: nearly the logits of the CPU alone. `spec`: of what model, of three layers. */
+static void split_gpu(const char *path, const char *name, int layers, const char *kv, model_spec spec, int n, double most) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     static const bits_config three = {"batch of 3", 3, 9, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
-    model_spec spec = model_spec_tiny();
     model_sample m;
     job *alone = (job *)calloc(BITS_JOBS, sizeof(job)), *jobs = (job *)calloc(BITS_JOBS, sizeof(job));
     fg_engine *e;
     int i;
     spec.n_layers = 3;
-    spec.mixed = mixed;
     model_sample_open(&m, &spec);
     bits_jobs(alone, 99);
     for (i = 0; i < BITS_JOBS; i++) {
@@ -211,16 +209,23 @@ static void split_gpu(const char *path, const char *name, int layers, const char
 }
 
 static void test_split_gpu(void) {
+    model_spec spec = model_spec_tiny(), experts = spec;
     int n = 0;
+    experts.arch = "qwen3moe"; /* which are on the CPU, wherever the layers are */
+    experts.n_experts = 4;
+    experts.n_used = 2;
     if (cpu_vulkan_device(0)) {
-        split_gpu("vulkan", "vulkan+cpu", 2, NULL, false, 9, 2e-5);
-        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", false, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, spec, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", spec, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, NULL, experts, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, experts, 6, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", experts, 6, 2e-5);
         n++;
     }
     if (gpu_standin_open() && gpu_standin_image) {
-        split_gpu("cuda", "cuda+cpu", 1, NULL, false, 6, 5e-3);
-        split_gpu("cuda", "cuda+cpu", 0, "cpu", false, 6, 5e-3);
-        split_gpu("hip64", "hip+cpu", 2, "cpu", false, 3, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 1, NULL, spec, 6, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 0, "cpu", spec, 6, 5e-3);
+        split_gpu("hip64", "hip+cpu", 2, "cpu", spec, 3, 5e-3);
         gpu_standin_check();
         n++;
     }
@@ -229,10 +234,12 @@ static void test_split_gpu(void) {
 
 /* Of the layers' products only attn_output's reads bytes, which are made anew of what the CPU writes for each layer. */
 static void test_split_vulkan_types(void) {
+    model_spec spec = model_spec_tiny();
     char text[4000];
     SPIRV_ALL;
     (void)svk_take(NULL, 0);
-    split_gpu("vulkan32-dot", "vulkan+cpu", 0, "cpu", true, 2, 3e-2);
+    spec.mixed = true;
+    split_gpu("vulkan32-dot", "vulkan+cpu", 0, "cpu", spec, 2, 3e-2);
     CHECKF(svk_take(text, sizeof(text)) == 0, "%s", text);
 }
 
