@@ -12,8 +12,8 @@
    1. WHAT IT DOES
 
    - Reads GGUF models (version 2 and 3, split files): Llama 1 to 3, Mistral, SmolLM, TinyLlama, Qwen 2 and 2.5, Qwen 3, Gemma 1
-     and 3 (text), Phi 3 to 4, mixtures of experts (Mixtral, Qwen 3 MoE), with weights in F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and
-     byte-level BPE) and chat templates.
+     and 3 (text), Phi 3 to 4, mixtures of experts (Mixtral, Qwen 3 MoE, gpt-oss), with weights in F32, F16, BF16, Q4_0 to Q8_0,
+     Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and byte-level BPE) and chat templates.
    - Serves many requests at once: each pass over the model carries the next token of every running request and, in the
      rest of its token budget, pieces of prompts (Dynamic SplitFuse, arXiv 2401.08671), so that long prompts do not stall
      those who are being answered. The KV cache is paged: no memory is reserved for tokens that may never come, common
@@ -689,7 +689,8 @@ typedef enum fg_op_type {
     FG_OP_COUNT
 } fg_op_type;
 
-typedef enum fg_act { FG_ACT_NONE, FG_ACT_SILU, FG_ACT_GELU_TANH, FG_ACT_GELU, FG_ACT_RELU } fg_act;
+/* FG_ACT_SWIGLU_OAI, of ACT_MUL alone: min(x, 7) * sigmoid(1.702 * min(x, 7)) * (1 + y between -7 and 7), as gpt-oss has it */
+typedef enum fg_act { FG_ACT_NONE, FG_ACT_SILU, FG_ACT_GELU_TANH, FG_ACT_GELU, FG_ACT_RELU, FG_ACT_SWIGLU_OAI } fg_act;
 
 /* The constants of one operation. Slots and weights are indices into the graph; -1: none. */
 typedef struct fg_op {
@@ -697,7 +698,8 @@ typedef struct fg_op {
     int32_t layer;                    /* of the model; -1 outside layers */
     int32_t src, src2, dst;           /* slots */
     int32_t src_col, src2_col, dst_col; /* first column; ROPE_KV: src_col q, src2_col k, dst_col v, all of slot src */
-    int32_t weight, weight2, bias;    /* ROPE_KV: q norm, k norm, table of inverse frequencies (F32, n_rot/2) */
+    int32_t weight, weight2, bias;    /* ROPE_KV: q norm, k norm, table of inverse frequencies (F32, n_rot/2). ATTENTION: weight[n_head], a logit
+                                         that takes its share of each head's softmax; -1: none. MOE_GEMM: bias[n_expert][n] */
     int32_t n, k;                     /* output width; GEMM: input width */
     int32_t act;                      /* fg_act */
     int32_t group, group_layer;       /* cache group and the layer's index in it */
@@ -841,6 +843,7 @@ struct fg_device_caps {
     int in_flight;          /* passes that may be submitted before the first of them is waited for; 0, 1: one. With 2, submit and
                                copy_blocks queue behind what was submitted, wait is for the oldest, and fg_batch.feed is heeded */
     int candidates;         /* FG_MAX_CANDIDATES: fg_batch.draws is heeded, and there is read_logits; 0: neither */
+    bool sinks;             /* ATTENTION heeds `weight` */
 };
 
 typedef struct fg_device fg_device; /* the backend's own */
@@ -4893,12 +4896,24 @@ static void fg__vocab_mark_end(fg__vocab *v, int id) {
     if (id >= 0) v->attributes[id] |= FG__TOKEN_END;
 }
 
+/* Whether <|end|> ends a message and not the turn, of which more may come: where <|return|> does that, as gpt-oss has it. */
+static bool fg__vocab_has_channels(const fg__vocab *v) {
+    bool channel = false, back = false;
+    int32_t id;
+    for (id = 0; id < v->n_tokens; id++) {
+        channel = channel || fg__text_is(&v->texts[id], "<|channel|>");
+        back = back || fg__text_is(&v->texts[id], "<|return|>");
+    }
+    return channel && back;
+}
+
 /* Marks the tokens that end a generation: those the file names, and those with names of such tokens. */
 static void fg__vocab_find_ends(fg__vocab *v, const fg__gguf *gguf) {
+    const bool channels = fg__vocab_has_channels(v);
     int32_t id;
     for (id = 0; id < v->n_tokens; id++) {
         const fg__gguf_string *text = &v->texts[id];
-        bool turn = fg__text_is_turn_end(text), message = fg__text_is(text, "<|eom_id|>");
+        bool turn = channels ? fg__text_is(text, "<|return|>") || fg__text_is(text, "<|call|>") : fg__text_is_turn_end(text), message = fg__text_is(text, "<|eom_id|>");
         if (turn && v->eot < 0) v->eot = (int)id;
         if (message && v->eom < 0) v->eom = (int)id;
         if (turn || message || fg__text_is_file_end(text)) v->attributes[id] = FG__TOKEN_CONTROL | FG__TOKEN_END; /* some files call them normal */
@@ -4909,6 +4924,8 @@ static void fg__vocab_find_ends(fg__vocab *v, const fg__gguf *gguf) {
     fg__vocab_mark_end(v, fg__vocab_id(v, gguf, "tokenizer.ggml.fim_pad_token_id", -1));
     fg__vocab_mark_end(v, fg__vocab_id(v, gguf, "tokenizer.ggml.fim_rep_token_id", -1));
     fg__vocab_mark_end(v, fg__vocab_id(v, gguf, "tokenizer.ggml.fim_sep_token_id", -1));
+    for (id = 0; channels && id < v->n_tokens; id++)
+        if (fg__text_is(&v->texts[id], "<|end|>")) v->attributes[id] &= (unsigned char)~FG__TOKEN_END;
 }
 
 /* Whether general.name has `word` in it, in any case. */
@@ -13547,7 +13564,9 @@ enum {
     FG__HAS_LOCAL_ROPE = 64, /* layers with a window have a rope of their own, without scaling */
     FG__HAS_LONG_ROPE = 128, /* rope's frequencies are divided by one list of factors up to the original context, another beyond */
     FG__HAS_EXPERTS = 256,   /* feed-forward by a few of many experts; of an architecture: a model of it may have that */
-    FG__MUST_EXPERTS = 512   /* a model of the architecture does */
+    FG__MUST_EXPERTS = 512,  /* a model of the architecture does */
+    FG__HAS_SINKS = 1024,    /* a logit of each head takes its share of attention */
+    FG__HAS_OAI = 2048       /* experts with biases and limits, FG_ACT_SWIGLU_OAI; YaRN blends pairs from where to where exactly */
 };
 
 static const fg__arch fg__archs[] = {
@@ -13558,11 +13577,12 @@ static const fg__arch fg__archs[] = {
     {"gemma", true, FG__HAS_GELU | FG__HAS_EMBD_SCALE, 0, 0, 0},
     {"gemma3", true, FG__HAS_QK_NORM | FG__HAS_POST_NORM | FG__HAS_GELU | FG__HAS_EMBD_SCALE | FG__HAS_LOCAL_ROPE, 6, 0, 62}, /* 62: 27B */
     {"phi3", true, FG__HAS_FUSED | FG__HAS_LONG_ROPE, 0, 0, 0}, /* Phi 3, 3.5 and 4 */
+    {"gpt-oss", true, FG__HAS_QKV_BIAS | FG__HAS_EXPERTS | FG__MUST_EXPERTS | FG__HAS_SINKS | FG__HAS_OAI, 2, 0, 0},
     {"smollm3", false, 0, 0, 4, 0},
 };
 
 /* Tensors of a layer. Shapes are one letter a dimension, the contiguous one first: E embedding, Q heads x head_dim,
-   K KV heads x head_dim, A all three of q, k and v, H head_dim, F feed-forward, G gate and up, X experts, M feed-forward of one. */
+   K KV heads x head_dim, A all three of q, k and v, H head_dim, F feed-forward, G gate and up, X experts, M feed-forward of one, S heads. */
 typedef struct fg__layer_tensor {
     const char *name, *shape;
     bool optional;
@@ -13574,7 +13594,8 @@ enum {
     FG__ATTN_NORM, FG__ATTN_Q, FG__ATTN_K, FG__ATTN_V, FG__ATTN_Q_BIAS, FG__ATTN_K_BIAS, FG__ATTN_V_BIAS, FG__ATTN_QKV,
     FG__ATTN_Q_NORM, FG__ATTN_K_NORM, FG__ATTN_OUT, FG__ATTN_OUT_BIAS, FG__ATTN_POST_NORM, FG__FFN_NORM, FG__FFN_GATE,
     FG__FFN_UP, FG__FFN_GATE_UP, FG__FFN_DOWN, FG__FFN_GATE_BIAS, FG__FFN_UP_BIAS, FG__FFN_DOWN_BIAS, FG__FFN_POST_NORM,
-    FG__EXPERTS_ROUTER, FG__EXPERTS_GATE, FG__EXPERTS_UP, FG__EXPERTS_DOWN, FG__LAYER_TENSORS
+    FG__EXPERTS_ROUTER, FG__EXPERTS_GATE, FG__EXPERTS_UP, FG__EXPERTS_DOWN, FG__EXPERTS_ROUTER_BIAS, FG__EXPERTS_GATE_BIAS,
+    FG__EXPERTS_UP_BIAS, FG__EXPERTS_DOWN_BIAS, FG__ATTN_SINKS, FG__EXPERTS_NORM, FG__LAYER_TENSORS
 };
 
 #define FG__NOT_DENSE (FG__HAS_FUSED | FG__HAS_EXPERTS)
@@ -13593,7 +13614,7 @@ static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
     {"attn_output.weight", "QE", false, 0, 0},
     {"attn_output.bias", "E", true, 0, 0},
     {"post_attention_norm.weight", "E", false, FG__HAS_POST_NORM, 0},
-    {"ffn_norm.weight", "E", false, 0, 0},
+    {"ffn_norm.weight", "E", false, 0, FG__HAS_OAI},
     {"ffn_gate.weight", "EF", false, 0, FG__NOT_DENSE},
     {"ffn_up.weight", "EF", false, 0, FG__NOT_DENSE},
     {"ffn_up.weight", "EG", false, FG__HAS_FUSED, 0},
@@ -13606,6 +13627,12 @@ static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
     {"ffn_gate_exps.weight", "EMX", false, FG__HAS_EXPERTS, 0},
     {"ffn_up_exps.weight", "EMX", false, FG__HAS_EXPERTS, 0},
     {"ffn_down_exps.weight", "MEX", false, FG__HAS_EXPERTS, 0},
+    {"ffn_gate_inp.bias", "X", false, FG__HAS_OAI, 0},
+    {"ffn_gate_exps.bias", "MX", false, FG__HAS_OAI, 0},
+    {"ffn_up_exps.bias", "MX", false, FG__HAS_OAI, 0},
+    {"ffn_down_exps.bias", "EX", false, FG__HAS_OAI, 0},
+    {"attn_sinks.weight", "S", false, FG__HAS_SINKS, 0},
+    {"post_attention_norm.weight", "E", false, FG__HAS_OAI, 0}, /* before the experts, whatever its name */
 };
 
 typedef struct fg__hparams {
@@ -13782,9 +13809,10 @@ static double fg__yarn_pair(const fg__hparams *hp, double context, double turns)
 static void fg__rope_yarn(fg_model *m, double factor) {
     const fg__hparams *hp = &m->hp;
     double context = fg__model_f64(m, "rope.scaling.original_context_length", hp->n_ctx_train);
-    double low = floor(fg__yarn_pair(hp, context, fg__model_f64(m, "rope.scaling.yarn_beta_fast", 32)));
-    double high = ceil(fg__yarn_pair(hp, context, fg__model_f64(m, "rope.scaling.yarn_beta_slow", 1)));
+    double low = fg__yarn_pair(hp, context, fg__model_f64(m, "rope.scaling.yarn_beta_fast", 32));
+    double high = fg__yarn_pair(hp, context, fg__model_f64(m, "rope.scaling.yarn_beta_slow", 1));
     int i;
+    if (!(m->features & FG__HAS_OAI)) low = floor(low), high = ceil(high);
     low = low > 0 ? low : 0;
     high = high < hp->n_rot - 1 ? high : hp->n_rot - 1;
     if (high - low < 0.001) high = low + 0.001;
@@ -13894,6 +13922,7 @@ static int64_t fg__model_dim(const fg_model *m, char letter) {
         case 'H': return hp->head_dim;
         case 'F': return hp->n_ff;
         case 'G': return 2 * (int64_t)hp->n_ff;
+        case 'S': return hp->n_heads;
         case 'X': return hp->n_experts;
         case 'M': return hp->n_ff_expert;
         default: return hp->n_vocab;
@@ -14260,6 +14289,7 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
     for (i = 0; i < 2; i++) {
         int q_norm = i ? -1 : fg__graph_weight(b, t[FG__ATTN_Q_NORM], FG_OP_NORM);
         int k_norm = i ? -1 : fg__graph_weight(b, t[FG__ATTN_K_NORM], FG_OP_NORM);
+        int sinks = i ? fg__graph_weight(b, t[FG__ATTN_SINKS], FG_OP_NORM) : -1;
         fg_op *op = fg__graph_op(b, i ? FG_OP_ATTENTION : FG_OP_ROPE_KV, layer);
         op->src = s->qkv;
         op->group = group;
@@ -14268,6 +14298,7 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
         op->n_kv_head = hp->n_kv_heads;
         op->head_dim = hp->head_dim;
         if (i) {
+            op->weight = sinks;
             op->dst = s->attended;
             op->n = q;
             op->scale = (float)hp->attention_scale;
@@ -14293,11 +14324,12 @@ static void fg__graph_act_mul(fg__graph_builder *b, int layer, const fg__graph_s
     op->src2_col = n;
     op->dst = s->hidden;
     op->n = n;
-    op->act = b->model->features & FG__HAS_GELU ? FG_ACT_GELU_TANH : FG_ACT_SILU;
+    op->act = b->model->features & FG__HAS_GELU ? FG_ACT_GELU_TANH : b->model->features & FG__HAS_OAI ? FG_ACT_SWIGLU_OAI : FG_ACT_SILU;
 }
 
 /* `sum`: hidden to x, else normed to columns of gate_up. */
-static void fg__graph_moe_gemm(fg__graph_builder *b, int layer, const fg__graph_slots *s, const fg_tensor *weight, int dst_col, bool sum) {
+static void fg__graph_moe_gemm(fg__graph_builder *b, int layer, const fg__graph_slots *s, const fg_tensor *weight, const fg_tensor *bias,
+                               int dst_col, bool sum) {
     fg_op *op = fg__graph_op(b, FG_OP_MOE_GEMM, layer);
     op->src = sum ? s->hidden : s->normed;
     op->src2 = s->routes;
@@ -14309,6 +14341,7 @@ static void fg__graph_moe_gemm(fg__graph_builder *b, int layer, const fg__graph_
     op->n_used = b->model->hp.n_used;
     op->moe_sum = sum;
     op->weight = fg__graph_weight(b, weight, FG_OP_MOE_GEMM);
+    op->bias = fg__graph_weight(b, bias, FG_OP_NORM);
 }
 
 static void fg__graph_experts(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
@@ -14316,7 +14349,7 @@ static void fg__graph_experts(fg__graph_builder *b, int layer, const fg__graph_s
     const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
     int n = hp->n_used * hp->n_ff_expert;
     fg_op *op;
-    fg__graph_gemm(b, layer, t[FG__EXPERTS_ROUTER], NULL, s->normed, s->router, 0, -1);
+    fg__graph_gemm(b, layer, t[FG__EXPERTS_ROUTER], t[FG__EXPERTS_ROUTER_BIAS], s->normed, s->router, 0, -1);
     op = fg__graph_op(b, FG_OP_MOE_ROUTE, layer);
     op->src = s->router;
     op->dst = s->routes;
@@ -14324,16 +14357,16 @@ static void fg__graph_experts(fg__graph_builder *b, int layer, const fg__graph_s
     op->n_used = hp->n_used;
     op->moe_norm = hp->experts_norm;
     op->scale = (float)hp->experts_scale;
-    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_GATE], 0, false);
-    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_UP], n, false);
+    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_GATE], t[FG__EXPERTS_GATE_BIAS], 0, false);
+    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_UP], t[FG__EXPERTS_UP_BIAS], n, false);
     fg__graph_act_mul(b, layer, s, n);
-    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_DOWN], 0, true);
+    fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_DOWN], t[FG__EXPERTS_DOWN_BIAS], 0, true);
 }
 
 static void fg__graph_ffn(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
     int n_ff = b->model->hp.n_ff;
-    fg__graph_norm(b, layer, t[FG__FFN_NORM], s->x, s->post, s->normed);
+    fg__graph_norm(b, layer, t[FG__FFN_NORM] ? t[FG__FFN_NORM] : t[FG__EXPERTS_NORM], s->x, s->post, s->normed);
     if (b->model->hp.n_experts) {
         fg__graph_experts(b, layer, s);
         return;
@@ -14459,7 +14492,7 @@ static void fg__graph_print_weight(const fg_graph *g, const char *label, int wei
 }
 
 static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
-    static const char *const acts[] = {"none", "silu", "gelu_tanh", "gelu", "relu"};
+    static const char *const acts[] = {"none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai"};
     const fg_op *op = &g->ops[index];
     bool heads = op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION;
     fg__text_printf(out, "%4d ", index);
@@ -14536,7 +14569,8 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
         op->n_head % op->n_kv_head || op->head_dim != group->head_dim || op->n_kv_head != group->n_kv_head ||
         !fg__graph_has_columns(graph, op->src, op->src_col, q))
         return false;
-    if (op->type == FG_OP_ATTENTION) return fg__graph_has_columns(graph, op->dst, op->dst_col, q);
+    if (op->type == FG_OP_ATTENTION)
+        return fg__graph_has_columns(graph, op->dst, op->dst_col, q) && fg__graph_has_vector(graph, op->weight, op->n_head, true, measure);
     return fg__graph_has_columns(graph, op->src, op->src2_col, kv) &&
            fg__graph_has_columns(graph, op->src, op->dst_col, kv) && op->n_rot >= 0 && op->n_rot % 2 == 0 &&
            op->n_rot <= op->head_dim && fg__graph_has_vector(graph, op->weight, op->head_dim, true, measure) &&
@@ -14554,7 +14588,8 @@ static bool fg__graph_check_experts(const fg_graph *g, const fg_op *op, bool mea
     return tensor && tensor->n_dims == 3 && tensor->dims[0] == op->k && tensor->dims[1] == op->n && tensor->dims[2] >= op->n_expert &&
            fg__graph_has_columns(g, op->src, op->src_col, op->k * (op->moe_sum ? used : 1)) && op->src != op->dst && op->src2 != op->dst &&
            fg__graph_has_columns(g, op->dst, op->dst_col, op->n * (op->moe_sum ? 1 : used)) &&
-           fg__graph_has_columns(g, op->src2, op->src2_col, 2 * used);
+           fg__graph_has_columns(g, op->src2, op->src2_col, 2 * used) &&
+           fg__graph_has_vector(g, op->bias, (int64_t)op->n * op->n_expert, true, measure);
 }
 
 /* True when everything an op names exists and is wide enough. `measure`: weights need not be packed yet. */
@@ -15072,8 +15107,22 @@ static float fg__act_one(int act, float x) {
     }
 }
 
+#define FG__OAI_LIMIT 7.0f    /* of FG_ACT_SWIGLU_OAI */
+#define FG__OAI_SLOPE 1.702f
+
+static float fg__swiglu_oai(float x, float y) {
+    x = x < FG__OAI_LIMIT ? x : FG__OAI_LIMIT;
+    y = y < FG__OAI_LIMIT ? y : FG__OAI_LIMIT;
+    y = y > -FG__OAI_LIMIT ? y : -FG__OAI_LIMIT;
+    return x / (1.0f + expf(-FG__OAI_SLOPE * x)) * (1.0f + y);
+}
+
 static void fg__act_mul_scalar(int act, const float *x, const float *y, int n, float *out) {
     int i;
+    if (act == FG_ACT_SWIGLU_OAI) {
+        for (i = 0; i < n; i++) out[i] = fg__swiglu_oai(x[i], y ? y[i] : 0.0f);
+        return;
+    }
     for (i = 0; i < n; i++) out[i] = y ? fg__act_one(act, x[i]) * y[i] : fg__act_one(act, x[i]);
 }
 
@@ -15413,7 +15462,7 @@ FG__TARGET_AVX512 static void fg__rms_norm_avx512(const float *x, const float *w
 FG__TARGET_AVX512 static void fg__act_mul_avx512(int act, const float *x, const float *y, int n, float *out) {
     const __m512 one = _mm512_set1_ps(1.0f);
     int i;
-    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH) {
+    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI) {
         fg__act_mul_scalar(act, x, y, n, out);
         return;
     }
@@ -15424,8 +15473,14 @@ FG__TARGET_AVX512 static void fg__act_mul_avx512(int act, const float *x, const 
             u = _mm512_fmadd_ps(_mm512_mul_ps(v, v), _mm512_set1_ps(0.044715f), one);
             u = _mm512_mul_ps(_mm512_mul_ps(v, u), _mm512_set1_ps(1.5957691f));
         }
+        if (act == FG_ACT_SWIGLU_OAI) v = _mm512_min_ps(v, _mm512_set1_ps(FG__OAI_LIMIT)), u = _mm512_mul_ps(v, _mm512_set1_ps(FG__OAI_SLOPE));
         u = _mm512_div_ps(v, _mm512_add_ps(one, fg__exp_avx512(_mm512_sub_ps(_mm512_setzero_ps(), u))));
-        if (y) u = _mm512_mul_ps(u, _mm512_maskz_loadu_ps(lanes, y + i));
+        if (y) {
+            __m512 times = _mm512_maskz_loadu_ps(lanes, y + i);
+            if (act == FG_ACT_SWIGLU_OAI)
+                times = _mm512_add_ps(one, _mm512_max_ps(_mm512_min_ps(times, _mm512_set1_ps(FG__OAI_LIMIT)), _mm512_set1_ps(-FG__OAI_LIMIT)));
+            u = _mm512_mul_ps(u, times);
+        }
         _mm512_mask_storeu_ps(out + i, lanes, u);
     }
 }
@@ -16344,7 +16399,7 @@ FG__TARGET_AVX2 static void fg__rms_norm_avx2(const float *x, const float *weigh
 FG__TARGET_AVX2 static void fg__act_mul_avx2(int act, const float *x, const float *y, int n, float *out) {
     const __m256 one = _mm256_set1_ps(1.0f);
     int i;
-    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH) {
+    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI) {
         fg__act_mul_scalar(act, x, y, n, out);
         return;
     }
@@ -16355,8 +16410,14 @@ FG__TARGET_AVX2 static void fg__act_mul_avx2(int act, const float *x, const floa
             u = _mm256_fmadd_ps(_mm256_mul_ps(v, v), _mm256_set1_ps(0.044715f), one);
             u = _mm256_mul_ps(_mm256_mul_ps(v, u), _mm256_set1_ps(1.5957691f));
         }
+        if (act == FG_ACT_SWIGLU_OAI) v = _mm256_min_ps(v, _mm256_set1_ps(FG__OAI_LIMIT)), u = _mm256_mul_ps(v, _mm256_set1_ps(FG__OAI_SLOPE));
         u = _mm256_div_ps(v, _mm256_add_ps(one, fg__exp_avx2(_mm256_sub_ps(_mm256_setzero_ps(), u))));
-        if (y) u = _mm256_mul_ps(u, _mm256_maskload_ps(y + i, lanes));
+        if (y) {
+            __m256 times = _mm256_maskload_ps(y + i, lanes);
+            if (act == FG_ACT_SWIGLU_OAI)
+                times = _mm256_add_ps(one, _mm256_max_ps(_mm256_min_ps(times, _mm256_set1_ps(FG__OAI_LIMIT)), _mm256_set1_ps(-FG__OAI_LIMIT)));
+            u = _mm256_mul_ps(u, times);
+        }
         fg__store_avx2(out + i, u, n - i);
     }
 }
@@ -16777,7 +16838,7 @@ static void fg__rms_norm_neon(const float *x, const float *weight, int n, float 
 static void fg__act_mul_neon(int act, const float *x, const float *y, int n, float *out) {
     const float32x4_t one = vdupq_n_f32(1.0f);
     int i;
-    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH) {
+    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI) {
         fg__act_mul_scalar(act, x, y, n, out);
         return;
     }
@@ -16787,8 +16848,13 @@ static void fg__act_mul_neon(int act, const float *x, const float *y, int n, flo
             u = vfmaq_f32(one, vmulq_f32(v, v), vdupq_n_f32(0.044715f));
             u = vmulq_f32(vmulq_f32(v, u), vdupq_n_f32(1.5957691f));
         }
+        if (act == FG_ACT_SWIGLU_OAI) v = vminq_f32(v, vdupq_n_f32(FG__OAI_LIMIT)), u = vmulq_f32(v, vdupq_n_f32(FG__OAI_SLOPE));
         u = vdivq_f32(v, vaddq_f32(one, fg__exp_neon(vnegq_f32(u))));
-        if (y) u = vmulq_f32(u, fg__load_neon(y + i, n - i, 0.0f));
+        if (y) {
+            float32x4_t times = fg__load_neon(y + i, n - i, 0.0f);
+            if (act == FG_ACT_SWIGLU_OAI) times = vaddq_f32(one, vmaxq_f32(vminq_f32(times, vdupq_n_f32(FG__OAI_LIMIT)), vdupq_n_f32(-FG__OAI_LIMIT)));
+            u = vmulq_f32(u, times);
+        }
         fg__store_neon(out + i, n - i, u);
     }
 }
@@ -17590,6 +17656,7 @@ static void fg__cpu_caps(fg_device *handle, fg_device_caps *caps) {
     FG_TYPES(FG__BIT)
 #undef FG__BIT
     caps->ops = FG__CPU_OPS;
+    caps->sinks = true;
 }
 
 static void *fg__cpu_alloc(fg_device *handle, size_t bytes) {
@@ -17897,7 +17964,7 @@ static bool fg__cpu_check_op(const fg__cpu_plan *plan, const fg_op *op) {
     int heads = op->type == FG_OP_ATTENTION ? plan->groups[op->group & (FG_MAX_GROUPS - 1)].n_head : 0;
     int vectors[3], i;
     if (!fg__graph_check_op(plan->graph, op, plan->measure) || (heads && heads != op->n_head)) return false;
-    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV ? op->weight : -1;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION ? op->weight : -1;
     vectors[1] = op->weight2;
     vectors[2] = op->bias;
     for (i = 0; i < 3 && !plan->measure; i++)
@@ -18716,7 +18783,8 @@ static float *fg__moe_dst(const fg__cpu_plan *plan, const fg_op *op, int pair) {
 /* Panels of an expert times m of its rows, `row` being the first; at most FG__GEMM_ROWS for all panels together. */
 static void fg__moe_tile(fg__cpu_plan *plan, int index, int active, int panel, int n_panels, int row, int m, fg__cpu_scratch *scratch) {
     const fg_op *op = &plan->graph->ops[index];
-    int expert = plan->moe.experts[active], each = m * FG__PANEL, p, r;
+    int expert = plan->moe.experts[active], each = m * FG__PANEL, p, r, i;
+    const float *bias = op->bias < 0 ? NULL : fg__cpu_vector(plan, op->bias) + (size_t)expert * (size_t)op->n + (size_t)panel * FG__PANEL;
     if (fg__cpu_weight_of(plan, op->weight)->kernel)
         fg__gemm_product(plan, index, fg__moe_many_of(plan, index, active), (size_t)expert * (size_t)plan->ops[index].n_panels + (size_t)panel,
                          n_panels, row, m, scratch->tile, FG__PANEL, (size_t)each);
@@ -18727,6 +18795,7 @@ static void fg__moe_tile(fg__cpu_plan *plan, int index, int active, int panel, i
         for (p = 0; p < n_panels; p++)
             memcpy(to + p * FG__PANEL, scratch->tile + p * each + r * FG__PANEL,
                    (size_t)FG__MIN(FG__PANEL, op->n - (panel + p) * FG__PANEL) * sizeof(float));
+        for (i = 0; bias && i < FG__MIN(n_panels * FG__PANEL, op->n - panel * FG__PANEL); i++) to[i] += bias[i];
     }
 }
 
@@ -18955,15 +19024,17 @@ static void fg__attn_load_q(const fg__cpu_plan *plan, const fg_op *op, const fg_
     }
 }
 
-/* dst = acc / sum */
+/* dst = acc / sum, to which a head's sink, where there is one, adds its share */
 static void fg__attn_store(const fg__cpu_plan *plan, const fg_op *op, const fg__attn_task *task,
                            const fg__attn_range *range, int head, const fg__cpu_scratch *s) {
+    const float *sinks = fg__cpu_vector(plan, op->weight);
     int r;
     for (r = 0; r < range->m; r++) {
-        float *out = fg__cpu_row(plan, op->dst, task->token + r / range->heads) + op->dst_col +
-                     (head * range->heads + r % range->heads) * op->head_dim;
+        int own = head * range->heads + r % range->heads;
+        float *out = fg__cpu_row(plan, op->dst, task->token + r / range->heads) + op->dst_col + own * op->head_dim;
         /* at least the token itself was seen */
-        plan->device->ops.scale(s->acc + r * op->head_dim, 1.0f / s->sum[r], op->head_dim, out);
+        float sum = s->sum[r] + (sinks ? expf(sinks[own] - s->max[r]) : 0.0f);
+        plan->device->ops.scale(s->acc + r * op->head_dim, 1.0f / sum, op->head_dim, out);
     }
 }
 
@@ -24518,6 +24589,7 @@ static void fg__null_caps(fg_device *handle, fg_device_caps *caps) {
     caps->token_budget = 256;
     caps->kv_types = caps->weight_types = ~(uint64_t)0;
     caps->ops = ~(uint32_t)0;
+    caps->sinks = true;
     caps->in_flight = 2;
 }
 
@@ -28023,12 +28095,14 @@ static fg_result fg__engine_split(fg_engine *e) {
     fg__split *s;
     fg_result r;
     bool has = !e->model->hp.n_experts || e->caps.ops >> FG_OP_MOE_GEMM & 1, whole;
+    bool kv_on_cpu = e->desc.kv_device != NULL || (e->model->features & FG__HAS_SINKS && !e->caps.sinks);
     if (e->desc.gpu_layers < 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "gpu_layers is %d", e->desc.gpu_layers);
     if (e->desc.kv_device && strcmp(e->desc.kv_device, "cpu") != 0)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "kv_device is '%s', not 'cpu'", e->desc.kv_device);
     whole = !e->desc.kv_device && (e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers);
-    if (backend == fg_backend_cpu() || (whole && has)) return FG_OK;
-    if (whole) fg__log(&e->env, FG_LOG_INFO, "%s has no mixtures of experts: these are done by the CPU", backend->name);
+    if (backend == fg_backend_cpu() || (whole && has && !kv_on_cpu)) return FG_OK;
+    if (!has) fg__log(&e->env, FG_LOG_INFO, "%s has no mixtures of experts: these are done by the CPU", backend->name);
+    if (kv_on_cpu && !e->desc.kv_device) fg__log(&e->env, FG_LOG_INFO, "%s has no attention sinks: attention is done by the CPU", backend->name);
     memset(&d, 0, sizeof(d));
     d.cpu_path = e->desc.cpu_path;
     d.n_threads = e->desc.n_threads;
@@ -28043,7 +28117,7 @@ static fg_result fg__engine_split(fg_engine *e) {
     s->n_tensors = e->builder.n_tensors;
     if (e->desc.gpu_layers && e->desc.gpu_layers < n_layers)
         while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
-    s->kv_on_cpu = e->desc.kv_device != NULL;
+    s->kv_on_cpu = kv_on_cpu;
     s->has = e->caps.ops;
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;

@@ -79,6 +79,8 @@ CASES = {
     "smollm3": dict(arch="smollm3", layers=4, kv_heads=2, theta=5000000.0),
     "mixtral": dict(arch="llama", kv_heads=2, theta=1000000.0, experts=4, used=2),
     "qwen3moe": dict(arch="qwen3moe", vocab=63, kv_heads=2, head_dim=32, ff=48, eps=1e-6, theta=1000000.0, experts=8, used=3),
+    "gpt-oss": dict(arch="gpt-oss", kv_heads=2, head_dim=32, ff=64, context=128, theta=1000.0, window=12, experts=4, used=2, rope=dict(
+        rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=16)),
     # Longer than a block, a pass and a window; shapes of real heads. Too large for goldens.
     "long_llama": dict(embd=128, heads=2, kv_heads=1, head_dim=64, ff=352, vocab=300, context=512, golden=False, n_tokens=330),
     "long_mistral": dict(embd=128, heads=4, kv_heads=2, head_dim=32, window=100, context=512, golden=False, n_tokens=330),
@@ -149,6 +151,7 @@ def hf_model(c):
              "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
              "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
              "qwen3moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+             "gpt-oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
              "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
              "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
              "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
@@ -166,6 +169,9 @@ def hf_model(c):
         more = dict(num_local_experts=c["experts"], num_experts_per_tok=c["used"], sliding_window=None)
     if kind == "qwen3moe":
         more = dict(num_experts=c["experts"], num_experts_per_tok=c["used"], moe_intermediate_size=c["ff"], norm_topk_prob=True)
+    if kind == "gpt-oss":
+        more = dict(num_local_experts=c["experts"], num_experts_per_tok=c["used"], sliding_window=c["window"] or c["context"],
+                    attention_bias=True)
     if kind in ("qwen2", "qwen3"):
         more = dict(use_sliding_window=c["window"] > 0, sliding_window=c["window"] or None, max_window_layers=c["full_layers"])
     if kind == "gemma3":
@@ -216,13 +222,16 @@ def norm_offset(c, name):
 
 def gguf_names(c, model):
     """transformers' name of each parameter to GGUF's; of what lies behind each other in one, gate and up of experts, to both."""
-    arch = gguf.MODEL_ARCH[c["arch"].upper()]
+    arch = gguf.MODEL_ARCH[c["arch"].upper().replace("-", "_")]
     table = gguf.get_tensor_name_map(arch, c["layers"])
     names = {}
     for name, _ in model.named_parameters():
         layer, _, last = name.removeprefix("model.layers.").partition(".")
         if last.startswith("mlp.experts."):
-            names[name] = [f"blk.{layer}.ffn_{part}_exps.weight" for part in last.removeprefix("mlp.experts.").removesuffix("_proj").split("_")]
+            what, bias, _ = last.removeprefix("mlp.experts.").partition("_proj_bias")
+            names[name] = [f"blk.{layer}.ffn_{part}_exps.{'bias' if bias else 'weight'}" for part in what.removesuffix("_proj").split("_")]
+        elif last == "self_attn.sinks":
+            names[name] = [f"blk.{layer}.attn_sinks.weight"]
         else:
             names[name] = [table.get_name(name, try_suffixes=(".weight", ".bias"))]
         if names[name][0] is None:
@@ -235,12 +244,17 @@ def fill(c, model, make):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parts, shape = gguf_names(c, model)[name], list(parameter.shape)
-            to = parts[0]
+            to, turned = parts[0], c["arch"] == "gpt-oss" and "_exps.weight" in parts[0]
+            if turned:
+                shape[1:] = shape[:0:-1]
             if len(parts) > 1:
                 shape[1] //= len(parts)
-                weight = np.concatenate([make(part, tuple(shape)) for part in parts], axis=1)
+                made = [make(part, tuple(shape)) for part in parts]
+                weight = np.stack(made, axis=2).reshape(shape[0], -1, *shape[2:]) if c["arch"] == "gpt-oss" else np.concatenate(made, axis=1)
             else:
                 weight = make(to, tuple(shape)) - np.float32(norm_offset(c, to))
+            if turned:
+                weight = weight.swapaxes(1, 2)
             heads = permuted_heads(c, to)
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(unpermute(weight, heads) if heads else weight)))
 
@@ -393,8 +407,11 @@ def write_gguf(path, c, model, raw={}):
                 writer.add_tensor(to, raw[to][1], raw_dtype=raw[to][0])
                 continue
             weight = parameter.detach().numpy()
+            if c["arch"] == "gpt-oss" and "_exps.weight" in to:
+                weight = weight.swapaxes(1, 2)
             if len(parts) > 1:
-                weight = np.split(weight, len(parts), axis=1)[i]
+                weight = weight[:, i::2] if c["arch"] == "gpt-oss" else np.split(weight, len(parts), axis=1)[i]
+            weight = np.ascontiguousarray(weight)
             weight = weight + np.float32(norm_offset(c, to))
             heads = permuted_heads(c, to)
             writer.add_tensor(to, np.ascontiguousarray(permute(weight, heads) if heads else weight))

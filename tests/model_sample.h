@@ -129,6 +129,7 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
     int q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
     bool fused = model_is(s, "phi3");
     char name[64];
+    int k;
     model_layer_weight(w, s, i, "attn_norm.weight", s->n_embd, 0);
     if (fused) {
         model_layer_weight(w, s, i, "attn_qkv.weight", s->n_embd, q + 2 * kv);
@@ -139,7 +140,7 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
     }
     snprintf(name, sizeof(name), "blk.%d.attn_output.weight", i);
     model_weight(w, s, name, q, s->n_embd, s->mixed ? FG_TYPE_Q8_0 : s->type);
-    if (model_is(s, "qwen2")) {
+    if (model_is(s, "qwen2") || model_is(s, "gpt-oss")) {
         model_layer_weight(w, s, i, "attn_q.bias", q, 0);
         model_layer_weight(w, s, i, "attn_k.bias", kv, 0);
         model_layer_weight(w, s, i, "attn_v.bias", kv, 0);
@@ -152,7 +153,15 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
         model_layer_weight(w, s, i, "post_attention_norm.weight", s->n_embd, 0);
         model_layer_weight(w, s, i, "post_ffw_norm.weight", s->n_embd, 0);
     }
-    model_layer_weight(w, s, i, "ffn_norm.weight", s->n_embd, 0);
+    model_layer_weight(w, s, i, model_is(s, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight", s->n_embd, 0);
+    if (model_is(s, "gpt-oss")) {
+        model_layer_weight(w, s, i, "attn_sinks.weight", s->n_heads, 0);
+        model_layer_weight(w, s, i, "ffn_gate_inp.bias", s->n_experts, 0);
+        for (k = 0; k < 3; k++) {
+            snprintf(name, sizeof(name), "blk.%d.ffn_%s_exps.bias", i, k == 0 ? "gate" : k == 1 ? "up" : "down");
+            model_weight(w, s, name, k < 2 ? s->n_ff : s->n_embd, s->n_experts, FG_TYPE_F32);
+        }
+    }
     if (s->n_experts) {
         snprintf(name, sizeof(name), "blk.%d.ffn_gate_inp.weight", i);
         model_weight(w, s, name, s->n_embd, s->n_experts, FG_TYPE_F32);

@@ -463,6 +463,12 @@ static double cpu_act(int act, double x) {
     }
 }
 
+static double cpu_act_mul(int act, double x, double y) {
+    if (act != FG_ACT_SWIGLU_OAI) return cpu_act(act, x) * y;
+    x = x < 7 ? x : 7;
+    return x / (1 + exp(-1.702 * x)) * (1 + (y < -7 ? -7 : y > 7 ? 7 : y));
+}
+
 /* ---- Device, caps, errors. ---- */
 
 static void test_cpu_device(void) {
@@ -653,7 +659,7 @@ static void test_cpu_act_mul(void) {
     const char *paths[CPU_TARGETS];
     int act, p, n_paths = cpu_targets(paths), row, i;
     for (p = 0; p < n_paths; p++)
-        for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+        for (act = FG_ACT_NONE; act <= (cpu_is_gpu(paths[p]) ? FG_ACT_RELU : FG_ACT_SWIGLU_OAI); act++) {
             uint64_t state = 13;
             cpu_rig *rig = cpu_rig_new(33);
             int x = cpu_slot(rig, 300, false), y = cpu_slot(rig, 140, false);
@@ -674,7 +680,7 @@ static void test_cpu_act_mul(void) {
                 for (row = 0; row < 33; row++) {
                     cpu_weight_row(rig, embed->weight, row, a);
                     for (i = 0; i < 133; i++) {
-                        double expected = cpu_act(act, (double)a[5 + i]) * (double)a[160 + i];
+                        double expected = cpu_act_mul(act, (double)a[5 + i], (double)a[160 + i]);
                         worst = test_worse(worst, fabs((double)out[row * 140 + i] - expected) /
                                                       (1.0 + fabs((double)a[5 + i] * (double)a[160 + i])));
                     }

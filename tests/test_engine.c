@@ -602,6 +602,10 @@ static void test_engine_bits_experts(void) {
         spec.n_ff = i ? 64 : 72; /* 72: no whole number of panels */
         bits_model(&spec);
     }
+    spec.arch = "gpt-oss"; /* with sinks and biases, and a layer with a window */
+    spec.type = FG_TYPE_Q8_0;
+    spec.window = 11;
+    bits_model(&spec);
 }
 
 /* Where activations are BF16, too: in pairs or in tiles. */

@@ -73,17 +73,20 @@ static void logits_layer_weight(gguf_writer *w, const logits_case *c, int layer,
 static void logits_layer_experts(gguf_writer *w, const logits_case *c, int layer) {
     static const char *const names[3] = {"gate", "up", "down"};
     char full[64];
-    int i;
-    logits_layer_weight(w, c, layer, "ffn_gate_inp", c->n_embd, c->n_experts, 0);
+    int i, oss = strcmp(c->arch, "gpt-oss") == 0;
+    logits_layer_weight(w, c, layer, "ffn_gate_inp", c->n_embd, c->n_experts, oss);
     for (i = 0; i < 3; i++) {
         snprintf(full, sizeof(full), "blk.%d.ffn_%s_exps.weight", layer, names[i]);
         logits_tensor(w, c, full, i < 2 ? c->n_embd : c->n_ff, i < 2 ? c->n_ff : c->n_embd, c->n_experts);
+        snprintf(full, sizeof(full), "blk.%d.ffn_%s_exps.bias", layer, names[i]);
+        if (oss) logits_weight(w, c, full, i < 2 ? c->n_ff : c->n_embd, c->n_experts);
     }
+    if (oss) logits_layer_weight(w, c, layer, "attn_sinks", c->n_heads, 0, 0);
 }
 
 static void logits_layer(gguf_writer *w, const logits_case *c, int i) {
     int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    int qkv_bias = c->bias || strcmp(c->arch, "qwen2") == 0, fused = strcmp(c->arch, "phi3") == 0, gemma3 = strcmp(c->arch, "gemma3") == 0;
+    int oss = strcmp(c->arch, "gpt-oss") == 0, qkv_bias = c->bias || oss || strcmp(c->arch, "qwen2") == 0, fused = strcmp(c->arch, "phi3") == 0, gemma3 = strcmp(c->arch, "gemma3") == 0;
     logits_layer_weight(w, c, i, "attn_norm", c->n_embd, 0, 0);
     if (fused) {
         logits_layer_weight(w, c, i, "attn_qkv", c->n_embd, q + 2 * kv, 0);
@@ -92,7 +95,7 @@ static void logits_layer(gguf_writer *w, const logits_case *c, int i) {
         logits_layer_weight(w, c, i, "attn_k", c->n_embd, kv, qkv_bias);
         logits_layer_weight(w, c, i, "attn_v", c->n_embd, kv, qkv_bias);
     }
-    logits_layer_weight(w, c, i, "attn_output", q, c->n_embd, c->bias);
+    logits_layer_weight(w, c, i, "attn_output", q, c->n_embd, c->bias || oss);
     if (gemma3 || strncmp(c->arch, "qwen3", 5) == 0) {
         logits_layer_weight(w, c, i, "attn_q_norm", c->head_dim, 0, 0);
         logits_layer_weight(w, c, i, "attn_k_norm", c->head_dim, 0, 0);
@@ -101,7 +104,7 @@ static void logits_layer(gguf_writer *w, const logits_case *c, int i) {
         logits_layer_weight(w, c, i, "post_attention_norm", c->n_embd, 0, 0);
         logits_layer_weight(w, c, i, "post_ffw_norm", c->n_embd, 0, 0);
     }
-    logits_layer_weight(w, c, i, "ffn_norm", c->n_embd, 0, 0);
+    logits_layer_weight(w, c, i, oss ? "post_attention_norm" : "ffn_norm", c->n_embd, 0, 0);
     if (c->n_experts) {
         logits_layer_experts(w, c, i);
         return;
@@ -338,6 +341,7 @@ static void test_logits_gemma(void) { logits_test_arch("gemma"); }
 static void test_logits_phi3(void) { logits_test_arch("phi3"); }
 static void test_logits_smollm3(void) { logits_test_arch("smollm3"); }
 static void test_logits_mixtral(void) { logits_test_arch("mixtral"); }
+static void test_logits_gpt_oss(void) { logits_test_arch("gpt-oss"); }
 
 /* ---- a trained model */
 
@@ -411,5 +415,6 @@ static void run_logits_tests(void) {
     RUN(test_logits_phi3);
     RUN(test_logits_smollm3);
     RUN(test_logits_mixtral);
+    RUN(test_logits_gpt_oss);
     RUN(test_logits_stories);
 }

@@ -413,6 +413,9 @@ static void test_model_graph(void) {
     spec.n_experts = 8;
     spec.n_used = 2;
     graph_compare("qwen3moe", &spec);
+    spec.arch = "gpt-oss";
+    spec.window = 12;
+    graph_compare("gpt-oss", &spec);
 }
 
 /* ---- other architectures than llama */
@@ -440,6 +443,7 @@ static void test_model_architectures(void) {
         {"phi3", {"attn_qkv.weight", "ffn_up.weight", "rope_factors_long.weight", "rope_factors_short.weight"}},
         {"smollm3", {"attn_q.weight", "ffn_down.weight", NULL, NULL}},
         {"qwen3moe", {"ffn_gate_inp.weight", "ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"}},
+        {"gpt-oss", {"attn_sinks.weight", "ffn_up_exps.bias", "ffn_gate_inp.bias", "post_attention_norm.weight"}},
         {"llama", {"ffn_gate_inp.weight", "ffn_down_exps.weight", "expert_used_count", NULL}}};
     model_spec spec = model_spec_tiny();
     unsigned char *file;
@@ -449,7 +453,7 @@ static void test_model_architectures(void) {
     for (i = 0; i < FG__COUNT(rows); i++) {
         spec.arch = rows[i].arch;
         spec.rope_context = strcmp(spec.arch, "phi3") == 0 ? 64 : 0;
-        spec.n_experts = strcmp(spec.arch, "qwen3moe") == 0 || strcmp(spec.arch, "llama") == 0 ? 4 : 0;
+        spec.n_experts = strcmp(spec.arch, "qwen3moe") == 0 || strcmp(spec.arch, "gpt-oss") == 0 || strcmp(spec.arch, "llama") == 0 ? 4 : 0;
         spec.n_used = 2;
         model_sample_build(&spec, &file, &size);
         CHECKF(model_try(file, size, true) == FG_OK, "%s: %s", spec.arch, fg_last_error());

@@ -578,6 +578,25 @@ static void test_token_names(void) {
     test_vocab_close(&t);
 }
 
+/* <|end|> ends a message, not the turn, where there are channels, whatever the file calls it. */
+static void test_token_channels(void) {
+    static const char *const names[] = {"<unk>", "<s>", "</s>", "<|start|>", "<|end|>", "<|message|>", "<|call|>", "<|return|>", "<|channel|>"};
+    static const bool with[] = {false, false, true, false, false, false, true, true, false}, without[] = {false, false, true, false, true, false, false, false};
+    gguf_writer w;
+    test_vocab t;
+    int n, i;
+    for (n = 9; n >= 8; n--) {
+        gguf_begin(&w);
+        gguf_add_string(&w, "tokenizer.ggml.model", "llama");
+        gguf_add_strings(&w, "tokenizer.ggml.tokens", names, (size_t)n);
+        gguf_add_u32(&w, "tokenizer.ggml.eot_token_id", 4);
+        t = test_vocab_of(&w);
+        CHECKF(t.vocab != NULL, "%s", fg_last_error());
+        for (i = 0; t.vocab && i < n; i++) CHECKF(fg__vocab_is_end(t.vocab, i) == (n == 9 ? with : without)[i], "%s of %d", names[i], n);
+        test_vocab_close(&t);
+    }
+}
+
 /* Names a token by 40,000 bytes and others by its beginnings: joining them must not take quadratic time or memory. */
 static void test_token_huge_tokens(void) {
     enum { LONGEST = 40000 };
@@ -870,6 +889,7 @@ static void run_token_tests(void) {
     RUN(test_token_bad_files);
     RUN(test_token_odd_files);
     RUN(test_token_names);
+    RUN(test_token_channels);
     RUN(test_token_huge_tokens);
     RUN(test_token_no_memory);
     RUN(test_token_long);
