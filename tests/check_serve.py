@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -19,7 +20,9 @@ import urllib.error
 import urllib.request
 
 import anthropic
+import gguf
 import jsonschema
+import numpy as np
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -32,8 +35,8 @@ PROMPT = "Once upon a time"
 class Server:
     """A server on a free port, stopped at the end of a with block."""
 
-    def __init__(self, *options):
-        command = [TOOL, "serve", "-m", DEMO, "--port", "0", "--quiet", *options]
+    def __init__(self, *options, model=DEMO):
+        command = [TOOL, "serve", "-m", model, "--port", "0", "--quiet", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().split()[-1]
         self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120)
@@ -462,6 +465,92 @@ def test_thoughts(s):
     assert thought == "" and json.loads(text) == "<think>a</think>"
     raises(openai.BadRequestError, lambda: s.chat(extra_body={"reasoning_format": "all"}), "reasoning_format")
     assert s.chat(n=2, extra_body={"guided_choice": [THOUGHTS[0][0]]}, max_tokens=100).choices[1].message.reasoning_content == "Hm. So."
+
+
+# ---- messages of channels, as gpt-oss writes them
+
+def script_model(path, script):
+    """A model that writes `script`, a list of tokens, behind "<|start|>assistant": each token's embedding is a direction of its own, the
+    layer adds nothing, and the output turns it into the next token. Tokens like <|this|> are special."""
+    T = gguf.TokenType
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + ["<|channel|>", "<|return|>", "<|start|>", "assistant"] + script
+    types = [T.UNKNOWN, T.CONTROL, T.CONTROL] + [T.BYTE] * 256 + [T.CONTROL] * 3 + [T.USER_DEFINED] + [
+        T.CONTROL if t.startswith("<") else T.NORMAL for t in script]
+    n, width = len(tokens), 512
+    w = gguf.GGUFWriter(path, "llama")
+    w.add_name("demo")
+    w.add_context_length(512)
+    w.add_embedding_length(width)
+    w.add_block_count(1)
+    w.add_feed_forward_length(32)
+    w.add_head_count(1)
+    w.add_key_length(32)
+    w.add_value_length(32)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_tokenizer_model("llama")
+    w.add_token_list(tokens)
+    w.add_token_scores([-float(i) for i in range(n)])
+    w.add_token_types(types)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_add_space_prefix(False)
+    w.add_chat_template("{% for m in messages %}{{ m.content }}{% endfor %}<|start|>assistant")
+    output = np.zeros((n, width), dtype=np.float32)
+    for i in range(n - len(script), n):
+        output[i, i - 1] = 1
+    w.add_tensor("token_embd.weight", np.eye(n, width, dtype=np.float32))
+    w.add_tensor("output.weight", output)
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        w.add_tensor(name + ".weight", np.ones(width, dtype=np.float32))
+    for name, rows, columns in (("attn_q", 32, width), ("attn_k", 32, width), ("attn_v", 32, width), ("attn_output", width, 32),
+                                ("ffn_gate", 32, width), ("ffn_up", 32, width), ("ffn_down", width, 32)):
+        w.add_tensor(f"blk.0.{name}.weight", np.zeros((rows, columns), dtype=np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+ANALYSIS = ["<|channel|>", "analysis", "<|message|>", "Let", "\u2581me", "\u2581think", ".", "<|end|>", "<|start|>", "assistant"]
+FINAL = ["<|channel|>", "final", "<|message|>", "Hi", "!", "<|return|>"]
+
+
+def channel_call(name, arguments):
+    return ["<|channel|>", "commentary", "\u2581to=functions.", name, "\u2581", "<|constrain|>", "json", "<|message|>", *arguments, "<|call|>"]
+
+
+# What is written, the thought, the text, the calls where the request has tools.
+CHANNELS = [(ANALYSIS + FINAL, "Let me think.", "Hi!", 0), (FINAL, "", "Hi!", 0), (["Hi", "!", "</s>"], "", "Hi!", 0),
+            (ANALYSIS + channel_call("stop", ["{", "}"]), "Let me think.", "", 1),
+            (ANALYSIS + channel_call("stop", ["{\"a\":", "1", "}"]) + ["x"], "Let me think.", "", 1),
+            (channel_call("start", ["{", "}"]), "", "{}", 0), (channel_call("stop", ["{"]), "", "{", 0),
+            (["<|channel|>", "commentary", "<|message|>", "So", ":", "<|end|>", "<|start|>", "assistant"] + channel_call("stop", ["{", "}"]), "", "So:", 1),
+            (ANALYSIS[:5] + ["</s>"], "Let me", "", 0)]
+
+
+def channels():
+    with tempfile.TemporaryDirectory() as folder:
+        for i, (script, thought, text, calls) in enumerate(CHANNELS):
+            path = os.path.join(folder, "demo.gguf")
+            script_model(path, script)
+            with Server(model=path) as s:
+                wanted = (thought, text, calls)
+                more = dict(tools=TOOLS, max_tokens=100)
+                assert whole_thought(s, **more) == wanted == streamed_thought(s, **more), (i, whole_thought(s, **more), streamed_thought(s, **more))
+                if calls:
+                    answer = s.chat(**more).choices[0]
+                    assert answer.finish_reason == "tool_calls" and answer.message.tool_calls[0].function.name == "stop", answer
+                plain = whole_thought(s, max_tokens=100)
+                assert plain == streamed_thought(s, max_tokens=100) and plain[0] == thought and plain[2] == 0 and plain[1].startswith(text), (i, plain)
+                merged = whole_thought(s, extra_body={"reasoning_format": "none"}, max_tokens=100)
+                assert merged == ("", thought + plain[1], 0), (i, merged)
+                kinds = ["reasoning"] * bool(thought) + ["message"] * bool(text) + ["function_call"] * calls
+                answer = same_response(s, tools=[flat(t) for t in TOOLS], max_output_tokens=100)
+                assert [item.type for item in answer.output] == kinds or (not kinds and not answer.output_text), (i, answer.output)
+                assert answer.output_text == text and (not thought or answer.output[0].content[0].text == thought), (i, answer.output)
+                form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 1}}}
+                answer = s.chat(response_format=form).choices[0]
+                assert answer.message.content.strip() == "1", (i, answer)  # what is asked for so is all of the text
 
 
 def test_thoughts_of_responses(s):
@@ -1060,7 +1149,8 @@ def main():
     tests = [(name[5:], test) for name, test in globals().items() if name.startswith("test_")]
     passed = failed = 0
     with Server() as s:
-        runs = [(name, lambda test=test: test(s)) for name, test in tests] + [("key", with_key), ("odd name", odd_name), ("long prompt", long_prompt)]
+        runs = [(name, lambda test=test: test(s)) for name, test in tests] + [("channels", channels), ("key", with_key), ("odd name", odd_name),
+                                                                             ("long prompt", long_prompt)]
         for name, run in runs:
             if len(sys.argv) > 1 and not any(word in name for word in sys.argv[1:]):
                 continue

@@ -44,6 +44,7 @@ typedef struct api_request {
     grammar *grammar; /* of response_format and its like; NULL: none */
     call_tools tools;
     api_thinking thinking; /* what the choices begin with */
+    bool channels;         /* they are messages of channels, see answer_read_channels */
     str reply; /* of API_TOKENIZE, API_DETOKENIZE and API_COUNT: the JSON to send */
     str response_echo; /* of API_RESPONSES, see response_add_echo */
     api_error error;
@@ -645,16 +646,23 @@ static bool api_continue(api_request *r, const json *j, const json_node *message
     return ok ? true : api_fail(r, 400, "continue_final_message", "the model's template changes the last message: it cannot be continued");
 }
 
-/* "reasoning_format", as llama.cpp has it: of "none" thoughts stay in the text. They may have begun with what the template wrote. */
+/* Whether a text ends with another. */
+static bool api_ends_with(const str *text, size_t length, const char *end) {
+    size_t n = strlen(end);
+    return length >= n && memcmp(text->data + length - n, end, n) == 0;
+}
+
+/* "reasoning_format", as llama.cpp has it: of "none" thoughts stay in the text. They may have begun with what the template wrote, which may be a
+   message of gpt-oss. */
 static bool api_read_thinking(api_request *r, const json *j, const str *rendered) {
-    static const char open[] = "<think>";
     const json_node *format = json_get(j, j->nodes, "reasoning_format");
     size_t n = rendered->length;
     bool none = format && json_is(j, format, "none");
     if (format && !none && !(format->type == JSON_STRING && (json_is(j, format, "auto") || json_is(j, format, "deepseek"))))
         return api_fail(r, 400, "reasoning_format", "reasoning_format must be \"auto\", \"deepseek\" or \"none\"");
     while (n && strchr(" \t\r\n", rendered->data[n - 1])) n--;
-    if (!none) r->thinking = n >= sizeof(open) - 1 && memcmp(rendered->data + n - (sizeof(open) - 1), open, sizeof(open) - 1) == 0 ? THINKING_INSIDE : THINKING_BEFORE;
+    r->channels = api_ends_with(rendered, n, "<|start|>assistant");
+    if (!none) r->thinking = api_ends_with(rendered, n, "<think>") ? THINKING_INSIDE : THINKING_BEFORE;
     return true;
 }
 
@@ -897,6 +905,7 @@ static bool api_read_grammar(api_request *r, const api_server *s, const json *j)
     if (!api_read_calls(r, s, j) || !api_read_forms(r, s, j, j->nodes, names, NULL) || !api_read_structured(r, s, j)) return false;
     if (!calls && !api_read_format(r, s, j)) return false;
     if (!calls && r->grammar && r->grammar->first.mode == GRAMMAR_VALUE) r->tools.form = CALL_NONE; /* all of the text is that */
+    if (r->grammar) r->channels = false;
     if (r->grammar && r->thinking) r->thinking = THINKING_BEFORE; /* whatever the template has begun, the text is that from its beginning */
     return true;
 }

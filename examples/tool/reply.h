@@ -19,6 +19,9 @@ typedef struct api_output {
     int n_items, n_events;
 } api_output;
 
+/* What is being written, where a model writes messages of channels. */
+typedef enum api_channel { CHANNEL_TEXT, CHANNEL_THOUGHT, CHANNEL_CALL, CHANNEL_HEADER } api_channel;
+
 /* One of the texts a request gets, behind the echo. Index: prompt number * n + sample. */
 typedef struct api_choice {
     str text; /* all of it, or when streaming what was not sent yet; of CALL_ONE the arguments */
@@ -26,6 +29,8 @@ typedef struct api_choice {
     str thought; /* as `text`, of what the model thought */
     str pending; /* what may be thought, or the end of it */
     api_thinking thinking;
+    api_channel channel;
+    str header; /* of the message: whom it is for, in which channel; of a call the function's name */
     str calls; /* members of tool_calls, as many as of the text */
     int n_calls;
     call_scan arguments; /* of CALL_ONE */
@@ -85,6 +90,7 @@ static void answer_free(api_answer *a) {
         str_free(&a->choices[i].held);
         str_free(&a->choices[i].thought);
         str_free(&a->choices[i].pending);
+        str_free(&a->choices[i].header);
         str_free(&a->choices[i].calls);
         output_free(&a->choices[i].output);
         logprobs_free(&a->choices[i].logprobs);
@@ -291,7 +297,7 @@ static void answer_begin(api_answer *a, const api_request *r) {
     a->n_choices = r->n_prompts * r->n;
     a->choices = (api_choice *)xrealloc(NULL, (size_t)a->n_choices * sizeof(api_choice));
     memset(a->choices, 0, (size_t)a->n_choices * sizeof(api_choice));
-    for (i = 0; i < a->n_choices; i++) a->choices[i].thinking = r->thinking;
+    for (i = 0; i < a->n_choices; i++) a->choices[i].thinking = r->channels ? THINKING_NONE : r->thinking;
     if (!r->echo) return;
     a->echoes = (api_echo *)xrealloc(NULL, (size_t)r->n_prompts * sizeof(api_echo));
     memset(a->echoes, 0, (size_t)r->n_prompts * sizeof(api_echo));
@@ -480,20 +486,77 @@ static void answer_read(const api_answer *a, api_choice *c, const char *text, si
     if (c->thinking == THINKING_NONE) c->pending.length = 0;
 }
 
+/* ---- channels ---------------------------------------------------------------------------------- */
+
+/* gpt-oss writes messages: <|channel|> and a header, <|message|> and a body, <|end|>, or <|return|>, or <|call|> behind that of a call. What is in the
+   channel "analysis" are thoughts; what is "to=functions.NAME" is a call, its body the arguments; all else is the answer. Special tokens have
+   no text of their own among what is generated, so what they are is told by the token. */
+static bool is_mark(const fg_model *model, const fg_event *event, const char *mark) {
+    size_t length = 0;
+    const char *text = event->type == FG_EVENT_TOKEN ? fg_token_text(model, event->token, &length) : "";
+    return length == strlen(mark) && memcmp(text, mark, length) == 0;
+}
+
+/* The header has ended: what follows. */
+static void channel_open(const api_answer *a, api_choice *c) {
+    static const char to[] = "to=functions.";
+    size_t n = c->header.length, at = n ? call_find(c->header.data, n, to, true) : 0, end;
+    c->channel = n && call_find(c->header.data, n, "analysis", true) < n ? CHANNEL_THOUGHT : CHANNEL_TEXT;
+    if (c->channel == CHANNEL_THOUGHT && a->request->thinking == THINKING_NONE) c->channel = CHANNEL_TEXT; /* as asked */
+    c->thinking = c->channel == CHANNEL_THOUGHT ? THINKING_INSIDE : THINKING_NONE;
+    if (at == n || a->request->tools.form != CALL_IN_TEXT) return;
+    for (end = at += sizeof(to) - 1; end < n && !strchr(" \t\r\n<", c->header.data[end]); end++) {}
+    c->header.length = end;
+    str_drop(&c->header, at);
+    c->channel = CHANNEL_CALL;
+}
+
+/* A body has ended. What is no call of a function that there is, is text. */
+static void channel_close(const api_answer *a, api_choice *c) {
+    str call = {NULL, 0, 0};
+    if (c->channel == CHANNEL_CALL) {
+        str_puts(&call, "{\"name\":");
+        str_json(&call, c->header.data, c->header.length);
+        str_puts(&call, ",\"arguments\":");
+        str_add(&call, c->pending.data, c->pending.length);
+        str_puts(&call, "}");
+        if (!c->pending.length || !answer_add_calls(a, c, call.data, call.length)) answer_read_text(a, c, c->pending.data, c->pending.length);
+        c->pending.length = 0;
+    }
+    str_free(&call);
+    c->header.length = 0;
+    c->channel = CHANNEL_HEADER;
+    c->thinking = THINKING_NONE;
+}
+
+static void answer_read_channels(const api_answer *a, api_choice *c, const fg_event *event) {
+    const fg_model *model = a->model;
+    str *to = c->channel == CHANNEL_HEADER ? &c->header : c->channel == CHANNEL_CALL ? &c->pending : c->channel == CHANNEL_THOUGHT ? &c->thought : NULL;
+    if (to) str_add(to, event->text, event->text_length);
+    else answer_read_text(a, c, event->text, event->text_length);
+    if (is_mark(model, event, "<|channel|>") && c->channel != CHANNEL_HEADER) channel_close(a, c);
+    if (is_mark(model, event, "<|message|>") && c->channel == CHANNEL_HEADER) channel_open(a, c);
+    if (is_mark(model, event, "<|end|>") || is_mark(model, event, "<|call|>") || is_mark(model, event, "<|return|>")) channel_close(a, c);
+    if (is_mark(model, event, "<|start|>")) c->header.length = 0;
+    if (c->ended && c->channel == CHANNEL_CALL && c->finish == FG_FINISH_STOP) channel_close(a, c);
+    if (c->ended) answer_read_text(a, c, "", 0); /* what may have been a call */
+}
+
 /* Takes in an event of prompt number `prompt`. */
 static void answer_take(api_answer *a, int prompt, const fg_event *event) {
     api_choice *c = &a->choices[prompt * a->request->n + event->sample];
     if (event->type == FG_EVENT_PROMPT) add_prompt_token(a, prompt, event, false);
     c->ended = c->ended || event->type == FG_EVENT_SAMPLE_END;
-    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END) answer_read(a, c, event->text, event->text_length);
+    if (event->type == FG_EVENT_SAMPLE_END) c->finish = event->finish;
+    if (event->type == FG_EVENT_TOKEN || event->type == FG_EVENT_SAMPLE_END) {
+        if (a->request->channels) answer_read_channels(a, c, event);
+        else answer_read(a, c, event->text, event->text_length);
+    }
     if (event->type == FG_EVENT_TOKEN && a->request->logprobs &&
         (a->request->desc.ignore_eos || !fg_token_is_end(a->model, event->token)))
         add_token(a, &c->logprobs, event);
     if (event->type == FG_EVENT_TOKEN && a->request->kind == API_MESSAGES && a->request->desc.n_stop) output_add_raw(a, c, event->token);
-    if (event->type == FG_EVENT_SAMPLE_END) {
-        c->finish = event->finish;
-        a->n_generated += event->n_generated;
-    }
+    if (event->type == FG_EVENT_SAMPLE_END) a->n_generated += event->n_generated;
     if (event->type == FG_EVENT_END) {
         a->n_prompt += event->n_prompt;
         a->n_cached += event->n_cached;
