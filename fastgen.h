@@ -28,7 +28,7 @@
      a warm or cold cache, on any number of threads. The same seed gives the same text. GPUs have that as a mode (`invariant` in
      their options); without it last bits, and so now and then tokens, differ with what runs beside.
    - Puts a model on two devices where it is too large for one: its last layers on a GPU, the others on the CPU (gpu_layers), or
-     products on the GPU, attention and the KV cache on the CPU (kv_device).
+     products on the GPU, attention and the KV cache on the CPU (kv_device). Beside a GPU experts are on the CPU.
    - Runs on the CPU, with kernels for AVX-512, AMX, AVX2 and NEON chosen at run time; on GPUs by backends for CUDA, HIP and Vulkan,
      each a header beside this one (section 7).
 
@@ -91,7 +91,8 @@
                 mostly; else as integers, off by 1/4094 of the largest of 128 at most
    KV cache     per token 2 x layers x KV heads x head size x bytes of kv_type. The pool (kv_tokens or kv_bytes) is shared by
                 all sequences, so it need not hold max_seqs x max_context: whoever does not fit waits or is set back
-   activations  token_budget x (3 x embedding + attention + 3 x feed-forward) floats, and 64 or max_seqs rows of logits
+   activations  token_budget x (3 x embedding + attention + 3 x feed-forward) floats, and 64 or max_seqs rows of logits; with a
+                mixture of experts, feed-forward and one embedding more for each expert of a token
 
    fg_estimate_memory tells all three before anything is allocated. All memory comes from the allocator of the descriptor,
    except threads' stacks and mapped files. A failed allocation is a result, not a crash.
@@ -118,8 +119,8 @@
 
    A backend is a table of functions, fg_backend, below the banner >>interface. The engine compiles the model into a flat list
    of fused operations (print it with fg_graph_text), gives each weight to pack, the list to prepare, and then for every
-   pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops
-   and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
+   pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops,
+   of which the CPU does MOE_ROUTE and MOE_GEMM where they are missing, and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
    fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
    the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its

@@ -6,12 +6,15 @@
     python tests/make_model.py --shape 8b --type Q4_K --layers 4 build/models/8b-4l-q4_k.gguf
     python tests/make_model.py --shape 8b --type BF16 --repeat build/models/8b-bf16.gguf
     python tests/make_model.py --shape 1.1b --type F16 --trained BF16 build/models/1.1b-f16.gguf
+    python tests/make_model.py --shape 30b-a3b --type Q4_K_M --layers 12 --repeat build/models/moe.gguf
+    python tests/make_model.py --shape oss-20b --type MXFP4 --layers 8 --repeat build/models/oss.gguf
 
-Any program that reads GGUF Llama models loads the result. Weights are random blocks of the type, scaled so that activations
+Any program that reads such GGUF models loads the result. Weights are random blocks of the type, scaled so that activations
 stay in range; "Q4_K_M" mixes Q4_K and Q6_K as files of that name do. Needs numpy and the gguf package from PyPI.
 """
 import argparse
 import functools
+import math
 import os
 import sys
 
@@ -24,9 +27,10 @@ SHAPES = {
     "1.1b": (2048, 22, 32, 4, 64, 5632, 32000, 32768),
     "8b": (4096, 32, 32, 8, 128, 14336, 128256, 131072),
     "30b-a3b": (2048, 48, 32, 4, 128, 768, 151936, 40960),
+    "oss-20b": (2880, 24, 64, 8, 64, 2880, 201088, 131072),
 }
-# Of each layer experts, and how many a token takes; `ff` is the width of one. These are of the architecture qwen3moe.
-EXPERTS = {"30b-a3b": (128, 8)}
+# name: architecture, experts of each layer, how many a token takes; the feed-forward is the width of one.
+EXPERTS = {"30b-a3b": ("qwen3moe", 128, 8), "oss-20b": ("gpt-oss", 32, 4)}
 
 # For each block type: bytes of a block, elements, and (offset, target) of its half-precision scales. The target is the
 # scale's size relative to a weight's: a block of random bits then has weights of about the wanted standard deviation.
@@ -53,6 +57,10 @@ def random_blocks(rng, name, rows, columns, deviation, trained="F32"):
         if trained == "BF16":
             values.view(np.uint32)[:] &= np.uint32(0xFFFF0000)
         return gguf.quants.quantize(values, getattr(gguf.GGMLQuantizationType, name))
+    if name == "MXFP4":  # a block's scale is a power of two, its values up to 12 halves
+        blocks = rng.integers(0, 256, (rows * columns // 32, 17), dtype=np.uint8)
+        blocks[:, 0] = 127 + round(math.log2(deviation / 2.9)) + rng.integers(-1, 2, len(blocks))
+        return blocks.reshape(rows, columns // 32 * 17)
     size, elements, scales = BLOCKS[name]
     blocks = rng.integers(0, 256, (rows * columns // elements, size), dtype=np.uint8)
     for offset, factor in scales:
@@ -86,6 +94,8 @@ def vocabulary(n):
 
 
 def tensor_type(kind, name, layer, layers):
+    if kind == "MXFP4":
+        return kind if name.startswith("ffn") else "Q8_0"
     if kind != "Q4_K_M":
         return kind
     more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
@@ -103,7 +113,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out")
     p.add_argument("--shape", choices=SHAPES, default="1.1b")
-    p.add_argument("--type", choices=["F32", "F16", "BF16", "Q4_K_M", *BLOCKS], default="Q8_0")
+    p.add_argument("--type", choices=["F32", "F16", "BF16", "Q4_K_M", "MXFP4", *BLOCKS], default="Q8_0",
+                   help="of gpt-oss MXFP4 is its experts' type, all else is Q8_0")
     p.add_argument("--trained", choices=["F32", "BF16"], default="F32", help="BF16: F16 and F32 hold what BF16 can hold, as most models' files do")
     p.add_argument("--layers", type=int, help="fewer layers than the shape has")
     p.add_argument("--repeat", action="store_true", help="the same few rows everywhere: 16 GB are there in seconds, and take as long to run")
@@ -113,8 +124,9 @@ def main():
     layers = a.layers or layers
     rng = np.random.default_rng(a.seed)
     os.makedirs(os.path.dirname(os.path.abspath(a.out)), exist_ok=True)
-    experts, used = EXPERTS.get(a.shape, (0, 0))
-    w = gguf.GGUFWriter(a.out, "qwen3moe" if experts else "llama", use_temp_file=not a.repeat)
+    arch, experts, used = EXPERTS.get(a.shape, ("llama", 0, 0))
+    oss = arch == "gpt-oss"
+    w = gguf.GGUFWriter(a.out, arch, use_temp_file=not a.repeat)
     w.add_name("random " + a.shape)
     w.add_context_length(context)
     w.add_embedding_length(embd)
@@ -129,6 +141,11 @@ def main():
         w.add_expert_count(experts)
         w.add_expert_used_count(used)
         w.add_expert_feed_forward_length(ff)
+    if oss:
+        w.add_sliding_window(128)
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(32.0)
+        w.add_rope_scaling_orig_ctx_len(4096)
     w.add_rope_freq_base(10000.0)
     w.add_layer_norm_rms_eps(1e-5)
     w.add_vocab_size(vocab)
@@ -156,16 +173,22 @@ def main():
     for i in range(layers):
         blk = "blk.%d." % i
         ones(blk + "attn_norm.weight", embd)
-        ones(blk + "ffn_norm.weight", embd)
+        ones(blk + ("post_attention_norm" if oss else "ffn_norm") + ".weight", embd)
         for short, rows, columns in (("attn_q", heads * head, embd), ("attn_k", kv_heads * head, embd),
                                      ("attn_v", kv_heads * head, embd), ("attn_output", embd, heads * head)):
             matrix(blk + short + ".weight", rows, columns, i, short)
         for short, rows, columns in (("ffn_gate", ff, embd), ("ffn_up", ff, embd), ("ffn_down", embd, ff)):
             matrix(blk + short + ("_exps" if experts else "") + ".weight", rows, columns, i, short, matrices=experts or 1)
         if experts:
+            matrix(blk + "ffn_gate_inp.weight", experts, embd, i, kind="F32")
+        if arch == "qwen3moe":
             ones(blk + "attn_q_norm.weight", head)
             ones(blk + "attn_k_norm.weight", head)
-            matrix(blk + "ffn_gate_inp.weight", experts, embd, i, kind="F32")
+        if oss:
+            for short, shape in (("attn_sinks.weight", heads), ("attn_q.bias", heads * head), ("attn_k.bias", kv_heads * head),
+                                 ("attn_v.bias", kv_heads * head), ("attn_output.bias", embd), ("ffn_gate_inp.bias", experts),
+                                 ("ffn_gate_exps.bias", (experts, ff)), ("ffn_up_exps.bias", (experts, ff)), ("ffn_down_exps.bias", (experts, embd))):
+                w.add_tensor(blk + short, np.zeros(shape, dtype=np.float32))
         progress(i + 1, layers)
     ones("output_norm.weight", embd)
     matrix("output.weight", vocab, embd)

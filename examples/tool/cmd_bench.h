@@ -92,7 +92,7 @@ static void count_products(bench *b) {
     b->dots_are_int8 = true;
     for (i = 0; fg_model_tensor(b->s.model, i, &tensor) == FG_OK; i++) {
         if (strncmp(tensor.name, "blk.", 4) != 0 || tensor.n_dims < 2) continue;
-        if (strstr(tensor.name, ".ffn_gate_inp.")) continue; /* who takes which: floats, and few */
+        if (strstr(tensor.name, ".ffn_gate_inp.") || strstr(tensor.name, ".bias")) continue; /* floats, and few */
         b->ops_per_token += 2.0 * (double)tensor.dims[0] * (double)tensor.dims[1] * (tensor.n_dims > 2 ? b->n_used : 1);
         if (tensor.n_dims > 2) b->expert_bytes += (double)tensor.bytes;
         if (tensor.type == FG_TYPE_F32 || tensor.type == FG_TYPE_F16 || tensor.type == FG_TYPE_BF16)
