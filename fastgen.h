@@ -119,10 +119,10 @@
 
    A backend is a table of functions, fg_backend, below the banner >>interface. The engine compiles the model into a flat list
    of fused operations (print it with fg_graph_text), gives each weight to pack, the list to prepare, and then for every
-   pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops,
-   of which the CPU does MOE_ROUTE and MOE_GEMM where they are missing, and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the reference, fg_backend_null the smallest example. Put it into
-   fg_engine_desc.backends: they are tried in order, the CPU comes last by itself. fg__graph_check_op and fg__batch_check do
-   the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
+   pass a batch to submit. The list never changes; all that varies sits in fg_batch. A backend lists the ops it has in caps.ops
+   (MOE_ROUTE and MOE_GEMM the CPU does where they are missing) and may fail prepare with FG_ERROR_UNSUPPORTED. >>cpu is the
+   reference, fg_backend_null the smallest example. Put it into fg_engine_desc.backends: they are tried in order, the CPU comes
+   last by itself. fg__graph_check_op and fg__batch_check do the checks of what comes from outside; a tensor's data stay where they are while its weight lives. Calls come one at a time, but
    from any thread: with fg_engine_desc.async, submit and wait from one that the engine starts. A backend with a queue of its
    own says caps.in_flight = 2 and gets the next pass before the last has ended, with fg_batch.feed for the tokens it makes. One
    that is far from the host's memory says caps.candidates: then rows of logits stay on the device, but for the highest of each,
@@ -4914,7 +4914,8 @@ static void fg__vocab_find_ends(fg__vocab *v, const fg__gguf *gguf) {
     int32_t id;
     for (id = 0; id < v->n_tokens; id++) {
         const fg__gguf_string *text = &v->texts[id];
-        bool turn = channels ? fg__text_is(text, "<|return|>") || fg__text_is(text, "<|call|>") : fg__text_is_turn_end(text), message = fg__text_is(text, "<|eom_id|>");
+        bool turn = channels ? fg__text_is(text, "<|return|>") || fg__text_is(text, "<|call|>") : fg__text_is_turn_end(text);
+        bool message = fg__text_is(text, "<|eom_id|>");
         if (turn && v->eot < 0) v->eot = (int)id;
         if (message && v->eom < 0) v->eom = (int)id;
         if (turn || message || fg__text_is_file_end(text)) v->attributes[id] = FG__TOKEN_CONTROL | FG__TOKEN_END; /* some files call them normal */
@@ -13724,6 +13725,7 @@ static fg_result fg__model_load_names(fg_model *m) {
 }
 
 #define FG__MAX_DIM (1 << 24)
+#define FG__MAX_USED 64 /* experts of a token */
 
 static fg_result fg__model_load_sizes(fg_model *m) {
     fg__hparams *hp = &m->hp;
@@ -13767,13 +13769,14 @@ static fg_result fg__model_load_experts(fg_model *m) {
     if (!hp->n_experts && !(m->features & FG__MUST_EXPERTS)) return FG_OK;
     if (!(m->features & FG__HAS_EXPERTS))
         return fg__fail(FG_ERROR_UNSUPPORTED, "a mixture of %d experts: such models of architecture '%s' are not supported", hp->n_experts, m->architecture);
-    if ((r = fg__model_int(m, "expert_used_count", 1, hp->n_experts, -1, &hp->n_used)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "expert_used_count", 1, FG__MIN(hp->n_experts, FG__MAX_USED), -1, &hp->n_used)) != FG_OK) return r;
     if ((r = fg__model_int(m, "expert_feed_forward_length", 1, FG__MAX_DIM, hp->n_ff, &hp->n_ff_expert)) != FG_OK) return r;
     if ((r = fg__model_int(m, "expert_gating_func", 1, 65536, 1, &gating)) != FG_OK) return r;
-    if (gating != 1) return fg__fail(FG_ERROR_UNSUPPORTED, "experts are chosen in way %d, not by softmax", gating);
+    if (gating != 1 && gating != 3) return fg__fail(FG_ERROR_UNSUPPORTED, "experts are chosen in way %d, not by softmax", gating);
     if ((int64_t)hp->n_used * FG__MAX(hp->n_ff_expert, hp->n_embd) > FG__MAX_DIM) return fg__fail(FG_ERROR_BAD_FILE, "the experts are absurdly large");
     hp->experts_norm = true;
     fg__gguf_get_bool(m->gguf, fg__model_key(m, "expert_weights_norm", key), &hp->experts_norm);
+    hp->experts_norm = hp->experts_norm || gating == 3; /* softmax of the chosen alone: the same */
     hp->experts_scale = fg__model_f64(m, "expert_weights_scale", 1);
     if (!(fabs(hp->experts_scale) <= 1e6)) return fg__fail(FG_ERROR_BAD_FILE, "experts with a scale of %g", hp->experts_scale);
     return FG_OK;
@@ -14579,17 +14582,28 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
            fg__graph_has_vector(graph, op->bias, op->n_rot / 2, op->n_rot == 0, measure);
 }
 
+/* True for what GPU backends compute. */
+static inline bool fg__op_is_on_gpus(const fg_op *op) {
+    if (op->type < 0 || op->type >= FG_OP_COUNT || op->act > FG_ACT_RELU || (op->type == FG_OP_ATTENTION && op->weight >= 0)) return false;
+    return op->type != FG_OP_MOE_ROUTE && op->type != FG_OP_MOE_GEMM && op->type != FG_OP_STATE_SCAN && op->type != FG_OP_ALLREDUCE &&
+           op->type != FG_OP_COPY_BLOCKS;
+}
+
+/* True for a slot with a row for each token. */
+static bool fg__graph_has_tokens(const fg_graph *graph, int slot) { return slot >= 0 && slot < graph->n_slots && !graph->slots[slot].per_row; }
+
 static bool fg__graph_check_experts(const fg_graph *g, const fg_op *op, bool measure) {
     const fg_tensor *tensor = fg__graph_tensor(g, op->weight, measure);
     int64_t used = op->n_used;
-    if (op->n_used < 1 || op->n_used > op->n_expert || op->n_expert > 1 << 16) return false;
+    if (!fg__graph_has_tokens(g, op->src) || !fg__graph_has_tokens(g, op->dst)) return false;
+    if (op->n_used < 1 || op->n_used > op->n_expert || op->n_used > FG__MAX_USED || op->n_expert > 1 << 16) return false;
     if (op->type == FG_OP_MOE_ROUTE)
         return fg__graph_has_columns(g, op->src, op->src_col, op->n_expert) && fg__graph_has_columns(g, op->dst, op->dst_col, 2 * used) &&
                op->src != op->dst;
     return tensor && tensor->n_dims == 3 && tensor->dims[0] == op->k && tensor->dims[1] == op->n && tensor->dims[2] >= op->n_expert &&
            fg__graph_has_columns(g, op->src, op->src_col, op->k * (op->moe_sum ? used : 1)) && op->src != op->dst && op->src2 != op->dst &&
            fg__graph_has_columns(g, op->dst, op->dst_col, op->n * (op->moe_sum ? 1 : used)) &&
-           fg__graph_has_columns(g, op->src2, op->src2_col, 2 * used) &&
+           fg__graph_has_columns(g, op->src2, op->src2_col, 2 * used) && fg__graph_has_tokens(g, op->src2) &&
            fg__graph_has_vector(g, op->bias, (int64_t)op->n * op->n_expert, true, measure);
 }
 
@@ -18147,6 +18161,8 @@ static fg_result fg__cpu_add_ops(fg__cpu_plan *plan) {
         if (!fg__cpu_check_op(plan, op))
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
                             fg__op_name(op->type));
+        if (op->type == FG_OP_MOE_GEMM && (int64_t)graph->max_tokens * op->n_used > 1 << 28)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens are too long for %d experts of each", graph->max_tokens, op->n_used);
         if (op->type == FG_OP_ATTENTION) plan->groups[op->group].n_head = op->n_head;
         if (op->type == FG_OP_ROPE_KV) plan->ops[i].rope = fg__cpu_rope_find(plan, op);
         if (op->type == FG_OP_SAMPLE) plan->sample_op = i;
@@ -18471,6 +18487,12 @@ static void fg__cpu_gather(fg__cpu_plan *plan, const fg_op *op, int from, int to
 
 /* ---- Products. ---- */
 
+/* Rows are cut into a few pieces for each thread. */
+static int fg__cpu_row_pieces(const fg__cpu_plan *plan, int n_rows) {
+    int n_threads = plan->device->pool.n_threads;
+    return n_threads == 1 ? FG__MIN(n_rows, 1) : FG__MIN(n_rows, 4 * n_threads);
+}
+
 static int fg__cpu_stage_rows(const fg__cpu_plan *plan, const fg__cpu_stage *stage) {
     return stage->per_row ? plan->batch->n_rows : plan->batch->n_tokens;
 }
@@ -18666,12 +18688,6 @@ static void fg__gemm_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, int n_r
 }
 
 /* ---- Mixtures of experts. ---- */
-
-/* Rows are cut into a few pieces for each thread. */
-static int fg__cpu_row_pieces(const fg__cpu_plan *plan, int n_rows) {
-    int n_threads = plan->device->pool.n_threads;
-    return n_threads == 1 ? FG__MIN(n_rows, 1) : FG__MIN(n_rows, 4 * n_threads);
-}
 
 /* The experts of a row with the largest logits, the lower of two that are equal first, and their share of all. */
 static void fg__moe_route_row(const fg_op *op, const float *logits, float *experts, float *weights) {

@@ -1109,7 +1109,7 @@ static void test_cpu_experts_refused(void) {
     if (cpu_rig_open(rig, NULL, 1) != FG_OK) return;
     CHECK(cpu_rig_run(rig, 0, 4) != NULL);
     kept = *op;
-    for (i = 0; i < 9; i++) {
+    for (i = 0; i < 11; i++) {
         rig->backend->release(rig->device, rig->plan);
         rig->plan = NULL;
         *op = kept;
@@ -1122,8 +1122,11 @@ static void test_cpu_experts_refused(void) {
         if (i == 6) op->src2_col = 2;
         if (i == 7) op->weight = 0;
         if (i == 8) op->dst = in;
+        rig->slots[out].per_row = i == 9;
+        rig->slots[routes].per_row = i == 10;
         CHECKF(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT, "%d", i);
     }
+    rig->slots[routes].per_row = false;
     *op = kept;
     op->src2 = in; /* any numbers */
     op->src2_col = 0;

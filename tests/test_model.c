@@ -466,7 +466,7 @@ static void test_model_architectures(void) {
     }
 }
 
-/* An architecture that is known without a mixture of experts. */
+/* An architecture that is known without a mixture of experts; more experts of a token than anybody has. */
 static void test_model_experts_unknown(void) {
     model_spec spec = model_spec_tiny();
     unsigned char *file;
@@ -476,6 +476,11 @@ static void test_model_experts_unknown(void) {
     spec.n_used = 2;
     model_sample_build(&spec, &file, &size);
     CHECK(model_try(file, size, true) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "8 experts"));
+    free(file);
+    spec.arch = "qwen3moe";
+    spec.n_experts = spec.n_used = FG__MAX_USED + 1;
+    model_sample_build(&spec, &file, &size);
+    CHECK(model_try(file, size, true) == FG_ERROR_BAD_FILE && strstr(fg_last_error(), "expert_used_count"));
     free(file);
 }
 

@@ -1200,8 +1200,7 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
                         graph->max_tokens);
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
-        if (op->type < 0 || op->type >= FG_OP_COUNT || op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM ||
-            op->type == FG_OP_STATE_SCAN || op->type == FG_OP_ALLREDUCE || op->type == FG_OP_COPY_BLOCKS)
+        if (!fg__op_is_on_gpus(op))
             return fg__fail(FG_ERROR_UNSUPPORTED, "GPU backends have no op %s", fg__op_name(op->type));
         if (!fg__graph_check_op(graph, op, measure))
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
