@@ -533,6 +533,9 @@ def channels():
         for i, (script, thought, text, calls) in enumerate(CHANNELS):
             path = os.path.join(folder, "demo.gguf")
             script_model(path, script)
+            chat = subprocess.run([TOOL, "chat", "-m", path, "-n", "60", "--temp", "0", "--quiet"], input="Hello\n", capture_output=True, text=True, timeout=60)
+            shown = [part for part in chat.stdout.strip().split("\n\n") if part]
+            assert chat.returncode == 0 and shown == [part for part in (thought, text, "{}" * calls) if part] or script in (CHANNELS[4][0], CHANNELS[7][0]), (i, chat)
             with Server(model=path) as s:
                 wanted = (thought, text, calls)
                 more = dict(tools=TOOLS, max_tokens=100)

@@ -11,6 +11,8 @@ typedef struct chat {
     fg_request_desc desc; /* what all requests share */
     turn *turns;
     int n_turns, first;   /* turns before `first` were dropped, as the context is full */
+    bool channels, header, thought; /* of an answer in messages, see is_mark: it is one; what comes is a header; a thought */
+    str head;
 } chat;
 
 static void chat_add(chat *c, bool user, const char *text, size_t length) {
@@ -69,15 +71,32 @@ static fg_result chat_submit(chat *c, fg_request *request) {
     }
 }
 
+/* What a model thinks in a channel of its own is shown, faint in a terminal, and no part of the answer; headers of messages are neither. */
+static void chat_write(chat *c, str *answer, const fg_event *event) {
+    const fg_model *model = c->s.model;
+    if (c->header) str_add(&c->head, event->text, event->text_length);
+    else fwrite(event->text, 1, event->text_length, stdout);
+    if (!c->header && !c->thought) str_add(answer, event->text, event->text_length);
+    if (is_mark(model, event, "<|channel|>")) {
+        c->channels = c->header = true;
+        c->head.length = 0;
+    } else if (c->header && is_mark(model, event, "<|message|>")) {
+        c->header = false;
+        c->thought = c->head.length && strstr(c->head.data, "analysis");
+        if (c->thought && terminal_styles(stdout)) fputs("\x1b[2m", stdout);
+    } else if (c->channels && is_mark(model, event, "<|end|>")) {
+        fputs(c->thought && terminal_styles(stdout) ? "\x1b[0m\n\n" : "\n\n", stdout);
+        c->header = true;
+        c->thought = false;
+    }
+    fflush(stdout);
+}
+
 /* Takes the events of a step; true when the answer has ended. */
 static bool chat_events(chat *c, str *answer, fg_event *end) {
     fg_event event;
     while (fg_next_event(c->s.engine, &event)) {
-        if (event.type == FG_EVENT_TOKEN || event.type == FG_EVENT_SAMPLE_END) {
-            str_add(answer, event.text, event.text_length);
-            fwrite(event.text, 1, event.text_length, stdout);
-            fflush(stdout);
-        }
+        if (event.type == FG_EVENT_TOKEN || event.type == FG_EVENT_SAMPLE_END) chat_write(c, answer, &event);
         if (event.type == FG_EVENT_SAMPLE_END) *end = event;
         if (event.type == FG_EVENT_END) return true;
     }
@@ -88,6 +107,7 @@ static fg_result chat_answer(chat *c, str *answer, fg_event *end) {
     fg_request request;
     fg_result result = chat_submit(c, &request);
     bool ended = false, busy = true, cancelled = false;
+    c->channels = c->header = c->thought = false;
     while (result == FG_OK && !ended && busy) {
         if (interrupted && !cancelled) {
             cancelled = true;
@@ -96,6 +116,7 @@ static fg_result chat_answer(chat *c, str *answer, fg_event *end) {
         result = fg_step(c->s.engine, 0.0, &busy);
         if (result == FG_OK) ended = chat_events(c, answer, end);
     }
+    if (c->thought && terminal_styles(stdout)) fputs("\x1b[0m", stdout); /* it was cut off */
     return result;
 }
 
@@ -226,6 +247,7 @@ static int cmd_chat(tool_args *args) {
         result = failure("%s has no chat template; fastgen generate continues plain text", base_name(args->model));
     if (result == 0) result = chat_loop(&c);
     chat_reset(&c);
+    str_free(&c.head);
     free(c.turns);
     free((void *)c.desc.sampling.logit_bias);
     return session_close(&c.s, result);

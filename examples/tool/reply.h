@@ -488,16 +488,8 @@ static void answer_read(const api_answer *a, api_choice *c, const char *text, si
 
 /* ---- channels ---------------------------------------------------------------------------------- */
 
-/* gpt-oss writes messages: <|channel|> and a header, <|message|> and a body, <|end|>, or <|return|>, or <|call|> behind that of a call. What is in the
-   channel "analysis" are thoughts; what is "to=functions.NAME" is a call, its body the arguments; all else is the answer. Special tokens have
-   no text of their own among what is generated, so what they are is told by the token. */
-static bool is_mark(const fg_model *model, const fg_event *event, const char *mark) {
-    size_t length = 0;
-    const char *text = event->type == FG_EVENT_TOKEN ? fg_token_text(model, event->token, &length) : "";
-    return length == strlen(mark) && memcmp(text, mark, length) == 0;
-}
-
-/* The header has ended: what follows. */
+/* The header of one of gpt-oss's messages, see is_mark, has ended: what follows. The channel "analysis" has thoughts, what is "to=functions.NAME" is a
+   call, its body the arguments; all else is the answer. */
 static void channel_open(const api_answer *a, api_choice *c) {
     static const char to[] = "to=functions.";
     size_t n = c->header.length, at = n ? call_find(c->header.data, n, to, true) : 0, end;

@@ -358,3 +358,11 @@ static const char *base_name(const char *path) {
         if (*p == '/' || *p == '\\') base = p + 1;
     return base;
 }
+
+/* Whether a token is the mark of one of gpt-oss's messages, which are <|channel|> and a header, <|message|> and a body, <|end|>, or <|return|>, or
+   <|call|> behind that of a call. Special tokens have no text of their own among what is generated. */
+static bool is_mark(const fg_model *model, const fg_event *event, const char *mark) {
+    size_t length = 0;
+    const char *text = event->type == FG_EVENT_TOKEN ? fg_token_text(model, event->token, &length) : "";
+    return length == strlen(mark) && memcmp(text, mark, length) == 0;
+}
