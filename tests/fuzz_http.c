@@ -1,6 +1,6 @@
 /* libFuzzer target: what a stranger can send to fastgen serve. The first byte chooses: the head and the chunks of HTTP, cut
    into pieces by the second byte, which must come out the same as in one piece; the JSON of a request, with the
-   tokenizer and chat template of the demo model; or what a model writes, with calls and thoughts in it.
+   tokenizer and chat template of the demo model; or what a model writes, with calls, thoughts and channels in it.
 
        clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz_http.c -o build/fuzz_http -lm
        build/fuzz_http -max_total_time=60 -max_len=8192      (in the repository's root) */
@@ -28,16 +28,42 @@
 #include "../examples/tool/responses.h"
 #include "../examples/tool/messages.h"
 #include "../examples/tool/output.h"
+#include "gguf_writer.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static fg_model *model;
+static fg_model *model, *marked; /* marked: a vocabulary with the marks of channels */
+
+/* What messages of channels are made of; those up to MARKS are special tokens. */
+enum { MARKS = 8, PARTS = 20 };
+static const char *const channel_parts[PARTS] = {"<unk>", "<s>", "</s>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>", "<|return|>", "analysis",
+                                                 "final", "commentary", " to=functions.", "f", " ", "{", "}", "a", "\"", "<tool_call>"};
+
+static void load_marked(void) {
+    fg_model_desc desc;
+    unsigned char *file;
+    int32_t types[PARTS];
+    gguf_writer w;
+    int i;
+    for (i = 0; i < PARTS; i++) types[i] = i == 0 ? 2 : i <= MARKS ? 3 : 1;
+    memset(&desc, 0, sizeof(desc));
+    gguf_begin(&w);
+    gguf_add_string(&w, "general.architecture", "llama");
+    gguf_add_string(&w, "tokenizer.ggml.model", "llama");
+    gguf_add_strings(&w, "tokenizer.ggml.tokens", channel_parts, PARTS);
+    gguf_add_i32s(&w, "tokenizer.ggml.token_type", types, PARTS);
+    gguf_finish(&w, &file, &desc.size);
+    desc.data = file; /* for good */
+    desc.vocab_only = true;
+    if (fg_model_load(&desc, &marked) != FG_OK) __builtin_trap();
+}
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     fg_model_desc desc;
     (void)argc;
     (void)argv;
+    load_marked();
     memset(&desc, 0, sizeof(desc));
     desc.path = "examples/demo-model/demo.gguf";
     desc.vocab_only = true;
@@ -159,6 +185,65 @@ static void fuzz_markers(const char *data, size_t size, size_t step) {
     str_free(&name);
 }
 
+/* A token for each byte. */
+static void take_marked(api_answer *a, const char *data, size_t size, str *stream) {
+    fg_event event;
+    size_t i;
+    memset(&event, 0, sizeof(event));
+    for (i = 0; i < size && i < 64; i++) {
+        event.type = FG_EVENT_TOKEN;
+        event.token = 1 + (unsigned char)data[i] % (PARTS - 1);
+        event.text = event.token > MARKS ? channel_parts[event.token] : "";
+        event.text_length = strlen(event.text);
+        answer_take(a, 0, &event);
+        if (stream) add_pieces(a, 0, stream);
+    }
+    event.type = FG_EVENT_SAMPLE_END;
+    event.finish = size % 4 ? FG_FINISH_STOP : FG_FINISH_LENGTH;
+    event.text_length = 0;
+    answer_take(a, 0, &event);
+}
+
+/* Messages of channels in any order: the whole answer is JSON, and so is each piece of a stream. */
+static void fuzz_channels(const char *data, size_t size) {
+    str text = {NULL, 0, 0}, name = {NULL, 0, 0};
+    api_request r;
+    api_answer a;
+    char *line, *end;
+    json j;
+    memset(&r, 0, sizeof(r));
+    r.kind = API_CHAT;
+    r.n = r.n_prompts = r.tools.n = 1;
+    r.channels = true;
+    r.tools.names = &name;
+    r.tools.form = size % 3 ? CALL_IN_TEXT : CALL_NONE;
+    r.thinking = size % 5 ? THINKING_BEFORE : THINKING_NONE;
+    str_puts(&name, "f");
+    for (r.stream = false;; r.stream = true) {
+        memset(&a, 0, sizeof(a));
+        a.model = marked;
+        a.model_name = "demo";
+        answer_begin(&a, &r);
+        take_marked(&a, data, size, r.stream ? &text : NULL);
+        if (a.choices->held.length || a.choices->pending.length > 64 * 16) __builtin_trap();
+        if (r.stream) break;
+        add_answer(&a, &text);
+        if (!json_parse(&j, text.data, text.length)) __builtin_trap();
+        json_free(&j);
+        answer_free(&a);
+        text.length = 0;
+    }
+    add_pieces(&a, 0, &text);
+    for (line = text.data; *line; line = end + 2) {
+        end = strstr(line, "\n\n");
+        if (!end || memcmp(line, "data: ", 6) != 0 || !json_parse(&j, line + 6, (size_t)(end - line) - 6)) __builtin_trap();
+        json_free(&j);
+    }
+    answer_free(&a);
+    str_free(&text);
+    str_free(&name);
+}
+
 /* An answer of the Responses or Messages API with a text, taken `step` bytes at a time. */
 static void make_output(const api_request *r, const char *data, size_t size, size_t step, str *to) {
     api_answer a;
@@ -267,6 +352,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(text, data + 2, size - 2);
     if (data[0] % 10 == 0) fuzz_head(text, size - 2, step);
     else if (data[0] % 10 == 1) fuzz_chunks(text, size - 2, step);
+    else if (data[0] % 10 == 9 && data[1] % 2) fuzz_channels(text, size - 2);
     else if (data[0] % 10 == 9) fuzz_markers(text, size - 2, 1 + step % 7);
     else fuzz_json(text, size - 2, (api_kind)(data[0] % 10 - 2));
     free(text);
