@@ -494,7 +494,7 @@ def script_model(path, script):
     w.add_bos_token_id(1)
     w.add_eos_token_id(2)
     w.add_add_space_prefix(False)
-    w.add_chat_template("{% for m in messages %}{{ m.content }}{% endfor %}<|start|>assistant")
+    w.add_chat_template("{% for m in messages %}{{ m.content }}{{ m.thinking }}{% endfor %}{{ reasoning_effort }}<|start|>assistant")
     output = np.zeros((n, width), dtype=np.float32)
     for i in range(n - len(script), n):
         output[i, i - 1] = 1
@@ -528,6 +528,23 @@ CHANNELS = [(ANALYSIS + FINAL, "Let me think.", "Hi!", 0), (FINAL, "", "Hi!", 0)
             (ANALYSIS[:5] + ["</s>"], "Let me", "", 0)]
 
 
+def effort_of_gpt_oss(s):
+    """What its template is given: how much to think, and what was thought."""
+
+    def rendered(message, **more):
+        ids = s.post("/tokenize", model="demo", messages=[message], **more)["tokens"]
+        return s.post("/detokenize", model="demo", tokens=ids)["prompt"].split("<|start|>")[0].removeprefix("<s>")
+
+    user = {"role": "user", "content": "x"}
+    assert rendered(user) == "x" and rendered(user, reasoning_effort="low") == "xlow" and rendered(user, reasoning_effort=None) == "x"
+    assert rendered(user, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"}) == "xhigh"
+    assert rendered({"role": "assistant", "content": "", "reasoning_content": "y"}) == "y"
+    raises(openai.BadRequestError, lambda: s.chat(extra_body={"reasoning_effort": 1}), "reasoning_effort")
+    answer = s.client.responses.create(model="demo", input="x", reasoning={"effort": "low"}, max_output_tokens=16)
+    plain = s.client.responses.create(model="demo", input="x", max_output_tokens=16)
+    assert answer.reasoning.effort == "low" and plain.reasoning.effort is None and answer.usage.input_tokens > plain.usage.input_tokens
+
+
 def channels():
     with tempfile.TemporaryDirectory() as folder:
         for i, (script, thought, text, calls) in enumerate(CHANNELS):
@@ -551,6 +568,7 @@ def channels():
                 answer = same_response(s, tools=[flat(t) for t in TOOLS], max_output_tokens=100)
                 assert [item.type for item in answer.output] == kinds or (not kinds and not answer.output_text), (i, answer.output)
                 assert answer.output_text == text and (not thought or answer.output[0].content[0].text == thought), (i, answer.output)
+                effort_of_gpt_oss(s)
                 form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 1}}}
                 answer = s.chat(response_format=form).choices[0]
                 assert answer.message.content.strip() == "1", (i, answer)  # what is asked for so is all of the text

@@ -548,15 +548,22 @@ static bool api_read_tools(api_request *r, const json *j) {
     return r->tools.chosen >= 0 || api_fail(r, 400, "tool_choice", "tool_choice names a function that is not in tools");
 }
 
-/* The variables of the template: tools, and what chat_template_kwargs says. */
+/* The variables of the template: tools, reasoning_effort, and what chat_template_kwargs says. */
 static bool api_add_variables(api_request *r, const json *j, str *to) {
     const json_node *tools = json_get(j, j->nodes, "tools"), *more = json_get(j, j->nodes, "chat_template_kwargs");
+    const json_node *effort = json_get(j, j->nodes, "reasoning_effort");
+    if (effort && effort->type != JSON_STRING)
+        return api_fail(r, 400, "reasoning_effort", "reasoning_effort must be a string");
     if (more && more->type != JSON_OBJECT)
         return api_fail(r, 400, "chat_template_kwargs", "chat_template_kwargs must be an object");
     str_printf(to, "{\"add_generation_prompt\":%s", r->add_generation_prompt ? "true" : "false");
     if (r->tools.form != CALL_NONE) {
         str_puts(to, ",\"tools\":");
         api_add_raw(j, tools->begin, tools->end, to);
+    }
+    if (effort && !(more && json_get(j, more, "reasoning_effort"))) {
+        str_puts(to, ",\"reasoning_effort\":");
+        api_add_raw(j, effort->begin - 1, effort->end + 1, to);
     }
     if (more && more->count) {
         str_puts(to, ",");

@@ -121,10 +121,16 @@ static void response_add_logprobs(const json *j, str *to) {
     str_puts(to, asked ? ",\"logprobs\":true" : "");
 }
 
+/* "reasoning": {"effort": ...}. */
+static void response_add_effort(const json *j, str *to) {
+    const json_node *reasoning = json_get(j, j->nodes, "reasoning");
+    if (reasoning && reasoning->type == JSON_OBJECT) api_add_member(j, "reasoning_effort", json_get(j, reasoning, "effort"), to);
+}
+
 /* What is written anew, or has no meaning in this API. */
 static const char *const response_own[] = {"input", "instructions", "tools", "tool_choice", "text", "include", "messages", "response_format", "n", "best_of",
                                            "logprobs", "max_tokens", "max_completion_tokens", "stream_options", "continue_final_message",
-                                           "add_generation_prompt"};
+                                           "add_generation_prompt", "reasoning_effort"};
 
 /* What needs a server that keeps responses, or more than a model. */
 static bool response_check_unsupported(api_request *r, const json *j) {
@@ -141,6 +147,7 @@ static bool response_check_unsupported(api_request *r, const json *j) {
 static bool response_to_chat(api_request *r, const json *j, str *to) {
     api_add_others(j, response_own, API_COUNT(response_own), to);
     response_add_logprobs(j, to);
+    response_add_effort(j, to);
     if (!response_check_unsupported(r, j) || !response_add_input(r, j, to) || !api_add_tools(r, j, "function", "parameters", to) || !response_add_choice(r, j, to) ||
         !response_add_format(r, j, to))
         return false;
@@ -154,7 +161,7 @@ enum { RESPONSE_MAX_ECHO = 4 << 20 }; /* kept for as long as the request waits a
 static void response_add_echo(const json *j, str *to) {
     static const char *const names[][2] = {
         {"instructions", "null"}, {"max_output_tokens", "null"}, {"metadata", "{}"}, {"parallel_tool_calls", "true"}, {"temperature", "1.0"},
-        {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_logprobs", "0"}, {"top_p", "1.0"}, {"user", "null"},
+        {"reasoning", "{\"effort\":null,\"summary\":null}"}, {"text", "{\"format\":{\"type\":\"text\"}}"}, {"tool_choice", "\"auto\""}, {"tools", "[]"}, {"top_logprobs", "0"}, {"top_p", "1.0"}, {"user", "null"},
     };
     size_t i;
     for (i = 0; i < (size_t)API_COUNT(names); i++) {
@@ -164,7 +171,7 @@ static void response_add_echo(const json *j, str *to) {
     }
     for (i = 0; i < to->length; i++)
         if (to->data[i] == '\n' || to->data[i] == '\r') to->data[i] = ' '; /* between values, where they would end an event of a stream */
-    str_puts(to, ",\"background\":false,\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"store\":false,"
+    str_puts(to, ",\"background\":false,\"previous_response_id\":null,\"store\":false,"
                  "\"truncation\":\"disabled\"");
 }
 
