@@ -591,18 +591,16 @@ static void test_engine_bits_gemma3(void) {
 
 /* Experts: which a token takes, and what they give, does not depend on the tokens beside it. */
 static void test_engine_bits_experts(void) {
-    static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_Q8_0, FG_TYPE_BF16};
     model_spec spec = model_spec_tiny();
-    int i;
     spec.arch = "qwen3moe";
+    spec.n_layers = 1;
     spec.n_experts = 8;
     spec.n_used = 3;
-    for (i = 0; i < 3; i++) {
-        spec.type = types[i];
-        spec.n_ff = i ? 64 : 72; /* 72: no whole number of panels */
-        bits_model(&spec);
-    }
+    spec.n_ff = 72; /* no whole number of panels */
+    bits_model(&spec);
     spec.arch = "gpt-oss"; /* with sinks and biases, and a layer with a window */
+    spec.n_layers = 2;
+    spec.n_ff = 64;
     spec.type = FG_TYPE_Q8_0;
     spec.window = 11;
     bits_model(&spec);
