@@ -19248,7 +19248,7 @@ static void fg__cpu_stage_run(fg__cpu_plan *plan, const fg__cpu_stage *stage, in
 
 #define FG__AHEAD_TOKENS 16 /* of more, products take so long that a phase's beginning does not count */
 
-/* Tells waiting threads where the weights are of the products that follow a phase: of each run but the first. */
+/* Tells waiting threads where the weights are of the products that follow a phase: of each run but the first. Which experts come is not known. */
 static void fg__cpu_ahead(fg__cpu_plan *plan, const fg__cpu_phase *phase) {
     fg__pool *pool = &plan->device->pool;
     const fg__cpu_phase *end = plan->phases + plan->end_phase;
@@ -19257,8 +19257,8 @@ static void fg__cpu_ahead(fg__cpu_plan *plan, const fg__cpu_phase *phase) {
     uint64_t each;
     int panel;
     fg__atomic_store64(&pool->ahead_each, 0);
-    while (phase < end && phase->type != FG__PHASE_GEMM) phase++;
-    if (phase >= end || pool->n_threads == 1 || plan->batch->n_tokens > FG__AHEAD_TOKENS) return;
+    while (phase < end && phase->type != FG__PHASE_GEMM && phase->type != FG__PHASE_MOE_GEMM) phase++;
+    if (phase >= end || phase->type == FG__PHASE_MOE_GEMM || pool->n_threads == 1 || plan->batch->n_tokens > FG__AHEAD_TOKENS) return;
     stage = &plan->stages[phase->first];
     panel = fg__run_size(stage->n_panels, pool->n_threads);
     if (panel >= stage->n_panels) return;
