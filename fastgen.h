@@ -14582,11 +14582,13 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
            fg__graph_has_vector(graph, op->bias, op->n_rot / 2, op->n_rot == 0, measure);
 }
 
+#define FG__GPU_EXPERTS 1024 /* of a layer at most, on GPUs */
+
 /* True for what GPU backends compute. */
 static inline bool fg__op_is_on_gpus(const fg_op *op) {
-    if (op->type < 0 || op->type >= FG_OP_COUNT || op->act > FG_ACT_RELU || (op->type == FG_OP_ATTENTION && op->weight >= 0)) return false;
-    return op->type != FG_OP_MOE_ROUTE && op->type != FG_OP_MOE_GEMM && op->type != FG_OP_STATE_SCAN && op->type != FG_OP_ALLREDUCE &&
-           op->type != FG_OP_COPY_BLOCKS;
+    if (op->type < 0 || op->type >= FG_OP_COUNT || op->act > (op->type == FG_OP_ACT_MUL ? FG_ACT_SWIGLU_OAI : FG_ACT_RELU)) return false;
+    if ((op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM) && op->n_expert > FG__GPU_EXPERTS) return false;
+    return op->type != FG_OP_STATE_SCAN && op->type != FG_OP_ALLREDUCE && op->type != FG_OP_COPY_BLOCKS;
 }
 
 /* True for a slot with a row for each token. */

@@ -102,7 +102,7 @@ instructions() {
             sub(/.*fg_gpu_/, "", name)
             sub(/[^A-Za-z0-9_].*/, "", name)
             want = ""
-            if (name ~ /^(gemm|wide|few|skinny|roof)/) {
+            if (name ~ /^(gemm|experts[1-9][0-9]|wide|few|skinny|roof)/) {
                 best = ""
                 for (first in wanted) if (index(name, first) == 1 && length(first) > length(best)) best = first
                 want = wanted[best]

@@ -32,6 +32,7 @@ typedef struct hg_word {
     uint32_t write_barrier, read_barrier, write_sync, read_sync;
     uint32_t read_groups;             /* groups that read it since barrier read_barrier, a bit each */
     uint32_t write_published, reading; /* the writer's publishings before; products under way that read it */
+    bool atomic;                      /* what wrote it last was an atomic addition: others may do so, too, before a barrier */
 } hg_word;
 
 /* A copy that has not landed. */
@@ -332,6 +333,7 @@ static void hg_read(const void *p, size_t bytes) {
     int group = hg.current / 32;
     for (; w < end; w++) {
         if (w->writer < 0) hg_fail("a read of shared memory (word %d) that nobody has written", (int)(w - hg.words));
+        if (w->atomic && w->write_barrier == hg.barriers) hg_fail("a race: a read of shared memory (word %d) that threads add to", (int)(w - hg.words));
         if (hg_unordered(w->writer, w->write_barrier, w->write_sync))
             hg_fail("a race: thread %d wrote shared memory (word %d) that this one reads", (int)w->writer, (int)(w - hg.words));
         if (w->read_barrier != hg.barriers || w->reader == HG_NOBODY) w->read_groups = 0;
@@ -348,6 +350,8 @@ static void hg_write(const void *p, size_t bytes) {
     int group = hg.current / 32;
     for (; w < end; w++) {
         if (w->reading) hg_fail("a write of shared memory (word %d) that a warpgroup's product still reads", (int)(w - hg.words));
+        if (w->atomic && w->write_barrier == hg.barriers) hg_fail("a race: a write of shared memory (word %d) that threads add to", (int)(w - hg.words));
+        w->atomic = false;
         if (hg_unordered(w->writer, w->write_barrier, w->write_sync))
             hg_fail("a race: thread %d wrote shared memory (word %d) that this one writes", (int)w->writer, (int)(w - hg.words));
         if (w->reader != HG_NOBODY && w->read_barrier == hg.barriers &&
@@ -359,6 +363,15 @@ static void hg_write(const void *p, size_t bytes) {
         w->write_published = hg.threads[hg.current].published;
         w->reader = HG_NOBODY;
     }
+}
+
+/* An atomic addition: between two barriers there are only these, in any order. */
+static void hg_atomic(const void *p) {
+    hg_word *w = hg_shared_words(p, 4);
+    if (w->writer < 0) hg_fail("an addition to shared memory (word %d) that nobody has written", (int)(w - hg.words));
+    if (w->atomic && w->write_barrier == hg.barriers) return;
+    hg_write(p, 4);
+    w->atomic = true;
 }
 
 /* ---- Asynchronous copies. Until the wait the old content is gone and the new one not there. ---- */
@@ -747,6 +760,7 @@ static void hg_run_block(void) {
     for (i = 0; i < hg.shared_bytes / 4; i++) {
         hg.words[i].writer = hg.words[i].reader = HG_NOBODY;
         hg.words[i].reading = 0;
+        hg.words[i].atomic = false;
     }
     for (i = 0; i < HG_THREADS / HG_WG * HG_WG_OPS; i++) hg.products[i / HG_WG_OPS][i % HG_WG_OPS].number = 0;
     memset(hg.shared, 0xFF, hg.shared_bytes);

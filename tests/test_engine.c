@@ -521,14 +521,13 @@ static void bits_path(fg_model *model, const char *path) {
 
 /* Jobs alone on one path against the same under configurations on another: batches, chunks, cached prefixes, copies on write,
    preemption. Every `step`th of them, for so many jobs. */
-static void bits_gpu(const char *alone, const char *path, size_t step, int n) {
+static void bits_gpu_of(const model_spec *spec, const char *alone, const char *path, size_t step, int n) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
-    model_spec spec = model_spec_tiny();
     model_sample m;
     job *jobs;
     size_t c;
     int i;
-    model_sample_open(&m, &spec);
+    model_sample_open(&m, spec);
     jobs = (job *)malloc(BITS_JOBS * sizeof(job));
     bits_jobs(jobs, 99);
     for (i = 0; m.model && i < n; i++) {
@@ -542,6 +541,23 @@ static void bits_gpu(const char *alone, const char *path, size_t step, int n) {
     for (i = 0; i < BITS_JOBS; i++) free(jobs[i].rows.rows);
     free(jobs);
     model_sample_close(&m);
+}
+
+static void bits_gpu(const char *alone, const char *path, size_t step, int n) {
+    model_spec spec = model_spec_tiny();
+    bits_gpu_of(&spec, alone, path, step, n);
+}
+
+/* With experts, their biases, sinks, and a layer with a window. */
+static model_spec bits_experts(void) {
+    model_spec spec = model_spec_tiny();
+    spec.arch = "gpt-oss";
+    spec.n_layers = 2;
+    spec.n_experts = 8;
+    spec.n_used = 3;
+    spec.n_ff = 64;
+    spec.window = 11;
+    return spec;
 }
 
 static void test_vulkan_engine(void) {

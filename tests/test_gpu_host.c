@@ -75,7 +75,8 @@ static void test_gpu_host_device(void) {
         if (!device) continue;
         b->caps(device, &caps);
         CHECKF(strstr(caps.name, p ? "HIP gfx" : "CUDA sm_") && caps.memory_bytes > 1 << 20, "%s", caps.name);
-        CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && !(caps.ops >> FG_OP_MOE_GEMM & 1));
+        CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && caps.ops >> FG_OP_MOE_GEMM & 1 &&
+              !(caps.ops >> FG_OP_STATE_SCAN & 1) && caps.sinks);
         gpu_check_transfer(b, device);
         CHECK(b->profile(device, &roofs) == FG_OK && roofs.read_bytes_per_s > 1e6);
         memset(&desc, 0, sizeof(desc));
@@ -335,9 +336,11 @@ static void test_gpu_host_swap(void) {
 /* The invariant of design section 6, as a mode: the same bits alone and in any batch, chunk, with prefixes from the cache, set
    back and resumed. */
 static void test_gpu_host_engine(void) {
+    model_spec experts = bits_experts();
     if (!gpu_standin_open()) SKIP(GPU_NONE);
     if (cpu_has_gpu("cuda-invariant")) bits_gpu("cuda-invariant", "cuda-invariant", 2, 8);
     if (cpu_has_gpu("hip64-invariant")) bits_gpu("hip64-invariant", "hip64-invariant", 9, 6);
+    if (cpu_has_gpu("cuda-invariant")) bits_gpu_of(&experts, "cuda-invariant", "cuda-invariant", 5, 6);
     gpu_standin_check();
 }
 
@@ -1064,6 +1067,61 @@ static void test_gpu_host_made_acts(void) {
     gpu_standin_check();
 }
 
+/* A layer of experts: pairs are put in order once for its three products, which have the activations that the ops before made; the same bits as where
+   ranges of ops end between. Returns how many kernels there were. */
+static int gpu_made_experts(const char *path, int rows) {
+    enum { N = 64, F = 96, EXPERTS = 6, USED = 2 };
+    static const int ends[] = {2, 4, 5, 6, 7, 99};
+    static const cpu_experts gate = {N, F, 0, EXPERTS, USED, false, false, false}, down = {F, N, 0, EXPERTS, USED, false, false, false};
+    uint64_t state = 59;
+    cpu_rig *rig = cpu_rig_new(rows);
+    int x = cpu_slot(rig, N, false), y = cpu_slot(rig, N, false), router = cpu_slot(rig, EXPERTS, false), routes = cpu_slot(rig, 2 * USED, false);
+    int z = cpu_slot(rig, 2 * USED * F, false), v = cpu_slot(rig, USED * F, false), i, launched = 0;
+    float *whole = (float *)calloc((size_t)rows * N, sizeof(float));
+    fg_op *op;
+    cpu_op(rig, FG_OP_EMBED, -1, x, N)->weight = cpu_weight(rig, FG_TYPE_F32, N, rows, FG_OP_EMBED, &state);
+    cpu_op(rig, FG_OP_NORM, x, y, N)->weight = cpu_weight(rig, FG_TYPE_F32, N, 0, FG_OP_NORM, &state);
+    op = cpu_op(rig, FG_OP_GEMM, y, router, EXPERTS);
+    op->k = N, op->weight = cpu_weight(rig, FG_TYPE_F32, N, EXPERTS, FG_OP_GEMM, &state);
+    op = cpu_op(rig, FG_OP_MOE_ROUTE, router, routes, 0);
+    op->n_expert = EXPERTS, op->n_used = USED, op->scale = 1.0f;
+    for (i = 0; i < 3; i++) {
+        if (i == 2) {
+            op = cpu_op(rig, FG_OP_ACT_MUL, z, v, USED * F);
+            op->src2 = z, op->src2_col = USED * F, op->act = FG_ACT_SWIGLU_OAI;
+        }
+        op = cpu_op(rig, FG_OP_MOE_GEMM, i < 2 ? y : v, i < 2 ? z : x, i < 2 ? F : N);
+        op->k = i < 2 ? N : F, op->src2 = routes, op->n_expert = EXPERTS, op->n_used = USED, op->moe_sum = i == 2;
+        op->dst_col = i == 1 ? USED * F : 0;
+        op->weight = cpu_expert_weights(rig, FG_TYPE_Q8_0, i < 2 ? &gate : &down, &state);
+    }
+    cpu_rig_end(rig, x);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        memcpy(whole, cpu_rig_run(rig, 0, rows), (size_t)rows * N * sizeof(float));
+        launched = ((fg__gpu_plan *)(void *)rig->plan)->n_launched;
+        for (i = 0; i < 6; i++) {
+            rig->batch.first_op = i ? ends[i - 1] : 0;
+            rig->batch.n_ops = FG__MIN(ends[i], rig->graph.n_ops) - rig->batch.first_op;
+            CHECKF(cpu_rig_submit(rig) == FG_OK, "%s", fg_last_error());
+        }
+        CHECKF(memcmp(whole, rig->output.logits, (size_t)rows * N * sizeof(float)) == 0, "%s, %d rows: other bits", path, rows);
+    }
+    free(whole);
+    cpu_rig_free(rig);
+    return launched;
+}
+
+static void test_gpu_host_made_experts(void) {
+    int n;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    /* embed, norm, router, route, two products, act_mul, product, mix, gather, sample, choose; sort where pairs are in tiles */
+    CHECKF((n = gpu_made_experts("cuda", 3)) == 12, "%d kernels", n);
+    CHECKF((n = gpu_made_experts("cuda", 20)) == 13, "%d kernels", n);
+    CHECKF((n = gpu_made_experts("cuda-invariant", 3)) == 13, "%d kernels", n);
+    CHECKF((n = gpu_made_experts("hip64", 90)) == 13, "%d kernels", n);
+    gpu_standin_check();
+}
+
 /* What the library made for products is kept, of so many shapes, the newest. */
 static int gpu_blas_made, gpu_blas_searches;
 static int FG__GPU_CALL gpu_blas_desc(void **desc, int compute, int scale) {
@@ -1657,6 +1715,7 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_blas_types);
     RUN(test_gpu_host_blas_expand);
     RUN(test_gpu_host_made_acts);
+    RUN(test_gpu_host_made_experts);
     RUN(test_gpu_host_early);
     RUN(test_gpu_host_hopper);
     RUN(test_gpu_host_hopper_attention);

@@ -59,6 +59,31 @@ static void hgt_two_writers(const void *args) {
     fgk_barrier();
     fgk_store((float *)*(const uint64_t *)args + fgk_thread(), fgk_get(x));
 }
+/* All threads add to two words, in any order; without the barrier one reads a word that others still add to. */
+static void hgt_add(const void *args, bool barrier) {
+    FG_SHARED(uint32_t, x, 2);
+    int me = fgk_thread();
+    if (me < 2) fgk_put_u32(x + me, 0);
+    fgk_barrier();
+    (void)fgk_shared_add(x + me % 2, 1u);
+    if (barrier) fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + me, (float)fgk_get_u32(x + me % 2));
+}
+static void hgt_add_right(const void *args) { hgt_add(args, true); }
+static void hgt_add_no_barrier(const void *args) { hgt_add(args, false); }
+static void hgt_add_and_write(const void *args) {
+    FG_SHARED(uint32_t, x, 1);
+    fgk_put_u32(x, 0);
+    (void)fgk_shared_add(x, 1u);
+    fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), (float)fgk_get_u32(x));
+}
+static void hgt_add_unwritten(const void *args) {
+    FG_SHARED(uint32_t, x, 1);
+    (void)fgk_shared_add(x, 1u);
+    fgk_barrier();
+    fgk_store((float *)*(const uint64_t *)args + fgk_thread(), (float)fgk_get_u32(x));
+}
 static void hgt_unwritten(const void *args) {
     FG_SHARED(float, x, 65);
     fgk_put(x + fgk_thread(), 1.0f);
@@ -312,6 +337,10 @@ static void test_gpu_host_finds(void) {
                  {hgt_group_across, NULL /* either message */},
                  {hgt_many_readers, "race"},
                  {hgt_two_writers, "race"},
+                 {hgt_add_right, NULL},
+                 {hgt_add_no_barrier, "that threads add to"},
+                 {hgt_add_and_write, "race"},
+                 {hgt_add_unwritten, "nobody has written"},
                  {hgt_unwritten, "nobody has written"},
                  {hgt_shared_bounds, "outside of shared memory"},
                  {hgt_bounds, "outside of device memory"},
@@ -334,7 +363,7 @@ static void test_gpu_host_finds(void) {
         for (i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])); i++) {
             void (*kernel)(const void *) = cases[i].kernel;
             bool right = kernel == hgt_right || kernel == hgt_group_right || kernel == hgt_group_shuffle || kernel == hgt_async_right ||
-                         kernel == hgt_product_right, passed;
+                         kernel == hgt_product_right || kernel == hgt_add_right, passed;
             size_t bytes = kernel == hgt_bounds ? 64 * sizeof(float) : 1024;
             float *here = bytes < 1024 ? (float *)hg_alloc(bytes) : out;
             args[0] = hg_address(here);
@@ -342,6 +371,7 @@ static void test_gpu_host_finds(void) {
             passed = hg_launch(kernel, args, 2, 1, 64, 0);
             CHECKF(passed == right, "case %d, warps of %d: %s", i, hg.width, hg_error());
             CHECKF(!cases[i].says || strstr(hg_error(), cases[i].says), "case %d: %s", i, hg_error());
+            if (kernel == hgt_add_right) CHECK(here[0] == 32.0f && here[63] == 32.0f);
             if (kernel == hgt_group_shuffle) CHECK(here[0] == 31.0f && here[31] == 0.0f && here[40] == 40.0f);
             if (here != out) hg_free(here);
         }
@@ -1497,6 +1527,7 @@ typedef struct gk_cache {
     fg_gpu_kv kv;
     int n_tokens, columns, table_stride, first[5]; /* of all positions of all sequences */
     uint64_t data, table, src;                     /* q, k, v of every position: [n_tokens][columns] */
+    uint64_t sinks;                                /* of attention; 0: none */
     int32_t tables[4 * 64];
 } gk_cache;
 
@@ -1702,6 +1733,7 @@ static uint64_t gk_attend(gk_cache *g, const int *queries, int way) {
     a.merge_tokens = FG__MAX((way == GK_FEW || way == GK_FRAGMENTS ? FG_GPU_ATTN_ROWS : fg_gpu_wide_rows(kernel)) / heads, 1);
     a.scale = 0.125f;
     a.softcap = c->softcap;
+    a.sinks = g->sinks;
     gk_run(kernel, &a);
     gk_run(FG_GPU_KERNEL_combine, &a);
     return a.dst;
@@ -1721,6 +1753,7 @@ static void gk_attn_reference(const gk_cache *g, int seq, int position, int head
         scores[p] = s;
         top = s > top ? s : top;
     }
+    if (g->sinks) sum = exp((double)gk_floats(g->sinks)[head] - top);
     memset(out, 0, (size_t)c->head_dim * sizeof(double));
     for (p = first; p <= position; p++) sum += scores[p] = exp(scores[p] - top);
     for (p = first; p <= position; p++)
@@ -1728,7 +1761,7 @@ static void gk_attn_reference(const gk_cache *g, int seq, int position, int head
     free(scores);
 }
 
-static void gk_check_attention(const gk_attn *c, int way) {
+static void gk_check_attention(const gk_attn *c, int way, bool sinks) {
     uint64_t state = 99, all, one;
     gk_cache *g = gk_cache_new(c, &state);
     fg_gpu_rope_kv_args a;
@@ -1736,6 +1769,8 @@ static void gk_check_attention(const gk_attn *c, int way) {
     int s, t, h, at = 0, width = c->n_head * c->head_dim, single[4] = {1, 1, 1, 1};
     memset(&a, 0, sizeof(a));
     gk_cache_write(g, &a);
+    if (sinks) g->sinks = gk_normal((size_t)c->n_head, &state);
+    for (h = 0; h < c->n_head && sinks; h++) gk_floats(g->sinks)[h] = 2.0f * gk_floats(g->sinks)[h] + 3.0f; /* some hundredths to most of a softmax */
     all = gk_attend(g, c->queries, way);
     one = gk_attend(g, single, way);
     for (s = 0; s < c->n_seqs; s++)
@@ -1768,8 +1803,10 @@ static void test_gpu_attention(void) {
         {FG_GPU_F32, 2, 1, 32, 64, 100, 0.0f, 2, {24, 1}, {520, 610}}, /* windows over the points of splitting */
     };
     size_t i;
-    for (hg.width = 32; hg.width <= 64; hg.width += 32)
-        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_FEW);
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_FEW, false);
+        for (i = 1; i < sizeof(cases) / sizeof(cases[0]); i += 3) gk_check_attention(&cases[i], GK_FEW, true);
+    }
     hg_close();
 }
 
@@ -1852,7 +1889,8 @@ static void test_gpu_attention_few(void) {
     };
     size_t i;
     hg.width = 32;
-    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_FRAGMENTS);
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_FRAGMENTS, false);
+    for (i = 1; i < sizeof(cases) / sizeof(cases[0]); i += 3) gk_check_attention(&cases[i], GK_FRAGMENTS, true);
     hg_close();
 }
 
@@ -1873,8 +1911,10 @@ static void test_gpu_attention_wide(void) {
         {FG_GPU_F16, 2, 1, 132, 64, 100, 0.0f, 2, {24, 1}, {520, 610}},
     };
     size_t i;
-    for (hg.width = 32; hg.width <= 64; hg.width += 32)
-        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_WIDE);
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_WIDE, false);
+        for (i = 1; i < sizeof(cases) / sizeof(cases[0]); i += 3) gk_check_attention(&cases[i], GK_WIDE, true);
+    }
     hg_close();
 }
 
@@ -1926,7 +1966,8 @@ static void test_gpu_attention_warpgroups(void) {
     };
     size_t i;
     hg.width = 32;
-    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_WARPGROUPS);
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) gk_check_attention(&cases[i], GK_WARPGROUPS, false);
+    for (i = 1; i < sizeof(cases) / sizeof(cases[0]); i += 3) gk_check_attention(&cases[i], GK_WARPGROUPS, true);
     hg_close();
 }
 
@@ -2035,6 +2076,162 @@ static void test_gpu_attention_left_out(void) {
     hg_close();
 }
 
+/* ---- Mixtures of experts. ---- */
+
+typedef struct gk_experts {
+    int k, n, m, n_expert, n_used;
+    bool norm, of_pairs;
+} gk_experts;
+
+/* Router's logits, some of them equal, one row without numbers; and who takes whom, against a search in double precision. */
+static uint64_t gk_check_route(const gk_experts *c, uint64_t *state) {
+    fg_gpu_route_args a;
+    uint64_t logits = gk_normal((size_t)c->m * (size_t)(c->n_expert + 3), state);
+    int t, i, j, bad = 0;
+    double worst = 0;
+    for (i = 0; i < c->n_expert; i++) gk_floats(logits)[(c->m - 1) * (c->n_expert + 3) + i] = i % 2 && c->m > 1 ? NAN : gk_floats(logits)[i % 3];
+    memset(&a, 0, sizeof(a));
+    a.src = logits, a.src_stride = c->n_expert + 3;
+    a.dst = gk_put(NULL, (size_t)(c->m * (2 * c->n_used + 1)) * sizeof(float)), a.dst_stride = 2 * c->n_used + 1;
+    a.count = gk_int(c->m), a.max_rows = c->m + 2;
+    a.n_expert = c->n_expert, a.n_used = c->n_used, a.norm = c->norm, a.scale = 2.5f;
+    gk_run(FG_GPU_KERNEL_route, &a);
+    for (t = 0; t < c->m; t++) {
+        const float *x = gk_floats(logits) + t * a.src_stride, *out = gk_floats(a.dst) + t * a.dst_stride;
+        bool numbers = t + 1 < c->m || c->m == 1, taken[FG_GPU_EXPERTS] = {false};
+        double all = 0, chosen = 0;
+        for (i = 0; i < c->n_expert; i++) all += exp((double)x[i]);
+        for (j = 0; j < c->n_used; j++) {
+            int best = -1;
+            for (i = 0; i < c->n_expert; i++)
+                if (!taken[i] && (best < 0 || x[i] > x[best] || (isnan(x[best]) && !isnan(x[i])))) best = i;
+            taken[best] = true;
+            chosen += exp((double)x[best]);
+            bad += out[j] != (float)best;
+        }
+        for (j = 0; j < c->n_used && numbers; j++)
+            worst = test_worse(worst, fabs((double)out[c->n_used + j] / (2.5 * exp((double)x[(int)out[j]]) / (c->norm ? chosen : all)) - 1));
+        bad += !isnan(out[2 * c->n_used]);
+    }
+    CHECKF(bad == 0 && worst < 1e-5, "%d of %d experts: %d differ, weights by %g", c->n_used, c->n_expert, bad, worst);
+    return a.dst;
+}
+
+/* Every pair once, in tiles of its expert. */
+static void gk_check_sort(const gk_experts *c, const fg_gpu_sort_args *a) {
+    const fg_gpu_tile *tiles = (const fg_gpu_tile *)(uintptr_t)a->tiles + 1;
+    const int32_t *pairs = (const int32_t *)(uintptr_t)a->pairs;
+    int n = tiles[-1].expert, seen[4096] = {0}, t, i, bad = 0, total = 0;
+    CHECKF(n >= 1 && n <= fg_gpu_experts_tiles(c->m * c->n_used, c->n_expert, a->rows), "%d tiles", n);
+    for (t = 0; t < n; t++) {
+        bad += tiles[t].first != total || tiles[t].n < 1 || tiles[t].n > a->rows || (t > 0 && tiles[t].expert < tiles[t - 1].expert);
+        for (i = tiles[t].first; i < tiles[t].first + tiles[t].n && !bad; i++, total++) {
+            bad += pairs[i] < 0 || pairs[i] >= c->m * c->n_used || seen[pairs[i]]++;
+            bad += !bad && gk_floats(a->routes)[pairs[i] / c->n_used * a->routes_stride + pairs[i] % c->n_used] != (float)tiles[t].expert;
+        }
+    }
+    CHECKF(bad == 0 && total == c->m * c->n_used, "%d pairs of %d, %d wrong", total, c->m * c->n_used, bad);
+}
+
+/* The error of products of all pairs; their rows are those of dst, or follow each other. */
+static double gk_experts_error(const gk_experts *c, const gk_weight *w, const fg_gpu_experts_args *e) {
+    double worst = 0, *wanted = (double *)malloc((size_t)c->n * sizeof(double));
+    int t, j, r, i;
+    for (t = 0; t < c->m; t++)
+        for (j = 0; j < c->n_used; j++) {
+            int expert = (int)gk_floats(e->routes)[t * e->routes_stride + j];
+            const float *x = gk_floats(e->gemm.src) + t * e->gemm.src_stride + (c->of_pairs ? j * c->k : 0);
+            for (r = 0; r < c->n; r++) {
+                const float *row = w->values + ((size_t)expert * (size_t)c->n + (size_t)r) * (size_t)c->k;
+                wanted[r] = (double)gk_floats(e->gemm.bias)[expert * c->n + r];
+                for (i = 0; i < c->k; i++) wanted[r] += (double)x[i] * (double)row[i];
+            }
+            worst = test_worse(worst, gk_error(gk_floats(e->gemm.dst) + t * e->gemm.dst_stride + j * c->n, wanted, (size_t)c->n));
+        }
+    free(wanted);
+    return worst;
+}
+
+/* A layer's products with experts: of each pair by itself, and in tiles of both sizes, whose bits are the same. */
+static void gk_check_experts(fg_type type, const gk_experts *c, bool sorts) {
+    uint64_t state = (uint64_t)type + 5;
+    gk_weight w = gk_weight_new(type, c->k, c->n * c->n_expert, &state);
+    size_t outs = (size_t)(c->m * c->n_used) * (size_t)c->n + (size_t)c->m, rows = (size_t)(c->m * (c->of_pairs ? c->n_used : 1));
+    int32_t n_tiles = fg_gpu_experts_tiles(c->m * c->n_used, c->n_expert, 16), tile;
+    float *by16 = (float *)malloc(outs * sizeof(float));
+    fg_gpu_experts_args e;
+    fg_gpu_sort_args sort;
+    fg_gpu_acts_args acts;
+    double error;
+    memset(&e, 0, sizeof(e)), memset(&sort, 0, sizeof(sort)), memset(&acts, 0, sizeof(acts));
+    sort.routes = e.routes = gk_check_route(c, &state), sort.routes_stride = e.routes_stride = 2 * c->n_used + 1;
+    sort.pairs = e.pairs = gk_put(NULL, (size_t)(c->m * c->n_used) * sizeof(int32_t));
+    sort.tiles = e.tiles = gk_put(NULL, (size_t)(n_tiles + 1) * sizeof(fg_gpu_tile));
+    sort.count = e.gemm.count = acts.count = gk_int(c->m);
+    sort.n_expert = e.n_expert = c->n_expert, sort.n_used = e.n_used = c->n_used;
+    e.of_pairs = c->of_pairs, e.max_tiles = n_tiles;
+    e.gemm.weight = w.device, e.gemm.layout = w.layout, e.gemm.n = c->n, e.gemm.k = c->k, e.gemm.max_rows = c->m + 1;
+    acts.src_stride = e.gemm.src_stride = c->k * (c->of_pairs ? c->n_used : 1) + 5;
+    acts.src = e.gemm.src = gk_normal((size_t)(c->m * e.gemm.src_stride), &state);
+    acts.k = c->k, acts.per = c->of_pairs ? c->n_used : 0, acts.max_rows = (int32_t)rows;
+    acts.acts_stride = e.gemm.acts_stride = fg_gpu_acts_stride(FG_GPU_ACTS_HALF, c->k);
+    acts.acts = e.gemm.acts = gk_put(NULL, rows * (size_t)acts.acts_stride * 2), acts.scales = e.gemm.scales = gk_put(NULL, rows * sizeof(float));
+    e.gemm.bias = gk_normal((size_t)(c->n * c->n_expert), &state);
+    e.gemm.dst_stride = c->n_used * c->n + 1, e.gemm.dst = gk_put(NULL, outs * sizeof(float));
+    gk_run(fg_gpu_experts_kernel((int)type, 1), &e);
+    CHECKF((error = gk_experts_error(c, &w, &e)) < 2e-6, "%s, pairs by themselves: error %g", fg_type_name(type), error);
+    gk_run(FG_GPU_KERNEL_acts, &acts);
+    for (tile = 16; tile <= 64; tile *= 4) {
+        sort.rows = tile;
+        gk_run(FG_GPU_KERNEL_sort, &sort);
+        if (sorts) gk_check_sort(c, &sort);
+        memset(gk_floats(e.gemm.dst), 0xFF, outs * sizeof(float));
+        gk_run(fg_gpu_experts_kernel((int)type, tile), &e);
+        CHECKF((error = gk_experts_error(c, &w, &e)) < 1e-3, "%s, tiles of %d: error %g", fg_type_name(type), tile, error);
+        if (tile == 16) memcpy(by16, gk_floats(e.gemm.dst), outs * sizeof(float));
+        else CHECKF(memcmp(by16, gk_floats(e.gemm.dst), outs * sizeof(float)) == 0, "%s: tiles of 64 have other bits", fg_type_name(type));
+    }
+    free(by16);
+    free(w.values);
+    gk_end();
+}
+
+static void test_gpu_experts(void) {
+    static const gk_experts few = {256, 70, 5, 6, 2, true, false}, many = {64, 19, 70, 3, 2, false, true}, odd = {41, 33, 9, 4, 3, true, true};
+    static const gk_experts wide = {32, 5, 37, 600, 5, false, false}, alone = {32, 7, 40, 1, 1, true, false};
+    int i;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        for (i = 0; i < CPU_TYPES; i++) gk_check_experts(cpu_types[i], &few, false);
+        gk_check_experts(FG_TYPE_Q8_0, &many, true);
+        gk_check_experts(FG_TYPE_F32, &odd, true);
+        gk_check_experts(FG_TYPE_BF16, &wide, true); /* more experts than threads */
+        gk_check_experts(FG_TYPE_MXFP4, &alone, true);
+    }
+    hg_close();
+}
+
+/* Adds what experts made, in the order of a token's pairs. */
+static void test_gpu_mix(void) {
+    enum { T = 3, N = 531, USED = 4 };
+    static float wanted[T][N];
+    uint64_t state = 3, src = gk_normal(T * USED * N, &state), weights = gk_normal(T * 9, &state), dst = gk_normal(T * (N + 2), &state);
+    fg_gpu_mix_args a;
+    int t, i, j;
+    for (t = 0; t < T; t++)
+        for (i = 0; i < N; i++) {
+            wanted[t][i] = gk_floats(dst)[t * (N + 2) + i];
+            for (j = 0; j < USED && t < 2; j++) wanted[t][i] += gk_floats(weights)[t * 9 + j] * gk_floats(src)[(t * USED + j) * N + i];
+        }
+    memset(&a, 0, sizeof(a));
+    a.src = src, a.weights = weights, a.weights_stride = 9, a.dst = dst, a.dst_stride = N + 2, a.count = gk_int(2);
+    a.n = N, a.n_used = USED, a.max_rows = T;
+    hg.width = 32;
+    gk_run(FG_GPU_KERNEL_mix, &a);
+    for (t = 0; t < T; t++) CHECKF(memcmp(wanted[t], gk_floats(dst) + t * (N + 2), sizeof(wanted[t])) == 0, "row %d", t); /* of the third there is none */
+    gk_end();
+    hg_close();
+}
+
 static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_host_warpgroups);
     RUN(test_gpu_host_weighted);
@@ -2071,4 +2268,6 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_attention_warpgroups);
     RUN(test_gpu_attention_wide_left_out);
     RUN(test_gpu_attention_left_out);
+    RUN(test_gpu_experts);
+    RUN(test_gpu_mix);
 }

@@ -211,7 +211,7 @@ static void split_gpu(const char *path, const char *name, int layers, const char
 static void test_split_gpu(void) {
     model_spec spec = model_spec_tiny(), experts = spec;
     int n = 0;
-    experts.arch = "qwen3moe"; /* which are on the CPU, wherever the layers are */
+    experts.arch = "qwen3moe"; /* which Vulkan has on the CPU, wherever the layers are */
     experts.n_experts = 4;
     experts.n_used = 2;
     if (cpu_vulkan_device(0)) {
@@ -223,6 +223,9 @@ static void test_split_gpu(void) {
         n++;
     }
     if (gpu_standin_open() && gpu_standin_image) {
+        experts.n_used = 4; /* all: no rounding tips who takes whom */
+        split_gpu("cuda", "cuda+cpu", 1, NULL, experts, 6, 5e-3);
+        split_gpu("hip64", "hip+cpu", 0, "cpu", experts, 3, 5e-3);
         split_gpu("cuda", "cuda+cpu", 1, NULL, spec, 6, 5e-3);
         split_gpu("cuda", "cuda+cpu", 0, "cpu", spec, 6, 5e-3);
         split_gpu("hip64", "hip+cpu", 2, "cpu", spec, 3, 5e-3);

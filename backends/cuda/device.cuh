@@ -184,6 +184,7 @@ FG_DEV fgk_u4 fgk_get_u4(const void *p) {
 FG_DEV void fgk_put(float *p, float v) { *p = v; }
 FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { *p = v; }
 FG_DEV void fgk_put_u4(void *p, fgk_u4 v) { *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w); }
+FG_DEV uint32_t fgk_shared_add(uint32_t *p, uint32_t v) { return atomicAdd(p, v); } /* what was there before; threads in any order */
 
 /* 16 bytes from device to shared memory; they are there after the wait, for this thread, and after a barrier for all. */
 FG_DEV void fgk_async_copy(void *to, const void *from) {
@@ -552,6 +553,7 @@ FG_DEV fgk_f4 fgk_get_f4(const float *p) {
 FG_DEV uint32_t fgk_get_u32(const uint32_t *p) { return *p; }
 FG_DEV void fgk_put(float *p, float v) { *p = v; }
 FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { *p = v; }
+FG_DEV uint32_t fgk_shared_add(uint32_t *p, uint32_t v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP); }
 FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
     fgk__v4u r = {v.x, v.y, v.z, v.w};
     *(fgk__v4u *)p = r;
@@ -807,6 +809,7 @@ FG_DEV fgk_u4 fgk_get_u4(const void *p) {
 }
 FG_DEV void fgk_put(float *p, float v) { hg_write(p, 4), *p = v; }
 FG_DEV void fgk_put_u32(uint32_t *p, uint32_t v) { hg_write(p, 4), *p = v; }
+FG_DEV uint32_t fgk_shared_add(uint32_t *p, uint32_t v) { return hg_atomic(p), *p += v, *p - v; }
 FG_DEV void fgk_put_u4(void *p, fgk_u4 v) {
     hg_write(p, 16);
     memcpy(p, &v, 16);

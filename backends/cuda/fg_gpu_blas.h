@@ -18,6 +18,7 @@ enum {
     FG__GPU_BLAS_ALIGN = 256,             /* of matrices, which cuBLASLt's search takes for granted */
     FG__GPU_BLAS_F32 = 0, FG__GPU_BLAS_F16 = 2, FG__GPU_BLAS_BF16 = 14, /* cudaDataType, hipDataType */
     FG__GPU_BYTES = -1, /* activations of our own products of bytes, see fg_gpu_special.h */
+    FG__GPU_OF_PAIRS = -2, /* halves, of each pair of a token and an expert a row */
     FG__GPU_FRAGMENTS = 256 /* and on: a format of theirs, FG_GPU_ACTS_FRAGMENTS_0 and on, for skinny */
 };
 

@@ -892,7 +892,9 @@ static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     FG_GPU_TYPES(FG__BIT)
 #undef FG__BIT
     caps->ops = 1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION |
-                1u << FG_OP_ACT_MUL | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE | 1u << FG_OP_COPY_BLOCKS;
+                1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE |
+                1u << FG_OP_COPY_BLOCKS;
+    caps->sinks = true;
 }
 
 /* ================================================================================================
@@ -912,22 +914,26 @@ typedef struct fg__gpu_weight {
     fg__gpu_range range;
 } fg__gpu_weight;
 
+/* Matrices of experts are one with the rows of all; their biases are one vector. */
 static fg_result fg__gpu_weight_describe(const fg_tensor *tensor, fg_op_type use, fg__gpu_weight *w) {
-    int64_t from_bytes;
+    int64_t from_bytes, experts = tensor->n_dims == 3 ? tensor->dims[2] : 1;
     memset(w, 0, sizeof(*w));
     w->k = tensor->dims[0];
     w->n = tensor->n_dims > 1 ? tensor->dims[1] : 1;
     w->type = tensor->type;
     w->data = tensor->data;
-    w->vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
-    if (tensor->n_dims < 1 || tensor->n_dims > 2 || w->k < 1 || w->n < 1 || w->k > 1 << 26 || w->n > 1 << 28)
+    w->vector = use != FG_OP_GEMM && use != FG_OP_MOE_GEMM && use != FG_OP_EMBED;
+    if (tensor->n_dims < 1 || tensor->n_dims > (use == FG_OP_MOE_GEMM ? 3 : 2) || w->k < 1 || w->n < 1 || w->k > 1 << 26 || w->n > 1 << 28 ||
+        experts < 1 || experts > (1 << 28) / w->n)
         return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
+    w->n *= experts;
     from_bytes = fg_type_bytes(tensor->type, w->k);
     if (!from_bytes || fg_gpu_type_index((int)tensor->type) < 0)
         return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' has a type or width we do not know", tensor->name);
     if (tensor->bytes / (size_t)from_bytes < (size_t)w->n)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "tensor '%s' is shorter than its dimensions", tensor->name);
-    if (w->vector && w->n > 1) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is no vector", tensor->name);
+    if (w->vector && w->n > (1 << 26) / w->k) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is too large for a vector", tensor->name);
+    if (w->vector) w->k *= w->n, w->n = 1;
     w->layout = fg_gpu_layout_of((int)w->type, (int32_t)w->k);
     w->row_bytes = w->vector ? (size_t)w->k * sizeof(float) : (size_t)w->layout.stride;
     return FG_OK;
@@ -1098,6 +1104,8 @@ typedef union fg__gpu_args {
     fg_gpu_embed_args embed;
     fg_gpu_norm_args norm;
     fg_gpu_gemm_args gemm;
+    fg_gpu_experts_args experts; /* begins with a gemm */
+    fg_gpu_route_args route;
     fg_gpu_rope_kv_args rope;
     fg_gpu_attention_args attention;
     fg_gpu_act_mul_args act_mul;
@@ -1109,8 +1117,8 @@ typedef union fg__gpu_args {
 typedef struct fg__gpu_step {
     int type, kernel; /* fg_op_type; the first of the op's, where there are several */
     int set, wide_set, wide_kernel; /* ATTENTION; -1: none for many queries */
-    int src, src_col;      /* GEMM */
-    fg_type weight_type;   /* GEMM */
+    int src, src_col;      /* GEMM, MOE_GEMM */
+    fg_type weight_type;   /* GEMM, MOE_GEMM */
     int blas_type;         /* GEMM; FG__GPU_BLAS_F16, FG__GPU_BLAS_BF16; 0: not for a library */
     bool per_row;
     int joined;            /* GEMM: how many follow that may be done at once with it, into the columns behind its own */
@@ -1153,12 +1161,13 @@ typedef struct fg__gpu_plan {
     fg__gpu_set sets[FG__GPU_SETS];
     size_t *slot_at;     /* bytes from `memory` */
     size_t slots_bytes, batch_words, acts_bytes, partials_bytes, parts_bytes, tops_bytes;
-    size_t products_bytes; /* for sums of products that another kernel finishes: by a library, or by splits of k */
+    size_t products_bytes; /* for sums of products that another kernel finishes: by a library, by splits of k, of the experts of a token */
+    size_t tiles_bytes, pairs_bytes;        /* see fg_gpu_sort_args; 0: there are no experts */
     size_t expanded_bytes, workspace_bytes; /* for products by a library; 0: there are none */
-    int acts_k, acts_rows;
+    int acts_rows;
     int tokens_at, positions_at, rows_at, draws_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
-    fg__gpu_range memory, batch, acts, scales, products, expanded, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
+    fg__gpu_range memory, batch, acts, scales, products, expert_tiles, expert_pairs, expanded, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
     fg__gpu_range logits[FG__GPU_BLOCKS]; /* of the passes in flight that asked for draws: the next one overwrites the slot */
     fg__gpu_batch batches[FG__GPU_BLOCKS];
     int32_t *host_pairs;
@@ -1205,6 +1214,8 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
         if (!fg__graph_check_op(graph, op, measure))
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
                             fg__op_name(op->type));
+        if (op->type == FG_OP_MOE_GEMM && (int64_t)graph->max_tokens * op->n_used / 16 + FG_GPU_EXPERTS > INT32_MAX / fg_gpu_ceil(op->n, FG_GPU_GEMM_ROWS))
+            return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens with %d experts each are too large for a GPU", graph->max_tokens, op->n_used);
         if (op->type == FG_OP_SAMPLE) plan->sample_op = i;
     }
     return FG_OK;
@@ -1302,6 +1313,23 @@ static size_t fg__gpu_splits_bytes(const fg__gpu_device *d, const fg_op *op, int
     }
 }
 
+/* Activations of half the size, of `rows` rows. */
+static void fg__gpu_lay_acts(fg__gpu_plan *plan, int32_t k, size_t rows) {
+    size_t bytes = fg__round_up((size_t)k, FG_GPU_FRAGMENTS_ALIGN) * fg__round_up(rows, FG_GPU_ACTS_ALIGN) * 2;
+    plan->acts_bytes = FG__MAX(plan->acts_bytes, bytes);
+    plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
+}
+
+/* What products with experts need beside. */
+static void fg__gpu_lay_experts(fg__gpu_plan *plan, const fg_op *op) {
+    size_t pairs = (size_t)plan->graph->max_tokens * (size_t)op->n_used;
+    size_t tiles = (size_t)fg_gpu_experts_tiles((int32_t)pairs, op->n_expert, 16) + 1;
+    fg__gpu_lay_acts(plan, op->k, op->moe_sum ? pairs : (size_t)plan->graph->max_tokens);
+    plan->tiles_bytes = FG__MAX(plan->tiles_bytes, tiles * sizeof(fg_gpu_tile));
+    plan->pairs_bytes = FG__MAX(plan->pairs_bytes, pairs * sizeof(int32_t));
+    if (op->moe_sum) plan->products_bytes = FG__MAX(plan->products_bytes, pairs * (size_t)op->n * sizeof(float));
+}
+
 static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     size_t rows;
@@ -1317,10 +1345,10 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
             (fg__gpu_set_of(plan, op, false) < 0 || (fg__gpu_wide_of(plan, op) >= 0 && fg__gpu_set_of(plan, op, true) < 0)))
             return fg__fail(FG_ERROR_UNSUPPORTED,
                             "the model has more kinds of attention than GPU backends have room for");
+        if (op->type == FG_OP_MOE_GEMM) fg__gpu_lay_experts(plan, op);
         if (op->type != FG_OP_GEMM) continue;
         rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
-        plan->acts_k = FG__MAX(plan->acts_k, op->k);
-        plan->acts_rows = FG__MAX(plan->acts_rows, (int)rows);
+        fg__gpu_lay_acts(plan, op->k, rows);
         plan->products_bytes = FG__MAX(plan->products_bytes, fg__gpu_splits_bytes(plan->device, op, (int)rows));
         if (fg__gpu_blas_has(plan->device, fg__gpu_blas_type(graph, op))) {
             plan->workspace_bytes = FG__GPU_BLAS_WORKSPACE;
@@ -1331,7 +1359,6 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
                 plan->products_bytes = FG__MAX(plan->products_bytes, rows * (size_t)op->n * sizeof(float));
         }
     }
-    plan->acts_bytes = fg__round_up((size_t)plan->acts_k, FG_GPU_FRAGMENTS_ALIGN) * fg__round_up((size_t)plan->acts_rows, FG_GPU_ACTS_ALIGN) * 2;
     for (i = 0; i < plan->n_sets; i++) plan->sets[i].counts_at = at, at += 2 * FG__GPU_TURNS;
     plan->tokens_at = at, at += graph->max_tokens;
     plan->positions_at = at, at += graph->max_tokens;
@@ -1373,7 +1400,7 @@ static void fg__gpu_count(const fg__gpu_plan *plan, fg_memory *memory) {
     memset(memory, 0, sizeof(*memory));
     for (g = 0; g < graph->n_groups; g++) memory->kv += plan->block_bytes[g] * (size_t)graph->groups[g].n_blocks;
     memory->activations = plan->slots_bytes + plan->acts_bytes + plan->partials_bytes + plan->parts_bytes + plan->tops_bytes + plan->batch_words * 4 +
-                          plan->products_bytes + plan->expanded_bytes + plan->workspace_bytes + FG__GPU_BLOCKS * fg__gpu_logits_bytes(plan) +
+                          plan->products_bytes + plan->tiles_bytes + plan->pairs_bytes + plan->expanded_bytes + plan->workspace_bytes + FG__GPU_BLOCKS * fg__gpu_logits_bytes(plan) +
                           (size_t)plan->acts_rows * sizeof(float) + (size_t)graph->max_rows * (sizeof(fg_row_result) + sizeof(fg_row_candidates));
     memory->total = memory->kv + memory->activations;
 }
@@ -1408,6 +1435,8 @@ static fg_result fg__gpu_take_plan(fg__gpu_plan *plan) {
     if ((r = fg__gpu_check(d, d->api.fill(plan->acts.at, 0, plan->acts.bytes, d->compute), "clearing activations")) != FG_OK) return r;
     if ((r = fg__gpu_take(d, (size_t)plan->acts_rows * sizeof(float), &plan->scales)) != FG_OK) return r;
     if (plan->products_bytes && (r = fg__gpu_take(d, plan->products_bytes, &plan->products)) != FG_OK) return r;
+    if (plan->tiles_bytes && (r = fg__gpu_take(d, plan->tiles_bytes, &plan->expert_tiles)) != FG_OK) return r;
+    if (plan->pairs_bytes && (r = fg__gpu_take(d, plan->pairs_bytes, &plan->expert_pairs)) != FG_OK) return r;
     if (plan->expanded_bytes && (r = fg__gpu_take(d, plan->expanded_bytes, &plan->expanded)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->partials_bytes, &plan->partials)) != FG_OK) return r;
     if ((r = fg__gpu_take(d, plan->parts_bytes, &plan->parts)) != FG_OK) return r;
@@ -1491,6 +1520,24 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
     return FG_OK;
 }
 
+/* Products with experts; their sums are made of what is left in `products`. */
+static fg_result fg__gpu_step_experts(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
+    fg_gpu_experts_args *a = &step->args.experts;
+    fg_result r = fg__gpu_step_weight(plan, step, op);
+    if (r != FG_OK) return r;
+    if (op->moe_sum) a->gemm.dst = plan->products.at, a->gemm.dst_stride = op->n_used * op->n;
+    a->gemm.src2 = 0;
+    a->gemm.act = 0;
+    a->routes = fg__gpu_slot(plan, op->src2, op->src2_col);
+    a->routes_stride = fg__gpu_stride(plan, op->src2);
+    a->pairs = plan->expert_pairs.at;
+    a->tiles = plan->expert_tiles.at;
+    a->n_expert = op->n_expert;
+    a->n_used = op->n_used;
+    a->of_pairs = op->moe_sum;
+    return FG_OK;
+}
+
 static fg_gpu_kv fg__gpu_kv_of(const fg__gpu_plan *plan, const fg_op *op) {
     const fg_group *group = &plan->graph->groups[op->group];
     uint64_t part = plan->block_bytes[op->group] / (2 * (uint64_t)group->n_layers);
@@ -1547,6 +1594,7 @@ static void fg__gpu_step_attention(fg__gpu_plan *plan, fg__gpu_step *step, const
     a->window = group->window;
     a->scale = op->scale;
     a->softcap = op->softcap;
+    a->sinks = fg__gpu_vector(plan, op->weight);
 }
 
 static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
@@ -1568,6 +1616,13 @@ static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, cons
         a->src = src, a->src2 = src2, a->dst = dst, a->count = count;
         a->n = op->n, a->src_stride = stride, a->src2_stride = stride2, a->dst_stride = dst_stride;
         a->act = op->act;
+    } else if (op->type == FG_OP_MOE_ROUTE) {
+        fg_gpu_route_args *a = &step->args.route;
+        step->kernel = FG_GPU_KERNEL_route;
+        a->src = src, a->dst = dst, a->count = count;
+        a->n_expert = op->n_expert, a->n_used = op->n_used, a->norm = op->moe_norm;
+        a->src_stride = stride, a->dst_stride = dst_stride;
+        a->scale = op->scale;
     } else if (op->type == FG_OP_GATHER_ROWS) {
         fg_gpu_gather_args *a = &step->args.gather;
         step->kernel = FG_GPU_KERNEL_gather;
@@ -1588,7 +1643,7 @@ static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, cons
 /* A vector must have been packed as one. */
 static fg_result fg__gpu_check_vectors(const fg__gpu_plan *plan, const fg_op *op) {
     int vectors[3], i;
-    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV ? op->weight : -1;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION ? op->weight : -1;
     vectors[1] = op->weight2;
     vectors[2] = op->bias;
     for (i = 0; i < 3; i++)
@@ -1628,6 +1683,8 @@ static fg_result fg__gpu_make_steps(fg__gpu_plan *plan) {
         if ((r = fg__gpu_check_vectors(plan, op)) != FG_OK) return r;
         if (op->type == FG_OP_EMBED || op->type == FG_OP_GEMM) {
             if ((r = fg__gpu_step_weight(plan, step, op)) != FG_OK) return r;
+        } else if (op->type == FG_OP_MOE_GEMM) {
+            if ((r = fg__gpu_step_experts(plan, step, op)) != FG_OK) return r;
         } else if (op->type == FG_OP_ROPE_KV) fg__gpu_step_rope(plan, step, op);
         else if (op->type == FG_OP_ATTENTION) fg__gpu_step_attention(plan, step, op);
         else fg__gpu_step_rest(plan, step, op);
@@ -1738,6 +1795,7 @@ typedef struct fg__gpu_launcher {
     bool find_only;
     int acts_slot, acts_col, acts_k, acts_type; /* what is in `acts`; slot -1: nothing */
     bool acts_new;                              /* the op that is launched made them of what it wrote */
+    const fg_op *sorted;                        /* whose pairs are in the order of their experts; NULL: none */
 } fg__gpu_launcher;
 
 static fg_result fg__gpu_function(fg__gpu_device *d, int kernel, void **function) {
@@ -1807,11 +1865,12 @@ static int fg__gpu_acts_format(int type) {
          : type == FG__GPU_BLAS_BF16 ? FG_GPU_ACTS_BFLOAT : type == FG__GPU_BYTES ? FG_GPU_ACTS_BYTES : FG_GPU_ACTS_HALF;
 }
 
-/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library; FG__GPU_BYTES;
+/* Activations of half the size, which products of the same rows share; type: FG__GPU_BLAS_F16, or BF16 for a library; FG__GPU_BYTES; FG__GPU_OF_PAIRS;
    FG__GPU_FRAGMENTS and a format. */
 static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *step, const fg_gpu_gemm_args *a,
                                      int type) {
     fg_gpu_acts_args acts;
+    int32_t per = type == FG__GPU_OF_PAIRS ? step->args.experts.n_used : 1;
     fg_result r;
     if (l->acts_slot == step->src && l->acts_col == step->src_col && l->acts_k == a->k && l->acts_type == type)
         return FG_OK;
@@ -1823,7 +1882,8 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
     acts.k = a->k;
     acts.src_stride = a->src_stride;
     acts.acts_stride = fg_gpu_acts_stride(fg__gpu_acts_format(type), a->k);
-    acts.max_rows = a->max_rows;
+    acts.max_rows = a->max_rows * per;
+    acts.per = per;
     acts.format = fg__gpu_acts_format(type);
     if ((r = fg__gpu_launch(l, FG_GPU_KERNEL_acts, &acts)) != FG_OK) return r;
     l->acts_slot = step->src;
@@ -1912,16 +1972,29 @@ static int fg__gpu_acts_of(const fg__gpu_launcher *l, const fg__gpu_step *step, 
     return d->loader.driver->is_hip && fg__gpu_special_for(d, step->weight_type, rows) >= 0 ? FG__GPU_BYTES : FG__GPU_BLAS_F16;
 }
 
-/* The activations that the next product will read, where it is of the n columns that this op writes; else 0. */
-static int fg__gpu_acts_wanted(const fg__gpu_launcher *l, const fg_op *op, int32_t n) {
+/* Rows of the tiles of a pass's products with experts; 1: they read floats, of each pair. */
+static int fg__gpu_tile_of(const fg__gpu_launcher *l, const fg_op *op) {
+    return fg_gpu_experts_rows(l->key->tokens, op->n_used, op->n_expert, l->plan->device->options.invariant);
+}
+
+/* As fg__gpu_acts_of, those of products with experts. */
+static int fg__gpu_expert_acts_of(const fg__gpu_launcher *l, const fg_op *op) {
+    return fg__gpu_tile_of(l, op) == 1 ? 0 : op->moe_sum ? FG__GPU_OF_PAIRS : FG__GPU_BLAS_F16;
+}
+
+/* The activations that the next product will read, where it is of the n columns that this op writes; else 0. `per`: rows of the product in one of
+   these. */
+static int fg__gpu_acts_wanted(const fg__gpu_launcher *l, const fg_op *op, int32_t n, int32_t *per) {
     const fg__gpu_plan *plan = l->plan;
     bool per_row = plan->steps[op - plan->graph->ops].per_row;
     int i, type;
     for (i = (int)(op - plan->graph->ops) + 1; i < l->key->end; i++) {
         const fg_op *next = &plan->graph->ops[i];
-        if (next->type == FG_OP_GEMM) {
-            type = fg__gpu_acts_of(l, &plan->steps[i], plan->steps[i].per_row ? l->key->rows : l->key->tokens);
-            if (next->src == op->dst && next->src_col == op->dst_col && next->k == n && plan->steps[i].per_row == per_row)
+        if (next->type == FG_OP_GEMM || next->type == FG_OP_MOE_GEMM) {
+            type = next->type == FG_OP_GEMM ? fg__gpu_acts_of(l, &plan->steps[i], plan->steps[i].per_row ? l->key->rows : l->key->tokens)
+                                            : fg__gpu_expert_acts_of(l, next);
+            *per = type == FG__GPU_OF_PAIRS ? next->n_used : 1;
+            if (next->src == op->dst && next->src_col == op->dst_col && next->k * *per == n && plan->steps[i].per_row == per_row)
                 return type == FG__GPU_BYTES ? 0 : type;
             if (type) return 0;
         }
@@ -1932,21 +2005,23 @@ static int fg__gpu_acts_wanted(const fg__gpu_launcher *l, const fg_op *op, int32
     return 0;
 }
 
-/* Has a kernel make of the rows that it writes what the next product reads. */
-static void fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, int32_t n, uint64_t *acts, uint64_t *scales, int32_t *stride,
-                              int32_t *format) {
+/* Has a kernel make of the rows that it writes what the next product reads; returns how many of its rows are in one of these. */
+static int32_t fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, int32_t n, uint64_t *acts, uint64_t *scales, int32_t *stride,
+                                 int32_t *format) {
     const fg_op *op = &l->plan->graph->ops[step - l->plan->steps];
-    int type = fg__gpu_acts_wanted(l, op, n);
-    if (!type) return;
+    int32_t per = 1;
+    int type = fg__gpu_acts_wanted(l, op, n, &per);
+    if (!type) return 1;
     *acts = l->plan->acts.at;
     *scales = l->plan->scales.at;
     *format = fg__gpu_acts_format(type);
-    *stride = fg_gpu_acts_stride(*format, n);
+    *stride = fg_gpu_acts_stride(*format, n / per);
     l->acts_slot = op->dst;
     l->acts_col = op->dst_col;
-    l->acts_k = n;
+    l->acts_k = n / per;
     l->acts_type = type;
     l->acts_new = true;
+    return per;
 }
 
 /* Whether a product takes along those behind it: where it is done by gemv or skinny, and they are of the same range. */
@@ -2011,6 +2086,43 @@ static fg_result fg__gpu_launch_gemm(fg__gpu_launcher *l, const fg__gpu_step *st
     return splits > 1 ? fg__gpu_launch_splits(l, kernel, a, splits) : fg__gpu_launch(l, kernel, a);
 }
 
+/* The pairs of the pass in the order of their experts: once for all products of a layer. */
+static fg_result fg__gpu_launch_sort(fg__gpu_launcher *l, const fg_op *op, const fg_gpu_experts_args *a, int tile) {
+    const fg_op *before = l->sorted;
+    fg_gpu_sort_args sort;
+    if (before && before->src2 == op->src2 && before->src2_col == op->src2_col && before->n_used == op->n_used && before->n_expert == op->n_expert)
+        return FG_OK;
+    memset(&sort, 0, sizeof(sort));
+    sort.routes = a->routes, sort.routes_stride = a->routes_stride;
+    sort.pairs = a->pairs, sort.tiles = a->tiles, sort.count = a->gemm.count;
+    sort.n_expert = a->n_expert, sort.n_used = a->n_used, sort.rows = tile;
+    l->sorted = op;
+    return fg__gpu_launch(l, FG_GPU_KERNEL_sort, &sort);
+}
+
+/* Adds to a token's row what its experts have made of it. */
+static fg_result fg__gpu_launch_mix(fg__gpu_launcher *l, const fg_op *op, const fg_gpu_experts_args *a) {
+    fg_gpu_mix_args mix;
+    memset(&mix, 0, sizeof(mix));
+    mix.src = a->gemm.dst, mix.count = a->gemm.count;
+    mix.dst = fg__gpu_slot(l->plan, op->dst, op->dst_col), mix.dst_stride = fg__gpu_stride(l->plan, op->dst);
+    mix.weights = a->routes + (uint64_t)op->n_used * sizeof(float), mix.weights_stride = a->routes_stride;
+    mix.n = op->n, mix.n_used = op->n_used, mix.max_rows = a->gemm.max_rows;
+    return fg__gpu_launch(l, FG_GPU_KERNEL_mix, &mix);
+}
+
+static fg_result fg__gpu_launch_experts(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_experts_args *a) {
+    const fg_op *op = &l->plan->graph->ops[step - l->plan->steps];
+    int tile = fg__gpu_tile_of(l, op), acts = fg__gpu_expert_acts_of(l, op);
+    fg_result r = FG_OK;
+    a->gemm.max_rows = l->key->tokens;
+    a->max_tiles = fg_gpu_experts_tiles(l->key->tokens * op->n_used, op->n_expert, tile);
+    if (acts) r = fg__gpu_launch_acts(l, step, &a->gemm, acts);
+    if (r == FG_OK && tile > 1) r = fg__gpu_launch_sort(l, op, a, tile);
+    if (r == FG_OK) r = fg__gpu_launch(l, fg_gpu_experts_kernel((int)step->weight_type, tile), a);
+    return r == FG_OK && op->moe_sum ? fg__gpu_launch_mix(l, op, a) : r;
+}
+
 /* The attention of one set of sequences. */
 static fg_result fg__gpu_launch_set(fg__gpu_launcher *l, int index, int kernel, fg_gpu_attention_args *a) {
     const fg__gpu_plan *plan = l->plan;
@@ -2064,18 +2176,22 @@ static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *st
     int rows = step->per_row ? l->key->rows : l->key->tokens;
     switch (step->type) {
     case FG_OP_GEMM: return fg__gpu_launch_gemm(l, step, &args.gemm, rows);
+    case FG_OP_MOE_GEMM: return fg__gpu_launch_experts(l, step, &args.experts);
     case FG_OP_ATTENTION: return fg__gpu_launch_attention(l, step, &args.attention);
     case FG_OP_EMBED: args.embed.max_rows = rows; break;
     case FG_OP_NORM:
         args.norm.max_rows = rows;
-        fg__gpu_make_acts(l, step, args.norm.n, &args.norm.acts, &args.norm.scales, &args.norm.acts_stride, &args.norm.format);
+        (void)fg__gpu_make_acts(l, step, args.norm.n, &args.norm.acts, &args.norm.scales, &args.norm.acts_stride, &args.norm.format);
         break;
     case FG_OP_ROPE_KV: args.rope.max_rows = rows; break;
     case FG_OP_ACT_MUL:
-        args.act_mul.max_rows = rows;
-        fg__gpu_make_acts(l, step, args.act_mul.n, &args.act_mul.acts, &args.act_mul.scales, &args.act_mul.acts_stride, &args.act_mul.format);
+        args.act_mul.per = fg__gpu_make_acts(l, step, args.act_mul.n, &args.act_mul.acts, &args.act_mul.scales, &args.act_mul.acts_stride,
+                                             &args.act_mul.format);
+        args.act_mul.max_rows = rows * args.act_mul.per;
+        args.act_mul.n /= args.act_mul.per;
         if (args.act_mul.acts) return fg__gpu_launch(l, FG_GPU_KERNEL_act_rows, &args);
         break;
+    case FG_OP_MOE_ROUTE: args.route.max_rows = rows; break;
     case FG_OP_GATHER_ROWS: args.gather.max_rows = rows; break;
     default:
         args.sample.max_rows = rows;
@@ -2095,6 +2211,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.find_only = find_only;
     l.acts_slot = -1;
     l.acts_col = l.acts_k = l.acts_type = 0;
+    l.sorted = NULL;
     plan->n_launched = 0;
     for (i = key->first; i < key->end && r == FG_OK; i++) {
         const fg_op *op = &graph->ops[i];
@@ -2102,6 +2219,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
         l.acts_new = false;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
         if (op->type == FG_OP_GEMM && fg__gpu_joins(&l, &plan->steps[i])) i += plan->steps[i].joined;
+        if (l.sorted && op->type != FG_OP_SAMPLE && op->dst == l.sorted->src2) l.sorted = NULL;
         if (l.acts_new) continue;
         /* what was written is no longer what `acts` has */
         if ((op->type != FG_OP_SAMPLE && op->dst == l.acts_slot) || ((op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV) && op->src == l.acts_slot))
@@ -2269,6 +2387,8 @@ static void fg__gpu_release_device(fg__gpu_plan *plan) {
     fg__gpu_give(d, &plan->parts);
     fg__gpu_give(d, &plan->partials);
     fg__gpu_give(d, &plan->expanded);
+    fg__gpu_give(d, &plan->expert_pairs);
+    fg__gpu_give(d, &plan->expert_tiles);
     fg__gpu_give(d, &plan->products);
     fg__gpu_give(d, &plan->scales);
     fg__gpu_give(d, &plan->acts);

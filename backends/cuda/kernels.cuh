@@ -515,10 +515,16 @@ FG_DEV void fgk_acts_bytes(const fg_gpu_acts_args *a, const float *src, char *ou
     }
 }
 
+/* Where row `row` of n elements begins, when rows of `stride` have `per` of them side by side (0: 1). */
+FG_DEV int64_t fgk_row_at(int row, int stride, int per, int n) {
+    return per > 1 ? (int64_t)(row / per) * stride + row % per * (int64_t)n : (int64_t)row * stride;
+}
+FG_DEV int fgk_rows(uint64_t count, int per) { return fgk_count(count) * (per > 1 ? per : 1); }
+
 FG_BODY void fgk_acts(const fg_gpu_acts_args *a) {
     FG_SHARED(float, parts, 16);
-    int row = fgk_block_y(), wide = fgk_is_wide(a->src, a->k | a->src_stride), first = 4 * fgk_thread(), count = fgk_count(a->count), i, j;
-    const float *src = (const float *)a->src + (int64_t)row * a->src_stride;
+    int row = fgk_block_x(), wide = fgk_is_wide(a->src, a->k | a->src_stride), first = 4 * fgk_thread(), count = fgk_rows(a->count, a->per), i, j;
+    const float *src = (const float *)a->src + fgk_row_at(row, a->src_stride, a->per, a->k);
     uint16_t *out = (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row);
     float *scale = (float *)a->scales + row, most = 0.0f;
     if (a->format == FG_GPU_ACTS_BYTES) {
@@ -631,8 +637,9 @@ FG_DEV void fgk_gemv_unit(int type, const fgk_unit *unit, const float *x, int co
     }
 }
 
-FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
-    int count = fgk_count(a->count), col0 = fgk_block_y() * cols, lane = fgk_lane(), units = (a->k + 31) / 32, k0, g, r, c;
+/* Rows of src from col0 on, of `count` that there are. */
+FG_BODY void fgk_gemv_from(const fg_gpu_gemm_args *a, float *x, int type, int cols, int col0, int count) {
+    int lane = fgk_lane(), units = (a->k + 31) / 32, k0, g, r, c;
     int row0 = fgk_block_x() * FG_GPU_GEMV_ROWS + fgk_group() * 2;
     const char *rows[2];
     fgk_f2 acc[2][8]; /* two sums, to be added up */
@@ -683,6 +690,10 @@ FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
     r = lane / cols;
     c = lane % cols;
     if (r < 2 && row0 + r < a->n && col0 + c < count) fgk_finish(a, col0 + c, row0 + r, mine);
+}
+
+FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
+    fgk_gemv_from(a, x, type, cols, fgk_block_y() * cols, fgk_count(a->count));
 }
 
 #if defined(FG_STRAIGHT)
@@ -1028,10 +1039,23 @@ FG_DEV void fgk_gemm_store(int type, const fgk_unit *unit, uint16_t *row, int fi
     FG_UNROLL for (g = 0; g < 4; g++) fgk_put_u4(row + ((first + g * step) ^ turn) * 8, fgk_unit_halves(type, unit, g));
 }
 
-FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, int count, int k0, int cols) {
+/* The pairs of a tile of an expert, in shared memory; the last again where it is not full. */
+typedef struct fgk_pairs {
+    const uint32_t *tokens, *places;
+    int n_used, of_pairs;
+} fgk_pairs;
+
+/* The row of acts of pair i of a tile. */
+FG_DEV int fgk_pair_row(const fgk_pairs *pairs, int i) {
+    int token = (int)fgk_get_u32(pairs->tokens + i);
+    return pairs->of_pairs ? token * pairs->n_used + (int)fgk_get_u32(pairs->places + i) : token;
+}
+
+/* `pairs`: 0, or the rows are theirs. */
+FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, const fgk_pairs *pairs, uint16_t *tile, int col0, int count, int k0, int cols) {
     int i;
     FG_UNROLL for (i = fgk_thread(); i < cols * 8; i += FG_GPU_THREADS) {
-        int col = col0 + i / 8 < count ? col0 + i / 8 : count - 1;
+        int col = pairs ? fgk_pair_row(pairs, i / 8) : col0 + i / 8 < count ? col0 + i / 8 : count - 1;
         fgk_async_copy(tile + i / 8 * FG_GEMM_PAD + i % 8 * 8, (const uint16_t *)a->acts + (int64_t)col * a->acts_stride + k0 + i % 8 * 8);
     }
 }
@@ -1040,9 +1064,23 @@ FG_DEV void fgk_gemm_acts(const fg_gpu_gemm_args *a, uint16_t *tile, int col0, i
 FG_DEV int fgk_split_start(const fg_gpu_gemm_args *a, int split) { return split * ((a->k + FG_GEMM_K - 1) / FG_GEMM_K) / fgk_splits(a) * FG_GEMM_K; }
 FG_DEV int fgk_split_end(const fg_gpu_gemm_args *a, int split) { return split + 1 < fgk_splits(a) ? fgk_split_start(a, split + 1) : a->k; }
 
-FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_tiles, int type, int cols) {
-    int count = fgk_count(a->count), n0 = fgk_block_x() * FG_GPU_GEMM_ROWS, col0 = fgk_block_y() / fgk_splits(a) * cols, me = fgk_thread();
-    int split = fgk_block_y() % fgk_splits(a), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
+/* As fgk_finish_tile, to where each pair's products go. */
+FG_DEV void fgk_finish_pairs(const fg_gpu_gemm_args *a, const fgk_pairs *pairs, const float *tile, int n0, int cols, int count) {
+    int i;
+    FG_ROLLED for (i = fgk_thread(); i < FG_FINISH_ROWS * cols; i += FG_GPU_THREADS) {
+        int j = n0 + i % FG_FINISH_ROWS, t = i / FG_FINISH_ROWS;
+        float x;
+        if (j >= a->n || t >= count) continue;
+        x = fgk_get(tile + t * FG_FINISH_ROW + i % FG_FINISH_ROWS) * fgk_load((const float *)a->scales + fgk_pair_row(pairs, t));
+        if (a->bias) x += fgk_load((const float *)a->bias + j);
+        fgk_store((float *)a->dst + (int64_t)(int)fgk_get_u32(pairs->tokens + t) * a->dst_stride + (int64_t)(int)fgk_get_u32(pairs->places + t) * a->n + j, x);
+    }
+}
+
+/* The tile of rows of the weight from n0 on by rows of src from col0 on, of `count` that there are, or by as many pairs. */
+FG_BODY void fgk_gemm_tile(const fg_gpu_gemm_args *a, const fgk_pairs *pairs, uint16_t *w_tiles, uint16_t *x_tiles, int type, int cols, int n0, int col0,
+                          int count, int split) {
+    int me = fgk_thread(), start = fgk_split_start(a, split), end = fgk_split_end(a, split);
     int warp = me / FG_WARP, units = (a->k + 31) / 32, k0, s, c, i, kk, buffer = 0, row = n0 + me / 2;
     const char *from = (const char *)a->weight + (int64_t)(row < a->n ? row : a->n - 1) * a->layout.stride;
     float *out = (float *)(void *)w_tiles; /* at the end */
@@ -1053,7 +1091,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
         FG_UNROLL for (c = 0; c < cols / 16; c++)
             FG_UNROLL for (i = 0; i < FG_SUMS; i++) sums[s][c].x[i] = 0.0f;
     fgk_unit_load(type, from, &a->layout, units, start / 32 + me % 2, start + 32 * (me % 2), 8, &unit);
-    fgk_gemm_acts(a, x_tiles, col0, count, start, cols);
+    fgk_gemm_acts(a, pairs, x_tiles, col0, count, start, cols);
     fgk_gemm_store(type, &unit, w_tiles + me / 2 * FG_GEMM_PAD, me % 2 * 4, 1, 0);
     fgk_async_wait();
     fgk_barrier();
@@ -1062,7 +1100,7 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
         int next = k0 + FG_GEMM_K;
         if (next < end) {
             fgk_unit_load(type, from, &a->layout, units, next / 32 + me % 2, next + 32 * (me % 2), 8, &unit);
-            fgk_gemm_acts(a, x_tiles + (buffer ^ 1) * cols * FG_GEMM_PAD, col0, count, next, cols);
+            fgk_gemm_acts(a, pairs, x_tiles + (buffer ^ 1) * cols * FG_GEMM_PAD, col0, count, next, cols);
         }
         FG_UNROLL_MMA for (kk = 0; kk < FG_GEMM_K; kk += 16) {
             fgk_frag rows[2], col;
@@ -1082,7 +1120,13 @@ FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_
             FG_UNROLL for (i = 0; i < FG_SUMS; i++)
                 fgk_put(out + (c * 16 + fgk_sum_col(i)) * FG_FINISH_ROW + (warp + s * (FG_GPU_THREADS / FG_WARP)) * 16 + fgk_sum_row(i), sums[s][c].x[i]);
     fgk_barrier();
-    fgk_finish_tile(a, out, n0, col0, cols, count, split, FG_GPU_THREADS);
+    if (pairs) fgk_finish_pairs(a, pairs, out, n0, cols, count);
+    else fgk_finish_tile(a, out, n0, col0, cols, count, split, FG_GPU_THREADS);
+}
+
+FG_BODY void fgk_gemm(const fg_gpu_gemm_args *a, uint16_t *w_tiles, uint16_t *x_tiles, int type, int cols) {
+    fgk_gemm_tile(a, 0, w_tiles, x_tiles, type, cols, fgk_block_x() * FG_GPU_GEMM_ROWS, fgk_block_y() / fgk_splits(a) * cols, fgk_count(a->count),
+                  fgk_block_y() % fgk_splits(a));
 }
 
 /* For very many rows: 128 rows of the weight by 128 of activations, 64 of k at a time; a warp has 64 rows of the weight and 32 (of
@@ -1622,6 +1666,11 @@ FG_BODY void fgk_rope_kv(const fg_gpu_rope_kv_args *a, float *room, int type) {
     else fgk_kv_store(x, &a->kv, is_k ? a->kv.k : a->kv.v, type, (int)fgk_load_u32((const int32_t *)a->slots + t), head);
 }
 
+/* What the sink of a head adds to the sum of a softmax whose largest logit is `most`. */
+FG_DEV float fgk_sink(const fg_gpu_attention_args *a, int head, float most) {
+    return a->sinks ? fgk_exp(fgk_load((const float *)a->sinks + head) - most) : 0.0f;
+}
+
 /* ---- Attention. A workgroup has one item and one group of query heads: up to 16 queries, of which each group of lanes has every
    fourth. Positions come 32 at a time: a lane has the score of one, and later head_dim / 32 of the dimensions of the values.
    K and V go through shared memory in pieces of `piece` dimensions. ---- */
@@ -1773,7 +1822,7 @@ FG_BODY void fgk_attention(const fg_gpu_attention_args *a, float *q, float *tile
         if (row >= m) continue;
         if (item.partial < 0) {
             out = (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head0 + row % heads) * n;
-            factor = 1.0f / sum[r];
+            factor = 1.0f / (sum[r] + fgk_sink(a, kv_head * all_heads + head0 + row % heads, most[r]));
         } else {
             int at = item.partial + row / heads * all_heads + head0 + row % heads;
             out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
@@ -2029,7 +2078,7 @@ FG_DEV void fgk_few_finish(const fg_gpu_attention_args *a, const fg_gpu_attn_ite
             fgk_store(out - 1, sum);
         }
     }
-    sum = item->partial < 0 ? 1.0f / sum : 1.0f;
+    sum = item->partial < 0 ? 1.0f / (sum + fgk_sink(a, kv_head * all_heads + head, most * 0.69314718f)) : 1.0f;
     FG_UNROLL for (k = 0; k < piece / 32; k++) {
         int j = 32 * k + fgk_lane();
         float value = 0.0f;
@@ -2241,6 +2290,7 @@ FG_BODY void fgk_wide(const fg_gpu_attention_args *a, uint16_t *q, uint16_t *til
     if (my_first == 0) {
         int at = item.partial + my_row / heads * all_heads + head0 + my_row % heads;
         float *out = (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2);
+        if (item.partial < 0) sum += fgk_sink(a, kv_head * all_heads + head0 + my_row % heads, most);
         fgk_put(factors + my_row, (item.partial < 0 ? 1.0f / sum : 1.0f) / FG_WIDE_SCALE);
         if (item.partial >= 0 && my_row < m) {
             fgk_store(out, most);
@@ -2459,7 +2509,7 @@ FG_BODY void fgk_wide_warpgroups(const fg_gpu_attention_args *a, uint16_t *room,
         int row = half * 64 + fgk_wg_row(2 * r), head = head0 + row % heads, at = item.partial + row / heads * all_heads + head;
         float *out = item.partial < 0 ? (float *)a->dst + (int64_t)(item.token + row / heads) * a->dst_stride + (kv_head * all_heads + head) * n
                                       : (float *)a->partials + ((int64_t)at * a->kv.n_kv_head + kv_head) * (n + 2) + 2;
-        float factor = item.partial < 0 ? 1.0f / rows.sum[r] : 1.0f;
+        float factor = item.partial < 0 ? 1.0f / (rows.sum[r] + fgk_sink(a, kv_head * all_heads + head, rows.most[r] * 0.69314718f)) : 1.0f;
         if (row >= m) continue;
         if (item.partial >= 0 && fgk_wg_col(0) == 0) {
             fgk_store(out - 2, rows.most[r] * 0.69314718f);
@@ -2546,7 +2596,7 @@ FG_BODY void fgk_combine(const fg_gpu_attention_args *a, float *parts, float *st
             factor[j] = highest == FG_NEG_INF ? 0.0f : fgk_exp(highest - most);
             total = fgk_fma(factor[j], fgk_get(stats + 2 * j + 1), total);
         }
-        total = 1.0f / total;
+        total = 1.0f / (total + fgk_sink(a, head, most));
         FG_ROLLED for (i = fgk_thread(); i < n; i += FG_GPU_THREADS) {
             float value = 0.0f;
             FG_UNROLL for (j = 0; j < groups; j++) value = fgk_fma(factor[j], fgk_get(parts + j * FG_GPU_MAX_HEAD_DIM + i), value);
@@ -2562,6 +2612,19 @@ FG_DEV int fgk_act_mul_wide(const fg_gpu_act_mul_args *a) {
     return fgk_is_wide(a->src | a->src2 | a->dst, a->n | a->src_stride | a->src2_stride | a->dst_stride);
 }
 
+/* min(x, 7) * sigmoid(1.702 * min(x, 7)) * (1 + y between -7 and 7) */
+FG_DEV float fgk_swiglu_oai(float x, float y) {
+    x = x > 7.0f ? 7.0f : x;
+    y = y > 7.0f ? 7.0f : y < -7.0f ? -7.0f : y;
+    return x * fgk_reciprocal(1.0f + fgk_exp_near(-1.702f * x)) * (1.0f + y);
+}
+
+/* act(x) * y */
+FG_DEV fgk_f4 fgk_gated(int which, fgk_f4 x, fgk_f4 y) {
+    fgk_f4 r = {fgk_swiglu_oai(x.x, y.x), fgk_swiglu_oai(x.y, y.y), fgk_swiglu_oai(x.z, y.z), fgk_swiglu_oai(x.w, y.w)};
+    return which == 5 ? r : fgk_mul_f4(fgk_act_four(which, x), y);
+}
+
 /* A thread has four elements. */
 FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
     int row = fgk_block_y(), i = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - i, wide = fgk_act_mul_wide(a);
@@ -2571,19 +2634,19 @@ FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
     x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + i, n, wide);
     y = fgk_row_get((const float *)a->src2 + (int64_t)row * a->src2_stride + i, n, wide);
     if (row >= count) return;
-    x = a->act == 1 ? fgk_act_four(1, x) : a->act == 2 ? fgk_act_four(2, x) : fgk_act_four(a->act, x);
-    fgk_row_put((float *)a->dst + (int64_t)row * a->dst_stride + i, fgk_mul_f4(x, y), n, wide);
+    x = a->act == 1 ? fgk_gated(1, x, y) : a->act == 2 ? fgk_gated(2, x, y) : a->act == 5 ? fgk_gated(5, x, y) : fgk_gated(a->act, x, y);
+    fgk_row_put((float *)a->dst + (int64_t)row * a->dst_stride + i, x, n, wide);
 }
 
 FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, const float *src2, float *dst, int act, float *parts) {
     fgk_f4 v[FG_ROW_HELD], y[2]; /* of src2, no more than registers suffice for */
-    int row = fgk_block_y(), first = 4 * fgk_thread(), count = fgk_count(a->count), j;
+    int row = fgk_block_x(), first = 4 * fgk_thread(), count = fgk_rows(a->count, a->per), j;
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) v[j] = fgk_row_get(src + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
     FG_UNROLL for (j = 0; j < 2; j++) y[j] = fgk_row_get(src2 + first + j * FG_ROW_STEP, a->n - first - j * FG_ROW_STEP, 1);
     if (row >= count) return;
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) {
         int next = first + (j + 2) * FG_ROW_STEP;
-        if (first + j * FG_ROW_STEP < a->n) v[j] = fgk_mul_f4(fgk_act_four(act, v[j]), y[j % 2]); /* else 0 stays */
+        if (first + j * FG_ROW_STEP < a->n) v[j] = fgk_gated(act, v[j], y[j % 2]); /* else 0 stays */
         if (j + 2 < FG_ROW_HELD) y[j % 2] = fgk_row_get(src2 + next, a->n - next, 1);
     }
     FG_UNROLL for (j = 0; j < FG_ROW_HELD; j++) fgk_row_put(dst + first + j * FG_ROW_STEP, v[j], a->n - first - j * FG_ROW_STEP, 1);
@@ -2594,15 +2657,16 @@ FG_DEV void fgk_act_rows_held(const fg_gpu_act_mul_args *a, const float *src, co
 /* act_mul of whole rows, of which acts are made. The usual activations have code of their own. */
 FG_BODY void fgk_act_rows(const fg_gpu_act_mul_args *a) {
     FG_SHARED(float, parts, 16);
-    int row = fgk_block_y(), wide = fgk_act_mul_wide(a), i;
-    const float *src = (const float *)a->src + (int64_t)row * a->src_stride, *src2 = (const float *)a->src2 + (int64_t)row * a->src2_stride;
-    float *dst = (float *)a->dst + (int64_t)row * a->dst_stride, most = 0.0f;
+    int row = fgk_block_x(), wide = fgk_act_mul_wide(a), i;
+    const float *src = (const float *)a->src + fgk_row_at(row, a->src_stride, a->per, a->n);
+    const float *src2 = (const float *)a->src2 + fgk_row_at(row, a->src2_stride, a->per, a->n);
+    float *dst = (float *)a->dst + fgk_row_at(row, a->dst_stride, a->per, a->n), most = 0.0f;
     if (wide && a->n <= FG_ROW_HELD * FG_ROW_STEP && a->act == 1) fgk_act_rows_held(a, src, src2, dst, 1, parts);
     else if (wide && a->n <= FG_ROW_HELD * FG_ROW_STEP && a->act == 2) fgk_act_rows_held(a, src, src2, dst, 2, parts);
-    else if (row < fgk_count(a->count)) {
+    else if (row < fgk_rows(a->count, a->per)) {
         FG_ROLLED for (i = 4 * fgk_thread(); i < a->n; i += FG_ROW_STEP) {
             fgk_f4 v = fgk_row_get(src + i, a->n - i, wide), y = fgk_row_get(src2 + i, a->n - i, wide);
-            v = fgk_mul_f4(fgk_act_four(a->act, v), y);
+            v = fgk_gated(a->act, v, y);
             fgk_row_put(dst + i, v, a->n - i, wide);
             most = fgk_most_f4(v, most); /* 0 beyond the row: every activation of 0 is 0 */
         }
@@ -2892,6 +2956,144 @@ FG_BODY void fgk_pick(const fg_gpu_top_args *a) {
         fgk_pick_drawn(a, x, tops, top, fgk_load(want + 1), fgk_load(want + 2), out, sums);
 }
 
+/* ---- Mixtures of experts. ---- */
+
+/* The best of those that come behind (last, last_id), in the order of fgk_best: in every lane. */
+FG_DEV void fgk_next_best(const float *x, int n, uint32_t last, int last_id, uint32_t *key, int *id) {
+    int i, mask;
+    *key = 0, *id = 0x7FFFFFFF;
+    FG_ROLLED for (i = fgk_lane(); i < n; i += 32) {
+        uint32_t one = fgk_key_of(fgk_load(x + i));
+        if (one < last || (one == last && i > last_id)) fgk_best(key, id, one, i);
+    }
+    FG_UNROLL for (mask = 16; mask > 0; mask /= 2) {
+        uint32_t other = fgk_shuffle_xor_u32(*key, mask);
+        int other_id = (int)fgk_shuffle_xor_u32((uint32_t)*id, mask);
+        fgk_best(key, id, other, other_id);
+    }
+}
+
+/* A group has a token. */
+FG_BODY void fgk_route(const fg_gpu_route_args *a) {
+    int row = fgk_block_x() * (FG_GPU_THREADS / 32) + fgk_group(), there = row < fgk_count(a->count), id = -1, i, j;
+    const float *x = (const float *)a->src + (int64_t)(there ? row : 0) * a->src_stride;
+    float *dst = (float *)a->dst + (int64_t)row * a->dst_stride, sum = 0.0f, chosen = 0.0f, most = 0.0f, e;
+    uint32_t key = 0xFFFFFFFFu;
+    FG_ROLLED for (j = 0; j < a->n_used; j++) {
+        fgk_next_best(x, a->n_expert, key, id, &key, &id);
+        if (j == 0) {
+            most = fgk_load(x + id);
+            FG_ROLLED for (i = fgk_lane(); i < a->n_expert; i += 32) sum += fgk_exp(fgk_load(x + i) - most);
+            sum = fgk_group_sum(sum);
+        }
+        e = fgk_exp(fgk_load(x + id) - most);
+        chosen += e;
+        if (!there || fgk_lane() > 0) continue;
+        fgk_store(dst + j, (float)id);
+        fgk_store(dst + a->n_used + j, e);
+    }
+    if (!there || fgk_lane() > 0) return;
+    FG_ROLLED for (j = 0; j < a->n_used; j++) fgk_store(dst + a->n_used + j, fgk_load(dst + a->n_used + j) / (a->norm ? chosen : sum) * a->scale);
+}
+
+/* The expert of a pair, whatever the slot holds. */
+FG_DEV int fgk_expert(uint64_t routes, int stride, int token, int place, int n_expert) {
+    float e = fgk_load((const float *)routes + (int64_t)token * stride + place);
+    return e >= 0.0f && e < (float)n_expert ? (int)e : 0;
+}
+
+/* Puts pairs into the order of their experts, in which those of one expert have none; a thread has every 512th expert. counts: [FG_GPU_EXPERTS] */
+FG_BODY void fgk_sort(const fg_gpu_sort_args *a, uint32_t *counts) {
+    int me = fgk_thread(), pairs = fgk_count(a->count) * a->n_used, first[FG_GPU_EXPERTS / FG_GPU_ROW_THREADS], tile[FG_GPU_EXPERTS / FG_GPU_ROW_THREADS];
+    int own[FG_GPU_EXPERTS / FG_GPU_ROW_THREADS], tiles = 0, e, i, j;
+    fg_gpu_tile *out = (fg_gpu_tile *)a->tiles;
+    FG_ROLLED for (e = me; e < a->n_expert; e += FG_GPU_ROW_THREADS) fgk_put_u32(counts + e, 0);
+    fgk_barrier();
+    FG_ROLLED for (i = me; i < pairs; i += FG_GPU_ROW_THREADS)
+        (void)fgk_shared_add(counts + fgk_expert(a->routes, a->routes_stride, i / a->n_used, i % a->n_used, a->n_expert), 1u);
+    fgk_barrier();
+    FG_UNROLL for (j = 0; j < FG_GPU_EXPERTS / FG_GPU_ROW_THREADS; j++) first[j] = tile[j] = own[j] = 0;
+    FG_ROLLED for (e = 0; e < a->n_expert; e++) {
+        int n = (int)fgk_get_u32(counts + e), its = (n + a->rows - 1) / a->rows;
+        FG_UNROLL for (j = 0; j < FG_GPU_EXPERTS / FG_GPU_ROW_THREADS; j++) {
+            if (e < me + j * FG_GPU_ROW_THREADS) first[j] += n, tile[j] += its;
+            if (e == me + j * FG_GPU_ROW_THREADS) own[j] = n;
+        }
+        tiles += its;
+    }
+    if (me == 0) fgk_store_u32(&out->expert, (uint32_t)tiles);
+    fgk_barrier();
+    FG_UNROLL for (j = 0; j < FG_GPU_EXPERTS / FG_GPU_ROW_THREADS; j++) {
+        e = me + j * FG_GPU_ROW_THREADS;
+        if (e < a->n_expert) fgk_put_u32(counts + e, (uint32_t)first[j]);
+        FG_ROLLED for (i = 0; i < own[j]; i += a->rows) {
+            fg_gpu_tile *to = out + 1 + tile[j]++;
+            fgk_store_u32(&to->expert, (uint32_t)e);
+            fgk_store_u32(&to->first, (uint32_t)(first[j] + i));
+            fgk_store_u32(&to->n, (uint32_t)(own[j] - i < a->rows ? own[j] - i : a->rows));
+        }
+    }
+    fgk_barrier();
+    FG_ROLLED for (i = me; i < pairs; i += FG_GPU_ROW_THREADS) {
+        uint32_t at = fgk_shared_add(counts + fgk_expert(a->routes, a->routes_stride, i / a->n_used, i % a->n_used, a->n_expert), 1u);
+        fgk_store_u32((uint32_t *)a->pairs + at, (uint32_t)i);
+    }
+}
+
+/* The product of expert `expert` alone. */
+FG_DEV fg_gpu_gemm_args fgk_gemm_of(const fg_gpu_experts_args *e, int expert) {
+    fg_gpu_gemm_args a = e->gemm;
+    a.weight += (uint64_t)expert * (uint64_t)a.n * (uint64_t)a.layout.stride;
+    if (a.bias) a.bias += (uint64_t)expert * (uint64_t)a.n * sizeof(float);
+    return a;
+}
+
+FG_BODY void fgk_experts_gemv(const fg_gpu_experts_args *e, float *x, int type) {
+    int pair = fgk_block_y(), token = pair / e->n_used, place = pair % e->n_used;
+    fg_gpu_gemm_args a;
+    if (token >= fgk_count(e->gemm.count)) return;
+    a = fgk_gemm_of(e, fgk_expert(e->routes, e->routes_stride, token, place, e->n_expert));
+    a.src += (uint64_t)((int64_t)token * a.src_stride + (e->of_pairs ? (int64_t)place * a.k : 0)) * sizeof(float);
+    a.dst += (uint64_t)((int64_t)token * a.dst_stride + (int64_t)place * a.n) * sizeof(float);
+    fgk_gemv_from(&a, x, type, 1, 0, 1);
+}
+
+/* Workgroups with the same pairs follow each other, then those of the same expert. tokens, places: [cols] */
+FG_BODY void fgk_experts_gemm(const fg_gpu_experts_args *e, uint16_t *w, uint16_t *x, uint32_t *tokens, uint32_t *places, int type, int cols) {
+    int blocks = (e->gemm.n + FG_GPU_GEMM_ROWS - 1) / FG_GPU_GEMM_ROWS, at = fgk_block_x() / blocks, me = fgk_thread(), n;
+    const fg_gpu_tile *tile = (const fg_gpu_tile *)e->tiles + 1 + at;
+    fgk_pairs pairs = {tokens, places, e->n_used, e->of_pairs};
+    fg_gpu_gemm_args a;
+    if (at >= fgk_count(e->tiles)) return;
+    n = (int)fgk_load_u32(&tile->n);
+    if (me < cols) {
+        int pair = (int)fgk_load_u32((const uint32_t *)e->pairs + (int)fgk_load_u32(&tile->first) + (me < n ? me : n - 1));
+        fgk_put_u32(tokens + me, (uint32_t)(pair / e->n_used));
+        fgk_put_u32(places + me, (uint32_t)(pair % e->n_used));
+    }
+    fgk_barrier();
+    a = fgk_gemm_of(e, (int)fgk_load_u32(&tile->expert));
+    fgk_gemm_tile(&a, &pairs, w, x, type, cols, fgk_block_x() % blocks * FG_GPU_GEMM_ROWS, 0, n, 0);
+}
+
+/* A thread has four elements. */
+FG_BODY void fgk_mix(const fg_gpu_mix_args *a) {
+    int row = fgk_block_y(), i = 4 * (fgk_block_x() * FG_GPU_THREADS + fgk_thread()), n = a->n - i, wide, j;
+    const float *src = (const float *)a->src + (int64_t)row * a->n_used * a->n + i, *weights = (const float *)a->weights + (int64_t)row * a->weights_stride;
+    float *dst = (float *)a->dst + (int64_t)row * a->dst_stride + i;
+    fgk_f4 sum;
+    if (n <= 0 || row >= fgk_count(a->count)) return;
+    wide = fgk_is_wide(a->src | a->dst, a->n | a->dst_stride);
+    sum = fgk_row_get(dst, n, wide);
+    FG_ROLLED for (j = 0; j < a->n_used; j++, src += a->n) {
+        fgk_f4 x = fgk_row_get(src, n, wide);
+        float weight = fgk_load(weights + j);
+        x.x *= weight, x.y *= weight, x.z *= weight, x.w *= weight;
+        sum = fgk_add_f4(sum, x);
+    }
+    fgk_row_put(dst, sum, n, wide);
+}
+
 /* ---- roof: what products the device can do, see fg_gpu_roof_args. ---- */
 
 FG_DEV void fgk_roof_out(const fg_gpu_roof_args *a, uint32_t total) {
@@ -3055,6 +3257,16 @@ FG_BODY void fgk_roof_warpgroups(const fg_gpu_roof_args *a, uint16_t *x) {
 #define FG_BYTE_KERNELS(T)
 #endif
 
+#define FG_EXPERTS_KERNEL(T, cols)                                                                         \
+    FG_KERNEL(experts##cols##_##T, experts, FG_GPU_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GEMM_W);          \
+              FG_SHARED(uint16_t, x, 2 * cols * FG_GEMM_PAD); FG_SHARED(uint32_t, tokens, cols);            \
+              FG_SHARED(uint32_t, places, cols); fgk_experts_gemm(&args, w, x, tokens, places, FG_GPU_##T, cols))
+#define FG_EXPERTS_KERNELS(T)                                                                               \
+    FG_KERNEL(experts1_##T, experts, FG_ANY_AT_ONCE(FG_GPU_GEMV_THREADS), FG_SHARED(float, x, FG_GEMV_PAD); \
+              fgk_experts_gemv(&args, x, FG_GPU_##T))                                                       \
+    FG_EXPERTS_KERNEL(T, 16)                                                                                \
+    FG_EXPERTS_KERNEL(T, 64)
+
 #define FG_KERNELS_OF_WEIGHT(T)                                                   \
     FG_KERNEL(embed_##T, embed, FG_GPU_THREADS, fgk_embed(&args, FG_GPU_##T))      \
     FG_GEMV_KERNEL(T, 1, FG_ANY_AT_ONCE)                                                          \
@@ -3065,7 +3277,8 @@ FG_BODY void fgk_roof_warpgroups(const fg_gpu_roof_args *a, uint16_t *x) {
     FG_GEMM_KERNEL(T, 64)                                                         \
     FG_KERNEL(gemm128_##T, gemm, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, w, 2 * FG_GPU_BIG_ROWS *FG_GEMM_PAD); \
               fgk_gemm_big(&args, w, FG_GPU_##T))                                                                        \
-    FG_WARPGROUP_KERNEL(T)
+    FG_WARPGROUP_KERNEL(T)                                                                                              \
+    FG_EXPERTS_KERNELS(T)
 
 #define FG_KERNELS_OF_KV(T)                                                                             \
     FG_KERNEL(rope_kv_##T, rope_kv, FG_GPU_THREADS, FG_SHARED(float, x, 4 * FG_GPU_MAX_HEAD_DIM);       \
@@ -3174,6 +3387,9 @@ FG_KERNEL(choose, sample, FG_GPU_GEMV_THREADS, fgk_choose(&args))
 FG_KERNEL(top, top, FG_GPU_GEMV_THREADS, fgk_top(&args))
 FG_KERNEL(pick, top, FG_GPU_GEMV_THREADS, fgk_pick(&args))
 FG_KERNEL(copy, copy, FG_GPU_THREADS, fgk_copy(&args))
+FG_KERNEL(route, route, FG_GPU_THREADS, fgk_route(&args))
+FG_KERNEL(sort, sort, FG_GPU_ROW_THREADS, FG_SHARED(uint32_t, counts, FG_GPU_EXPERTS); fgk_sort(&args, counts))
+FG_KERNEL(mix, mix, FG_GPU_THREADS, fgk_mix(&args))
 #if defined(FG_MATRICES)
 FG_KERNEL(roof_mma, roof, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, x, 80 * FG_ROOF_ROW); fgk_roof_mma(&args, x))
 #endif

@@ -83,6 +83,7 @@ enum {
     FG_GPU_CANDIDATES = 128,    /* FG_MAX_CANDIDATES */
     FG_GPU_TOP_WORDS = 4 + 2 * FG_GPU_CANDIDATES,
     FG_GPU_MAX_HEAD_DIM = 512,
+    FG_GPU_EXPERTS = 1024,      /* of a layer at most */
     FG_GPU_ACTS_ALIGN = 64,     /* rows of half-float activations are padded with zeros to multiples of it */
     FG_GPU_FRAGMENTS_ALIGN = 256 /* in the order of fragments to multiples of it */
 };
@@ -122,6 +123,7 @@ typedef struct fg_gpu_acts_args {
     uint64_t src, acts, scales, count;
     int32_t k, src_stride, acts_stride, max_rows; /* acts_stride: fg_gpu_acts_stride */
     int32_t format;
+    int32_t per; /* over 1: a row of src is so many of k side by side, each a row of acts; max_rows counts these */
 } fg_gpu_acts_args;
 
 /* A further weight of a product, of the same type and k, whose rows follow from row `from` on (0: there is none). */
@@ -142,6 +144,40 @@ typedef struct fg_gpu_gemm_args {
     int32_t way;         /* of gemmwg, FG_GPU_WG_256 and so on; 0: the one of fg_gpu_wg_way */
     int32_t splits;      /* of gemm16, gemm64, gemm128, gemmi: workgroups that share k, see fg_gpu_gemm_splits; of finish: sums of them in src; 0: 1 */
 } fg_gpu_gemm_args;
+
+/* dst[T, 0..n_used) = the experts of src[T, n_expert] with the largest logits, the lower of equal ones first; dst[T, n_used..) = their weights:
+   softmax(src), with `norm` divided by their sum, times scale. */
+typedef struct fg_gpu_route_args {
+    uint64_t src, dst, count;
+    int32_t n_expert, n_used, norm, src_stride, dst_stride, max_rows;
+    float scale;
+} fg_gpu_route_args;
+
+/* A pair is a token and one of its experts: token * n_used + its place among them. A tile is up to `rows` pairs of one expert: pairs[first] and on. */
+typedef struct fg_gpu_tile {
+    int32_t expert, first, n, unused;
+} fg_gpu_tile;
+
+/* Puts the pairs of a pass into the order of their experts: pairs[T * n_used], and cuts them into tiles, whose number is in the first word of tiles[0].
+   routes: what `route` wrote. */
+typedef struct fg_gpu_sort_args {
+    uint64_t routes, pairs, tiles, count;
+    int32_t n_expert, n_used, routes_stride, rows;
+} fg_gpu_sort_args;
+
+/* Products with experts: `gemm` with weight[n_expert][n, k], bias[n_expert][n] and dst[T, n_used * n], without act and src2; src is [T, k], with `of_pairs`
+   [T, n_used * k]. experts1 has a workgroup for each pair, the others (which read acts, of tokens or of pairs) for each tile. */
+typedef struct fg_gpu_experts_args {
+    fg_gpu_gemm_args gemm;
+    uint64_t routes, pairs, tiles;
+    int32_t n_expert, n_used, routes_stride, of_pairs, max_tiles;
+} fg_gpu_experts_args;
+
+/* dst[T, n] += the sum over the pairs of a token, in their order, of weight * src[T * n_used, n] */
+typedef struct fg_gpu_mix_args {
+    uint64_t src, weights, dst, count; /* weights: [T, weights_stride] */
+    int32_t n, n_used, weights_stride, dst_stride, max_rows;
+} fg_gpu_mix_args;
 
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
    the rows of its tokens, then (Q8_0) their scales; see fg_gpu_kv_*. */
@@ -179,15 +215,17 @@ typedef struct fg_gpu_attn_merge {
 typedef struct fg_gpu_attention_args {
     fg_gpu_kv kv;
     uint64_t q, dst, table, items, merges, partials, count, merge_count; /* table: [n_seqs, table_stride] */
+    uint64_t sinks; /* [n_head]: a logit more of each softmax, of no value; may be 0 */
     int32_t q_stride, dst_stride, table_stride, window, max_items, max_merges;
     float scale, softcap;
     int32_t merge_tokens;
 } fg_gpu_attention_args;
 
-/* dst[T, n] = act(src) * src2; act_rows also makes acts of dst, as norm does. */
+/* dst[T, n] = act(src) * src2; act_rows also makes acts of dst, as norm does. act: fg_act; 5: SWIGLU_OAI, of both. */
 typedef struct fg_gpu_act_mul_args {
     uint64_t src, src2, dst, acts, scales, count;
     int32_t n, src_stride, src2_stride, dst_stride, acts_stride, format, act, max_rows;
+    int32_t per; /* of act_rows, as of acts: a row is so many of n side by side */
 } fg_gpu_act_mul_args;
 
 /* Rows of a quantised weight as halves: dst[n, k] = weight. */
@@ -264,6 +302,12 @@ typedef struct fg_gpu_copy_args {
     X(skinny16_##T, gemm)           \
     X(skinny32_##T, gemm)           \
     X(skinny64_##T, gemm)
+
+/* Products with experts: few pairs, tiles of up to 16 and of up to 64. */
+#define FG_GPU_EXPERTS_KERNELS(X, T) \
+    X(experts1_##T, experts)         \
+    X(experts16_##T, experts)        \
+    X(experts64_##T, experts)
 
 /* Of quantised types, for devices with dot products of bytes and no matrix instructions. */
 #define FG_GPU_BYTE_KERNELS(X, T) \
@@ -350,6 +394,25 @@ typedef struct fg_gpu_copy_args {
     X(roof_wg, roof)                \
     X(roof_dot2, roof)              \
     X(roof_dot4, roof)              \
+    X(route, route)                 \
+    X(sort, sort)                   \
+    X(mix, mix)                     \
+    FG_GPU_EXPERTS_KERNELS(X, F32)  \
+    FG_GPU_EXPERTS_KERNELS(X, F16)  \
+    FG_GPU_EXPERTS_KERNELS(X, Q4_0) \
+    FG_GPU_EXPERTS_KERNELS(X, Q4_1) \
+    FG_GPU_EXPERTS_KERNELS(X, Q5_0) \
+    FG_GPU_EXPERTS_KERNELS(X, Q5_1) \
+    FG_GPU_EXPERTS_KERNELS(X, Q8_0) \
+    FG_GPU_EXPERTS_KERNELS(X, Q2_K) \
+    FG_GPU_EXPERTS_KERNELS(X, Q3_K) \
+    FG_GPU_EXPERTS_KERNELS(X, Q4_K) \
+    FG_GPU_EXPERTS_KERNELS(X, Q5_K) \
+    FG_GPU_EXPERTS_KERNELS(X, Q6_K) \
+    FG_GPU_EXPERTS_KERNELS(X, IQ4_NL) \
+    FG_GPU_EXPERTS_KERNELS(X, IQ4_XS) \
+    FG_GPU_EXPERTS_KERNELS(X, BF16) \
+    FG_GPU_EXPERTS_KERNELS(X, MXFP4) \
     FG_GPU_FEW_KERNELS(X, F16)      \
     FG_GPU_FEW_KERNELS(X, BF16)     \
     FG_GPU_FEW_KERNELS(X, Q8_0)     \
@@ -413,6 +476,21 @@ FG_GPU_FN int fg_gpu_is_float(int type) { return type == FG_GPU_F32 || type == F
 
 /* The kernel `which` (FG_GPU_EMBED and so on) of a weight of a type. */
 FG_GPU_FN int fg_gpu_weight_kernel(int type, int which) { return fg_gpu_type_index(type) * FG_GPU_PER_WEIGHT + which; }
+
+/* experts1 (rows 1), experts16 or experts64 of a type. */
+FG_GPU_FN int fg_gpu_experts_kernel(int type, int rows) {
+    return FG_GPU_KERNEL_experts1_F32 + 3 * fg_gpu_type_index(type) + (rows > 1) + (rows > 16);
+}
+
+/* Rows of the tiles that serve a pass of up to `rows` tokens; 1: each pair by itself. An expert that pairs share is read again for each of them then,
+   from the cache: few do where there are more experts than pairs. With `invariant` a row's bits must not depend on how many there are. */
+FG_GPU_FN int fg_gpu_experts_rows(int rows, int n_used, int n_expert, int invariant) {
+    if (!invariant && (rows == 1 || (rows <= 8 && rows * n_used <= n_expert))) return 1;
+    return (int64_t)rows * n_used <= (int64_t)24 * n_expert ? 16 : 64;
+}
+
+/* The most tiles of a pass: one that is not full of each expert that there are pairs for. */
+FG_GPU_FN int32_t fg_gpu_experts_tiles(int32_t pairs, int32_t n_expert, int32_t rows) { return (pairs < n_expert ? pairs : n_expert) + pairs / rows; }
 
 /* gemmi of a type for up to 16 rows or 64 at a time; -1: of a float type. */
 FG_GPU_FN int fg_gpu_byte_kernel(int type, int rows) {
@@ -530,7 +608,7 @@ enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
     FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick, roof */
     FG_GPU_MERGE_TOKENS = 4,   /* tokens of a workgroup of combine, which has one head, one after the other */
-    FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows */
+    FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows, sort */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
     FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128, and rows of src */
@@ -659,6 +737,19 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
         const fg_gpu_attention_args *a = (const fg_gpu_attention_args *)args;
         return fg_gpu_shape_make(a->max_items, a->kv.n_kv_head * fg_gpu_head_groups(a->kv.n_head, a->kv.n_kv_head), FG_GPU_THREADS);
     }
+    if (kernel >= FG_GPU_KERNEL_experts1_F32 && kernel <= FG_GPU_KERNEL_experts64_MXFP4) {
+        const fg_gpu_experts_args *e = (const fg_gpu_experts_args *)args;
+        if ((kernel - FG_GPU_KERNEL_experts1_F32) % 3 == 0)
+            return fg_gpu_shape_make(fg_gpu_ceil(e->gemm.n, FG_GPU_GEMV_ROWS), e->gemm.max_rows * e->n_used, FG_GPU_GEMV_THREADS);
+        return fg_gpu_shape_make(fg_gpu_ceil(e->gemm.n, FG_GPU_GEMM_ROWS) * e->max_tiles, 1, FG_GPU_THREADS);
+    }
+    if (kernel == FG_GPU_KERNEL_route)
+        return fg_gpu_shape_make(fg_gpu_ceil(((const fg_gpu_route_args *)args)->max_rows, FG_GPU_THREADS / 32), 1, FG_GPU_THREADS);
+    if (kernel == FG_GPU_KERNEL_sort) return fg_gpu_shape_make(1, 1, FG_GPU_ROW_THREADS);
+    if (kernel == FG_GPU_KERNEL_mix) {
+        const fg_gpu_mix_args *a = (const fg_gpu_mix_args *)args;
+        return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+    }
     if (kernel >= FG_GPU_KERNEL_roof_mma && kernel <= FG_GPU_KERNEL_roof_dot4) {
         fg_gpu_shape shape = fg_gpu_shape_make(((const fg_gpu_roof_args *)args)->groups, 1, FG_GPU_GEMV_THREADS);
         shape.shared_bytes = fg_gpu_more_bytes(kernel);
@@ -667,13 +758,13 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel == FG_GPU_KERNEL_norm)
         return fg_gpu_shape_make(1, ((const fg_gpu_norm_args *)args)->max_rows, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_acts)
-        return fg_gpu_shape_make(1, ((const fg_gpu_acts_args *)args)->max_rows, FG_GPU_ROW_THREADS);
+        return fg_gpu_shape_make(((const fg_gpu_acts_args *)args)->max_rows, 1, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_finish) {
         const fg_gpu_gemm_args *a = (const fg_gpu_gemm_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), fg_gpu_ceil(a->max_rows, FG_GPU_FINISH_ROWS), FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_act_rows)
-        return fg_gpu_shape_make(1, ((const fg_gpu_act_mul_args *)args)->max_rows, FG_GPU_ROW_THREADS);
+        return fg_gpu_shape_make(((const fg_gpu_act_mul_args *)args)->max_rows, 1, FG_GPU_ROW_THREADS);
     if (kernel == FG_GPU_KERNEL_act_mul) {
         const fg_gpu_act_mul_args *a = (const fg_gpu_act_mul_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
