@@ -28,7 +28,7 @@
      a warm or cold cache, on any number of threads. The same seed gives the same text. GPUs have that as a mode (`invariant` in
      their options); without it last bits, and so now and then tokens, differ with what runs beside.
    - Puts a model on two devices where it is too large for one: its last layers on a GPU, the others on the CPU (gpu_layers), or
-     products on the GPU, attention and the KV cache on the CPU (kv_device). Beside a GPU experts are on the CPU.
+     products on the GPU, attention and the KV cache on the CPU (kv_device), or the experts of a mixture there (experts_device).
    - Runs on the CPU, with kernels for AVX-512, AMX, AVX2 and NEON chosen at run time; on GPUs by backends for CUDA, HIP and Vulkan,
      each a header beside this one (section 7).
 
@@ -385,6 +385,7 @@ typedef struct fg_engine_desc {
     const char *kv_device;   /* "cpu": attention and the KV cache on the CPU, next to its memory, products on the device (FastDecode,
                                 arXiv 2403.11421), half of the sequences on each at a time; NULL: where the layers are. Whether it
                                 pays, `fastgen bench` says */
+    const char *experts_device; /* "cpu": a mixture's experts on the CPU, which has more memory, all else on the device; NULL: where the layers are */
     int max_context;         /* longest sequence in tokens, no more than the pool holds; 0: the training length */
     int max_seqs;            /* sequences that run at once, up to 65536; 0: 64 */
     int max_queue;           /* sequences (a request's samples or beams) that may wait, but for those of a request that finds
@@ -433,7 +434,7 @@ fg_result fg_estimate_memory(const fg_engine_desc *desc, fg_memory *memory);
 fg_result fg_engine_create(const fg_engine_desc *desc, fg_engine **engine);
 /* Ends all requests and frees everything. No other call on the engine may be in progress. NULL is fine. */
 void fg_engine_free(fg_engine *engine);
-/* The descriptor with every default resolved; cpu_path and kv_device stay NULL where they were. The models are in model and
+/* The descriptor with every default resolved; cpu_path, kv_device and experts_device stay NULL where they were. The models are in model and
    draft_model, the paths NULL, `device` has the device's whole name. All strings and the allocator live as long as the engine;
    what is handed to callbacks and the backend stays the caller's. */
 void fg_engine_get_desc(const fg_engine *engine, fg_engine_desc *desc);
@@ -24813,7 +24814,8 @@ const fg_backend *fg_backend_null(void) {
    is on:
      gpu_layers n   the last n layers and the output on device 0, the embedding and the layers before them on the CPU
      kv_device cpu  rope and attention, with the KV cache, on the CPU (FastDecode, arXiv 2403.11421), products on device 0
-     otherwise      what device 0 does not have (mixtures of experts) on the CPU, all else on device 0
+     experts_device cpu  routes and products of experts, and the router's, on the CPU
+     otherwise      what device 0 does not have on the CPU, all else on device 0
    With kv_device a pass is two half-batches, each with slots of its own: while one is on the CPU the other is on device 0, and what
    crosses over does so beside both, where device 0 has stage_slot. Its queue is never empty then: the CPU waits for its own half only.
    ================================================================================================ */
@@ -26421,7 +26423,7 @@ static uint64_t fg__model_identity(const fg_engine *e) {
 static uint64_t fg__layout_identity(const fg_engine *e) {
     uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
     if (e->backend->open == fg__split_open)
-        h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 2 + (e->desc.kv_device != NULL));
+        h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 4 + (e->desc.kv_device != NULL) + 2 * (e->desc.experts_device != NULL));
     int g;
     for (g = 0; g < e->graph.n_groups; g++) {
         const fg_group *group = &e->graph.groups[g];
@@ -28106,20 +28108,28 @@ static fg_result fg__engine_try_backend(fg_engine *e, const fg_backend *backend)
     return FG_OK;
 }
 
+static fg_result fg__engine_check_places(const fg_engine_desc *d) {
+    if (d->gpu_layers < 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "gpu_layers is %d", d->gpu_layers);
+    if (d->kv_device && strcmp(d->kv_device, "cpu") != 0)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "kv_device is '%s', not 'cpu'", d->kv_device);
+    if (d->experts_device && strcmp(d->experts_device, "cpu") != 0)
+        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "experts_device is '%s', not 'cpu'", d->experts_device);
+    return FG_OK;
+}
+
 /* Puts the CPU beside the device where some of the model is to be there. */
 static fg_result fg__engine_split(fg_engine *e) {
     int32_t n_layers = e->model->hp.n_layers;
     const fg_backend *backend = e->backend;
     fg_device_desc d;
     fg__split *s;
-    fg_result r;
+    fg_result r = fg__engine_check_places(&e->desc);
     bool has = !e->model->hp.n_experts || e->caps.ops >> FG_OP_MOE_GEMM & 1, whole;
     bool kv_on_cpu = e->desc.kv_device != NULL || (e->model->features & FG__HAS_SINKS && !e->caps.sinks);
-    if (e->desc.gpu_layers < 0) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "gpu_layers is %d", e->desc.gpu_layers);
-    if (e->desc.kv_device && strcmp(e->desc.kv_device, "cpu") != 0)
-        return fg__fail(FG_ERROR_INVALID_ARGUMENT, "kv_device is '%s', not 'cpu'", e->desc.kv_device);
-    whole = !e->desc.kv_device && (e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers);
-    if (backend == fg_backend_cpu() || (whole && has && !kv_on_cpu)) return FG_OK;
+    bool experts_on_cpu = e->model->hp.n_experts && e->desc.experts_device;
+    if (r != FG_OK) return r;
+    whole = e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers;
+    if (backend == fg_backend_cpu() || (whole && has && !kv_on_cpu && !experts_on_cpu)) return FG_OK;
     if (!has) fg__log(&e->env, FG_LOG_INFO, "%s has no mixtures of experts: these are done by the CPU", backend->name);
     if (kv_on_cpu && !e->desc.kv_device) fg__log(&e->env, FG_LOG_INFO, "%s has no attention sinks: attention is done by the CPU", backend->name);
     memset(&d, 0, sizeof(d));
@@ -28138,6 +28148,7 @@ static fg_result fg__engine_split(fg_engine *e) {
         while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = kv_on_cpu;
     s->has = e->caps.ops;
+    if (experts_on_cpu) s->has &= ~(1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM);
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;
     e->backend->caps(e->device, &e->caps);
@@ -28627,6 +28638,7 @@ static void fg__engine_own_desc(fg_engine *e) {
     int i;
     d->model_path = d->draft_path = NULL;
     if (d->kv_device) d->kv_device = "cpu";
+    if (d->experts_device) d->experts_device = "cpu";
     for (i = 0; d->cpu_path && i < FG__CPU_PATHS; i++)
         if (strcmp(d->cpu_path, fg__cpu_path_names[i]) == 0) break;
     if (d->cpu_path) d->cpu_path = i < FG__CPU_PATHS ? fg__cpu_path_names[i] : NULL;

@@ -172,7 +172,7 @@ static int engine_token_budget;
 
 /* Set by test_split.c: where engines have their layers and cache, and what stands for another device than the CPU. */
 static int engine_gpu_layers;
-static const char *engine_kv_device;
+static const char *engine_kv_device, *engine_experts_device;
 static const fg_backend *engine_other;
 
 static fg_engine_desc engine_desc(fg_model *model, const fg_backend *backend) {
@@ -183,7 +183,7 @@ static fg_engine_desc engine_desc(fg_model *model, const fg_backend *backend) {
     d.token_budget = engine_token_budget;
     d.backends[0] = engine_other && (!backend || backend == fg_backend_cpu()) ? engine_other : backend;
     d.n_threads = 1;
-    if (backend != fg_backend_null()) d.gpu_layers = engine_gpu_layers, d.kv_device = engine_kv_device;
+    if (backend != fg_backend_null()) d.gpu_layers = engine_gpu_layers, d.kv_device = engine_kv_device, d.experts_device = engine_experts_device;
     return d;
 }
 
@@ -1567,17 +1567,18 @@ static void test_engine_desc_back(void) {
     fg_engine_desc d;
     fg_allocator allocator = test_allocator(0);
     fg_engine *e = NULL, *other = NULL;
-    char words[2][8] = {"scalar", "cpu"};
+    char words[3][8] = {"scalar", "cpu", "cpu"};
     model_sample_open(&m, &spec);
     d = engine_desc(m.model, fg_backend_cpu());
     d.cpu_path = words[0];
     d.kv_device = words[1];
+    d.experts_device = words[2];
     d.allocator = &allocator;
     CHECK(fg_engine_create(&d, &e) == FG_OK);
     memset(words, 'x', sizeof(words));
     allocator.realloc = NULL;
     fg_engine_get_desc(e, &d);
-    CHECK(strcmp(d.cpu_path, "scalar") == 0 && strcmp(d.kv_device, "cpu") == 0 && d.allocator != &allocator);
+    CHECK(strcmp(d.cpu_path, "scalar") == 0 && strcmp(d.kv_device, "cpu") == 0 && strcmp(d.experts_device, "cpu") == 0 && d.allocator != &allocator);
     d.device = NULL; /* of another backend's */
     CHECK(fg_engine_create(&d, &other) == FG_OK);
     fg_engine_free(other);

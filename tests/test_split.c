@@ -1,4 +1,4 @@
-/* Models on two devices (gpu_layers, kv_device). A second CPU stands for the other device: there a model split anywhere has the
+/* Models on two devices (gpu_layers, kv_device, experts_device). A second CPU stands for the other device: there a model split anywhere has the
    very bits that it has whole. */
 
 static fg_backend split_other; /* the CPU by another name */
@@ -8,6 +8,7 @@ static void split_set(int gpu_layers, const char *kv_device, bool other) {
     split_other.name = "other";
     engine_gpu_layers = gpu_layers;
     engine_kv_device = kv_device;
+    engine_experts_device = NULL;
     engine_other = other ? &split_other : NULL;
 }
 
@@ -23,7 +24,7 @@ static bool split_engine_is(fg_model *model, const char *path, const char *name)
 }
 
 /* Jobs whole and alone on the CPU, then under configurations with the model split at `layers`. */
-static void split_bits(const model_spec *spec, const char *path, int layers, const char *kv, size_t step, int n) {
+static void split_bits(const model_spec *spec, const char *path, int layers, const char *kv, const char *experts, size_t step, int n) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     model_sample m;
     job *jobs = (job *)calloc(BITS_JOBS, sizeof(job));
@@ -38,6 +39,7 @@ static void split_bits(const model_spec *spec, const char *path, int layers, con
         fg_engine_free(e);
     }
     split_set(layers, kv, true);
+    engine_experts_device = experts;
     if (m.model && split_engine_is(m.model, path, "other+cpu"))
         for (c = 0; c < sizeof(bits_configs) / sizeof(bits_configs[0]); c += step)
             bits_run(m.model, path, &bits_configs[c], jobs, bits_configs[c].preempt ? FG__MIN(n, 6) : n);
@@ -52,32 +54,34 @@ static void test_split_layers(void) {
     model_spec spec = model_spec_tiny();
     int layers;
     spec.n_layers = 4;
-    for (layers = 1; layers < 4; layers++) split_bits(&spec, "scalar", layers, NULL, layers == 2 ? 1 : 5, layers == 2 ? BITS_JOBS : 10);
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, "scalar", layers, NULL, NULL, layers == 2 ? 1 : 5, layers == 2 ? BITS_JOBS : 10);
     spec.type = FG_TYPE_Q8_0;
-    split_bits(&spec, best, 3, NULL, 4, 16);
+    split_bits(&spec, best, 3, NULL, NULL, 4, 16);
     spec.tied = 1; /* the embedding on both devices */
     spec.window = 12;
     spec.full_every = 2;
-    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10); /* a device may have one kind of layers only */
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, NULL, 6, 10); /* a device may have one kind of layers only */
     spec.arch = "gemma3"; /* what a layer gives is added by the next one's device */
-    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10);
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, NULL, 6, 10);
     spec.arch = "qwen3moe";
     spec.n_experts = 6;
     spec.n_used = 2;
-    split_bits(&spec, best, 2, NULL, 6, 10);
+    split_bits(&spec, best, 2, NULL, NULL, 6, 10);
+    split_bits(&spec, best, 0, NULL, "cpu", 6, 10);
+    split_bits(&spec, best, 2, NULL, "cpu", 6, 10);
 }
 
 static void test_split_kv(void) {
     const char *paths[CPU_TARGETS], *best = paths[cpu_paths(paths) - 1];
     model_spec spec = model_spec_tiny();
     spec.n_layers = 3;
-    split_bits(&spec, "scalar", 0, "cpu", 1, BITS_JOBS);
-    split_bits(&spec, best, 2, "cpu", 4, 10);
+    split_bits(&spec, "scalar", 0, "cpu", NULL, 1, BITS_JOBS);
+    split_bits(&spec, best, 2, "cpu", NULL, 4, 10);
     spec.window = 12;
     spec.full_every = 2;
-    split_bits(&spec, best, 0, "cpu", 4, 10);
+    split_bits(&spec, best, 0, "cpu", NULL, 4, 10);
     spec.arch = "gemma3";
-    split_bits(&spec, best, 0, "cpu", 4, 10);
+    split_bits(&spec, best, 0, "cpu", NULL, 4, 10);
 }
 
 /* Blocks of both devices go to host memory and come back; beams, draft models and passes in flight. */
@@ -120,6 +124,10 @@ static void test_split_memory(void) {
     d.gpu_layers = 0;
     d.kv_device = "gpu";
     CHECK(fg_engine_create(&d, &e) == FG_ERROR_INVALID_ARGUMENT && strstr(fg_last_error(), "kv_device"));
+    d.kv_device = NULL;
+    d.experts_device = "gpu";
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_INVALID_ARGUMENT && strstr(fg_last_error(), "experts_device"));
+    d.experts_device = "cpu";
     d.kv_device = "cpu";
     d.backends[0] = fg_backend_null();
     CHECK(fg_engine_create(&d, &e) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "cannot share"));
@@ -130,6 +138,13 @@ static void test_split_memory(void) {
     e = engine_new(&d);
     CHECK(strcmp(fg_engine_get_backend(e), "cpu") == 0);
     fg_engine_free(e);
+    split_set(0, NULL, true); /* nor has a model without experts any that could be elsewhere */
+    d = engine_desc(m.model, NULL);
+    d.experts_device = "cpu";
+    e = engine_new(&d);
+    CHECK(strcmp(fg_engine_get_backend(e), "other") == 0);
+    fg_engine_free(e);
+    split_end();
     model_sample_close(&m);
 }
 
@@ -174,7 +189,7 @@ static double split_error(const job *a, const job *b) {
 }
 
 /* A GPU beside the CPU: nearly the logits of the CPU alone. `spec`: of what model, of three layers. */
-static void split_gpu(const char *path, const char *name, int layers, const char *kv, model_spec spec, int n, double most) {
+static void split_gpu(const char *path, const char *name, int layers, const char *kv, const char *experts, model_spec spec, int n, double most) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     static const bits_config three = {"batch of 3", 3, 9, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     model_sample m;
@@ -192,6 +207,7 @@ static void split_gpu(const char *path, const char *name, int layers, const char
     for (i = 0; i < n; i++) bits_batch(e, &one, &alone[i], 1);
     fg_engine_free(e);
     split_set(layers, kv, false);
+    engine_experts_device = experts;
     if (split_engine_is(m.model, path, name)) {
         e = bits_engine(m.model, path, &three);
         for (i = 0; i < n; i += 3) bits_batch(e, &three, &jobs[i], 3);
@@ -215,20 +231,21 @@ static void test_split_gpu(void) {
     experts.n_experts = 4;
     experts.n_used = 2;
     if (cpu_vulkan_device(0)) {
-        split_gpu("vulkan", "vulkan+cpu", 2, NULL, spec, 9, 2e-5);
-        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", spec, 9, 2e-5);
-        split_gpu("vulkan", "vulkan+cpu", 0, NULL, experts, 9, 2e-5);
-        split_gpu("vulkan", "vulkan+cpu", 2, NULL, experts, 6, 2e-5);
-        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", experts, 6, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, spec, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", NULL, spec, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, NULL, NULL, experts, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, experts, 6, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", NULL, experts, 6, 2e-5);
         n++;
     }
     if (gpu_standin_open() && gpu_standin_image) {
         experts.n_used = 4; /* all: no rounding tips who takes whom */
-        split_gpu("cuda", "cuda+cpu", 1, NULL, experts, 6, 5e-3);
-        split_gpu("hip64", "hip+cpu", 0, "cpu", experts, 3, 5e-3);
-        split_gpu("cuda", "cuda+cpu", 1, NULL, spec, 6, 5e-3);
-        split_gpu("cuda", "cuda+cpu", 0, "cpu", spec, 6, 5e-3);
-        split_gpu("hip64", "hip+cpu", 2, "cpu", spec, 3, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 1, NULL, NULL, experts, 6, 5e-3);
+        split_gpu("hip64", "hip+cpu", 0, "cpu", NULL, experts, 3, 5e-3);
+        split_gpu("hip64", "hip+cpu", 0, NULL, "cpu", experts, 3, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 1, NULL, NULL, spec, 6, 5e-3);
+        split_gpu("cuda", "cuda+cpu", 0, "cpu", NULL, spec, 6, 5e-3);
+        split_gpu("hip64", "hip+cpu", 2, "cpu", NULL, spec, 3, 5e-3);
         gpu_standin_check();
         n++;
     }
@@ -242,7 +259,7 @@ static void test_split_vulkan_types(void) {
     SPIRV_ALL;
     (void)svk_take(NULL, 0);
     spec.mixed = true;
-    split_gpu("vulkan32-dot", "vulkan+cpu", 0, "cpu", spec, 2, 3e-2);
+    split_gpu("vulkan32-dot", "vulkan+cpu", 0, "cpu", NULL, spec, 2, 3e-2);
     CHECKF(svk_take(text, sizeof(text)) == 0, "%s", text);
 }
 

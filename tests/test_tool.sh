@@ -83,6 +83,9 @@ check "bench: where the KV cache belongs, if there is another device than the CP
 bad_kv_device() { ! tool generate -m $demo -p a --kv-device disk && err_matches "kv_device is 'disk'"; }
 check "generate: an unknown device for the KV cache" bad_kv_device
 
+bad_experts_device() { ! tool generate -m $demo -p a --experts-device disk && err_matches "experts_device is 'disk'"; }
+check "generate: an unknown device for experts" bad_experts_device
+
 sampled() { tool generate -m $demo -p "Once" -n 16 --temp 0.8 --top-k 40 --top-p 0.9 --seed 7 --threads 2; }
 check "generate: sampling options" sampled
 cp "$dir/out" "$dir/first"

@@ -595,7 +595,7 @@ static void bench_split_model(bench *b, const fg_engine_desc *desc) {
     fg_device_caps caps;
     double layer;
     int context = 512;
-    if (backend == fg_backend_cpu() || backend == fg_backend_null() || desc->kv_device || desc->gpu_layers) return;
+    if (backend == fg_backend_cpu() || backend == fg_backend_null() || desc->kv_device || desc->experts_device || desc->gpu_layers) return;
     fg_model_get_info(b->s.model, &info);
     layer = 2.0 * (double)fg_type_bytes(desc->kv_type, (int64_t)info.n_kv_heads * info.head_dim);
     while (context < 8192 && SPLIT_SEQS * context * layer < 16e6) context *= 2;

@@ -27,7 +27,7 @@ typedef struct tool_args {
     const char *command;
     bool help, json, verbose, quiet;
     /* the model and the engine */
-    const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *kv_device, *trace, *preemption, *async;
+    const char *model, *draft_model, *backend, *device, *cpu_path, *policy, *kv_type, *kv_device, *experts_device, *trace, *preemption, *async;
     int threads, gpu_layers, kv_level, context, token_budget, max_seqs, block_tokens, kv_tokens;
     bool no_kernel_cache, no_prefix_cache, no_even_split, saturate;
     double target_tbt;
@@ -174,6 +174,8 @@ static const option options[] = {
      "the last N layers and the output on the backend's device, the others on the CPU (all)"},
     {"--kv-device", NULL, "NAME", OPT_TEXT, FIELD(kv_device), 0, 0, CMD_ENGINE,
      "cpu: attention and the KV cache on the CPU, products on the backend's device"},
+    {"--experts-device", NULL, "NAME", OPT_TEXT, FIELD(experts_device), 0, 0, CMD_ENGINE,
+     "cpu: a mixture's experts on the CPU, all else on the backend's device"},
     {"--threads", "-t", "N", OPT_INT, FIELD(threads), 1, 1024, CMD_ENGINE, "CPU threads (all cores it may use)"},
     {"--token-budget", NULL, "N", OPT_INT, FIELD(token_budget), 1, 1e6, CMD_ENGINE | CMD_SIM, "tokens per pass"},
     {"--preemption", NULL, "NAME", OPT_TEXT, FIELD(preemption), 0, 0, CMD_ENGINE,

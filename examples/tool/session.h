@@ -148,6 +148,7 @@ static int describe_engine(const tool_args *args, fg_engine_desc *desc) {
     desc->gpu_layers = args->gpu_layers;
     if (desc->backends[0] == fg_backend_vulkan()) desc->backend_options = vulkan_options(args);
     desc->kv_device = args->kv_device;
+    desc->experts_device = args->experts_device;
     desc->kv_level = args->kv_level;
     desc->max_context = args->context;
     desc->max_seqs = args->max_seqs;
