@@ -24,7 +24,7 @@ static bool split_engine_is(fg_model *model, const char *path, const char *name)
 }
 
 /* Jobs whole and alone on the CPU, then under configurations with the model split at `layers`. */
-static void split_bits(const model_spec *spec, const char *path, int layers, const char *kv, const char *experts, size_t step, int n) {
+static void split_bits(const model_spec *spec, const char *path, int layers, const char *kv, size_t step, int n) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
     model_sample m;
     job *jobs = (job *)calloc(BITS_JOBS, sizeof(job));
@@ -39,7 +39,6 @@ static void split_bits(const model_spec *spec, const char *path, int layers, con
         fg_engine_free(e);
     }
     split_set(layers, kv, true);
-    engine_experts_device = experts;
     if (m.model && split_engine_is(m.model, path, "other+cpu"))
         for (c = 0; c < sizeof(bits_configs) / sizeof(bits_configs[0]); c += step)
             bits_run(m.model, path, &bits_configs[c], jobs, bits_configs[c].preempt ? FG__MIN(n, 6) : n);
@@ -54,34 +53,32 @@ static void test_split_layers(void) {
     model_spec spec = model_spec_tiny();
     int layers;
     spec.n_layers = 4;
-    for (layers = 1; layers < 4; layers++) split_bits(&spec, "scalar", layers, NULL, NULL, layers == 2 ? 1 : 5, layers == 2 ? BITS_JOBS : 10);
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, "scalar", layers, NULL, layers == 2 ? 1 : 5, layers == 2 ? BITS_JOBS : 10);
     spec.type = FG_TYPE_Q8_0;
-    split_bits(&spec, best, 3, NULL, NULL, 4, 16);
+    split_bits(&spec, best, 3, NULL, 4, 16);
     spec.tied = 1; /* the embedding on both devices */
     spec.window = 12;
     spec.full_every = 2;
-    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, NULL, 6, 10); /* a device may have one kind of layers only */
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10); /* a device may have one kind of layers only */
     spec.arch = "gemma3"; /* what a layer gives is added by the next one's device */
-    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, NULL, 6, 10);
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10);
     spec.arch = "qwen3moe";
     spec.n_experts = 6;
     spec.n_used = 2;
-    split_bits(&spec, best, 2, NULL, NULL, 6, 10);
-    split_bits(&spec, best, 0, NULL, "cpu", 6, 10);
-    split_bits(&spec, best, 2, NULL, "cpu", 6, 10);
+    split_bits(&spec, best, 2, NULL, 6, 10);
 }
 
 static void test_split_kv(void) {
     const char *paths[CPU_TARGETS], *best = paths[cpu_paths(paths) - 1];
     model_spec spec = model_spec_tiny();
     spec.n_layers = 3;
-    split_bits(&spec, "scalar", 0, "cpu", NULL, 1, BITS_JOBS);
-    split_bits(&spec, best, 2, "cpu", NULL, 4, 10);
+    split_bits(&spec, "scalar", 0, "cpu", 1, BITS_JOBS);
+    split_bits(&spec, best, 2, "cpu", 4, 10);
     spec.window = 12;
     spec.full_every = 2;
-    split_bits(&spec, best, 0, "cpu", NULL, 4, 10);
+    split_bits(&spec, best, 0, "cpu", 4, 10);
     spec.arch = "gemma3";
-    split_bits(&spec, best, 0, "cpu", NULL, 4, 10);
+    split_bits(&spec, best, 0, "cpu", 4, 10);
 }
 
 /* Blocks of both devices go to host memory and come back; beams, draft models and passes in flight. */
@@ -243,6 +240,7 @@ static void test_split_gpu(void) {
         split_gpu("cuda", "cuda+cpu", 1, NULL, NULL, experts, 6, 5e-3);
         split_gpu("hip64", "hip+cpu", 0, "cpu", NULL, experts, 3, 5e-3);
         split_gpu("hip64", "hip+cpu", 0, NULL, "cpu", experts, 3, 5e-3);
+        split_gpu("hip64", "hip+cpu", 2, "cpu", "cpu", experts, 3, 5e-3);
         split_gpu("cuda", "cuda+cpu", 1, NULL, NULL, spec, 6, 5e-3);
         split_gpu("cuda", "cuda+cpu", 0, "cpu", NULL, spec, 6, 5e-3);
         split_gpu("hip64", "hip+cpu", 2, "cpu", NULL, spec, 3, 5e-3);
