@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-/* dst = act(src) * src2, by elements; with BYTES by four of them, which become bytes for the next product, too. */
+/* dst = act(src) * src2, by elements, or what FG_ACT_SWIGLU_OAI says; with BYTES by four of them, which become bytes for the next product, too. */
 #define GROUP 128
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
@@ -10,8 +10,15 @@ layout(set = 0, binding = 2) readonly buffer Src { float src[]; };
 layout(set = 0, binding = 3) writeonly buffer Dst { float dst[]; };
 layout(set = 0, binding = 4) readonly buffer Src2 { float src2[]; };
 
+/* As fg__swiglu_oai of fastgen.h. */
+float swiglu_oai(float x, float y) {
+    x = min(x, 7.0);
+    return x / (1.0 + exp(-1.702 * x)) * (1.0 + clamp(y, -7.0, 7.0));
+}
+
 float element(int row, int i) {
-    float x = act_of(act, src[row * src_stride + src_col + i]) * src2[row * src2_stride + src2_col + i];
+    float x = src[row * src_stride + src_col + i], y = src2[row * src2_stride + src2_col + i];
+    x = act == 5 ? swiglu_oai(x, y) : act_of(act, x) * y;
     dst[row * dst_stride + dst_col + i] = x;
     return x;
 }

@@ -136,7 +136,7 @@ void end_cut(int cut) {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     if (row < ROWS && me % LANES == 0) {
         row_share[row] = fold(total, vec2(largest, sum));
-        row_factor[row] = later || cut < last_cut ? 1.0 : total.y;
+        row_factor[row] = later || cut < last_cut ? 1.0 : with_sink(total, head0 + row % tile_heads);
         if (later && cut == last_cut && row < n_rows) state[state_of(row)] = total;
     }
     barrier();

@@ -30,5 +30,5 @@ void main() {
                 value = folded(value, values[u], factors);
             }
     }
-    dst[batch[at] * dst_stride + dst_col + i] = value / all.y;
+    dst[batch[at] * dst_stride + dst_col + i] = value / with_sink(all, i / head_dim);
 }

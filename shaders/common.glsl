@@ -20,6 +20,11 @@ layout(push_constant) uniform Push {
     int positions_at, seqs_at, rows_at;   /* in the batch block */
 };
 
+/* Ops of experts have no heads: the experts of a token, all of them, those that are in this piece of the weight, from number row0 on. */
+#define n_used n_head
+#define n_expert n_kv_head
+#define n_present n_rot
+
 const int HAS_WEIGHT = 1, HAS_WEIGHT2 = 2, HAS_BIAS = 4, HAS_SRC2 = 8, HAS_EARLIER = 16, HAS_LATER = 32; /* pieces */
 const int TOKENS_AT = 4; /* token ids follow four counts */
 

@@ -15,6 +15,13 @@ vec2 fold(inout vec2 all, vec2 one) {
     return factors;
 }
 
+/* A head's sink is one more logit of its softmax, which has no value. All positions have been folded. */
+layout(set = 0, binding = 1) readonly buffer Sinks { float sinks[]; };
+float with_sink(vec2 all, int head) {
+    if ((has & HAS_WEIGHT) == 0) return all.y;
+    return all.y + exp(min(sinks[head] - all.x, 80.0)); /* a larger one leaves nothing of the others either */
+}
+
 float folded(float all, float one, vec2 factors) {
     precise float both;
     if (factors.y == 0.0) return all;

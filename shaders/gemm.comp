@@ -20,7 +20,7 @@ float scaled(float sum, int col) { return sum; }
 
 /* One row of the weight, TILE_K of its columns. */
 void load_weight(int row, int k0, int place) {
-    uint at = uint(min(row, rows - 1) * weight_stride);
+    uint at = weight_at(row);
     float w[32];
     if (FLOATS) {
         [[unroll]] for (int part = 0; part < 4; part++) {
@@ -35,15 +35,16 @@ void load_weight(int row, int k0, int place) {
 }
 
 void main() {
-    int me = int(gl_LocalInvocationIndex), count = row_count();
-    int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M, across = me % ACROSS * SIDE, down = me / ACROSS * SIDE;
+    int me = int(gl_LocalInvocationIndex), m0, count = find_rows(TILE_M, m0);
+    int n0 = int(gl_WorkGroupID.x) * TILE_N, across = me % ACROSS * SIDE, down = me / ACROSS * SIDE;
     float acc[OWN], total[OWN];
     if (m0 >= count) return;
+    int own_src = EXPERTS == 0 ? 0 : src_at(min(m0 + me, count - 1));
     [[unroll]] for (int i = 0; i < OWN; i++) acc[i] = total[i] = 0.0;
     for (int slice = 0; slice < RUNS; slice++) {
         for (int k0 = slice * TILE_K; k0 < k; k0 += RUNS * TILE_K) {
             load_weight(n0 + me, k0, me);
-            int from = min(m0 + me, count - 1) * src_stride + src_col + k0;
+            int from = (EXPERTS == 0 ? min(m0 + me, count - 1) * src_stride + src_col : own_src) + k0;
             [[unroll]] for (int i = 0; i < TILE_K; i++) x_tile[i * TILE_M + me] = RAGGED == 0 || k0 + i < k ? src[from + i] : 0.0;
             barrier();
             for (int i = 0; i < TILE_K; i++) {

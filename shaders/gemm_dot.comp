@@ -23,7 +23,7 @@ float scaled(float sum, int col) { return sum; }
 void load_weight(int row, int u, int place) {
     uint q[8];
     vec2 scale, low;
-    unit_words(uint(min(row, rows - 1) * weight_stride), uint(u), q, scale, low);
+    unit_words(weight_at(row), uint(u), q, scale, low);
     for (int i = 0; i < 8; i++) w_tile[i * TILE_N + place] = q[i];
     w_scale[place] = scale;
     w_low[place] = low;
@@ -36,16 +36,17 @@ void load_source(int row, int u, int place) {
 }
 
 void main() {
-    int me = int(gl_LocalInvocationIndex), count = row_count();
-    int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M, across = me % ACROSS * SIDE, down = me / ACROSS * SIDE;
+    int me = int(gl_LocalInvocationIndex), m0, count = find_rows(TILE_M, m0);
+    int n0 = int(gl_WorkGroupID.x) * TILE_N, across = me % ACROSS * SIDE, down = me / ACROSS * SIDE;
     float acc[OWN], total[OWN];
     if (m0 >= count) return;
+    int own_src = EXPERTS == 0 ? 0 : src_row(min(m0 + max(0, me - TILE_N), count - 1));
     for (int i = 0; i < OWN; i++) acc[i] = total[i] = 0.0;
     for (int slice = 0; slice < RUNS; slice++) {
         for (int u = slice; u < k / 32; u += RUNS) {
             int dots[2 * OWN];
             if (me < TILE_N) load_weight(n0 + me, u, me);
-            else if (me < TILE_N + TILE_M) load_source(min(m0 + me - TILE_N, count - 1), u, me - TILE_N);
+            else if (me < TILE_N + TILE_M) load_source(EXPERTS == 0 ? min(m0 + me - TILE_N, count - 1) : own_src, u, me - TILE_N);
             barrier();
             for (int i = 0; i < 2 * OWN; i++) dots[i] = 0;
             for (int i = 0; i < 8; i++) {

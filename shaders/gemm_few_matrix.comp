@@ -74,8 +74,8 @@ void multiply(int m0, int k0, int tile) {
 }
 
 void main() {
-    int me = int(gl_LocalInvocationIndex), subgroup = int(gl_SubgroupID), count = row_count(), tile = subgroup * TILE;
-    int n0 = int(gl_WorkGroupID.x) * TALL, m0 = int(gl_WorkGroupID.y) * WIDE_TILE, lane = int(subgroupExclusiveAdd(1u));
+    int me = int(gl_LocalInvocationIndex), subgroup = int(gl_SubgroupID), m0, count = find_rows(WIDE_TILE, m0), tile = subgroup * TILE;
+    int n0 = int(gl_WorkGroupID.x) * TALL, lane = int(subgroupExclusiveAdd(1u));
     if (m0 >= count) return;
     [[unroll]] for (int i = 0; i < OWN; i++) acc[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
     for (int k0 = subgroup * STEP; k0 < k; k0 += SUBGROUPS * STEP) {

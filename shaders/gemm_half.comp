@@ -16,16 +16,17 @@ shared f16vec4 x_tile[TILE_K / 4 * TILE_M];
 
 void lay(int i, float sum) { w_tile[i].x = floatBitsToUint(sum); }
 float laid(int i) { return uintBitsToFloat(w_tile[i].x); }
-float scaled(float sum, int col) { return sum * halves_scale(col); }
+float scaled(float sum, int col) { return sum * halves_scale(src_row(col)); }
 #include "tile.glsl"
 
 vec4 four_halves(uvec2 bits) { return vec4(unpackFloat2x16(bits.x), unpackFloat2x16(bits.y)); }
 
 void main() {
-    int me = int(gl_LocalInvocationIndex), count = row_count();
-    int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M, across = me % ACROSS * SIDE, down = me / ACROSS * SIDE;
+    int me = int(gl_LocalInvocationIndex), m0, count = find_rows(TILE_M, m0);
+    int n0 = int(gl_WorkGroupID.x) * TILE_N, across = me % ACROSS * SIDE, down = me / ACROSS * SIDE;
     float acc[OWN], total[OWN];
     if (m0 >= count) return;
+    int own_src = EXPERTS == 0 ? 0 : halves_row(src_row(min(m0 + me % 32, count - 1)));
     for (int i = 0; i < OWN; i++) acc[i] = total[i] = 0.0;
     for (int slice = 0; slice < RUNS; slice++) {
         for (int k0 = slice * TILE_K; k0 < k; k0 += RUNS * TILE_K) {
@@ -34,7 +35,7 @@ void main() {
                 half_weights(n0 + me, k0, w);
                 for (int i = 0; i < 8; i++) w_tile[i * TILE_N + me] = uvec2(packFloat2x16(w[i].xy), packFloat2x16(w[i].zw));
             } else {
-                int m = me % 32, part = (me - TILE_N) / 32 * 4, at = halves_row(min(m0 + m, count - 1)) + k0 / 4 + part;
+                int m = me % 32, part = (me - TILE_N) / 32 * 4, at = (EXPERTS == 0 ? halves_row(min(m0 + m, count - 1)) : own_src) + k0 / 4 + part;
                 for (int i = 0; i < 4; i++) x_tile[(part + i) * TILE_M + m] = halves[at + i];
             }
             barrier();

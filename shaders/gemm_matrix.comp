@@ -44,7 +44,7 @@ void load(int me, int n0, int m0, int k0, int count) {
     [[unroll]] for (int i = 0; i < X_EACH; i++) {
         int at = me + i * THREADS, at_x = k0 / 4 + at % (TILE_K / 4);
         if (PARTS > 1) at_x = min(at_x, (k + 31) / 32 * 8 - 1);
-        x_next[i] = halves[halves_row(min(m0 + at / (TILE_K / 4), count - 1)) + at_x];
+        x_next[i] = halves[halves_row(src_row(min(m0 + at / (TILE_K / 4), count - 1))) + at_x];
     }
 }
 
@@ -72,8 +72,8 @@ void multiply(int row0, int col0) {
 }
 
 void main() {
-    int me = int(gl_LocalInvocationIndex), count = row_count(), subgroup = int(gl_SubgroupID), lane = int(subgroupExclusiveAdd(1u));
-    int n0 = int(gl_WorkGroupID.x) * TILE_N, m0 = int(gl_WorkGroupID.y) * TILE_M;
+    int me = int(gl_LocalInvocationIndex), m0, count = find_rows(TILE_M, m0), subgroup = int(gl_SubgroupID), lane = int(subgroupExclusiveAdd(1u));
+    int n0 = int(gl_WorkGroupID.x) * TILE_N;
     int row0 = subgroup / DOWN * (OWN_N * M), col0 = subgroup % DOWN * (OWN_M * N), out0 = subgroup * M * N;
     bool has_part = subgroup < ACROSS * DOWN;
     if (m0 >= count) return;
@@ -92,7 +92,7 @@ void main() {
         meet();
         for (int j = lane; j < M * N; j += LANES) {
             int row = n0 + row0 + i / OWN_M * M + j % M, col = m0 + col0 + i % OWN_M * N + j / M;
-            if (row < rows && col < count) finish(row, col, out_tile[out0 + j] * halves_scale(col));
+            if (row < rows && col < count) finish(row, col, out_tile[out0 + j] * halves_scale(src_row(col)));
         }
         meet();
     }

@@ -13,7 +13,7 @@ float scaled(float sum, int col) { return sum; }
 
 /* Part u of a row of src. */
 void load_part(int col, int u, out float x[32]) {
-    int at = col * src_stride + src_col + u * UNIT;
+    int at = src_at(col) + u * UNIT;
     for (int i = 0; i < UNIT / 4; i++) {
         vec4 four = vec4(0.0);
         if (WIDE_SRC) four = wide_src[uint(at) / 4u + uint(i)];
@@ -28,7 +28,7 @@ void add_part(int row, int col0, int count, int u) {
     float w[32], x[32], all[ROWS * UNIT];
     if (COLS == 1) load_part(col0, u, x); /* once for all rows */
     for (int r = 0; r < ROWS; r++) {
-        unit(uint(min(row + r, rows - 1) * weight_stride), uint(u), w);
+        unit(weight_at(row + r), uint(u), w);
         if (COLS == 1) {
             float sum = acc[r];
             for (int i = 0; i < UNIT; i++) sum += w[i] * x[i];

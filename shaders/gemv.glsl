@@ -70,7 +70,7 @@ void end_subgroup(int lane, int lanes, int row, int col0, int count) {
 
 /* A team is as many lanes of a subgroup as there are slices, or the whole of a smaller one; a lane takes slice `place` and each step-th after it. */
 void main() {
-    int lane = int(subgroupExclusiveAdd(1u)), lanes = int(subgroupAdd(1u)), count = row_count(), col0 = int(gl_WorkGroupID.y) * COLS;
+    int lane = int(subgroupExclusiveAdd(1u)), lanes = int(subgroupAdd(1u)), col0, count = find_rows(COLS, col0);
     int me = int(gl_LocalInvocationIndex), subgroup = int(gl_SubgroupID), subgroups = int(gl_NumSubgroups), parts = (k + PART - 1) / PART;
     int teams = max(1, lanes / SLICES), team = subgroup * teams, own = lane / SLICES, at = (team + own) * OWN * PITCH;
     int place = IN_SLICES ? own < teams ? lane % SLICES : SLICES + OWN : 0, step = IN_SLICES ? min(lanes, SLICES) : 1;

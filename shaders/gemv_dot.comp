@@ -16,14 +16,14 @@ void add_part(int row, int col0, int count, int u) {
     for (int r = 0; r < ROWS; r++) {
         uint one[8];
         vec2 s, l;
-        unit_words(uint(min(row + r, rows - 1) * weight_stride), uint(u), one, s, l);
+        unit_words(weight_at(row + r), uint(u), one, s, l);
         for (int i = 0; i < 8; i++) w[r * 8 + i] = one[i];
         scale[r] = s;
         low[r] = l;
     }
     for (int c = 0; c < COLS; c++) {
         uint x[8];
-        vec3 x_scale = load_block(min(col0 + c, count - 1), u, x);
+        vec3 x_scale = load_block(src_row(min(col0 + c, count - 1)), u, x);
         for (int r = 0; r < ROWS; r++) {
             int dots[2] = int[](0, 0);
             for (int i = 0; i < 8; i++) dots[HALVES ? i / 4 : 0] += dot4(w[r * 8 + i], x[i]);

@@ -15,7 +15,7 @@ struct Unexpanded {
 
 /* Rows of float types are padded with zeros to multiples of 8. */
 void load_unexpanded(int row, int k0, out Unexpanded w) {
-    uint at = uint(min(row, rows - 1) * weight_stride);
+    uint at = weight_at(row);
     if (FLOATS) {
         [[unroll]] for (int part = 0; part < 4; part++) {
             bool there = k0 + 8 * part < k;

@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 /* Rows of src, k wide, for products that do not take floats. MODE 0: bytes, with a scale for each 32 of them and the sums of its halves; a
    workgroup per 128 words. 1: halves, with a power of two for the whole row, by which the largest is at least 8 and below 16; a workgroup
-   per row. */
+   per row. A row may be one of several that lie beside each other, each k wide: those of a token's experts. */
 #define GROUP 128
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
@@ -33,8 +33,9 @@ void to_halves(int from, int to, int me) {
 }
 
 void main() {
-    int row = int(gl_WorkGroupID.y), from = row * src_stride + src_col, me = int(gl_LocalInvocationIndex);
-    if (row >= row_count()) return;
+    int token = int(gl_WorkGroupID.y), each = int(gl_WorkGroupID.z), row = token * int(gl_NumWorkGroups.z) + each, me = int(gl_LocalInvocationIndex);
+    int from = token * src_stride + src_col + each * k;
+    if (token >= row_count()) return;
     if (MODE == 0) to_bytes(from, bytes_row(row, k), int(gl_GlobalInvocationID.x), me);
     else to_halves(from, row * dst_stride, me);
 }

@@ -10,15 +10,7 @@ layout(set = 0, binding = 3) writeonly buffer Dst { uint dst[]; }; /* fg_row_res
 shared uint best_keys[GROUP];
 shared int best_ids[GROUP];
 
-/* Ordered as floats are; 0 is NaN. By bits, since a device may take NaN for impossible. */
-uint key_of(float x) {
-    uint bits = floatBitsToUint(x);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0u;
-    if ((bits & 0x7FFFFFFFu) == 0u) bits = 0u;
-    return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
-}
-
-float value_of(uint key) { return uintBitsToFloat((key & 0x80000000u) != 0u ? key ^ 0x80000000u : ~key); }
+#include "key.glsl"
 
 void main() {
     const uint lowest = 0x007FFFFFu, highest = 0xFF800000u; /* of -infinity and infinity */

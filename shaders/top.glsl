@@ -5,14 +5,6 @@ const uint LOWEST = 0x007FFFFFu, HIGHEST = 0xFF800000u; /* of -infinity and infi
 
 int draws_at() { return rows_at; }
 
-/* Ordered as floats are; 0 is NaN. By bits, since a device may take NaN for impossible. */
-uint key_of(float x) {
-    uint bits = floatBitsToUint(x);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0u;
-    if ((bits & 0x7FFFFFFFu) == 0u) bits = 0u;
-    return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
-}
-
-float value_of(uint key) { return uintBitsToFloat((key & 0x80000000u) != 0u ? key ^ 0x80000000u : ~key); }
+#include "key.glsl"
 
 float weight_of(float x, float top, float temperature) { return key_of(x) > LOWEST ? exp((x - top) / temperature) : 0.0; }

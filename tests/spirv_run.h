@@ -47,7 +47,7 @@ enum { SPV_NO = -1 };
 enum {
     SPV_EXT = 1000,
     SPV_MOVE = 2000, SPV_ROUND, SPV_UNPACK_LOW, SPV_UNPACK_HIGH, SPV_PACK, SPV_DOT_BYTES,
-    SPV_ADDRESS, SPV_LOAD_VAR, SPV_STORE_VAR, SPV_LOAD_SHARED, SPV_STORE_SHARED, SPV_LOAD_BUFFER, SPV_STORE_BUFFER, SPV_LOAD_PUSH,
+    SPV_ADDRESS, SPV_LOAD_VAR, SPV_STORE_VAR, SPV_LOAD_SHARED, SPV_STORE_SHARED, SPV_ADD_SHARED, SPV_LOAD_BUFFER, SPV_STORE_BUFFER, SPV_LOAD_PUSH,
     SPV_MATRIX_FILL, SPV_MATRIX_GET, SPV_MATRIX_PUT, SPV_MATRIX_LOAD, SPV_MATRIX_STORE, SPV_MATRIX_MULTIPLY,
     SPV_JUMP, SPV_BRANCH, SPV_END, SPV_BARRIER, SPV_GROUP, SPV_NOTHING
 };
@@ -657,6 +657,17 @@ static void spv_store(spv_program *p, const uint32_t *w) {
     free(leaves);
 }
 
+/* OpAtomicIAdd, of shared memory. */
+static void spv_add_shared(spv_program *p, const uint32_t *w) {
+    spv_value to = p->values[w[3]], *v = spv_new_value(p, w[2], w[1], 1);
+    spv_ins *x;
+    if (to.storage != SPV_WORKGROUP) spv_fail(p, "an atomic addition to class %d", to.storage);
+    if (p->error[0]) return;
+    v->regs[0] = spv_new_reg(p, false);
+    x = spv_emit(p, SPV_ADD_SHARED, v->regs[0], to.dynamic < 0 ? spv_const(p, 0) : to.dynamic, p->values[w[6]].regs[0], 0);
+    x->imm = to.base + to.offset;
+}
+
 /* ---- Instructions. ---- */
 
 static int32_t spv_part(const spv_value *v, int i) { return v->regs[v->n == 1 ? 0 : i]; }
@@ -889,6 +900,7 @@ static void spv_instruction(spv_program *p, const uint32_t *w, uint32_t n) {
         }
         return;
     case 124: spv_bitcast(p, w); return;
+    case 234: spv_add_shared(p, w); return;
     case 142: spv_parts(p, 133, w[2], w[1], w + 3, 2); return;
     case 148: spv_dot(p, w); return;
     case 224:
@@ -1444,11 +1456,11 @@ static void spv_branch(spv_sub *s, int n, const spv_ins *x) {
 static bool spv_missing(const spv_sub *s) { return s->parked != SPV_GONE; }
 
 /* Who used a word of shared memory: an invocation; SPV_MATRIX and a subgroup as a whole; SPV_ONE and a subgroup of which several did; SPV_MET
-   and a subgroup, which has met since. */
-enum { SPV_MATRIX = 4096, SPV_ONE = 8192, SPV_MET = 16384 };
+   and a subgroup, which has met since; SPV_ADDED: any, by atomic additions. */
+enum { SPV_MATRIX = 4096, SPV_ONE = 8192, SPV_MET = 16384, SPV_ADDED = 32768 };
 
 static uint32_t spv_subgroup_of(const spv_exec *e, uint32_t user) {
-    return user == SPV_SEVERAL ? SPV_SEVERAL : user < SPV_MATRIX ? user / (uint32_t)e->lanes : user % SPV_MATRIX;
+    return user == SPV_SEVERAL || user == SPV_ADDED ? SPV_SEVERAL : user < SPV_MATRIX ? user / (uint32_t)e->lanes : user % SPV_MATRIX;
 }
 
 /* A barrier of a subgroup: what its lanes did with shared memory comes before what they do now, as far as they alone go. */
@@ -1572,6 +1584,17 @@ static uint32_t spv_shared(spv_exec *e, uint32_t me, uint64_t at, bool write, ui
         word->reader = me;
     }
     return word->written >= e->epoch0 ? e->shared[at] : 0xFFFFFFFFu;
+}
+
+/* What was there. Additions need no barrier between each other, but from and to what is no addition. */
+static uint32_t spv_added(spv_exec *e, uint32_t me, uint64_t at, uint32_t number) {
+    bool added = at < e->program->shared_words && e->shared_words[at].written == e->epoch && e->shared_words[at].writer == SPV_ADDED;
+    uint32_t before = added ? e->shared[at] : spv_shared(e, me, at, false, 0);
+    if (at >= e->program->shared_words) return before;
+    if (!added) spv_shared(e, me, at, true, 0);
+    e->shared_words[at].writer = SPV_ADDED;
+    e->shared[at] = before + number;
+    return before;
 }
 
 /* A half of a matrix in a buffer. Invocation 0 of the subgroup stands for all. */
@@ -1728,6 +1751,9 @@ static void spv_run(spv_exec *e, spv_sub *s) {
             break;
         case SPV_STORE_SHARED:
             SPV_EACH if (s->mask[i]) spv_shared(e, s->index[i], (uint64_t)x->imm + a->u[i], true, regs[x->b].u[i]);
+            break;
+        case SPV_ADD_SHARED:
+            SPV_EACH if (s->mask[i]) d->u[i] = spv_added(e, s->index[i], (uint64_t)x->imm + a->u[i], regs[x->b].u[i]);
             break;
         case SPV_LOAD_BUFFER: spv_load_buffer(e, s, x, d); break;
         case SPV_STORE_BUFFER: spv_store_buffer(e, s, x); break;

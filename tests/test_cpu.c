@@ -659,7 +659,7 @@ static void test_cpu_act_mul(void) {
     const char *paths[CPU_TARGETS];
     int act, p, n_paths = cpu_targets(paths), row, i;
     for (p = 0; p < n_paths; p++)
-        for (act = FG_ACT_NONE; act <= (cpu_is_vulkan(paths[p]) ? FG_ACT_RELU : FG_ACT_SWIGLU_OAI); act++) {
+        for (act = FG_ACT_NONE; act <= FG_ACT_SWIGLU_OAI; act++) {
             uint64_t state = 13;
             cpu_rig *rig = cpu_rig_new(33);
             int x = cpu_slot(rig, 300, false), y = cpu_slot(rig, 140, false);
@@ -954,15 +954,6 @@ static int cpu_expert_weights(cpu_rig *rig, fg_type type, const cpu_experts *c, 
     return i;
 }
 
-/* n of each expert. */
-static int cpu_expert_bias(cpu_rig *rig, const cpu_experts *c, uint64_t *state) {
-    int i = cpu_weight(rig, FG_TYPE_F32, (int64_t)c->n * c->n_expert, 1, FG_OP_NORM, state);
-    rig->tensors[i].n_dims = 2;
-    rig->tensors[i].dims[0] = c->n;
-    rig->tensors[i].dims[1] = c->n_expert;
-    return i;
-}
-
 /* Router's logits out of a table, and who takes whom; returns the slot of that. */
 static int cpu_expert_routes(cpu_rig *rig, const cpu_experts *c, uint64_t *state) {
     int router = cpu_slot(rig, c->n_expert + 2, false), routes = cpu_slot(rig, 2 * c->n_used + 1, false), table;
@@ -1041,6 +1032,7 @@ static double cpu_experts_error(const char *path, int n_threads, fg_type type, c
     for (part = 0; part < (sum ? 1 : 2); part++) {
         op[part] = cpu_op(rig, FG_OP_MOE_GEMM, in, out_slot, c->n);
         op[part]->weight = cpu_expert_weights(rig, part ? FG_TYPE_F32 : type, c, &state);
+        if (c->bias) op[part]->bias = cpu_weight(rig, FG_TYPE_F32, c->n, c->n_expert, FG_OP_NORM, &state);
         op[part]->k = c->k;
         op[part]->src_col = 3;
         op[part]->src2 = routes;
@@ -1049,7 +1041,6 @@ static double cpu_experts_error(const char *path, int n_threads, fg_type type, c
         op[part]->n_expert = c->n_expert;
         op[part]->n_used = c->n_used;
         op[part]->moe_sum = sum;
-        if (c->bias) op[part]->bias = cpu_expert_bias(rig, c, &state);
     }
     cpu_rig_end(rig, out_slot);
     if (cpu_rig_open(rig, path, n_threads) != FG_OK) return 1e9;
@@ -1065,13 +1056,14 @@ static double cpu_experts_error(const char *path, int n_threads, fg_type type, c
                 for (j = 0; j < c->n_used; j++) {
                     const float *own = x + (sum ? j * c->k : 0);
                     double dot = 0, norm_w = 1e-30, norm_x = 1e-30, limit = cpu_experts_limit(path, FG_TYPE_F32, c);
-                    if (c->bias) dot = (double)((const float *)(const void *)rig->data[op[part]->bias])[experts[j] * c->n + i];
+                    const float *bias = c->bias ? (const float *)(const void *)rig->data[op[part]->bias] + experts[j] * c->n : NULL;
                     cpu_weight_row(rig, op[part]->weight, (int64_t)experts[j] * c->n + i, w);
                     for (l = 0; l < c->k; l++) {
                         dot += (double)w[l] * (double)own[l];
                         norm_w += (double)w[l] * (double)w[l];
                         norm_x += (double)own[l] * (double)own[l];
                     }
+                    if (bias) dot += (double)bias[i];
                     if (sum) {
                         total += weights[j] * dot;
                         size += weights[j] * sqrt(norm_w * norm_x);
@@ -1169,6 +1161,8 @@ typedef struct cpu_attn {
     int lengths[CPU_SEQS]; /* 0 ends */
 } cpu_attn;
 
+static bool cpu_sinks; /* heads have such */
+
 static int cpu_attn_total(const cpu_attn *c) {
     int i, total = 0;
     for (i = 0; i < CPU_SEQS; i++) total += c->lengths[i];
@@ -1217,6 +1211,11 @@ static cpu_rig *cpu_attn_rig(const cpu_attn *c, int max_tokens) {
     op->scale = (float)(1.5 / sqrt((double)c->head_dim));
     op->softcap = c->softcap;
     op->weight = op->weight2 = op->bias = -1;
+    if (cpu_sinks) {
+        op->weight = cpu_weight(rig, FG_TYPE_F32, c->n_head, 0, FG_OP_NORM, &state);
+        table = (float *)(void *)rig->data[op->weight];
+        for (i = 0; i < c->n_head; i++) table[i] *= 3.0f; /* of some the most of all, of others nothing */
+    }
     for (i = 1; i < 3; i++) {
         rig->ops[i].n_head = c->n_head;
         rig->ops[i].n_kv_head = c->n_kv_head;
@@ -1380,6 +1379,7 @@ static double cpu_attn_error(const cpu_attn *c, const cpu_rig *rig, int s, const
                 largest = fmax(largest, score[t]);
             }
             memset(out, 0, sizeof(out));
+            if (rig->ops[2].weight >= 0) sum = exp((double)((const float *)(const void *)rig->data[rig->ops[2].weight])[h] - largest);
             for (t = first; t <= p; t++) {
                 double e = exp(score[t] - largest);
                 sum += e;

@@ -181,7 +181,7 @@ static fg_engine_desc engine_desc(fg_model *model, const fg_backend *backend) {
     d.model = model;
     d.backend_options = engine_options;
     d.token_budget = engine_token_budget;
-    d.backends[0] = engine_other && (!backend || backend == fg_backend_cpu()) ? engine_other : backend;
+    d.backends[0] = engine_other && (!backend || backend == fg_backend_cpu() || strcmp(backend->name, engine_other->name) == 0) ? engine_other : backend;
     d.n_threads = 1;
     if (backend != fg_backend_null()) d.gpu_layers = engine_gpu_layers, d.kv_device = engine_kv_device, d.experts_device = engine_experts_device;
     return d;
@@ -569,6 +569,14 @@ static void test_vulkan_engine(void) {
 static void test_vulkan_engine_invariant(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     bits_gpu("vulkan-invariant", "vulkan-invariant", 3, 6);
+}
+
+/* With sinks and experts, of which a token takes some of the others' workgroups, or tiles with them. */
+static void test_vulkan_engine_experts(void) {
+    model_spec spec = bits_experts();
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    spec.type = FG_TYPE_Q8_0;
+    bits_gpu_of(&spec, "vulkan-invariant", "vulkan-invariant", 3, 6);
 }
 
 static void bits_model(const model_spec *spec) {

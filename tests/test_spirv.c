@@ -103,6 +103,49 @@ static void test_spirv_together(void) {
     }
 }
 
+/* Experts: who takes whom, pairs and tiles of every rung, in pieces, of a workgroup that divides k, with the same bits among few and many. */
+static void test_spirv_experts(void) {
+    static const struct {
+        const char *path;
+        fg_type type;
+        cpu_experts c;
+    } runs[] = {{"vulkan32", FG_TYPE_Q4_K, {256, 20, 3, 6, 2, false, true, true}},
+                {"vulkan64", FG_TYPE_MXFP4, {64, 19, 12, 5, 3, false, true, true}},
+                {"vulkan8", FG_TYPE_F16, {75, 17, 9, 3, 2, false, true, false}},
+                {"vulkan32", FG_TYPE_Q8_0, {64, 18, 70, 2, 1, true, true, true}},
+                {"vulkan64", FG_TYPE_Q8_0, {2080, 9, 2, 4, 2, false, true, true}},
+                {"vulkan32-split", FG_TYPE_F32, {256, 16, 9, 7, 3, false, true, true}},
+                {"vulkan64-push", FG_TYPE_Q6_K, {256, 20, 10, 4, 2, false, true, false}},
+                {"vulkan32-dot", FG_TYPE_MXFP4, {64, 33, 10, 6, 2, false, true, true}},
+                {"vulkan64-dot", FG_TYPE_Q2_K, {256, 20, 4, 6, 3, false, true, false}},
+                {"vulkan64-half", FG_TYPE_Q8_0, {64, 40, 20, 3, 2, false, true, true}},
+                {"vulkan32-matrix", FG_TYPE_MXFP4, {96, 40, 20, 3, 2, false, true, true}},
+                {"vulkan64-matrix", FG_TYPE_F16, {79, 40, 60, 2, 2, false, true, false}},
+                {"vulkan8-matrix", FG_TYPE_Q4_K, {256, 20, 12, 3, 1, false, true, true}}};
+    static const char *const invariant[] = {"vulkan64-invariant", "vulkan32-dot-invariant", "vulkan64-half-invariant", "vulkan32-matrix-invariant"};
+    static const cpu_experts c = {544, 20, 40, 6, 3, false, true, false}, choices[] = {{0, 0, 9, 70, 5, false, true, false}, {0, 0, 3, 3, 3, false, false, false}};
+    size_t i;
+    SPIRV_ALL;
+    for (i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        vulkan_check_experts(runs[i].path, runs[i].type, &runs[i].c);
+        cpu_check_routes(runs[i].path, &runs[i].c);
+        vulkan_check_choice(runs[i].path, &choices[i % 2]);
+        spirv_none(runs[i].path);
+    }
+    for (i = 0; i < 4; i++) {
+        CHECKF(vulkan_expert_bits(invariant[i], i == 2 ? FG_TYPE_F16 : FG_TYPE_Q8_0, &c, i % 2) == 0, "%s", invariant[i]);
+        spirv_none(invariant[i]);
+    }
+}
+
+/* Experts of 40 tokens, of which bytes are made, behind a product that has bytes of the same rows where they are few. */
+static void test_spirv_experts_bytes(void) {
+    static const cpu_experts c = {64, 8, 40, 64, 2, false, true, false};
+    SPIRV_ALL;
+    vulkan_check_behind("vulkan32-all", &c, FG_OP_GEMM, FG_TYPE_Q8_0);
+    spirv_none("bytes for products and experts");
+}
+
 static void test_spirv_attention(void) {
     static const char *const halves[] = {"vulkan32-half", "vulkan64-half", "vulkan32-matrix", "vulkan64-matrix", "vulkan8-matrix"};
     static const fg_type types[] = {FG_TYPE_F32, FG_TYPE_F16, FG_TYPE_BF16, FG_TYPE_Q8_0};
@@ -121,6 +164,11 @@ static void test_spirv_attention(void) {
         cpu_check_kv_bound(halves[p], p % 2 ? FG_TYPE_Q8_0 : FG_TYPE_F16, 1);
         spirv_none(halves[p]);
     }
+    cpu_sinks = true;
+    for (i = 0; i < 4; i++) vulkan_check_attention(i % 2 ? "vulkan32" : "vulkan8", &cases[i % 3], i % 3 == 2 ? 2e-2 : 1e-3);
+    for (p = 0; p < 5; p++) vulkan_check_attention(halves[p], &cases[p % 3], p % 3 == 2 ? 2e-2 : 8e-3);
+    cpu_sinks = false;
+    spirv_none("sinks");
     for (i = 0; i < 4; i++) cpu_check_kv_bound(i % 2 ? "vulkan32" : "vulkan64", types[i], 1);
     spirv_none("values that the cache does not hold");
 }
@@ -135,10 +183,18 @@ static void test_spirv_invariant(void) {
     spirv_none("cuts");
     vulkan_check_cuts("vulkan64", &c, 0, 3e-5f);
     spirv_none("cuts, short items");
+    cpu_sinks = true;
+    vulkan_check_cuts("vulkan64-invariant", &c, 1e-3, 0.0f);
+    cpu_sinks = false;
+    spirv_none("cuts, sinks");
     vulkan_check_cuts("vulkan32-matrix", &c, 0, 8e-3f);
     spirv_none("cuts, matrices");
     c.block_tokens = 16;
-    vulkan_check_cuts("vulkan64-kv", &c, 1e-3, 1e-5f);
+    for (p = 0; p < 2; p++) {
+        cpu_sinks = p == 1;
+        vulkan_check_cuts("vulkan64-kv", &c, 1e-3, 1e-5f);
+        cpu_sinks = false;
+    }
     spirv_none("cuts of pieces");
     for (p = 0; p < 5; p++) {
         int other = vulkan_other_bits(paths[p], p % 3 == 0 ? FG_TYPE_F16 : FG_TYPE_Q4_K, p % 3 == 0 ? 542 : 768);
@@ -232,6 +288,22 @@ static int spirv_small_attention(const char *path) {
     return svk_take(spirv_text, sizeof(spirv_text));
 }
 
+/* Two tokens more than pairs of have workgroups of their own, and a sum over their experts; the violations that this makes. */
+static int spirv_small_experts(const char *path) {
+    static const cpu_experts c = {64, 20, 11, 6, 3, false, true, false};
+    cpu_rig *rig = cpu_rig_new(c.m);
+    vulkan_expert_sum(rig, &c);
+    if (!svk.drop) spirv_fresh(path);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        spirv_runs = true;
+        (void)cpu_rig_run(rig, 0, c.m);
+        spirv_runs = false;
+    }
+    cpu_rig_free(rig);
+    if (!svk.drop) spirv_fresh(path);
+    return svk_take(spirv_text, sizeof(spirv_text));
+}
+
 static struct {
     int shader, which, count; /* the barrier of a shader, or of commands, that goes; how many there are */
     uint32_t from, to;        /* a built-in that becomes another */
@@ -295,6 +367,7 @@ static void test_spirv_finds_races(void) {
     spirv_barriers(FG__VK_SHADER_GEMV, "vulkan64-invariant", spirv_small_gemm, 2);
     spirv_rows = 12;
     spirv_barriers(FG__VK_SHADER_SAMPLE, "vulkan32", spirv_small_gemm, 1);
+    spirv_barriers(FG__VK_SHADER_SORT, "vulkan32", spirv_small_experts, 0);
     spirv_barriers(FG__VK_SHADER_ATTENTION, "vulkan32", spirv_small_attention, 2);
     spirv_barriers(FG__VK_SHADER_ATTENTION_HALF, "vulkan64-half", spirv_small_attention, 2);
     spirv_barriers(FG__VK_SHADER_ATTENTION_MATRIX, "vulkan32-matrix", spirv_small_attention, 3);
@@ -329,6 +402,8 @@ static void test_spirv_finds_hazards(void) {
     spirv_hazards("vulkan32", spirv_small_gemm, spirv_drop, 0);
     spirv_hazards("vulkan64", spirv_small_attention, spirv_drop, 0);
     spirv_hazards("vulkan64-half", spirv_small_gemm, spirv_drop, 0);
+    spirv_hazards("vulkan32", spirv_small_experts, spirv_drop, 0);
+    spirv_hazards("vulkan64-half", spirv_small_experts, spirv_drop, 0);
     spirv_hazards("vulkan32", spirv_small_gemm, spirv_drop_other, 3); /* the host has waited before one */
 }
 
@@ -582,6 +657,8 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_ops);
     RUN(test_spirv_gemm);
     RUN(test_spirv_together);
+    RUN(test_spirv_experts);
+    RUN(test_spirv_experts_bytes);
     RUN(test_spirv_attention);
     RUN(test_spirv_invariant);
     RUN(test_spirv_model);

@@ -2,7 +2,6 @@
    very bits that it has whole. */
 
 static fg_backend split_other; /* the CPU by another name */
-
 static void split_set(int gpu_layers, const char *kv_device, bool other) {
     split_other = *fg_backend_cpu();
     split_other.name = "other";
@@ -185,6 +184,15 @@ static double split_error(const job *a, const job *b) {
     return square > 0 ? sqrt(error / square) : 1;
 }
 
+/* Vulkan's without experts and sinks. */
+static void split_caps(fg_device *device, fg_device_caps *caps) {
+    fg_backend_vulkan()->caps(device, caps);
+    caps->ops &= ~(1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM);
+    caps->sinks = false;
+}
+
+static bool split_lacks; /* those are on the CPU, wherever the layers are */
+
 /* A GPU beside the CPU: nearly the logits of the CPU alone. `spec`: of what model, of three layers. */
 static void split_gpu(const char *path, const char *name, int layers, const char *kv, const char *experts, model_spec spec, int n, double most) {
     static const bits_config one = {"alone", 1, 0, 1, 0, 0, false, false, FG_POLICY_SPLITFUSE};
@@ -203,8 +211,12 @@ static void split_gpu(const char *path, const char *name, int layers, const char
     e = bits_engine(m.model, "scalar", &one);
     for (i = 0; i < n; i++) bits_batch(e, &one, &alone[i], 1);
     fg_engine_free(e);
-    split_set(layers, kv, false);
+    split_set(layers, kv, split_lacks);
     engine_experts_device = experts;
+    if (split_lacks) {
+        split_other = *fg_backend_vulkan();
+        split_other.caps = split_caps;
+    }
     if (split_engine_is(m.model, path, name)) {
         e = bits_engine(m.model, path, &three);
         for (i = 0; i < n; i += 3) bits_batch(e, &three, &jobs[i], 3);
@@ -224,14 +236,24 @@ static void split_gpu(const char *path, const char *name, int layers, const char
 static void test_split_gpu(void) {
     model_spec spec = model_spec_tiny(), experts = spec;
     int n = 0;
-    experts.arch = "qwen3moe"; /* which Vulkan has on the CPU, wherever the layers are */
+    experts.arch = "qwen3moe";
     experts.n_experts = 4;
     experts.n_used = 2;
     if (cpu_vulkan_device(0)) {
         split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, spec, 9, 2e-5);
         split_gpu("vulkan", "vulkan+cpu", 0, "cpu", NULL, spec, 9, 2e-5);
+        split_gpu("vulkan", "vulkan", 0, NULL, NULL, experts, 9, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, experts, 6, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, "cpu", NULL, experts, 6, 2e-5);
+        split_gpu("vulkan", "vulkan+cpu", 0, NULL, "cpu", experts, 6, 2e-5);
+        split_lacks = true;
         split_gpu("vulkan", "vulkan+cpu", 0, NULL, NULL, experts, 9, 2e-5);
         split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, experts, 6, 2e-5);
+        experts.arch = "gpt-oss";
+        experts.window = 12;
+        split_gpu("vulkan", "vulkan+cpu", 0, NULL, NULL, experts, 6, 2e-5);
+        split_lacks = false;
+        split_gpu("vulkan", "vulkan", 0, NULL, NULL, experts, 6, 2e-5);
         split_gpu("vulkan", "vulkan+cpu", 0, "cpu", NULL, experts, 6, 2e-5);
         n++;
     }

@@ -252,6 +252,7 @@ static void test_vulkan_attention(void) {
         {FG_TYPE_F32, 3, 1, 256, 64, 1, 0, 32, false, 0.0f, 1.0f, {67, 11, 0, 0, 0, 0}},
     };
     size_t i, p;
+    int sinks;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     for (p = 0; p < 3; p++) {
         const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
@@ -260,7 +261,11 @@ static void test_vulkan_attention(void) {
             fg_type type = cases[i].kv_type;
             if (p && type != FG_TYPE_F16 && type != FG_TYPE_Q8_0) continue; /* floats either way */
             if (p == 1 && i == 5) continue; /* half a minute in lavapipe's compiler for what cases 1, 3 and 4 have */
-            vulkan_check_attention(paths[p], &cases[i], type == FG_TYPE_F32 ? 2e-5 : type == FG_TYPE_Q8_0 ? 2e-2 : type == FG_TYPE_F16 && p == 0 ? 1e-3 : 8e-3);
+            for (sinks = 0; sinks < 2; sinks++) {
+                cpu_sinks = sinks;
+                vulkan_check_attention(paths[p], &cases[i], type == FG_TYPE_F32 ? 2e-5 : type == FG_TYPE_Q8_0 ? 2e-2 : type == FG_TYPE_F16 && p == 0 ? 1e-3 : 8e-3);
+                cpu_sinks = false;
+            }
         }
     }
 }
@@ -352,6 +357,7 @@ static void test_vulkan_attention_cuts(void) {
         {FG_TYPE_F32, 4, 2, 16, 16, 1, 0, 16, false, 0.0f, 1.0f, {540, 515, 0, 0, 0, 0}},
     };
     size_t i, p;
+    int sinks;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     for (p = 0; p < 6; p++) {
         const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
@@ -364,7 +370,11 @@ static void test_vulkan_attention_cuts(void) {
             if ((p == 3) != (i == 6)) continue; /* pieces of a pool: sums in the order of its blocks */
             if (p == 4 && i > 1 && i != 3) continue;
             /* where items have other lengths than cuts, and by compilers of GPUs, which contract sums of one shape and not of another */
-            vulkan_check_cuts(paths[p], &cases[i], p < 4 ? limit : 0, p < 4 || gpu ? halves ? 8e-3f : p == 3 ? 1e-5f : 3e-5f : 0.0f);
+            for (sinks = 0; sinks < (i == 0 || i == 6 ? 2 : 1); sinks++) {
+                cpu_sinks = sinks;
+                vulkan_check_cuts(paths[p], &cases[i], p < 4 ? limit : 0, p < 4 || gpu ? halves ? 8e-3f : p == 3 ? 1e-5f : 3e-5f : 0.0f);
+                cpu_sinks = false;
+            }
         }
     }
 }
@@ -442,6 +452,281 @@ static void test_vulkan_attention_batch(void) {
     free(other);
 }
 
+/* ---- Mixtures of experts. ---- */
+
+static void vulkan_check_experts(const char *path, fg_type type, const cpu_experts *c) {
+    int sum;
+    for (sum = 0; sum < 2; sum++) {
+        double error = cpu_experts_error(path, 1, type, c, sum);
+        CHECKF(error < 2 * cpu_gemm_limit(path, type, c->m), "%s %s, %d tokens, k %d, sum %d: error %g", path, fg_type_name(type), c->m, c->k, sum, error);
+    }
+}
+
+/* Of one token, of few and of many, whose experts have rows of several tiles or none. */
+static const cpu_experts vulkan_experts[] = {{256, 40, 1, 4, 1, false, true, true},   {256, 70, 37, 8, 3, false, false, false},
+                                             {256, 33, 150, 3, 1, true, true, true},  {512, 32, 21, 5, 5, false, true, false},
+                                             {256, 40, 6, 24, 8, false, true, true},  {256, 32, 50, 64, 2, false, true, false}};
+
+/* Experts of every type; widths that are no whole units. */
+static void test_vulkan_experts(void) {
+    static const cpu_experts ragged = {75, 33, 20, 4, 2, false, true, true};
+    int i, s;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < CPU_TYPES; i++)
+        for (s = i % 2; s < 6; s += 2) vulkan_check_experts("vulkan", cpu_types[i], &vulkan_experts[s]);
+    for (i = 0; i < CPU_TYPES; i++)
+        if (fg__vk_is_float(cpu_types[i])) vulkan_check_experts("vulkan", cpu_types[i], &ragged);
+}
+
+static void test_vulkan_experts_rungs(void) {
+    static const char *const paths[] = {"vulkan-dot", "vulkan-half", "vulkan-matrix", "vulkan-push"};
+    static const fg_type types[][3] = {{FG_TYPE_Q4_K, FG_TYPE_MXFP4, FG_TYPE_Q6_K}, {FG_TYPE_Q8_0, FG_TYPE_BF16, FG_TYPE_Q2_K},
+                                       {FG_TYPE_MXFP4, FG_TYPE_F16, FG_TYPE_Q5_K}, {FG_TYPE_F16, FG_TYPE_Q8_0, FG_TYPE_Q4_0}};
+    int p, i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (p = 0; p < 4; p++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        for (i = 0; d && d->rungs && i < 6; i++) vulkan_check_experts(paths[p], types[p][i % 3], &vulkan_experts[i]);
+    }
+}
+
+/* Kernels that see 32 KiB at once: two experts of F32, the whole of others; an expert that is larger is refused. */
+static void test_vulkan_experts_pieces(void) {
+    static const cpu_experts c = {256, 16, 33, 7, 3, false, true, true}, large = {256, 40, 2, 3, 2, false, true, false};
+    uint64_t state = 3;
+    cpu_rig *rig;
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_check_experts("vulkan-split", FG_TYPE_F32, &c);
+    vulkan_check_experts("vulkan-split", FG_TYPE_Q8_0, &c);
+    rig = cpu_rig_new(2);
+    for (i = 0; i < 2; i++) {
+        fg_weight *weight = NULL;
+        fg_tensor *tensor = &rig->tensors[cpu_expert_weights(rig, FG_TYPE_F32, i ? &c : &large, &state)];
+        fg_device *device = cpu_vulkan_device(cpu_vulkan_number("vulkan-split"));
+        fg_result r = fg_backend_vulkan()->pack(device, tensor, FG_OP_MOE_GEMM, &weight, NULL);
+        CHECK(i ? r == FG_OK && ((fg__vk_weight *)(void *)weight)->n_pieces == 4 : r == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "an expert"));
+        if (weight) fg_backend_vulkan()->unpack(device, weight);
+    }
+    cpu_rig_free(rig);
+}
+
+/* As vulkan_other_bits, of experts. */
+static int vulkan_expert_bits(const char *path, fg_type type, const cpu_experts *c, bool sum) {
+    static const int sizes[] = {1, 2, 5, 9};
+    uint64_t state = 11;
+    cpu_rig *rig = cpu_rig_new(c->m);
+    int routes = cpu_expert_routes(rig, c, &state), columns = sum ? c->n : c->n * c->n_used, width = sum ? c->k * c->n_used : c->k;
+    int x = cpu_slot(rig, width, false), y = cpu_slot(rig, columns, false), i, other = 0;
+    float *all = (float *)malloc(sizeof(float) * (size_t)(columns * c->m));
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, width);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, width, c->m, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_EMBED, -1, y, columns);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, columns, c->m, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_MOE_GEMM, x, y, c->n);
+    op->weight = cpu_expert_weights(rig, type, c, &state);
+    op->k = c->k;
+    op->src2 = routes;
+    op->src2_col = 1;
+    op->n_expert = c->n_expert;
+    op->n_used = c->n_used;
+    op->moe_sum = sum;
+    cpu_rig_end(rig, y);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        memcpy(all, cpu_rig_run(rig, 0, c->m), sizeof(float) * (size_t)(columns * c->m));
+        for (i = 0; i < 4; i++)
+            other += memcmp(cpu_rig_run(rig, 7 * i, sizes[i]), all + 7 * i * columns, sizeof(float) * (size_t)(columns * sizes[i])) != 0;
+    }
+    free(all);
+    cpu_rig_free(rig);
+    return other;
+}
+
+/* One order of sums for every number of tokens; without `invariant` kernels differ. */
+static void test_vulkan_experts_invariant(void) {
+    static const char *const paths[] = {"vulkan-invariant", "vulkan-dot-invariant", "vulkan-half-invariant", "vulkan-matrix-invariant"};
+    static const fg_type types[] = {FG_TYPE_F16, FG_TYPE_Q4_K, FG_TYPE_Q8_0, FG_TYPE_MXFP4};
+    cpu_experts c = {768, 40, 40, 6, 3, false, true, false};
+    int p;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    CHECK(vulkan_expert_bits("vulkan", FG_TYPE_F16, &c, false) + vulkan_expert_bits("vulkan", FG_TYPE_F16, &c, true) > 0);
+    for (p = 0; p < 4; p++) {
+        const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
+        if (!d || (p && d->rungs == 0)) continue;
+        CHECKF(vulkan_expert_bits(paths[p], types[p], &c, false) == 0, "%s", paths[p]);
+        CHECKF(vulkan_expert_bits(paths[p], types[p], &c, true) == 0, "%s, sums", paths[p]);
+    }
+    c.k = 75;
+    CHECK(vulkan_expert_bits("vulkan-invariant", FG_TYPE_F32, &c, true) == 0);
+}
+
+/* Ids of a token's experts are such, and different ones, whatever the logits. */
+static void vulkan_check_choice(const char *path, const cpu_experts *c) {
+    static const float strange[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, -NAN, 3e38f, -3e38f};
+    uint64_t state = 5;
+    cpu_rig *rig = cpu_rig_new(c->m);
+    int routes = cpu_expert_routes(rig, c, &state), width = 2 * c->n_used + 1, row, i, j, bad = 0;
+    float *table = (float *)(void *)rig->data[rig->ops[0].weight];
+    for (i = 0; i < c->m * c->n_expert; i++)
+        if (i < c->n_expert || test_random(&state) % 2) table[i] = strange[i < c->n_expert ? 0 : test_random(&state) % 8];
+    cpu_rig_end(rig, routes);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        const float *out = cpu_rig_run(rig, 0, c->m);
+        for (row = 0; row < c->m; row++)
+            for (i = 0; i < c->n_used; i++) {
+                const float *ids = out + row * width + 1;
+                bad += !(ids[i] >= 0 && ids[i] < (float)c->n_expert && ids[i] == (float)(int)ids[i]);
+                for (j = 0; j < i; j++) bad += ids[i] == ids[j];
+            }
+        CHECKF(bad == 0, "%s, %d of %d experts: %d", path, c->n_used, c->n_expert, bad);
+    }
+    cpu_rig_free(rig);
+}
+
+static void test_vulkan_route(void) {
+    static const cpu_experts cases[] = {{0, 0, 9, 3, 3, false, true, false},   {0, 0, 40, 128, 8, false, true, false},
+                                        {0, 0, 5, 1024, 16, false, false, false}, {0, 0, 7, 100, 4, true, true, false}};
+    int s;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (s = 0; s < 6; s++) cpu_check_routes("vulkan", &vulkan_experts[s]);
+    for (s = 0; s < 4; s++) {
+        cpu_check_routes("vulkan", &cases[s]);
+        vulkan_check_choice("vulkan", &cases[s]);
+    }
+}
+
+/* Products with what a slot says that names no experts are those with the first. */
+static void vulkan_check_strangers(const char *path, int m) {
+    static const float ids[2][4] = {{NAN, -1.0f, 5.0f, 3e9f}, {0.0f, 0.0f, 0.0f, 0.0f}};
+    static const cpu_experts c = {64, 32, 20, 5, 2, false, true, false};
+    float out[2][20 * 64];
+    int p, i;
+    for (p = 0; p < 2; p++) {
+        uint64_t state = 9;
+        cpu_rig *rig = cpu_rig_new(m);
+        int routes = cpu_slot(rig, 4, false), x = cpu_slot(rig, 64, false), y = cpu_slot(rig, 64, false);
+        fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, routes, 4);
+        op->weight = cpu_weight(rig, FG_TYPE_F32, 4, c.m, FG_OP_EMBED, &state);
+        for (i = 0; i < 4 * c.m; i++) ((float *)(void *)rig->data[op->weight])[i] = ids[p][(i + i / 4) % 4];
+        op = cpu_op(rig, FG_OP_EMBED, -1, x, 64);
+        op->weight = cpu_weight(rig, FG_TYPE_F32, 64, c.m, FG_OP_EMBED, &state);
+        op = cpu_op(rig, FG_OP_MOE_GEMM, x, y, 32);
+        op->weight = cpu_expert_weights(rig, FG_TYPE_F16, &c, &state);
+        op->k = 64;
+        op->src2 = routes;
+        op->n_expert = c.n_expert;
+        op->n_used = c.n_used;
+        cpu_rig_end(rig, y);
+        if (cpu_rig_open(rig, path, 1) == FG_OK) memcpy(out[p], cpu_rig_run(rig, 0, m), sizeof(float) * 64 * (size_t)m);
+        cpu_rig_free(rig);
+    }
+    CHECKF(memcmp(out[0], out[1], sizeof(float) * 64 * (size_t)m) == 0, "%s, %d tokens", path, m);
+}
+
+/* Products with experts of Q8_0, behind one of another kind with the same rows, or alone (FG_OP_COUNT). */
+static float *vulkan_behind(const char *path, const cpu_experts *c, fg_op_type before, fg_type type) {
+    uint64_t state = 13;
+    cpu_rig *rig = cpu_rig_new(c->m);
+    int columns = c->n * c->n_used, routes = cpu_expert_routes(rig, c, &state), slots[3], i;
+    float *out = (float *)calloc((size_t)(columns * c->m), sizeof(float));
+    fg_op *op;
+    for (i = 0; i < 3; i++) slots[i] = cpu_slot(rig, i ? columns : c->k, false);
+    op = cpu_op(rig, FG_OP_EMBED, -1, slots[0], c->k);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, c->k, c->m, FG_OP_EMBED, &state);
+    for (i = 0; i < 2; i++) {
+        int weight = i && before == FG_OP_GEMM ? cpu_weight(rig, type, c->k, c->n, FG_OP_GEMM, &state) : cpu_expert_weights(rig, i ? type : FG_TYPE_Q8_0, c, &state);
+        if (i && before == FG_OP_COUNT) break;
+        op = cpu_op(rig, i ? before : FG_OP_MOE_GEMM, slots[0], slots[1 + i], c->n);
+        op->weight = weight;
+        op->k = c->k;
+        op->src2 = i && before == FG_OP_GEMM ? -1 : routes;
+        op->src2_col = 1;
+        op->n_expert = c->n_expert;
+        op->n_used = c->n_used;
+    }
+    if (before != FG_OP_COUNT) { /* the first comes last */
+        fg_op own = op[-1];
+        op[-1] = *op;
+        *op = own;
+    }
+    cpu_rig_end(rig, slots[1]);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) memcpy(out, cpu_rig_run(rig, 0, c->m), sizeof(float) * (size_t)(columns * c->m));
+    cpu_rig_free(rig);
+    return out;
+}
+
+static void vulkan_check_behind(const char *path, const cpu_experts *c, fg_op_type before, fg_type type) {
+    float *alone = vulkan_behind(path, c, FG_OP_COUNT, type), *behind = vulkan_behind(path, c, before, type);
+    CHECKF(memcmp(alone, behind, sizeof(float) * (size_t)(c->n * c->n_used * c->m)) == 0, "%s, behind op %d", path, (int)before);
+    free(alone);
+    free(behind);
+}
+
+/* A sum over experts as a graph. */
+static void vulkan_expert_sum(cpu_rig *rig, const cpu_experts *c) {
+    uint64_t state = 5;
+    int routes = cpu_expert_routes(rig, c, &state), x = cpu_slot(rig, c->k * c->n_used, false), y = cpu_slot(rig, c->n, false);
+    fg_op *op = cpu_op(rig, FG_OP_EMBED, -1, x, c->k * c->n_used);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, c->k * c->n_used, c->m, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_EMBED, -1, y, c->n);
+    op->weight = cpu_weight(rig, FG_TYPE_F32, c->n, c->m, FG_OP_EMBED, &state);
+    op = cpu_op(rig, FG_OP_MOE_GEMM, x, y, c->n);
+    op->weight = cpu_expert_weights(rig, FG_TYPE_F16, c, &state);
+    op->k = c->k;
+    op->src2 = routes;
+    op->src2_col = 1;
+    op->n_expert = c->n_expert;
+    op->n_used = c->n_used;
+    op->moe_sum = 1;
+    cpu_rig_end(rig, y);
+}
+
+/* The memory that is measured is what is taken, but for what is rounded up. */
+static void vulkan_check_measure(const cpu_rig *rig) {
+    const fg__vk_plan *plan = (const fg__vk_plan *)(const void *)rig->plan;
+    size_t all = plan->memory.bytes + plan->batch.bytes + plan->rows.bytes + plan->tops.bytes + plan->candidates.bytes;
+    fg_memory memory;
+    int i;
+    CHECK(rig->backend->prepare(rig->device, &rig->graph, NULL, &memory) == FG_OK);
+    for (i = 0; i < FG__VK_TURNS; i++) {
+        const fg__vk_turn *turn = &plan->turns[i];
+        all += turn->batch.bytes + turn->rows.bytes + turn->candidates.bytes + turn->logits.bytes + turn->kept.bytes;
+    }
+    CHECKF(memory.total <= all && all < memory.total + 32 * FG__VK_ALIGN, "%zu bytes were measured, %zu taken", memory.total, all);
+    CHECK(plan->n_steps <= plan->max_steps);
+}
+
+/* Room for tiles and products; what is refused. */
+static void test_vulkan_experts_bounds(void) {
+    static const cpu_experts c = {64, 32, 20, 5, 2, false, true, false}, most = {64, 8, 4, 64, 64, false, true, false},
+                             many = {64, 8, 150, 2, 1, false, true, false};
+    cpu_rig *rig;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_check_strangers("vulkan", 3);
+    vulkan_check_strangers("vulkan", 20);
+    vulkan_check_behind("vulkan-dot", &many, FG_OP_MOE_GEMM, FG_TYPE_F32); /* in tiles of other sizes */
+    rig = cpu_rig_new(c.m);
+    vulkan_expert_sum(rig, &c);
+    if (cpu_rig_open(rig, "vulkan", 1) == FG_OK) {
+        const fg__vk_sorted *s = &((const fg__vk_plan *)(const void *)rig->plan)->sorted;
+        CHECK(s->products_bytes == 20 * 2 * 32 * 4 && s->bytes >= 4 * (1 + 3 * 6 + 40) && s->products_at >= s->offset + s->bytes);
+        vulkan_check_measure(rig);
+        rig->backend->release(rig->device, rig->plan);
+        rig->plan = NULL;
+        rig->ops[1].n_expert = FG__GPU_EXPERTS + 1;
+        CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "MOE_ROUTE"));
+    }
+    cpu_rig_free(rig);
+    rig = cpu_rig_new(most.m);
+    vulkan_expert_sum(rig, &most);
+    if (cpu_rig_open(rig, "vulkan", 1) == FG_OK) {
+        rig->graph.max_tokens = 40000;
+        CHECK(rig->backend->prepare(rig->device, &rig->graph, NULL, NULL) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "64 experts"));
+        rig->graph.max_tokens = most.m;
+    }
+    cpu_rig_free(rig);
+}
+
 static void test_vulkan_copy_blocks(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     cpu_check_copy_blocks("vulkan");
@@ -513,7 +798,8 @@ static void test_vulkan_device(void) {
     CHECK(b->probe() >= 1);
     b->caps(device, &caps);
     CHECKF(strstr(caps.name, "Vulkan 1.") && caps.memory_bytes > 1 << 20, "%s", caps.name);
-    CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && !(caps.ops >> FG_OP_MOE_GEMM & 1));
+    CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && caps.sinks);
+    CHECK(caps.ops >> FG_OP_MOE_ROUTE & 1 && caps.ops >> FG_OP_MOE_GEMM & 1 && !(caps.ops >> FG_OP_STATE_SCAN & 1));
     memory = b->alloc(device, 64);
     CHECK(memory && b->write(device, memory, 4, bytes, 32) == FG_OK && b->read(device, memory, 4, back, 32) == FG_OK);
     CHECK(memcmp(bytes, back, 32) == 0);
@@ -1338,6 +1624,12 @@ static void test_vulkan_cache(void) {
 static void run_vulkan_tests(void) {
     RUN(test_vulkan_device);
     RUN(test_vulkan_split);
+    RUN(test_vulkan_route);
+    RUN(test_vulkan_experts);
+    RUN(test_vulkan_experts_rungs);
+    RUN(test_vulkan_experts_pieces);
+    RUN(test_vulkan_experts_invariant);
+    RUN(test_vulkan_experts_bounds);
     RUN(test_vulkan_copy_blocks);
     RUN(test_vulkan_swap);
     RUN(test_vulkan_kv_pieces);
@@ -1356,6 +1648,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);
     RUN(test_vulkan_engine_invariant);
+    RUN(test_vulkan_engine_experts);
     RUN(test_vulkan_faults);
     RUN(test_vulkan_roofs);
     RUN(test_vulkan_roof_rungs);

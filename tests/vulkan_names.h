@@ -5,6 +5,7 @@ static const char *const shader_names[] = {
     [FG__VK_SHADER_ATTENTION_HALF] = "attention_half",
     [FG__VK_SHADER_ATTENTION_MATRIX] = "attention_matrix",
     [FG__VK_SHADER_ATTENTION_MERGE] = "attention_merge",
+    [FG__VK_SHADER_COMBINE] = "combine",
     [FG__VK_SHADER_EMBED] = "embed",
     [FG__VK_SHADER_FEED] = "feed",
     [FG__VK_SHADER_GATHER] = "gather",
@@ -24,7 +25,9 @@ static const char *const shader_names[] = {
     [FG__VK_SHADER_ROOF_MATRIX] = "roof_matrix",
     [FG__VK_SHADER_ROOF_READ] = "roof_read",
     [FG__VK_SHADER_ROPE_KV] = "rope_kv",
+    [FG__VK_SHADER_ROUTE] = "route",
     [FG__VK_SHADER_SAMPLE] = "sample",
+    [FG__VK_SHADER_SORT] = "sort",
     [FG__VK_SHADER_TOP] = "top",
 };
 typedef char all_shaders_have_names[FG__COUNT(shader_names) == FG__VK_SHADERS ? 1 : -1];

@@ -128,6 +128,14 @@ static bool plan_heads(fg__vk_device *d, fg_type kv_type, int head_dim, int head
            fg__vk_prepare(handle, &t->graph, &t->plan, NULL) == FG_OK;
 }
 
+/* Those of experts. */
+static bool plan_experts(fg__vk_device *d, fg_type type) {
+    uint32_t few = fg__vk_rung_of(d, type, false);
+    int how = d->options.invariant ? 2 : few == FG_VULKAN_DOT ? 8 : 12;
+    bool pairs = !fg__vk_has_gemv(d, few) || fg__vk_pipeline_of(d, fg__vk_gemv_of(few), (int)type, 1, fg__vk_gemv_rows[0], how, FG__VK_PAIRS) >= 0;
+    return pairs && fg__vk_choose_many(d, type, FG__VK_TRIAL_K, FG__VK_TILES) >= 0;
+}
+
 /* Those of all graphs with some rungs. */
 static bool plan_with(fg__vk_device *d, uint32_t rungs, bool invariant, bool all) {
     const fg_type *types = all ? weight_types : some_weights;
@@ -137,6 +145,8 @@ static bool plan_with(fg__vk_device *d, uint32_t rungs, bool invariant, bool all
     d->options.invariant = d->narrow = invariant;
     for (i = 0; i < n; i++)
         if (!plan_product(d, types[i], FG__VK_TRIAL_K) || (fg__vk_is_float(types[i]) && !plan_product(d, types[i], FG__VK_TRIAL_K + 1))) return false;
+    for (i = 0; i < n; i++) /* pairs of tokens and experts, and tiles of those */
+        if (!plan_experts(d, types[i])) return false;
     for (i = 0; i < n && !invariant; i++) { /* wide weights: workgroups divide k */
         uint32_t rung = fg__vk_rung_of(d, types[i], false);
         fg__vk_choose_gemv(d, rung == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : FG__VK_SHADER_GEMV, types[i], rung == FG_VULKAN_DOT ? 8 : 12, INT_MAX, few);
@@ -155,6 +165,9 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
     fg__vk_pipeline_find(d, FG__VK_SHADER_ACT_MUL, 0, 0, 0, 0);
     for (i = 0; i < 4; i++) fg__vk_pipeline_find(d, FG__VK_SHADER_NORM, i % 2, i / 2 ? fg__vk_row_group(d, 1 << 16) : 128, 0, 0);
     fg__vk_pipeline_find(d, FG__VK_SHADER_SAMPLE, 0, fg__vk_row_group(d, 1 << 16), 0, 0);
+    fg__vk_pipeline_find(d, FG__VK_SHADER_SORT, 0, fg__vk_row_group(d, 1 << 16), 0, 0);
+    fg__vk_pipeline_find(d, FG__VK_SHADER_ROUTE, 0, 0, 0, 0);
+    fg__vk_pipeline_find(d, FG__VK_SHADER_COMBINE, 0, 0, 0, 0);
     for (i = 0; i < 2 * FG__COUNT(rungs); i++)
         if (!plan_with(d, rungs[i / 2] & has, i % 2 != 0, all)) return false;
     return true;
@@ -164,13 +177,14 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
 
 /* A kernel's name: its shader, the type that it is for, its other constants as far as they are not 0. */
 static void name_of(const fg__vk_pipeline *p, char *name, size_t size) {
-    bool untyped = p->shader == FG__VK_SHADER_NORM || p->shader == FG__VK_SHADER_SAMPLE || p->shader == FG__VK_SHADER_ROOF_MATRIX;
+    bool untyped = p->shader == FG__VK_SHADER_NORM || p->shader == FG__VK_SHADER_SAMPLE || p->shader == FG__VK_SHADER_ROOF_MATRIX || p->shader == FG__VK_SHADER_SORT;
     bool typed = p->shader == FG__VK_SHADER_EMBED || (p->spec[1] != 0 && !untyped); /* products and attentions have more constants */
     bool slices = (p->shader == FG__VK_SHADER_GEMV || p->shader == FG__VK_SHADER_GEMV_DOT || p->shader == FG__VK_SHADER_GEMV_HALF) && (p->spec[3] & 2);
     int i, n = snprintf(name, size, "%s%s", shader_names[p->shader], slices ? "_slices" : ""); /* of the invariant mode, with more sums */
     if (typed) n += snprintf(name + n, size - (size_t)n, "_%s", fg_type_name((fg_type)p->spec[0]));
     for (i = typed; i < 4; i++)
         if (p->spec[i]) n += snprintf(name + n, size - (size_t)n, p->spec[i] < 1 << 16 ? "_%d" : "_%x", (unsigned)p->spec[i]);
+    if (p->spec[4]) snprintf(name + n, size - (size_t)n, p->spec[4] == FG__VK_PAIRS ? "_pairs" : "_tiles");
 }
 
 static double value_of(const VkPipelineExecutableStatisticKHR *s) {

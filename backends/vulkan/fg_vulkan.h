@@ -32,6 +32,10 @@
    a row alone pays for a tile of 32: with `off` FG_VULKAN_MATRIX few rows are quicker and many slower. It holds while a layer's keys (and
    its values) are within what the device sees of a buffer at once (maxStorageBufferRange); beyond it the log says that it does not.
 
+   Of mixtures of experts each pair of a token and an expert that it takes has workgroups of its own while passes are short, at most 8 tokens, or 64
+   where experts are many beside those that a token takes. The pairs of longer passes are sorted by expert into tiles, for the same kernels that
+   other products have. A layer may have 1024 experts.
+
    What crosses between the device and a CPU that has the attention (fg_engine_desc.kv_device) is copied beside passes, on queues of their own
    where the device has some: of a family that only copies, or more of the one that computes. On a device of one queue copies come
    between passes; either way the host waits for a copy, and not for passes behind it.
@@ -682,7 +686,7 @@ typedef struct fg__vk_line {
 } fg__vk_line;
 
 typedef struct fg__vk_pipeline {
-    int shader, spec[4];
+    int shader, spec[5];
     uint64_t handle;
 } fg__vk_pipeline;
 
@@ -1777,12 +1781,15 @@ static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
     FG_TYPES(FG__BIT)
 #undef FG__BIT
     caps->ops = 1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION |
-                1u << FG_OP_ACT_MUL | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE | 1u << FG_OP_COPY_BLOCKS;
+                1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE |
+                1u << FG_OP_COPY_BLOCKS;
+    caps->sinks = true;
 }
 
 /* ================================================================================================
    Weights. Matrices keep the file's blocks: of a row first what makes whole words of each block, then the blocks' odd
-   bytes (fg__vk_split) together. Rows go to pieces that a kernel can see at once. Vectors become floats.
+   bytes (fg__vk_split) together. Rows go to pieces that a kernel can see at once; experts lie below each other, and go there as a whole. Vectors
+   become floats.
    ================================================================================================ */
 
 typedef struct fg__vk_piece {
@@ -1816,27 +1823,36 @@ static void fg__vk_block(fg_type type, int64_t *elements, int64_t *bytes) {
     while (!(*bytes = fg_type_bytes(type, *elements))) *elements *= 2;
 }
 
+/* Rows of experts lie below each other, those of a vector (experts' biases) behind each other. */
+static fg_result fg__vk_weight_size(const fg_tensor *tensor, bool experts, fg__vk_weight *w) {
+    int64_t k = tensor->dims[0], n = tensor->n_dims > 1 ? tensor->dims[1] : 1, depth = experts ? tensor->dims[2] : 1, most = 1 << 28;
+    if (tensor->n_dims < 1 || tensor->n_dims > (experts ? 3 : 2) || k < 1 || n < 1 || depth < 1 || k > most || n > most || depth > most / n)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
+    if (w->vector && n > most / k) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is too long for a vector", tensor->name);
+    w->k = w->vector ? k * n : k;
+    w->n = w->vector ? 1 : n * depth;
+    return FG_OK;
+}
+
 static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor *tensor, fg_op_type use,
                                         fg__vk_weight *w) {
-    int64_t elements, bytes, words, tail = 0, row_bytes;
+    int64_t elements, bytes, words, tail = 0, row_bytes, together = 1; /* rows of an expert */
+    bool experts = use == FG_OP_MOE_GEMM && tensor->n_dims == 3;
     int odd_at, n_odd;
+    fg_result r;
     memset(w, 0, sizeof(*w));
-    w->k = tensor->dims[0];
-    w->n = tensor->n_dims > 1 ? tensor->dims[1] : 1;
     w->type = tensor->type;
     w->data = tensor->data;
-    w->vector = use != FG_OP_GEMM && use != FG_OP_EMBED;
-    if (tensor->n_dims < 1 || tensor->n_dims > 2 || w->k < 1 || w->n < 1 || w->k > 1 << 28 || w->n > 1 << 28)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is not a vector or a matrix", tensor->name);
+    w->vector = use != FG_OP_GEMM && use != FG_OP_MOE_GEMM && use != FG_OP_EMBED;
+    if ((r = fg__vk_weight_size(tensor, experts, w)) != FG_OK) return r;
+    if (experts) together = tensor->dims[1];
     row_bytes = fg_type_bytes(tensor->type, w->k);
     if (!row_bytes)
         return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' has a type or width we do not know", tensor->name);
     if (tensor->bytes / (size_t)row_bytes < (size_t)w->n)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "tensor '%s' is shorter than its dimensions", tensor->name);
-    if (w->vector) {
-        if (w->n > 1) return fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is no vector", tensor->name);
-        words = w->k;
-    } else if (fg__vk_is_float(w->type)) {
+    if (w->vector) words = w->k;
+    else if (fg__vk_is_float(w->type)) {
         words = (w->k + 7) / 8 * (w->type == FG_TYPE_F32 ? 8 : 4); /* whole units */
     } else {
         fg__vk_block(w->type, &elements, &bytes);
@@ -1846,9 +1862,9 @@ static fg_result fg__vk_weight_describe(const fg__vk_device *d, const fg_tensor 
     }
     w->tail_at = (int)words;
     w->stride = (int)(w->vector ? words : (words + tail + 3) / 4 * 4); /* rows at multiples of 16 bytes; see shaders/quant.glsl */
-    w->rows_per_piece = (int)FG__MIN(w->n, (int64_t)(d->max_range / 4) / w->stride);
+    w->rows_per_piece = (int)(FG__MIN(w->n, (int64_t)(d->max_range / 4) / w->stride) / together * together);
     if (w->rows_per_piece < 1)
-        return fg__fail(FG_ERROR_UNSUPPORTED, "a row of '%s' is more than the device sees at once", tensor->name);
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%s of '%s' is more than the device sees at once", experts ? "an expert" : "a row", tensor->name);
     w->n_pieces = (int)((w->n + w->rows_per_piece - 1) / w->rows_per_piece);
     return FG_OK;
 }
@@ -1936,7 +1952,7 @@ static fg_result fg__vk_pack(fg_device *handle, const fg_tensor *tensor, fg_op_t
     if (!out) return FG_OK;
     for (w = d->weights; w; w = w->next)
         if (!w->vector && !described.vector && w->data == described.data && w->type == described.type && w->k == described.k &&
-            w->n == described.n) {
+            w->n == described.n && w->rows_per_piece == described.rows_per_piece) {
             w->n_users++;
             *out = (fg_weight *)w;
             return FG_OK;
@@ -1956,7 +1972,8 @@ static fg_result fg__vk_pack(fg_device *handle, const fg_tensor *tensor, fg_op_t
    Plans: an op becomes one or more steps, each a kernel with its buffers and constants
    ================================================================================================ */
 
-/* As Push in shaders/common.glsl. */
+/* As Push in shaders/common.glsl. Ops of experts have other numbers in n_head, n_kv_head and n_rot: the experts of a token, all of them, those of
+   the piece of the weight that a kernel sees, from number row0 on. */
 typedef struct fg__vk_push {
     int32_t n, k, src_col, src2_col, dst_col, src_stride, src2_stride, dst_stride, count_at, act, has, row0, rows, weight_stride, tail_at,
         n_head, n_kv_head, head_dim, n_rot, neox, slots_at, table_at, table_stride, block_tokens, kv_stride, window;
@@ -1964,7 +1981,7 @@ typedef struct fg__vk_push {
     int32_t positions_at, seqs_at, rows_at;
 } fg__vk_push;
 
-enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8, FG__VK_HAS_EARLIER = 16, FG__VK_HAS_LATER = 32 };
+enum { FG__VK_HAS_WEIGHT = 1, FG__VK_HAS_WEIGHT2 = 2, FG__VK_HAS_BIAS = 4, FG__VK_HAS_SRC2 = 8, FG__VK_HAS_EARLIER = 16, FG__VK_HAS_LATER = 32, FG__VK_HAS_SUM = 64 };
 enum { FG__VK_BYTES, FG__VK_HALVES, FG__VK_MODES }; /* what shaders/prepare.comp makes of rows */
 enum { FG__VK_SPLIT = 512, FG__VK_SPLIT_QUERIES = 8, FG__VK_SPLIT_BYTES = 64 << 20 }; /* see fg__vk_cuts */
 enum { FG__VK_ITEM = 64, FG__VK_ITEMS_OF = 32, FG__VK_ITEM_GROUPS = 1024 };           /* there, too */
@@ -1982,6 +1999,8 @@ static int fg__vk_kind(int rows) {
 static const int fg__vk_gemv_cols[] = {1, 4, 8}, fg__vk_gemv_rows[] = {4, 2, 2};
 enum { FG__VK_GEMV_GROUPS = 256 };
 enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a trial */
+enum { FG__VK_NO_EXPERTS, FG__VK_PAIRS, FG__VK_TILES }; /* EXPERTS of shaders/product.glsl: workgroups have a pair each, or a tile of pairs */
+enum { FG__VK_LEAST_TILE = 32 };                        /* pairs of the smallest tile */
 enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
@@ -2001,8 +2020,15 @@ typedef struct fg__vk_slot {
 typedef struct fg__vk_prepared {
     size_t offset, bytes; /* in the slots' memory */
     int slot, col, k;     /* what is there; slot -1: nothing */
+    int each, least, most; /* rows of k columns that a row has; rows of the passes that make them */
     bool per_row;
 } fg__vk_prepared;
+
+/* Pairs of tokens and experts in tiles (shaders/sort.comp), and their products before they are added up. */
+typedef struct fg__vk_sorted {
+    size_t offset, bytes, products_at, products_bytes; /* in the slots' memory */
+    int slot, col, tile, least;                        /* whose pairs are there; slot -1: none; pairs of a tile; tokens of the passes that sort them */
+} fg__vk_sorted;
 
 /* Attention of a group. Where a sequence has few queries in a pass (at most FG__VK_SPLIT_QUERIES), each becomes items: some of its positions,
    a workgroup for each KV head, whose parts are folded afterwards. Items are FG__VK_ITEM positions long, or more where these give a device
@@ -2021,7 +2047,8 @@ typedef struct fg__vk_cuts {
 enum { FG__VK_WHOLE, FG__VK_ITEMS, FG__VK_MERGES }; /* steps of ATTENTION */
 
 /* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results, then
-   rows as bytes and as halves, then what attention keeps between pieces of a KV pool, two of sampling, parts of attention. */
+   rows as bytes and as halves, then what attention keeps between pieces of a KV pool, two of sampling, parts of attention, pairs in tiles,
+   products of pairs. */
 typedef struct fg__vk_use {
     int resource;
     bool writes;
@@ -2039,8 +2066,10 @@ typedef struct fg__vk_step {
     fg__vk_push push;
     fg__vk_use uses[FG__VK_MAX_USES];
     int n_uses, groups; /* workgroups across */
+    int each;           /* rows of k columns that a row of src has, experts of a token: workgroups deep */
     int tile[FG__VK_ROW_KINDS]; /* ATTENTION: rows of a tile */
     bool per_row, draws; /* draws: only in passes with fg_batch.draws */
+    bool alone;          /* one workgroup has all rows */
 } fg__vk_step;
 
 /* Blocks of a layer that kernels see at once. */
@@ -2089,6 +2118,7 @@ typedef struct fg__vk_plan {
     uint64_t passed;                /* of the line of FG__VK_PASSES, when the pass that was submitted last has ended */
     fg__vk_step feed;               /* tokens that the pass before made, in their places */
     fg__vk_prepared prepared[FG__VK_MODES];
+    fg__vk_sorted sorted;
     fg__vk_cuts cuts[FG_MAX_GROUPS];
     bool whole;                     /* of the pass that is submitted: queries of some group stay whole */
     size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
@@ -2123,6 +2153,13 @@ static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, in
         visit(user, op->src, op->src_col, q, false);
         visit(user, op->src, op->src2_col, kv, false);
         visit(user, op->src, op->dst_col, kv, false);
+        return;
+    }
+    if (op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM) {
+        bool gemm = op->type == FG_OP_MOE_GEMM;
+        visit(user, op->src, op->src_col, !gemm ? op->n_expert : op->moe_sum ? op->k * op->n_used : op->k, false);
+        if (gemm) visit(user, op->src2, op->src2_col, 2 * op->n_used, false);
+        visit(user, op->dst, op->dst_col, !gemm ? 2 * op->n_used : op->moe_sum ? op->n : op->n * op->n_used, gemm);
         return;
     }
     if (op->src >= 0)
@@ -2185,8 +2222,9 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
         for (i = 0; i < graph->n_ops; i++) {
             const fg_op *op = &graph->ops[i];
             size_t rows, bytes;
-            if (op->type != FG_OP_GEMM || !fg__vk_reads(plan->device, graph->tensors[op->weight].type, mode)) continue;
-            rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens);
+            if (op->type != FG_OP_GEMM && op->type != FG_OP_MOE_GEMM) continue;
+            if (!fg__vk_reads(plan->device, graph->tensors[op->weight].type, mode)) continue;
+            rows = (size_t)(graph->slots[op->src].per_row ? graph->max_rows : graph->max_tokens) * (size_t)(op->moe_sum ? op->n_used : 1);
             if (mode == FG__VK_HALVES) rows = fg__round_up(rows, 32); /* whole tiles are read, whatever lies there */
             bytes = rows * fg__vk_prepared_words(mode, op->k) * 4;
             p->bytes = FG__MAX(p->bytes, bytes);
@@ -2194,6 +2232,36 @@ static size_t fg__vk_lay_prepared(fg__vk_plan *plan, size_t used) {
         used += fg__round_up(p->bytes, FG__VK_ALIGN);
     }
     return used;
+}
+
+/* The most tiles that the pairs of so many tokens can be. */
+static int64_t fg__vk_most_tiles(const fg_op *op, int tokens, int tile) {
+    int64_t pairs = (int64_t)tokens * op->n_used;
+    return FG__MIN(pairs, op->n_expert) + pairs / tile;
+}
+
+/* Words before the pairs of the tiles of a whole pass. */
+static int64_t fg__vk_pairs_at(const fg__vk_plan *plan, const fg_op *op, int tile) {
+    return 1 + 3 * fg__vk_most_tiles(op, plan->graph->max_tokens, tile);
+}
+
+/* Room for pairs in tiles, and for products of pairs. */
+static size_t fg__vk_lay_experts(fg__vk_plan *plan, size_t used) {
+    const fg_graph *graph = plan->graph;
+    fg__vk_sorted *s = &plan->sorted;
+    int i;
+    s->slot = -1;
+    for (i = 0; i < graph->n_ops; i++) {
+        const fg_op *op = &graph->ops[i];
+        size_t pairs = (size_t)graph->max_tokens * (size_t)op->n_used, words;
+        if (op->type != FG_OP_MOE_GEMM) continue;
+        words = (size_t)fg__vk_pairs_at(plan, op, FG__VK_LEAST_TILE) + pairs;
+        s->bytes = FG__MAX(s->bytes, words * sizeof(int32_t));
+        if (op->moe_sum) s->products_bytes = FG__MAX(s->products_bytes, pairs * (size_t)op->n * sizeof(float));
+    }
+    s->offset = used;
+    s->products_at = used + fg__round_up(s->bytes, FG__VK_ALIGN);
+    return s->products_at + fg__round_up(s->products_bytes, FG__VK_ALIGN);
 }
 
 /* Positions of the shortest items. */
@@ -2267,7 +2335,8 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
         if (graph->ops[i].type == FG_OP_ATTENTION && plan->n_pieces[graph->ops[i].group] > 1)
             plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
     }
-    plan->slots_bytes = fg__vk_lay_items(plan, used + fg__round_up(plan->state_bytes, FG__VK_ALIGN));
+    used = fg__vk_lay_experts(plan, used + fg__round_up(plan->state_bytes, FG__VK_ALIGN));
+    plan->slots_bytes = fg__vk_lay_items(plan, used);
 }
 
 /* ---- The batch block. ---- */
@@ -2470,6 +2539,8 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
         if (!fg__graph_check_op(graph, op, measure))
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
                             fg__op_name(op->type));
+        if (op->type == FG_OP_MOE_GEMM && fg__vk_most_tiles(op, graph->max_tokens, FG__VK_LEAST_TILE) > 65535)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens are too long for %d experts of each on Vulkan", graph->max_tokens, op->n_used);
         if (op->type == FG_OP_SAMPLE) last_row = i;
     }
     plan->sample_op = last_row;
@@ -2479,13 +2550,13 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
 /* ---- Pipelines. ---- */
 
 /* The number of a pipeline in the device's list; -1: out of memory. */
-static int fg__vk_pipeline_find(fg__vk_device *d, int shader, int a, int b, int c, int e) {
+static int fg__vk_pipeline_of(fg__vk_device *d, int shader, int a, int b, int c, int e, int experts) {
     void *array = d->pipelines;
     fg__vk_pipeline *p;
     size_t i;
     for (i = 0; i < d->n_pipelines; i++) {
         p = &d->pipelines[i];
-        if (p->shader == shader && p->spec[0] == a && p->spec[1] == b && p->spec[2] == c && p->spec[3] == e)
+        if (p->shader == shader && p->spec[0] == a && p->spec[1] == b && p->spec[2] == c && p->spec[3] == e && p->spec[4] == experts)
             return (int)i;
     }
     if (!fg__reserve(&d->env, &array, &d->pipelines_capacity, d->n_pipelines + 1, sizeof(fg__vk_pipeline))) return -1;
@@ -2497,22 +2568,27 @@ static int fg__vk_pipeline_find(fg__vk_device *d, int shader, int a, int b, int 
     p->spec[1] = b;
     p->spec[2] = c;
     p->spec[3] = e;
+    p->spec[4] = experts;
     return (int)d->n_pipelines++;
 }
 
+static int fg__vk_pipeline_find(fg__vk_device *d, int shader, int a, int b, int c, int e) {
+    return fg__vk_pipeline_of(d, shader, a, b, c, e, FG__VK_NO_EXPERTS);
+}
+
 static int32_t fg__vk_compile(const fg__vk_device *d, fg__vk_pipeline *p) {
-    fg__vk_spec_entry entries[4];
+    fg__vk_spec_entry entries[FG__COUNT(p->spec)];
     fg__vk_spec_info spec;
     fg__vk_pipeline_info info;
     fg__vk_size_info size;
     int i;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < (int)FG__COUNT(entries); i++) {
         entries[i].id = (uint32_t)i;
         entries[i].offset = (uint32_t)(4 * i);
         entries[i].bytes = 4;
     }
     memset(&spec, 0, sizeof(spec));
-    spec.n_entries = 4;
+    spec.n_entries = FG__COUNT(entries);
     spec.entries = entries;
     spec.bytes = sizeof(p->spec);
     spec.data = p->spec;
@@ -2772,33 +2848,43 @@ static fg_result fg__vk_plan_embed(fg__vk_plan *plan, int index) {
     return FG_OK;
 }
 
-/* Bytes or halves of these columns of a slot are there from now on. */
-static void fg__vk_has_rows(fg__vk_plan *plan, int mode, int slot, int col, int k, bool per_row) {
+/* Bytes or halves of these columns of a slot are there from now on, in passes of `least` to `most` rows. */
+static void fg__vk_has_rows(fg__vk_plan *plan, int mode, int slot, int col, int k, int each, int least, int most) {
     fg__vk_prepared *p = &plan->prepared[mode];
     p->slot = slot;
     p->col = col;
     p->k = k;
-    p->per_row = per_row;
+    p->each = each;
+    p->least = least;
+    p->most = most;
+    p->per_row = plan->graph->slots[slot].per_row;
+}
+
+/* Whether they are. Of a slot that crosses the other device may have written what is there. */
+static bool fg__vk_are_rows(const fg__vk_plan *plan, int mode, const fg_op *op, int each, int least, int most) {
+    const fg__vk_prepared *p = &plan->prepared[mode];
+    if (plan->graph->slots[op->src].crosses || p->slot != op->src || p->col != op->src_col || p->k != op->k || p->each != each) return false;
+    return p->per_row == plan->graph->slots[op->src].per_row && p->least <= least && most <= p->most;
 }
 
 /* A step that makes bytes or halves of a product's rows, unless they are there. */
 static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int least, int most) {
     const fg_op *op = &plan->graph->ops[index];
-    const fg__vk_prepared *p = &plan->prepared[mode];
-    bool per_row = plan->graph->slots[op->src].per_row, crosses = plan->graph->slots[op->src].crosses; /* the other device may have written it since */
+    int each = op->moe_sum ? op->n_used : 1;
     fg__vk_step *step;
     fg__vk_bindings b;
-    if (!crosses && p->slot == op->src && p->col == op->src_col && p->k == op->k && p->per_row == per_row) return FG_OK;
-    fg__vk_has_rows(plan, mode, op->src, op->src_col, op->k, per_row);
-    step = fg__vk_add_step(plan, index, per_row);
+    if (fg__vk_are_rows(plan, mode, op, each, least, most)) return FG_OK;
+    fg__vk_has_rows(plan, mode, op->src, op->src_col, op->k, each, least, most);
+    step = fg__vk_add_step(plan, index, plan->graph->slots[op->src].per_row);
     memset(&b, 0, sizeof(b));
     step->kind = FG_OP_COUNT;
     step->least = least;
     step->most = most;
     step->groups = mode == FG__VK_BYTES ? (op->k / 4 + 127) / 128 : 1;
+    step->each = each;
     step->push.dst_stride = (int32_t)fg__vk_prepared_words(mode, op->k);
-    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k, false, &step->push.src_col, &step->push.src_stride);
-    b.at[mode == FG__VK_BYTES ? 6 : 3] = fg__vk_prepared_range(plan, step, mode, true);
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k * each, false, &step->push.src_col, &step->push.src_stride);
+    b.at[3] = b.at[6] = fg__vk_prepared_range(plan, step, mode, true); /* one is not used, but a kernel's writes are seen by what binds the same */
     fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_PREPARE, mode, 0, 0, 0));
     return fg__vk_end_step(plan, step, &b);
 }
@@ -2811,12 +2897,13 @@ static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
         if (p->slot == op->dst || (p->slot == op->src && (op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV)))
             p->slot = -1;
     }
+    if (plan->sorted.slot == op->dst) plan->sorted.slot = -1;
 }
 
 /* Whether rows that a product reads begin at multiples of 16 bytes. */
 static bool fg__vk_wide_src(const fg__vk_plan *plan, const fg_op *op) {
     const fg__vk_slot *slot = &plan->slots[op->src];
-    const fg__vk_part *part = &slot->parts[fg__vk_part_of(slot, op->src_col, op->k)];
+    const fg__vk_part *part = &slot->parts[fg__vk_part_of(slot, op->src_col, op->k * (op->moe_sum ? op->n_used : 1))];
     return (op->src_col - part->origin) % 4 == 0 && part->stride % 4 == 0;
 }
 
@@ -2841,10 +2928,19 @@ static int fg__vk_some_matrix(fg__vk_device *d, fg_type type) {
                                128 / d->matrix_lanes | (fg__vk_shares_src(d) ? 256 : 0));
 }
 
-static int fg__vk_many_matrix(fg__vk_device *d, fg_type type) {
+static int fg__vk_many_matrix(fg__vk_device *d, fg_type type, int experts) {
     int threads = 0, tile = fg__vk_matrix_tile(d, &threads);
     int nk = threads / d->matrix_lanes << 16 | (int)d->shape.n << 8 | (int)d->shape.k;
-    return fg__vk_pipeline_find(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, tile | (int)d->shape.m, nk, threads);
+    return fg__vk_pipeline_of(d, FG__VK_SHADER_GEMM_MATRIX, (int)type, tile | (int)d->shape.m, nk, threads, experts);
+}
+
+/* The kernel of many rows of k columns. */
+static int fg__vk_choose_many(fg__vk_device *d, fg_type type, int k, int experts) {
+    uint32_t many = fg__vk_rung_of(d, type, true);
+    int ragged = fg__vk_is_float(type) && k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1;
+    int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
+    if (many == FG_VULKAN_MATRIX) return fg__vk_many_matrix(d, type, experts);
+    return fg__vk_pipeline_of(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0, experts);
 }
 
 /* Whether workgroups of products of few rows divide k: where all of 64 invocations have a part of it. Not on a CPU, for which barriers are slow. */
@@ -2863,25 +2959,32 @@ static void fg__vk_choose_gemv(fg__vk_device *d, int shader, fg_type type, int h
     }
 }
 
+static int fg__vk_gemv_of(uint32_t few) {
+    return few == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : few == FG_VULKAN_HALF ? FG__VK_SHADER_GEMV_HALF : FG__VK_SHADER_GEMV;
+}
+
+/* Whether products of few rows have kernels of their own: with `invariant` where those have the bits of many rows. */
+static bool fg__vk_has_gemv(const fg__vk_device *d, uint32_t few) { return !d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX); }
+
+/* How those divide k; see shaders/gemv.glsl. */
+static int fg__vk_how(const fg__vk_plan *plan, const fg_op *op, fg_type type, int gemv) {
+    const fg__vk_device *d = plan->device;
+    int how = d->options.invariant ? 2 : 0;
+    if (gemv == FG__VK_SHADER_GEMV) how |= fg__vk_is_float(type) && op->k % 32 ? 1 : fg__vk_wide_src(plan, op) ? 4 : 0;
+    return !d->options.invariant && fg__vk_divides_k(d, type, op->k) ? how | 8 : how;
+}
+
 /* The kernels of a product, by the rungs of its weight's type, and what they read beside floats. */
 static fg_result fg__vk_choose_gemm(fg__vk_plan *plan, int index, fg__vk_step *step) {
     const fg_op *op = &plan->graph->ops[index];
     fg__vk_device *d = plan->device;
     fg_type type = fg__vk_weight_of(plan, op->weight)->type;
     uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
-    int ragged = fg__vk_is_float(type) && op->k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1, i;
-    int gemv = few == FG_VULKAN_DOT ? FG__VK_SHADER_GEMV_DOT : few == FG_VULKAN_HALF ? FG__VK_SHADER_GEMV_HALF : FG__VK_SHADER_GEMV;
-    int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
+    int gemv = fg__vk_gemv_of(few), i;
     fg_result r = FG_OK;
-    fg__vk_one_pipeline(step, many == FG_VULKAN_MATRIX ? fg__vk_many_matrix(d, type)
-                                                       : fg__vk_pipeline_find(d, gemm, (int)type, runs, gemm == FG__VK_SHADER_GEMM && ragged, 0));
+    fg__vk_one_pipeline(step, fg__vk_choose_many(d, type, op->k, FG__VK_NO_EXPERTS));
     if (many == FG_VULKAN_MATRIX && !d->options.invariant && (i = fg__vk_some_matrix(d, type)) >= 0) step->pipelines[FG__VK_SOME] = i;
-    if (!d->options.invariant || (d->narrow && few != FG_VULKAN_MATRIX)) {
-        int how = d->options.invariant ? 2 : 0;
-        if (gemv == FG__VK_SHADER_GEMV) how |= ragged ? 1 : fg__vk_wide_src(plan, op) ? 4 : 0;
-        if (!d->options.invariant && fg__vk_divides_k(d, type, op->k)) how |= 8;
-        fg__vk_choose_gemv(d, gemv, type, how, d->proving ? INT_MAX : op->n, step->pipelines);
-    }
+    if (fg__vk_has_gemv(d, few)) fg__vk_choose_gemv(d, gemv, type, fg__vk_how(plan, op, type, gemv), d->proving ? INT_MAX : op->n, step->pipelines);
     if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : FG__VK_FEW_ROWS);
     if (r == FG_OK && fg__vk_reads(d, type, FG__VK_HALVES))
         r = fg__vk_plan_rows(plan, index, FG__VK_HALVES, d->options.invariant ? 0 : FG__VK_FEW_ROWS + 1, INT_MAX);
@@ -2919,6 +3022,176 @@ static fg_result fg__vk_plan_gemm(fg__vk_plan *plan, int index) {
         if ((r = fg__vk_end_step(plan, step, &b)) != FG_OK) return r;
     }
     return FG_OK;
+}
+
+/* ---- Mixtures of experts. ---- */
+
+/* Invocations of a workgroup that has a row of n numbers to itself: one for each four. On a CPU few, as barriers are slow there. */
+static int fg__vk_row_group(const fg__vk_device *d, int n) {
+    int group = 128;
+    while (d->properties.device_type != FG__VK_CPU && 4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
+    return group;
+}
+
+/* Tokens of the longest passes in which each pair of a token and an expert has its workgroups: while few pairs share an expert; 0: there are none. */
+static int fg__vk_most_pairs(const fg__vk_device *d, const fg_op *op, uint32_t few) {
+    if (!fg__vk_has_gemv(d, few)) return 0;
+    return FG__VK_SOME_ROWS * op->n_used <= 4 * op->n_expert ? FG__VK_SOME_ROWS : FG__VK_FEW_ROWS;
+}
+
+/* The kernel of one pair. */
+static int fg__vk_choose_pairs(const fg__vk_plan *plan, const fg_op *op, fg_type type, int gemv) {
+    int how = fg__vk_how(plan, op, type, gemv), each = fg__vk_gemv_rows[FG__VK_ONE];
+    while ((how & 8) && each > 1 && op->n / each * op->n_used < FG__VK_GEMV_GROUPS) each /= 2;
+    return fg__vk_pipeline_of(plan->device, gemv, (int)type, fg__vk_gemv_cols[FG__VK_ONE], each, how, FG__VK_PAIRS);
+}
+
+/* Rows of src that a workgroup of a product takes. */
+static int fg__vk_tile_of(const fg__vk_pipeline *p) {
+    if (p->shader == FG__VK_SHADER_GEMV || p->shader == FG__VK_SHADER_GEMV_DOT || p->shader == FG__VK_SHADER_GEMV_HALF) return p->spec[1];
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX) return p->spec[1] >> 8 & 255;
+    return p->shader == FG__VK_SHADER_GEMM ? 64 : 32;
+}
+
+static fg__vk_buffer_range fg__vk_experts_range(const fg__vk_plan *plan, fg__vk_step *step, bool products, bool writes) {
+    const fg__vk_sorted *s = &plan->sorted;
+    fg__vk_buffer_range range;
+    range.buffer = plan->memory.chunk->buffer;
+    range.offset = plan->memory.offset + (products ? s->products_at : s->offset);
+    range.bytes = products ? s->products_bytes : s->bytes;
+    fg__vk_uses(step, plan->graph->n_slots * FG__VK_PARTS + plan->n_layers + 5 + FG__VK_MODES + products, writes);
+    return range;
+}
+
+/* A step of an op of experts, for passes of `least` to `most` tokens. */
+static fg__vk_step *fg__vk_add_experts(fg__vk_plan *plan, int index, int least, int most) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = fg__vk_add_step(plan, index, false);
+    step->least = least;
+    step->most = most;
+    step->push.act = FG_ACT_NONE;
+    step->push.n_head = op->n_used;
+    step->push.n_kv_head = op->n_expert;
+    step->push.has = op->type == FG_OP_MOE_GEMM && op->moe_sum ? FG__VK_HAS_SUM : 0;
+    return step;
+}
+
+static void fg__vk_bind_routes(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b) {
+    const fg_op *op = &plan->graph->ops[step->op];
+    fg__vk_bind_slot(plan, step, &b->at[4], op->src2, op->src2_col, 2 * op->n_used, false, &step->push.src2_col, &step->push.src2_stride);
+}
+
+static fg_result fg__vk_plan_route(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = fg__vk_add_experts(plan, index, 0, INT_MAX);
+    fg__vk_bindings b;
+    memset(&b, 0, sizeof(b));
+    step->groups = 1;
+    step->push.neox = op->moe_norm;
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n_expert, false, &step->push.src_col, &step->push.src_stride);
+    fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, 2 * op->n_used, true, &step->push.dst_col, &step->push.dst_stride);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_ROUTE, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* A step that sorts pairs into tiles, unless they are. */
+static fg_result fg__vk_plan_sort(fg__vk_plan *plan, int index, int tile, int least) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_sorted *s = &plan->sorted;
+    int group = fg__vk_row_group(plan->device, plan->graph->max_tokens * op->n_used);
+    fg__vk_step *step;
+    fg__vk_bindings b;
+    if (!plan->graph->slots[op->src2].crosses && s->slot == op->src2 && s->col == op->src2_col && s->tile == tile && s->least <= least) return FG_OK;
+    s->slot = op->src2;
+    s->col = op->src2_col;
+    s->tile = tile;
+    s->least = least;
+    step = fg__vk_add_experts(plan, index, least, INT_MAX);
+    memset(&b, 0, sizeof(b));
+    step->kind = FG_OP_COUNT;
+    step->alone = true;
+    step->groups = 1;
+    step->push.n = (int32_t)fg__vk_pairs_at(plan, op, tile);
+    step->push.k = tile;
+    fg__vk_bind_routes(plan, step, &b);
+    b.at[3] = fg__vk_experts_range(plan, step, false, true);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_SORT, 0, group, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* A product of pairs with each piece of the weight. */
+static fg_result fg__vk_plan_products(fg__vk_plan *plan, int index, int pipeline, int least, int most) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
+    bool pairs = pipeline >= 0 && plan->device->pipelines[pipeline].spec[4] == FG__VK_PAIRS;
+    fg_result r = FG_OK;
+    int i;
+    for (i = 0; i < w->n_pieces && w->pieces[i].row0 < op->n * op->n_expert && r == FG_OK; i++) {
+        fg__vk_step *step = fg__vk_add_experts(plan, index, least, most);
+        fg__vk_push *p = &step->push;
+        fg__vk_bindings b;
+        memset(&b, 0, sizeof(b));
+        step->each = pairs ? op->n_used : 1;
+        p->row0 = w->pieces[i].row0 / op->n;
+        p->n_rot = w->pieces[i].rows / op->n;
+        p->rows = op->n;
+        p->weight_stride = w->stride;
+        p->tail_at = w->tail_at;
+        b.at[1] = fg__vk_whole(&w->pieces[i].range);
+        fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->k * (op->moe_sum ? op->n_used : 1), false, &p->src_col, &p->src_stride);
+        if (op->moe_sum) b.at[3] = fg__vk_experts_range(plan, step, true, true);
+        else fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n * op->n_used, true, &p->dst_col, &p->dst_stride);
+        if (pairs) fg__vk_bind_routes(plan, step, &b);
+        else b.at[4] = fg__vk_experts_range(plan, step, false, false);
+        fg__vk_bind_vector(plan, step, &b.at[5], op->bias, FG__VK_HAS_BIAS);
+        b.at[6] = fg__vk_prepared_range(plan, step, FG__VK_BYTES, false);
+        b.at[7] = fg__vk_prepared_range(plan, step, FG__VK_HALVES, false);
+        fg__vk_one_pipeline(step, pipeline);
+        r = fg__vk_end_step(plan, step, &b);
+    }
+    return r;
+}
+
+/* Adds the products of a token up. */
+static fg_result fg__vk_plan_combine(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_step *step = fg__vk_add_experts(plan, index, 0, INT_MAX);
+    fg__vk_bindings b;
+    memset(&b, 0, sizeof(b));
+    step->kind = FG_OP_COUNT;
+    step->groups = (op->n + 63) / 64;
+    b.at[2] = fg__vk_experts_range(plan, step, true, false);
+    fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &step->push.dst_col, &step->push.dst_stride);
+    fg__vk_bind_routes(plan, step, &b);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_COMBINE, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* Rows as bytes and as halves, where the kernels of passes of up to `most` tokens, or of more, read those. */
+static fg_result fg__vk_plan_experts_rows(fg__vk_plan *plan, int index, fg_type type, int most) {
+    uint32_t few = fg__vk_rung_of(plan->device, type, false), many = fg__vk_rung_of(plan->device, type, true);
+    fg_result r = FG_OK;
+    if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : most);
+    if (r != FG_OK || !fg__vk_reads(plan->device, type, FG__VK_HALVES)) return r;
+    return fg__vk_plan_rows(plan, index, FG__VK_HALVES, many == few ? 0 : most + 1, INT_MAX);
+}
+
+static fg_result fg__vk_plan_experts(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
+    uint32_t few = fg__vk_rung_of(plan->device, w->type, false);
+    int most = fg__vk_most_pairs(plan->device, op, few), many;
+    fg_result r = FG_OK;
+    if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (MOE_GEMM) has a vector for its weight", index);
+    if ((r = fg__vk_plan_experts_rows(plan, index, w->type, most)) != FG_OK) return r;
+    if (most > 0) r = fg__vk_plan_products(plan, index, fg__vk_choose_pairs(plan, op, w->type, fg__vk_gemv_of(few)), 0, most);
+    if (r == FG_OK && plan->graph->max_tokens > most) {
+        many = fg__vk_choose_many(plan->device, w->type, op->k, FG__VK_TILES);
+        if (many < 0) return FG_ERROR_OUT_OF_MEMORY;
+        r = fg__vk_plan_sort(plan, index, fg__vk_tile_of(&plan->device->pipelines[many]), most + 1);
+        if (r == FG_OK) r = fg__vk_plan_products(plan, index, many, most + 1, INT_MAX);
+    }
+    return r == FG_OK && op->moe_sum ? fg__vk_plan_combine(plan, index) : r;
 }
 
 /* Bytes of shared memory of an attention kernel; see shaders/attention*.comp. */
@@ -3046,6 +3319,7 @@ static void fg__vk_plan_heads(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindi
         fg__vk_choose_attention(plan, step);
         p->slots_at = plan->cuts[op->group].at;
         p->rows_at = plan->cuts[op->group].items_at;
+        fg__vk_bind_vector(plan, step, &b->at[1], op->weight, FG__VK_HAS_WEIGHT);
         if (step->part == FG__VK_ITEMS) {
             fg__vk_bind_parts(plan, step, &b->at[3], &b->at[4]);
             return;
@@ -3094,6 +3368,7 @@ static fg_result fg__vk_plan_merges(fg__vk_plan *plan, int index) {
     p->head_dim = op->head_dim;
     p->slots_at = plan->cuts[op->group].at;
     p->rows_at = plan->cuts[op->group].merges_at;
+    fg__vk_bind_vector(plan, step, &b.at[1], op->weight, FG__VK_HAS_WEIGHT);
     fg__vk_bind_parts(plan, step, &b.at[2], &b.at[4]);
     fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, width, true, &p->dst_col, &p->dst_stride);
     fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_ATTENTION_MERGE, 0, 0, 0, 0));
@@ -3130,13 +3405,6 @@ static bool fg__vk_makes_bytes(const fg__vk_plan *plan, int index) {
     return false;
 }
 
-/* Invocations of a workgroup that has a row of n numbers to itself: one for each four. On a CPU few, as barriers are slow there. */
-static int fg__vk_row_group(const fg__vk_device *d, int n) {
-    int group = 128;
-    while (d->properties.device_type != FG__VK_CPU && 4 * group < n && 2 * group <= fg__vk_most_invocations(d)) group *= 2;
-    return group;
-}
-
 /* Its kernels: those that make bytes for as many rows as products read them of. */
 static void fg__vk_choose_rest(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b, int shader) {
     const fg_op *op = &plan->graph->ops[step->op];
@@ -3146,7 +3414,7 @@ static void fg__vk_choose_rest(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bind
     if (!fg__vk_makes_bytes(plan, step->op)) return;
     b->at[6] = fg__vk_prepared_range(plan, step, FG__VK_BYTES, true);
     for (i = FG__VK_ONE; i <= last; i++) step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, 1, group, 0, 0);
-    fg__vk_has_rows(plan, FG__VK_BYTES, op->dst, op->dst_col, op->n, step->per_row);
+    fg__vk_has_rows(plan, FG__VK_BYTES, op->dst, op->dst_col, op->n, 1, 0, last == FG__VK_EIGHT ? FG__VK_FEW_ROWS : INT_MAX);
 }
 
 static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
@@ -3231,7 +3499,7 @@ static fg_result fg__vk_plan_feed(fg__vk_plan *plan) {
 /* A vector must have been packed as one. */
 static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) {
     int vectors[3], i;
-    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV ? op->weight : -1;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION ? op->weight : -1;
     vectors[1] = op->weight2;
     vectors[2] = op->bias;
     for (i = 0; i < 3; i++)
@@ -3250,6 +3518,8 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         fg__vk_forget_rows(plan, &graph->ops[i]);
         if (graph->ops[i].type == FG_OP_EMBED) r = fg__vk_plan_embed(plan, i);
         else if (graph->ops[i].type == FG_OP_GEMM) r = fg__vk_plan_gemm(plan, i);
+        else if (graph->ops[i].type == FG_OP_MOE_ROUTE) r = fg__vk_plan_route(plan, i);
+        else if (graph->ops[i].type == FG_OP_MOE_GEMM) r = fg__vk_plan_experts(plan, i);
         else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
             r = fg__vk_plan_pieces(plan, i, FG__VK_WHOLE);
         else r = fg__vk_plan_rest(plan, i);
@@ -3289,29 +3559,30 @@ static void fg__vk_record_bind(fg__vk_device *d, void *commands, const fg__vk_st
     } else d->api.CmdBindDescriptorSets(commands, 1, d->pipeline_layout, 0, 1, &step->set, 0, NULL);
 }
 
+/* Workgroups of a product over so many rows of a weight. */
+static int fg__vk_across(const fg__vk_device *d, const fg__vk_pipeline *p, int rows) {
+    bool few = p->shader == FG__VK_SHADER_GEMV || p->shader == FG__VK_SHADER_GEMV_DOT || p->shader == FG__VK_SHADER_GEMV_HALF;
+    int wide = 64, across;
+    if (few) wide = fg__vk_teams(d, p->spec[3]) * p->spec[2];
+    if (p->shader == FG__VK_SHADER_GEMM_MATRIX) wide = p->spec[1] >> 16;
+    if (p->shader == FG__VK_SHADER_GEMM_FEW_MATRIX) wide = p->spec[1] & 255;
+    across = (rows + wide - 1) / wide;
+    return few ? (int)FG__MIN((uint32_t)across, d->properties.limits.max_groups[0]) : across; /* their workgroups go on with further rows */
+}
+
 static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_step *step, int rows) {
     fg__vk_device *d = plan->device;
-    int which = fg__vk_kind(rows), across = step->groups, down = rows;
-    uint32_t most = d->properties.limits.max_groups[0];
-    if (step->kind == FG_OP_GEMM) {
+    int which = fg__vk_kind(rows), across = step->groups, down = step->alone ? 1 : rows;
+    if (step->kind == FG_OP_GEMM || step->kind == FG_OP_MOE_GEMM) {
         const fg__vk_pipeline *p = &d->pipelines[step->pipelines[which]];
-        int shader = p->shader, wide = 64, tall = shader == FG__VK_SHADER_GEMM ? 64 : 32;
-        bool few = shader == FG__VK_SHADER_GEMV || shader == FG__VK_SHADER_GEMV_DOT || shader == FG__VK_SHADER_GEMV_HALF;
-        if (few) {
-            wide = fg__vk_teams(d, p->spec[3]) * p->spec[2];
-            tall = p->spec[1];
-        } else if (shader == FG__VK_SHADER_GEMM_MATRIX) {
-            wide = p->spec[1] >> 16;
-            tall = p->spec[1] >> 8 & 255;
-        } else if (shader == FG__VK_SHADER_GEMM_FEW_MATRIX) wide = p->spec[1] & 255;
-        across = (step->push.rows + wide - 1) / wide;
-        if (few) across = (int)FG__MIN((uint32_t)across, most); /* their workgroups go on with further rows */
-        down = (rows + tall - 1) / tall;
+        int tile = fg__vk_tile_of(p);
+        across = fg__vk_across(d, p, step->push.rows);
+        down = p->spec[4] == FG__VK_TILES ? (int)fg__vk_most_tiles(&plan->graph->ops[step->op], rows, tile) : (rows + tile - 1) / tile;
     }
     if (step->kind == FG_OP_ATTENTION && step->part != FG__VK_MERGES) across = step->push.n_kv_head * ((step->push.n_head / step->push.n_kv_head + step->tile[which] - 1) / step->tile[which]);
     fg__vk_record_bind(d, commands, step, step->pipelines[which]);
     d->api.CmdPushConstants(commands, d->pipeline_layout, FG__VK_COMPUTE_STAGE, 0, (uint32_t)sizeof(step->push), &step->push);
-    d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, 1);
+    d->api.CmdDispatch(commands, (uint32_t)across, (uint32_t)down, (uint32_t)FG__MAX(step->each, 1));
 }
 
 /* Workgroups down of a step; 0: it does nothing in such passes. */
@@ -3325,7 +3596,7 @@ static int fg__vk_down(const fg__vk_plan *plan, const fg__vk_step *step, int tok
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
 static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, const fg__vk_commands *range, int tokens, int rows, bool draws) {
     fg__vk_device *d = plan->device;
-    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 5 + FG__VK_MODES;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 7 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
     uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg_result r;
@@ -3553,10 +3824,11 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
         memory->kv += 2 * fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].n_layers;
     }
     for (i = 0; i < graph->n_ops; i++) {
-        bool pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED;
+        bool experts = graph->ops[i].type == FG_OP_MOE_GEMM, pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED || experts;
         if (graph->ops[i].type == FG_OP_SAMPLE) plan->max_steps += 2;
-        plan->max_steps += pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1;
-        if (graph->ops[i].type == FG_OP_GEMM) plan->max_steps += FG__VK_MODES;
+        plan->max_steps += (pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1) * (experts ? 2 : 1);
+        if (graph->ops[i].type == FG_OP_GEMM || experts) plan->max_steps += FG__VK_MODES;
+        if (experts) plan->max_steps += 2; /* sort, combine */
         if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
             plan->max_steps += 2 * plan->n_pieces[graph->ops[i].group]; /* whole queries, and items */
     }
@@ -3688,6 +3960,7 @@ static double fg__vk_work_of(const fg__vk_plan *plan, const fg_batch *batch) {
     for (i = batch->first_op; i < end; i++) {
         const fg_op *op = &plan->graph->ops[i];
         if (op->type == FG_OP_GEMM) work += 2.0 * op->n * op->k * (plan->graph->slots[op->dst].per_row ? batch->n_rows : batch->n_tokens);
+        if (op->type == FG_OP_MOE_GEMM) work += 2.0 * op->n * op->k * op->n_used * batch->n_tokens;
         if (op->type == FG_OP_ATTENTION) work += 4.0 * op->n_head * op->head_dim * pairs;
     }
     return work;
