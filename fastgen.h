@@ -14583,7 +14583,7 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
            fg__graph_has_vector(graph, op->bias, op->n_rot / 2, op->n_rot == 0, measure);
 }
 
-#define FG__GPU_EXPERTS 1024 /* of a layer at most, on GPUs */
+#define FG__GPU_EXPERTS 1024 /* of a layer, on GPUs: the most */
 
 /* True for what GPU backends compute. */
 static inline bool fg__op_is_on_gpus(const fg_op *op) {

@@ -25,6 +25,10 @@
    (fg_gpu_options.no_early: it does not). Products of up to 128 rows, and attention of few queries over F16, BF16 and Q8_0 caches, multiply
    half floats with float sums; a pass of one row with a float weight, and F32 caches, have floats alone.
 
+   Of mixtures of experts, pairs of a token and an expert that it takes are multiplied one by one, in floats, while they are no more than
+   there are experts, and tokens no more than 8; else sorted by expert into tiles of 16 or 64, which are products of half floats (not by
+   cuBLASLt, nor wgmma). A layer may have 1024 experts.
+
    The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
 

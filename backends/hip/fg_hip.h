@@ -21,7 +21,8 @@
    one at start-up agrees with the CPU's: activations then have 8 bits and a scale for 32 of them.
 
    Products of more than 8 rows whose tiles are fewer than a large device has processors are divided along k among workgroups, and
-   their sums added up by a second kernel (fg_gpu_gemm_splits); not with fg_gpu_options.invariant.
+   their sums added up by a second kernel (fg_gpu_gemm_splits); not with fg_gpu_options.invariant. Products with the experts of a mixture are as
+   fg_cuda.h says, undivided, on gfx906 and gfx103x, too, of half floats.
 
    Where hipBLASLt is installed, products of BF16 and F16 weights with more than 64 rows are its, and of quantised weights, which
    are made halves for it, with more than 128 rows, unless fg_gpu_options says otherwise; FASTGEN_HIPBLASLT_LIBRARY names
