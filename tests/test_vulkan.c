@@ -911,7 +911,7 @@ static int32_t vulkan_planted_pipeline(void *device, uint64_t cache, const fg__v
 static int32_t FG__VK_CALL vulkan_pipelines(void *device, uint64_t cache, uint32_t n, const fg__vk_pipeline_info *info, const void *allocator,
                                             uint64_t *pipelines) {
     const vulkan_plant *plant = vulkan_faults.plant;
-    int32_t spec[4], result, i;
+    int32_t spec[5], result, i;
     if (vulkan_fails("vkCreateComputePipelines")) return vulkan_faults.result;
     memcpy(spec, info->stage.spec->data, sizeof(spec));
     if (plant && info->stage.module == vulkan_faults.modules[plant->shader] && (plant->spec_at < 0 || spec[plant->spec_at] == plant->spec)) {
@@ -1341,7 +1341,7 @@ static const vulkan_plant vulkan_plants[] = {
 static bool vulkan_still_works(fg_device *device) {
     bool differs = false;
     double error = 0;
-    return fg__vk_try((fg__vk_device *)(void *)device, FG_TYPE_F16, FG__VK_TRIAL_K, &error, &differs) == FG_OK && error < 1e-5;
+    return fg__vk_try((fg__vk_device *)(void *)device, FG_TYPE_F16, FG__VK_TRIAL_K, false, &error, &differs) == FG_OK && error < 1e-5;
 }
 
 static void vulkan_check_plants(bool standin, size_t first, size_t step) {
@@ -1452,6 +1452,86 @@ static void test_vulkan_shapes(void) {
         cpu_rig_free(rig);
     }
     free(all);
+    vulkan_faults.plant = NULL;
+    fg__vk_loader_close(&vulkan_faults.loader);
+}
+
+/* A graph of products with experts on a device with a plant: the largest error, relative to the norms of what is multiplied; what the log says, or
+   why the graph is refused. */
+static double vulkan_faulty_experts(fg_vulkan_options *options, fg_type type, const cpu_experts *c, const vulkan_plant *plant, vulkan_said *said) {
+    uint64_t state = 43;
+    cpu_rig *rig = cpu_rig_new(c->m);
+    int routes = cpu_expert_routes(rig, c, &state), in = cpu_slot(rig, c->k, false), out_slot = cpu_slot(rig, c->n_used * c->n, false), w, row, j, i, l;
+    fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, in, c->k), *op = cpu_op(rig, FG_OP_MOE_GEMM, in, out_slot, c->n);
+    float *weight = (float *)malloc(sizeof(float) * (size_t)c->k);
+    double worst = 0, weights[16];
+    fg_device_desc desc;
+    int experts[16];
+    fg_result r;
+    memset(said, 0, sizeof(*said));
+    memset(&desc, 0, sizeof(desc));
+    desc.options = options, desc.log = vulkan_listen, desc.log_user = said;
+    embed->weight = cpu_weight(rig, FG_TYPE_F32, c->k, c->m, FG_OP_EMBED, &state);
+    op->weight = cpu_expert_weights(rig, type, c, &state);
+    op->k = c->k, op->src2 = routes, op->src2_col = 1, op->n_expert = c->n_expert, op->n_used = c->n_used;
+    cpu_rig_end(rig, out_slot);
+    rig->backend = fg_backend_vulkan();
+    CHECK(rig->backend->open(&desc, &rig->device) == FG_OK && ((fg__vk_device *)(void *)rig->device)->rungs == plant->rung);
+    for (w = 0; w < rig->graph.n_weights; w++)
+        CHECK(rig->backend->pack(rig->device, &rig->tensors[w], rig->uses[w], &rig->weights[w], NULL) == FG_OK);
+    r = rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL);
+    CHECKF(r == (plant->opens ? FG_OK : FG_ERROR_UNSUPPORTED), "%s", fg_last_error());
+    if (r != FG_OK) snprintf(said->text, sizeof(said->text), "%s", fg_last_error());
+    for (row = 0; r == FG_OK && row < c->m; row++) {
+        const float *out = row ? rig->output.logits : cpu_rig_run(rig, 0, c->m), *x = (const float *)(const void *)rig->data[embed->weight] + row * c->k;
+        cpu_expert_choice(rig, c, row, experts, weights);
+        for (j = 0; j < c->n_used; j++)
+            for (i = 0; i < c->n; i++) {
+                double dot = 0, ww = 1e-30, xx = 1e-30;
+                cpu_weight_row(rig, op->weight, (int64_t)experts[j] * c->n + i, weight);
+                for (l = 0; l < c->k; l++) dot += (double)weight[l] * (double)x[l], ww += (double)weight[l] * (double)weight[l], xx += (double)x[l] * (double)x[l];
+                worst = test_worse(worst, fabs((double)out[(row * c->n_used + j) * c->n + i] - dot) / sqrt(ww * xx));
+            }
+    }
+    free(weight);
+    cpu_rig_end_device(rig);
+    cpu_rig_free(rig);
+    return worst;
+}
+
+/* Faults that only products with experts have: these are done in floats, or the graph is refused. */
+static void test_vulkan_experts_faults(void) {
+    static const struct {
+        vulkan_plant plant;
+        fg_type type;
+    } cases[] = {
+        {{FG__VK_SHADER_GEMV, 4, FG__VK_PAIRS, PLANT_MULTIPLY, 0, false, false, "products with experts"}, FG_TYPE_F16},
+        {{FG__VK_SHADER_GEMM, 4, FG__VK_TILES, PLANT_ADD, 0, false, false, "products with experts"}, FG_TYPE_Q4_K},
+        {{FG__VK_SHADER_GEMV_DOT, 4, FG__VK_PAIRS, PLANT_DOT, FG_VULKAN_DOT, false, true, "are done in floats"}, FG_TYPE_Q8_0},
+        {{FG__VK_SHADER_GEMM_DOT, 4, FG__VK_TILES, PLANT_DOT, FG_VULKAN_DOT, false, true, "are done in floats"}, FG_TYPE_Q8_0},
+        {{FG__VK_SHADER_GEMM_HALF, 4, FG__VK_TILES, PLANT_ADD, FG_VULKAN_HALF, false, true, "are done in floats"}, FG_TYPE_BF16},
+        {{FG__VK_SHADER_GEMM_MATRIX, 4, FG__VK_TILES, PLANT_MATRIX, FG_VULKAN_MATRIX, false, true, "are done in floats"}, FG_TYPE_MXFP4},
+    };
+    static const cpu_experts c = {256, 40, 20, 4, 2, false, true, false};
+    fg_vulkan_options options;
+    int i;
+    vulkan_faults_open(true);
+    vulkan_faults.only = "none";
+    memset(&options, 0, sizeof(options));
+    options.get_instance_proc_addr = vulkan_faulty_get;
+    for (i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])); i++) {
+        const vulkan_plant *plant = &cases[i].plant;
+        double error;
+        vulkan_said said;
+        options.force = plant->rung;
+        options.off = ~plant->rung;
+        vulkan_faults.plant = plant;
+        vulkan_faults.n_planted = 0;
+        memset(fg__vk_proved, 0, sizeof(fg__vk_proved));
+        error = vulkan_faulty_experts(&options, cases[i].type, &c, plant, &said);
+        CHECKF(vulkan_faults.n_planted > 0 && (!plant->opens || error < 2e-6), "plant %d in %d kernels: error %g", i, vulkan_faults.n_planted, error);
+        CHECKF(strstr(said.text, plant->says) != NULL, "plant %d says: %s", i, said.text);
+    }
     vulkan_faults.plant = NULL;
     fg__vk_loader_close(&vulkan_faults.loader);
 }
@@ -1644,6 +1724,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_attention_cuts);
     RUN(test_vulkan_attention_far);
     RUN(test_vulkan_shapes);
+    RUN(test_vulkan_experts_faults);
     RUN(test_vulkan_proofs);
     RUN(test_vulkan_wrong_rungs);
     RUN(test_vulkan_engine);

@@ -1793,7 +1793,7 @@ typedef struct fg__gpu_launcher {
     fg__gpu_plan *plan;
     const fg__gpu_key *key;
     bool find_only;
-    int acts_slot, acts_col, acts_k, acts_type; /* what is in `acts`; slot -1: nothing */
+    int acts_slot, acts_col, acts_k, acts_type, acts_per; /* what is in `acts`; slot -1: nothing. per: see fg_gpu_acts_args */
     bool acts_new;                              /* the op that is launched made them of what it wrote */
     const fg_op *sorted;                        /* whose pairs are in the order of their experts; NULL: none */
 } fg__gpu_launcher;
@@ -1872,7 +1872,7 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
     fg_gpu_acts_args acts;
     int32_t per = type == FG__GPU_OF_PAIRS ? step->args.experts.n_used : 1;
     fg_result r;
-    if (l->acts_slot == step->src && l->acts_col == step->src_col && l->acts_k == a->k && l->acts_type == type)
+    if (l->acts_slot == step->src && l->acts_col == step->src_col && l->acts_k == a->k && l->acts_type == type && l->acts_per == per)
         return FG_OK;
     memset(&acts, 0, sizeof(acts));
     acts.src = a->src;
@@ -1890,6 +1890,7 @@ static fg_result fg__gpu_launch_acts(fg__gpu_launcher *l, const fg__gpu_step *st
     l->acts_col = step->src_col;
     l->acts_k = a->k;
     l->acts_type = type;
+    l->acts_per = per;
     return FG_OK;
 }
 
@@ -1995,7 +1996,7 @@ static int fg__gpu_acts_wanted(const fg__gpu_launcher *l, const fg_op *op, int32
                                             : fg__gpu_expert_acts_of(l, next);
             *per = type == FG__GPU_OF_PAIRS ? next->n_used : 1;
             if (next->src == op->dst && next->src_col == op->dst_col && next->k * *per == n && plan->steps[i].per_row == per_row)
-                return type == FG__GPU_BYTES ? 0 : type;
+                return type == FG__GPU_BYTES || (*per > 1 && op->type != FG_OP_ACT_MUL) ? 0 : type;
             if (type) return 0;
         }
         if ((next->type != FG_OP_SAMPLE && next->dst == op->dst) ||
@@ -2020,6 +2021,7 @@ static int32_t fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, 
     l->acts_col = op->dst_col;
     l->acts_k = n / per;
     l->acts_type = type;
+    l->acts_per = per;
     l->acts_new = true;
     return per;
 }
@@ -2210,7 +2212,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
     l.key = key;
     l.find_only = find_only;
     l.acts_slot = -1;
-    l.acts_col = l.acts_k = l.acts_type = 0;
+    l.acts_col = l.acts_k = l.acts_type = l.acts_per = 0;
     l.sorted = NULL;
     plan->n_launched = 0;
     for (i = key->first; i < key->end && r == FG_OK; i++) {

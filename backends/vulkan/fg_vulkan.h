@@ -23,7 +23,7 @@
    attentions at start-up agree with the CPU's (weights that are floats and blocks; a cache in F16 and Q8_0, whole and in pieces; contexts
    past a cut), once in a process; else the next lower way does the work, and the log says so. A device that does the floor wrong does
    not open. Attention of the opened model's own heads, window, soft cap and type of cache is tried in the same way when its graph is
-   prepared, for some 30 ms on lavapipe.
+   prepared, for some 30 ms on lavapipe, and products with experts, where it has some.
 
    Results differ in their last bits with the number of rows of a pass, since products of few rows and of many run different
    kernels, and with what runs beside, by which attention's parts are as long as they are. fg_vulkan_options.invariant gives a request the
@@ -735,6 +735,7 @@ typedef struct fg__vk_device {
     size_t n_pipelines, pipelines_capacity;
     fg__vk_tried *tried;
     size_t n_tried, tried_capacity;
+    bool experts_plain; /* products with experts are done in floats: some rung of theirs proved bad */
     struct fg__vk_weight *weights;
 } fg__vk_device;
 
@@ -2205,6 +2206,9 @@ static uint32_t fg__vk_rung_of(const fg__vk_device *d, fg_type type, bool many) 
     return 0;
 }
 
+/* The same of products with experts. */
+static uint32_t fg__vk_expert_rung(const fg__vk_device *d, fg_type type, bool many) { return d->experts_plain ? 0 : fg__vk_rung_of(d, type, many); }
+
 /* Whether products with weights of a type read rows as bytes, or as halves. */
 static bool fg__vk_reads(const fg__vk_device *d, fg_type type, int mode) {
     uint32_t few = fg__vk_rung_of(d, type, false), many = fg__vk_rung_of(d, type, true);
@@ -2936,7 +2940,7 @@ static int fg__vk_many_matrix(fg__vk_device *d, fg_type type, int experts) {
 
 /* The kernel of many rows of k columns. */
 static int fg__vk_choose_many(fg__vk_device *d, fg_type type, int k, int experts) {
-    uint32_t many = fg__vk_rung_of(d, type, true);
+    uint32_t many = experts ? fg__vk_expert_rung(d, type, true) : fg__vk_rung_of(d, type, true);
     int ragged = fg__vk_is_float(type) && k % 32, runs = d->options.invariant ? FG__VK_SLICES : 1;
     int gemm = many == FG_VULKAN_DOT ? FG__VK_SHADER_GEMM_DOT : many == FG_VULKAN_HALF ? FG__VK_SHADER_GEMM_HALF : FG__VK_SHADER_GEMM;
     if (many == FG_VULKAN_MATRIX) return fg__vk_many_matrix(d, type, experts);
@@ -3169,17 +3173,17 @@ static fg_result fg__vk_plan_combine(fg__vk_plan *plan, int index) {
 
 /* Rows as bytes and as halves, where the kernels of passes of up to `most` tokens, or of more, read those. */
 static fg_result fg__vk_plan_experts_rows(fg__vk_plan *plan, int index, fg_type type, int most) {
-    uint32_t few = fg__vk_rung_of(plan->device, type, false), many = fg__vk_rung_of(plan->device, type, true);
+    uint32_t few = fg__vk_expert_rung(plan->device, type, false), many = fg__vk_expert_rung(plan->device, type, true);
     fg_result r = FG_OK;
     if (few == FG_VULKAN_DOT) r = fg__vk_plan_rows(plan, index, FG__VK_BYTES, 0, many == few ? INT_MAX : most);
-    if (r != FG_OK || !fg__vk_reads(plan->device, type, FG__VK_HALVES)) return r;
+    if (r != FG_OK || (many != FG_VULKAN_HALF && many != FG_VULKAN_MATRIX)) return r;
     return fg__vk_plan_rows(plan, index, FG__VK_HALVES, many == few ? 0 : most + 1, INT_MAX);
 }
 
 static fg_result fg__vk_plan_experts(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
-    uint32_t few = fg__vk_rung_of(plan->device, w->type, false);
+    uint32_t few = fg__vk_expert_rung(plan->device, w->type, false);
     int most = fg__vk_most_pairs(plan->device, op, few), many;
     fg_result r = FG_OK;
     if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (MOE_GEMM) has a vector for its weight", index);
@@ -4393,10 +4397,10 @@ enum { FG__VK_TRIAL_K = 256, FG__VK_TRIAL_LONG = FG__VK_SLICES * 32 + 256, FG__V
 
 /* dst[rows, N] = src[rows, k] . weight^T as a graph, and what it is on this thread. */
 typedef struct fg__vk_trial {
-    fg_op ops[4];
-    fg_slot slots[3];
-    fg_tensor tensors[2];
-    fg_weight *weights[2];
+    fg_op ops[6];
+    fg_slot slots[5];
+    fg_tensor tensors[3];
+    fg_weight *weights[3];
     fg_graph graph;
     fg_plan *plan;
     int32_t numbers[FG__VK_TRIAL_ROWS], ends[2]; /* tokens, positions and rows are ..., 1, 0 */
@@ -4405,6 +4409,8 @@ typedef struct fg__vk_trial {
     float kept[FG__VK_TRIAL_KEPT * FG__VK_TRIAL_N]; /* the first rows of the pass before */
     int n_kept;
     bool differs; /* from those in another pass */
+    bool experts; /* see fg__vk_trial_experts */
+    float router[FG__VK_TRIAL_ROWS * 2];
     uint8_t weight[FG__VK_TRIAL_N * FG__VK_TRIAL_LONG * 4];
 } fg__vk_trial;
 
@@ -4470,6 +4476,32 @@ static void fg__vk_trial_graph(fg__vk_trial *t, fg_type type) {
     g->n_vocab = FG__VK_TRIAL_N;
 }
 
+/* Makes of the weight two experts, of which each row takes both; first the one whose number is the row's last bit. */
+static void fg__vk_trial_experts(fg__vk_trial *t) {
+    fg_op *embed = &t->ops[1], *route = &t->ops[2], *product = &t->ops[3];
+    int i;
+    memmove(&t->ops[4], route, 2 * sizeof(fg_op));
+    *product = *embed;
+    *embed = *route = t->ops[0];
+    embed->weight = 2, embed->dst = 3, embed->n = 2;
+    route->type = FG_OP_MOE_ROUTE, route->weight = -1, route->src = 3, route->dst = 4;
+    product->type = FG_OP_MOE_GEMM, product->src2 = 4, product->n = FG__VK_TRIAL_N / 2;
+    route->n_expert = route->n_used = product->n_expert = product->n_used = 2;
+    t->slots[3] = t->slots[4] = t->slots[0];
+    t->slots[3].width = 2, t->slots[4].width = 4;
+    t->tensors[1].n_dims = 3, t->tensors[1].dims[1] = FG__VK_TRIAL_N / 2, t->tensors[1].dims[2] = 2;
+    fg__vk_trial_tensor(&t->tensors[2], FG_TYPE_F32, 2, FG__VK_TRIAL_ROWS, t->router);
+    for (i = 0; i < FG__VK_TRIAL_ROWS; i++) t->router[2 * i + i % 2] = 1;
+    t->graph.n_ops = 6, t->graph.n_slots = 5, t->graph.n_weights = 3;
+    t->experts = true;
+}
+
+/* The column of a row of results that is the product with row j of the weight. */
+static int fg__vk_trial_column(const fg__vk_trial *t, int row, int j) {
+    const int half = FG__VK_TRIAL_N / 2;
+    return t->experts ? (row + j / half) % 2 * half + j % half : j;
+}
+
 /* The largest difference of logits [m][N] relative to the norms of the two vectors. */
 static void fg__vk_trial_compare(fg__vk_trial *t, int m, const float *logits, double *error) {
     const fg_tensor *tensor = &t->tensors[1];
@@ -4484,7 +4516,7 @@ static void fg__vk_trial_compare(fg__vk_trial *t, int m, const float *logits, do
                 xx += x * x;
                 ww += w * w;
             }
-            off = fabs((double)logits[row * FG__VK_TRIAL_N + j] - sum) / sqrt(xx * ww);
+            off = fabs((double)logits[row * FG__VK_TRIAL_N + fg__vk_trial_column(t, row, j)] - sum) / sqrt(xx * ww);
             if (!(off <= *error)) *error = off; /* NaN too */
         }
     }
@@ -4513,8 +4545,8 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
     return FG_OK;
 }
 
-/* The largest error of products of one row, of few and of many, and whether a row's bits differ between them. */
-static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, double *error, bool *differs) {
+/* The largest error of products of one row, of few and of many, maybe with experts, and whether a row's bits differ between them. */
+static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, bool experts, double *error, bool *differs) {
     static const int rows[] = {1, 3, 7, 33, FG__VK_TRIAL_ROWS}; /* every kind's; but for matrices some rows are many */
     fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
@@ -4523,13 +4555,15 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, double *error
     if (!t) return FG_ERROR_OUT_OF_MEMORY;
     t->k = k;
     fg__vk_trial_graph(t, type);
+    if (experts) fg__vk_trial_experts(t);
     r = fg__vk_pack(handle, &t->tensors[0], FG_OP_EMBED, &t->weights[0], NULL);
-    if (r == FG_OK) r = fg__vk_pack(handle, &t->tensors[1], FG_OP_GEMM, &t->weights[1], NULL);
+    if (r == FG_OK) r = fg__vk_pack(handle, &t->tensors[1], experts ? FG_OP_MOE_GEMM : FG_OP_GEMM, &t->weights[1], NULL);
+    if (r == FG_OK && experts) r = fg__vk_pack(handle, &t->tensors[2], FG_OP_EMBED, &t->weights[2], NULL);
     if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
     for (i = 0; i < n && r == FG_OK; i++) r = fg__vk_trial_run(d, t, rows[i], error);
     *differs = *differs || t->differs;
     if (t->plan) fg__vk_release(handle, t->plan);
-    for (i = 0; i < 2; i++)
+    for (i = 0; i < 3; i++)
         if (t->weights[i]) fg__vk_unpack(handle, t->weights[i]);
     fg__free(&d->env, t);
     return r;
@@ -4797,8 +4831,8 @@ static fg_result fg__vk_prove_one(fg__vk_device *d, uint32_t bit, bool *good, ch
     fg_result r;
     *good = fg__vk_is_proved(proof);
     if (*good) return FG_OK;
-    r = fg__vk_try(d, bit == FG_VULKAN_DOT ? FG_TYPE_Q2_K : FG_TYPE_F16, FG__VK_TRIAL_K, &error, &differs);
-    if (r == FG_OK && !floor) r = fg__vk_try(d, FG_TYPE_Q8_0, FG__VK_TRIAL_K, &error, &differs);
+    r = fg__vk_try(d, bit == FG_VULKAN_DOT ? FG_TYPE_Q2_K : FG_TYPE_F16, FG__VK_TRIAL_K, false, &error, &differs);
+    if (r == FG_OK && !floor) r = fg__vk_try(d, FG_TYPE_Q8_0, FG__VK_TRIAL_K, false, &error, &differs);
     if (r == FG_OK && error <= most && bit != FG_VULKAN_DOT) {
         what = "attention";
         error = 0;
@@ -4877,7 +4911,7 @@ static fg_result fg__vk_find_differences(fg__vk_device *d, bool *products, bool 
     fg_result r = FG_OK;
     size_t i;
     *products = *heads = false;
-    for (i = 0; i < FG__COUNT(types) && r == FG_OK; i++) r = fg__vk_try(d, types[i], FG__VK_TRIAL_LONG, &error, products);
+    for (i = 0; i < FG__COUNT(types) && r == FG_OK; i++) r = fg__vk_try(d, types[i], FG__VK_TRIAL_LONG, false, &error, products);
     return r == FG_OK ? fg__vk_try_heads(d, NULL, d->rungs & FG_VULKAN_HALF ? 2 : 1, &error, heads) : r;
 }
 
@@ -4923,7 +4957,46 @@ static fg_result fg__vk_prove_all(fg__vk_device *d) {
     return r;
 }
 
-/* ---- Preparing: attention as the graph has it. ---- */
+/* ---- Preparing: products with experts, and attention as the graph has it. ---- */
+
+/* Whether products with experts are good, by weights that are floats, or blocks. */
+static fg_result fg__vk_try_experts(fg__vk_device *d, bool blocks, bool *good, char *why, size_t size) {
+    uint32_t rungs = d->experts_plain ? 0 : d->rungs & ~(uint32_t)FG_VULKAN_PUSH, proof;
+    fg__vk_shape shape; /* of attention there is none that has no heads */
+    size_t range = d->max_range;
+    bool differs = false;
+    double error = 0;
+    fg_result r;
+    memset(&shape, 0, sizeof(shape));
+    shape.kv_type = 1 + blocks;
+    proof = fg__vk_proof(d, rungs, &shape);
+    *good = fg__vk_is_proved(proof);
+    if (*good) return FG_OK;
+    d->max_range = fg__vk_most_range(d);
+    d->proving = true;
+    r = fg__vk_try(d, blocks ? FG_TYPE_Q8_0 : FG_TYPE_F16, FG__VK_TRIAL_LONG, true, &error, &differs);
+    if (r == FG_OK && blocks) r = fg__vk_try(d, FG_TYPE_Q2_K, FG__VK_TRIAL_LONG, true, &error, &differs);
+    d->proving = false;
+    d->max_range = range;
+    *good = r == FG_OK && error <= (rungs ? 5e-3 : 1e-5) && !(d->options.invariant && differs);
+    r = fg__vk_judge(d, r, proof, *good, "one", error, why, size);
+    if (d->options.invariant && differs) snprintf(why, size, "a row's bits depend on the others");
+    return r;
+}
+
+/* Products with experts as the device does others, or else in floats. */
+static fg_result fg__vk_prove_experts(fg__vk_device *d, fg_type type) {
+    bool good = false, plain;
+    char why[200];
+    fg_result r;
+    do {
+        plain = d->experts_plain;
+        if ((r = fg__vk_try_experts(d, !fg__vk_is_float(type), &good, why, sizeof(why))) != FG_OK || good) return r;
+        if (!plain) fg__log(&d->env, FG_LOG_WARNING, "%s: products with experts are done in floats: else %s", d->properties.name, why);
+        d->experts_plain = true;
+    } while (!plain);
+    return fg__fail(FG_ERROR_UNSUPPORTED, "%s computes wrong: products with experts: %s", d->properties.name, why);
+}
 
 /* Whether attention of a shape is good with some of the device's rungs. */
 static fg_result fg__vk_prove_shape(fg__vk_device *d, const fg__vk_shape *shape, uint32_t rungs, bool *good, char *why, size_t size) {
@@ -4967,7 +5040,7 @@ static fg_result fg__vk_choose_shape(fg__vk_device *d, const fg__vk_shape *shape
     return fg__fail(FG_ERROR_UNSUPPORTED, "%s computes wrong: %s: %s", d->properties.name, what, why);
 }
 
-/* Tries each shape of a graph's attention that the device has not tried. */
+/* Tries what a graph has of products with experts, and of attention, that the device has not tried. */
 static fg_result fg__vk_prove_graph(const fg__vk_plan *plan) {
     fg__vk_device *d = plan->device;
     uint32_t usable = d->rungs & (FG_VULKAN_HALF | (d->options.invariant ? 0u : (uint32_t)FG_VULKAN_MATRIX)), rungs;
@@ -4977,6 +5050,7 @@ static fg_result fg__vk_prove_graph(const fg__vk_plan *plan) {
         void *array = d->tried;
         fg__vk_shape shape;
         fg_result r;
+        if (op->type == FG_OP_MOE_GEMM && (r = fg__vk_prove_experts(d, plan->graph->tensors[op->weight].type)) != FG_OK) return r;
         if (op->type != FG_OP_ATTENTION) continue;
         shape = fg__vk_shape_of(plan->graph, op);
         if (fg__vk_find_tried(d, &shape)) continue;
