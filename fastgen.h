@@ -26423,7 +26423,7 @@ static uint64_t fg__model_identity(const fg_engine *e) {
 static uint64_t fg__layout_identity(const fg_engine *e) {
     uint64_t h = fg__hash_bytes(1, e->backend->name, strlen(e->backend->name));
     if (e->backend->open == fg__split_open)
-        h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 4 + (e->desc.kv_device != NULL) + 2 * (e->desc.experts_device != NULL));
+        h = fg__mix(h + (uint64_t)e->desc.gpu_layers * 4 + (e->desc.kv_device ? 1u : 0u) + (e->desc.experts_device ? 2u : 0u));
     int g;
     for (g = 0; g < e->graph.n_groups; g++) {
         const fg_group *group = &e->graph.groups[g];

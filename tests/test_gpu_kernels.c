@@ -2133,36 +2133,38 @@ static void gk_check_sort(const gk_experts *c, const fg_gpu_sort_args *a) {
     CHECKF(bad == 0 && total == c->m * c->n_used, "%d pairs of %d, %d wrong", total, c->m * c->n_used, bad);
 }
 
-/* The error of products of all pairs; their rows are those of dst, or follow each other. */
-static double gk_experts_error(const gk_experts *c, const gk_weight *w, const fg_gpu_experts_args *e) {
+/* The error of products of all pairs with the first weight or, which lies behind it, the second. */
+static double gk_experts_error(const gk_experts *c, const gk_weight *w, const fg_gpu_experts_args *e, bool second) {
     double worst = 0, *wanted = (double *)malloc((size_t)c->n * sizeof(double));
+    const float *values = w->values + (second ? (size_t)(c->n * c->n_expert) * (size_t)c->k : 0);
+    const float *bias = gk_floats(second ? e->bias2 : e->gemm.bias), *dst = gk_floats(second ? e->dst2 : e->gemm.dst);
     int t, j, r, i;
     for (t = 0; t < c->m; t++)
         for (j = 0; j < c->n_used; j++) {
             int expert = (int)gk_floats(e->routes)[t * e->routes_stride + j];
             const float *x = gk_floats(e->gemm.src) + t * e->gemm.src_stride + (c->of_pairs ? j * c->k : 0);
             for (r = 0; r < c->n; r++) {
-                const float *row = w->values + ((size_t)expert * (size_t)c->n + (size_t)r) * (size_t)c->k;
-                wanted[r] = (double)gk_floats(e->gemm.bias)[expert * c->n + r];
+                const float *row = values + ((size_t)expert * (size_t)c->n + (size_t)r) * (size_t)c->k;
+                wanted[r] = (double)bias[expert * c->n + r];
                 for (i = 0; i < c->k; i++) wanted[r] += (double)x[i] * (double)row[i];
             }
-            worst = test_worse(worst, gk_error(gk_floats(e->gemm.dst) + t * e->gemm.dst_stride + j * c->n, wanted, (size_t)c->n));
+            worst = test_worse(worst, gk_error(dst + t * e->gemm.dst_stride + j * c->n, wanted, (size_t)c->n));
         }
     free(wanted);
     return worst;
 }
 
-/* A layer's products with experts: of each pair by itself, and in tiles of both sizes, whose bits are the same. */
+/* A layer's products with experts: of each pair by itself, and in tiles of both sizes, whose bits are the same. Alone, or two at once. */
 static void gk_check_experts(fg_type type, const gk_experts *c, bool sorts) {
     uint64_t state = (uint64_t)type + 5;
-    gk_weight w = gk_weight_new(type, c->k, c->n * c->n_expert, &state);
+    gk_weight w = gk_weight_new(type, c->k, 2 * c->n * c->n_expert, &state);
     size_t outs = (size_t)(c->m * c->n_used) * (size_t)c->n + (size_t)c->m, rows = (size_t)(c->m * (c->of_pairs ? c->n_used : 1));
     int32_t n_tiles = fg_gpu_experts_tiles(c->m * c->n_used, c->n_expert, 16), tile;
     float *by16 = (float *)malloc(outs * sizeof(float));
     fg_gpu_experts_args e;
     fg_gpu_sort_args sort;
     fg_gpu_acts_args acts;
-    double error;
+    double error, error2 = 0;
     memset(&e, 0, sizeof(e)), memset(&sort, 0, sizeof(sort)), memset(&acts, 0, sizeof(acts));
     sort.routes = e.routes = gk_check_route(c, &state), sort.routes_stride = e.routes_stride = 2 * c->n_used + 1;
     sort.pairs = e.pairs = gk_put(NULL, (size_t)(c->m * c->n_used) * sizeof(int32_t));
@@ -2178,16 +2180,23 @@ static void gk_check_experts(fg_type type, const gk_experts *c, bool sorts) {
     acts.acts = e.gemm.acts = gk_put(NULL, rows * (size_t)acts.acts_stride * 2), acts.scales = e.gemm.scales = gk_put(NULL, rows * sizeof(float));
     e.gemm.bias = gk_normal((size_t)(c->n * c->n_expert), &state);
     e.gemm.dst_stride = c->n_used * c->n + 1, e.gemm.dst = gk_put(NULL, outs * sizeof(float));
+    if (!c->of_pairs) {
+        e.weight2 = w.device + (uint64_t)(c->n * c->n_expert) * (uint64_t)w.layout.stride;
+        e.bias2 = gk_normal((size_t)(c->n * c->n_expert), &state), e.dst2 = gk_put(NULL, outs * sizeof(float));
+    }
     gk_run(fg_gpu_experts_kernel((int)type, 1), &e);
-    CHECKF((error = gk_experts_error(c, &w, &e)) < 2e-6, "%s, pairs by themselves: error %g", fg_type_name(type), error);
+    if (e.weight2) error2 = gk_experts_error(c, &w, &e, true);
+    CHECKF((error = gk_experts_error(c, &w, &e, false)) < 2e-6 && error2 < 2e-6, "%s, pairs by themselves: error %g, %g", fg_type_name(type), error, error2);
     gk_run(FG_GPU_KERNEL_acts, &acts);
     for (tile = 16; tile <= 64; tile *= 4) {
         sort.rows = tile;
         gk_run(FG_GPU_KERNEL_sort, &sort);
         if (sorts) gk_check_sort(c, &sort);
         memset(gk_floats(e.gemm.dst), 0xFF, outs * sizeof(float));
+        if (e.weight2) memset(gk_floats(e.dst2), 0xFF, outs * sizeof(float));
         gk_run(fg_gpu_experts_kernel((int)type, tile), &e);
-        CHECKF((error = gk_experts_error(c, &w, &e)) < 1e-3, "%s, tiles of %d: error %g", fg_type_name(type), tile, error);
+        if (e.weight2) error2 = gk_experts_error(c, &w, &e, true);
+        CHECKF((error = gk_experts_error(c, &w, &e, false)) < 1e-3 && error2 < 1e-3, "%s, tiles of %d: error %g, %g", fg_type_name(type), tile, error, error2);
         if (tile == 16) memcpy(by16, gk_floats(e.gemm.dst), outs * sizeof(float));
         else CHECKF(memcmp(by16, gk_floats(e.gemm.dst), outs * sizeof(float)) == 0, "%s: tiles of 64 have other bits", fg_type_name(type));
     }
@@ -2198,7 +2207,7 @@ static void gk_check_experts(fg_type type, const gk_experts *c, bool sorts) {
 
 static void test_gpu_experts(void) {
     static const gk_experts few = {256, 70, 5, 6, 2, true, false}, many = {64, 19, 70, 3, 2, false, true}, odd = {41, 33, 9, 4, 3, true, true};
-    static const gk_experts wide = {32, 5, 37, 600, 5, false, false}, alone = {32, 7, 40, 1, 1, true, false};
+    static const gk_experts wide = {32, 5, 37, 600, 5, false, false}, alone = {96, 17, 40, 1, 1, true, false};
     int i;
     for (hg.width = 32; hg.width <= 64; hg.width += 32) {
         for (i = 0; i < CPU_TYPES; i++) gk_check_experts(cpu_types[i], &few, false);

@@ -562,7 +562,7 @@ static void test_vulkan_experts_invariant(void) {
 
 /* Ids of a token's experts are such, and different ones, whatever the logits. */
 static void vulkan_check_choice(const char *path, const cpu_experts *c) {
-    static const float strange[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, -NAN, 3e38f, -3e38f};
+    const float strange[] = {NAN, INFINITY, -INFINITY, 0.0f, -0.0f, -NAN, 3e38f, -3e38f}; /* for tcc no constants */
     uint64_t state = 5;
     cpu_rig *rig = cpu_rig_new(c->m);
     int routes = cpu_expert_routes(rig, c, &state), width = 2 * c->n_used + 1, row, i, j, bad = 0;

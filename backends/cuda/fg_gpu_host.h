@@ -1121,7 +1121,7 @@ typedef struct fg__gpu_step {
     fg_type weight_type;   /* GEMM, MOE_GEMM */
     int blas_type;         /* GEMM; FG__GPU_BLAS_F16, FG__GPU_BLAS_BF16; 0: not for a library */
     bool per_row;
-    int joined;            /* GEMM: how many follow that may be done at once with it, into the columns behind its own */
+    int joined;            /* GEMM: how many follow that may be done at once with it, into the columns behind its own; MOE_GEMM: 1, if the next may */
     fg__gpu_args args;
 } fg__gpu_step;
 
@@ -1214,7 +1214,7 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
         if (!fg__graph_check_op(graph, op, measure))
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
                             fg__op_name(op->type));
-        if (op->type == FG_OP_MOE_GEMM && (int64_t)graph->max_tokens * op->n_used / 16 + FG_GPU_EXPERTS > INT32_MAX / fg_gpu_ceil(op->n, FG_GPU_GEMM_ROWS))
+        if (op->type == FG_OP_MOE_GEMM && (int64_t)graph->max_tokens * op->n_used / 16 + FG_GPU_EXPERTS > INT32_MAX / 2 / fg_gpu_ceil(op->n, FG_GPU_GEMM_ROWS))
             return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens with %d experts each are too large for a GPU", graph->max_tokens, op->n_used);
         if (op->type == FG_OP_SAMPLE) plan->sample_op = i;
     }
@@ -1653,10 +1653,18 @@ static fg_result fg__gpu_check_vectors(const fg__gpu_plan *plan, const fg_op *op
     return FG_OK;
 }
 
+/* Whether two products with experts may be done at once: gate and up of a layer. */
+static bool fg__gpu_experts_join(const fg_graph *graph, const fg_op *op, const fg_op *its) {
+    return its->type == FG_OP_MOE_GEMM && !op->moe_sum && !its->moe_sum && its->src == op->src && its->src_col == op->src_col && its->k == op->k &&
+           its->n == op->n && its->dst == op->dst && its->src2 == op->src2 && its->src2_col == op->src2_col && its->n_used == op->n_used &&
+           its->n_expert == op->n_expert && its->layer == op->layer && graph->tensors[its->weight].type == graph->tensors[op->weight].type;
+}
+
 /* How many products behind op i of the graph may be done at once with it. */
 static int fg__gpu_joined(const fg_graph *graph, int i) {
     const fg_op *op = &graph->ops[i];
     int n = 0, end = op->dst_col + op->n;
+    if (op->type == FG_OP_MOE_GEMM && i + 1 < graph->n_ops) return fg__gpu_experts_join(graph, op, op + 1);
     while (op->type == FG_OP_GEMM && op->src2 < 0 && op->src != op->dst && n < 2 && i + n + 1 < graph->n_ops) {
         const fg_op *its = &graph->ops[i + n + 1];
         if (its->type != FG_OP_GEMM || its->src != op->src || its->src_col != op->src_col || its->k != op->k || its->dst != op->dst ||
@@ -2026,11 +2034,13 @@ static int32_t fg__gpu_make_acts(fg__gpu_launcher *l, const fg__gpu_step *step, 
     return per;
 }
 
-/* Whether a product takes along those behind it: where it is done by gemv or skinny, and they are of the same range. */
+/* Whether a product takes along those behind it: where they are of the same range, and it is one with experts, or done by gemv or skinny. */
 static bool fg__gpu_joins(const fg__gpu_launcher *l, const fg__gpu_step *step) {
     const fg__gpu_device *d = l->plan->device;
     int rows = step->per_row ? l->key->rows : l->key->tokens;
-    if (!step->joined || d->options.invariant || step - l->plan->steps + step->joined >= l->key->end) return false;
+    if (!step->joined || step - l->plan->steps + step->joined >= l->key->end) return false;
+    if (step->type == FG_OP_MOE_GEMM) return true;
+    if (d->options.invariant) return false;
     return rows <= 8 || fg__gpu_skinny_of(d, step, rows) >= 0;
 }
 
@@ -2119,6 +2129,10 @@ static fg_result fg__gpu_launch_experts(fg__gpu_launcher *l, const fg__gpu_step 
     fg_result r = FG_OK;
     a->gemm.max_rows = l->key->tokens;
     a->max_tiles = fg_gpu_experts_tiles(l->key->tokens * op->n_used, op->n_expert, tile);
+    if (fg__gpu_joins(l, step)) {
+        const fg_gpu_gemm_args *its = &step[1].args.gemm;
+        a->weight2 = its->weight, a->bias2 = its->bias, a->dst2 = its->dst;
+    }
     if (acts) r = fg__gpu_launch_acts(l, step, &a->gemm, acts);
     if (r == FG_OK && tile > 1) r = fg__gpu_launch_sort(l, op, a, tile);
     if (r == FG_OK) r = fg__gpu_launch(l, fg_gpu_experts_kernel((int)step->weight_type, tile), a);
@@ -2220,7 +2234,7 @@ static fg_result fg__gpu_launch_all(fg__gpu_plan *plan, const fg__gpu_key *key, 
         if (plan->steps[i].per_row && key->rows == 0) continue;
         l.acts_new = false;
         r = fg__gpu_launch_step(&l, &plan->steps[i]);
-        if (op->type == FG_OP_GEMM && fg__gpu_joins(&l, &plan->steps[i])) i += plan->steps[i].joined;
+        if (fg__gpu_joins(&l, &plan->steps[i])) i += plan->steps[i].joined;
         if (l.sorted && op->type != FG_OP_SAMPLE && op->dst == l.sorted->src2) l.sorted = NULL;
         if (l.acts_new) continue;
         /* what was written is no longer what `acts` has */

@@ -637,10 +637,10 @@ FG_DEV void fgk_gemv_unit(int type, const fgk_unit *unit, const float *x, int co
     }
 }
 
-/* Rows of src from col0 on, of `count` that there are. */
-FG_BODY void fgk_gemv_from(const fg_gpu_gemm_args *a, float *x, int type, int cols, int col0, int count) {
+/* Rows of the weight of workgroup `block` of these, rows of src from col0 on, of `count` that there are. */
+FG_BODY void fgk_gemv_from(const fg_gpu_gemm_args *a, float *x, int type, int cols, int block, int col0, int count) {
     int lane = fgk_lane(), units = (a->k + 31) / 32, k0, g, r, c;
-    int row0 = fgk_block_x() * FG_GPU_GEMV_ROWS + fgk_group() * 2;
+    int row0 = block * FG_GPU_GEMV_ROWS + fgk_group() * 2;
     const char *rows[2];
     fgk_f2 acc[2][8]; /* two sums, to be added up */
     fgk_unit next[2]; /* `ahead`: are fetched while a piece is computed */
@@ -693,7 +693,7 @@ FG_BODY void fgk_gemv_from(const fg_gpu_gemm_args *a, float *x, int type, int co
 }
 
 FG_BODY void fgk_gemv(const fg_gpu_gemm_args *a, float *x, int type, int cols) {
-    fgk_gemv_from(a, x, type, cols, fgk_block_y() * cols, fgk_count(a->count));
+    fgk_gemv_from(a, x, type, cols, fgk_block_x(), fgk_block_y() * cols, fgk_count(a->count));
 }
 
 #if defined(FG_STRAIGHT)
@@ -3040,27 +3040,31 @@ FG_BODY void fgk_sort(const fg_gpu_sort_args *a, uint32_t *counts) {
     }
 }
 
-/* The product of expert `expert` alone. */
-FG_DEV fg_gpu_gemm_args fgk_gemm_of(const fg_gpu_experts_args *e, int expert) {
+/* The product of expert `expert` alone, by the first weight or the second. */
+FG_DEV fg_gpu_gemm_args fgk_gemm_of(const fg_gpu_experts_args *e, bool second, int expert) {
     fg_gpu_gemm_args a = e->gemm;
+    if (second) a.weight = e->weight2, a.bias = e->bias2, a.dst = e->dst2;
     a.weight += (uint64_t)expert * (uint64_t)a.n * (uint64_t)a.layout.stride;
     if (a.bias) a.bias += (uint64_t)expert * (uint64_t)a.n * sizeof(float);
     return a;
 }
 
+/* Workgroups of the second weight follow those of the first. */
 FG_BODY void fgk_experts_gemv(const fg_gpu_experts_args *e, float *x, int type) {
-    int pair = fgk_block_y(), token = pair / e->n_used, place = pair % e->n_used;
+    int pair = fgk_block_y(), token = pair / e->n_used, place = pair % e->n_used, blocks = (e->gemm.n + FG_GPU_GEMV_ROWS - 1) / FG_GPU_GEMV_ROWS;
+    bool second = fgk_block_x() >= blocks;
     fg_gpu_gemm_args a;
     if (token >= fgk_count(e->gemm.count)) return;
-    a = fgk_gemm_of(e, fgk_expert(e->routes, e->routes_stride, token, place, e->n_expert));
+    a = fgk_gemm_of(e, second, fgk_expert(e->routes, e->routes_stride, token, place, e->n_expert));
     a.src += (uint64_t)((int64_t)token * a.src_stride + (e->of_pairs ? (int64_t)place * a.k : 0)) * sizeof(float);
     a.dst += (uint64_t)((int64_t)token * a.dst_stride + (int64_t)place * a.n) * sizeof(float);
-    fgk_gemv_from(&a, x, type, 1, 0, 1);
+    fgk_gemv_from(&a, x, type, 1, fgk_block_x() - (second ? blocks : 0), 0, 1);
 }
 
 /* Workgroups with the same pairs follow each other, then those of the same expert. tokens, places: [cols] */
 FG_BODY void fgk_experts_gemm(const fg_gpu_experts_args *e, uint16_t *w, uint16_t *x, uint32_t *tokens, uint32_t *places, int type, int cols) {
-    int blocks = (e->gemm.n + FG_GPU_GEMM_ROWS - 1) / FG_GPU_GEMM_ROWS, at = fgk_block_x() / blocks, me = fgk_thread(), n;
+    int blocks = (e->gemm.n + FG_GPU_GEMM_ROWS - 1) / FG_GPU_GEMM_ROWS, across = e->weight2 ? 2 * blocks : blocks, at = fgk_block_x() / across;
+    int block = fgk_block_x() % across, me = fgk_thread(), n;
     const fg_gpu_tile *tile = (const fg_gpu_tile *)e->tiles + 1 + at;
     fgk_pairs pairs = {tokens, places, e->n_used, e->of_pairs};
     fg_gpu_gemm_args a;
@@ -3072,8 +3076,8 @@ FG_BODY void fgk_experts_gemm(const fg_gpu_experts_args *e, uint16_t *w, uint16_
         fgk_put_u32(places + me, (uint32_t)(pair % e->n_used));
     }
     fgk_barrier();
-    a = fgk_gemm_of(e, (int)fgk_load_u32(&tile->expert));
-    fgk_gemm_tile(&a, &pairs, w, x, type, cols, fgk_block_x() % blocks * FG_GPU_GEMM_ROWS, 0, n, 0);
+    a = fgk_gemm_of(e, block >= blocks, (int)fgk_load_u32(&tile->expert));
+    fgk_gemm_tile(&a, &pairs, w, x, type, cols, (block < blocks ? block : block - blocks) * FG_GPU_GEMM_ROWS, 0, n, 0);
 }
 
 /* A thread has four elements. */

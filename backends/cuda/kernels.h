@@ -166,10 +166,11 @@ typedef struct fg_gpu_sort_args {
 } fg_gpu_sort_args;
 
 /* Products with experts: `gemm` with weight[n_expert][n, k], bias[n_expert][n] and dst[T, n_used * n], without act and src2; src is [T, k], with `of_pairs`
-   [T, n_used * k]. experts1 has a workgroup for each pair, the others (which read acts, of tokens or of pairs) for each tile. */
+   [T, n_used * k]. experts1 has workgroups for each pair, the others (which read acts, of tokens or of pairs) for each tile. weight2, which may be
+   0, is of the same type and sizes: its products, with bias2, go to dst2. */
 typedef struct fg_gpu_experts_args {
     fg_gpu_gemm_args gemm;
-    uint64_t routes, pairs, tiles;
+    uint64_t routes, pairs, tiles, weight2, bias2, dst2;
     int32_t n_expert, n_used, routes_stride, of_pairs, max_tiles;
 } fg_gpu_experts_args;
 
@@ -739,9 +740,10 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     }
     if (kernel >= FG_GPU_KERNEL_experts1_F32 && kernel <= FG_GPU_KERNEL_experts64_MXFP4) {
         const fg_gpu_experts_args *e = (const fg_gpu_experts_args *)args;
+        int both = e->weight2 ? 2 : 1;
         if ((kernel - FG_GPU_KERNEL_experts1_F32) % 3 == 0)
-            return fg_gpu_shape_make(fg_gpu_ceil(e->gemm.n, FG_GPU_GEMV_ROWS), e->gemm.max_rows * e->n_used, FG_GPU_GEMV_THREADS);
-        return fg_gpu_shape_make(fg_gpu_ceil(e->gemm.n, FG_GPU_GEMM_ROWS) * e->max_tiles, 1, FG_GPU_THREADS);
+            return fg_gpu_shape_make(both * fg_gpu_ceil(e->gemm.n, FG_GPU_GEMV_ROWS), e->gemm.max_rows * e->n_used, FG_GPU_GEMV_THREADS);
+        return fg_gpu_shape_make(both * fg_gpu_ceil(e->gemm.n, FG_GPU_GEMM_ROWS) * e->max_tiles, 1, FG_GPU_THREADS);
     }
     if (kernel == FG_GPU_KERNEL_route)
         return fg_gpu_shape_make(fg_gpu_ceil(((const fg_gpu_route_args *)args)->max_rows, FG_GPU_THREADS / 32), 1, FG_GPU_THREADS);
