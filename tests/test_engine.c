@@ -622,11 +622,8 @@ static void test_engine_bits_experts(void) {
     spec.n_used = 3;
     spec.n_ff = 72; /* no whole number of panels */
     bits_model(&spec);
-    spec.arch = "gpt-oss"; /* with sinks and biases, and a layer with a window */
-    spec.n_layers = 2;
-    spec.n_ff = 64;
+    spec = bits_experts();
     spec.type = FG_TYPE_Q8_0;
-    spec.window = 11;
     bits_model(&spec);
 }
 
