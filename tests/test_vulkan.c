@@ -465,17 +465,19 @@ static void vulkan_check_experts(const char *path, fg_type type, const cpu_exper
 /* Of one token, of few and of many, whose experts have rows of several tiles or none. */
 static const cpu_experts vulkan_experts[] = {{256, 40, 1, 4, 1, false, true, true},   {256, 70, 37, 8, 3, false, false, false},
                                              {256, 33, 150, 3, 1, true, true, true},  {512, 32, 21, 5, 5, false, true, false},
-                                             {256, 40, 6, 24, 8, false, true, true},  {256, 32, 50, 64, 2, false, true, false}};
+                                             {256, 40, 6, 24, 8, false, true, true},  {256, 32, 50, 64, 2, false, true, false},
+                                             {256, 70, 20, 8, 3, false, true, true},  {512, 33, 70, 3, 2, true, true, false}};
+enum { VULKAN_EXPERTS = sizeof(vulkan_experts) / sizeof(vulkan_experts[0]) };
 
 /* Experts of every type; widths that are no whole units. */
 static void test_vulkan_experts(void) {
-    static const cpu_experts ragged = {75, 33, 20, 4, 2, false, true, true};
+    static const cpu_experts ragged = {75, 33, 20, 4, 2, false, true, true}, longer = {75, 33, 70, 4, 2, false, true, true};
     int i, s;
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     for (i = 0; i < CPU_TYPES; i++)
-        for (s = i % 2; s < 6; s += 2) vulkan_check_experts("vulkan", cpu_types[i], &vulkan_experts[s]);
+        for (s = i % 2; s < VULKAN_EXPERTS; s += 2) vulkan_check_experts("vulkan", cpu_types[i], &vulkan_experts[s]);
     for (i = 0; i < CPU_TYPES; i++)
-        if (fg__vk_is_float(cpu_types[i])) vulkan_check_experts("vulkan", cpu_types[i], &ragged);
+        if (fg__vk_is_float(cpu_types[i])) vulkan_check_experts("vulkan", cpu_types[i], &ragged), vulkan_check_experts("vulkan", cpu_types[i], &longer);
 }
 
 static void test_vulkan_experts_rungs(void) {
@@ -486,7 +488,7 @@ static void test_vulkan_experts_rungs(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     for (p = 0; p < 4; p++) {
         const fg__vk_device *d = (const fg__vk_device *)(const void *)cpu_vulkan_device(cpu_vulkan_number(paths[p]));
-        for (i = 0; d && d->rungs && i < 6; i++) vulkan_check_experts(paths[p], types[p][i % 3], &vulkan_experts[i]);
+        for (i = 0; d && d->rungs && i < VULKAN_EXPERTS; i++) vulkan_check_experts(paths[p], types[p][i % 3], &vulkan_experts[i]);
     }
 }
 
@@ -1507,6 +1509,7 @@ static void test_vulkan_experts_faults(void) {
     } cases[] = {
         {{FG__VK_SHADER_GEMV, 4, FG__VK_PAIRS, PLANT_MULTIPLY, 0, false, false, "products with experts"}, FG_TYPE_F16},
         {{FG__VK_SHADER_GEMM, 4, FG__VK_TILES, PLANT_ADD, 0, false, false, "products with experts"}, FG_TYPE_Q4_K},
+        {{FG__VK_SHADER_GEMV, 4, FG__VK_TILES, PLANT_MULTIPLY, 0, false, false, "products with experts"}, FG_TYPE_F16},
         {{FG__VK_SHADER_GEMV_DOT, 4, FG__VK_PAIRS, PLANT_DOT, FG_VULKAN_DOT, false, true, "are done in floats"}, FG_TYPE_Q8_0},
         {{FG__VK_SHADER_GEMM_DOT, 4, FG__VK_TILES, PLANT_DOT, FG_VULKAN_DOT, false, true, "are done in floats"}, FG_TYPE_Q8_0},
         {{FG__VK_SHADER_GEMM_HALF, 4, FG__VK_TILES, PLANT_ADD, FG_VULKAN_HALF, false, true, "are done in floats"}, FG_TYPE_BF16},

@@ -133,7 +133,10 @@ static bool plan_experts(fg__vk_device *d, fg_type type) {
     uint32_t few = fg__vk_rung_of(d, type, false);
     int how = d->options.invariant ? 2 : few == FG_VULKAN_DOT ? 8 : 12;
     bool pairs = !fg__vk_has_gemv(d, few) || fg__vk_pipeline_of(d, fg__vk_gemv_of(few), (int)type, 1, fg__vk_gemv_rows[0], how, FG__VK_PAIRS) >= 0;
-    return pairs && fg__vk_choose_many(d, type, FG__VK_TRIAL_K, FG__VK_TILES) >= 0;
+    int kind = fg__vk_gemv_of(few) == FG__VK_SHADER_GEMV_HALF ? FG__VK_FOUR : FG__VK_EIGHT;
+    bool small = !fg__vk_has_gemv(d, few) ||
+                 fg__vk_pipeline_of(d, fg__vk_gemv_of(few), (int)type, fg__vk_gemv_cols[kind], fg__vk_gemv_rows[kind], how, FG__VK_TILES) >= 0;
+    return pairs && small && fg__vk_choose_many(d, type, FG__VK_TRIAL_K, FG__VK_TILES) >= 0;
 }
 
 /* Those of all graphs with some rungs. */

@@ -34,7 +34,7 @@
 
    Of mixtures of experts each pair of a token and an expert that it takes has workgroups of its own while passes are short, at most 8 tokens, or 64
    where experts are many beside those that a token takes. The pairs of longer passes are sorted by expert into tiles, for the same kernels that
-   other products have. A layer may have 1024 experts.
+   other products have: those for few rows while an expert has 16 pairs or fewer on average. A layer may have 1024 experts.
 
    What crosses between the device and a CPU that has the attention (fg_engine_desc.kv_device) is copied beside passes, on queues of their own
    where the device has some: of a family that only copies, or more of the one that computes. On a device of one queue copies come
@@ -2001,7 +2001,8 @@ static const int fg__vk_gemv_cols[] = {1, 4, 8}, fg__vk_gemv_rows[] = {4, 2, 2};
 enum { FG__VK_GEMV_GROUPS = 256 };
 enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a trial */
 enum { FG__VK_NO_EXPERTS, FG__VK_PAIRS, FG__VK_TILES }; /* EXPERTS of shaders/product.glsl: workgroups have a pair each, or a tile of pairs */
-enum { FG__VK_LEAST_TILE = 32 };                        /* pairs of the smallest tile */
+enum { FG__VK_LEAST_TILE = 4, FG__VK_LEAST_LARGE = 32 }; /* pairs of the smallest tile; of that of a kernel for many rows */
+enum { FG__VK_SHARED_BY = 16 };                         /* pairs of an expert, on average, up to which tiles are those of kernels for few rows */
 enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
@@ -2028,7 +2029,9 @@ typedef struct fg__vk_prepared {
 /* Pairs of tokens and experts in tiles (shaders/sort.comp), and their products before they are added up. */
 typedef struct fg__vk_sorted {
     size_t offset, bytes, products_at, products_bytes; /* in the slots' memory */
-    int slot, col, tile, least;                        /* whose pairs are there; slot -1: none; pairs of a tile; tokens of the passes that sort them */
+    struct {
+        int slot, col, tile, least; /* whose pairs are there; slot -1: none; pairs of a tile; tokens of the passes that sort them */
+    } in[2];                        /* small tiles, large ones: of other passes */
 } fg__vk_sorted;
 
 /* Attention of a group. Where a sequence has few queries in a pass (at most FG__VK_SPLIT_QUERIES), each becomes items: some of its positions,
@@ -2254,7 +2257,7 @@ static size_t fg__vk_lay_experts(fg__vk_plan *plan, size_t used) {
     const fg_graph *graph = plan->graph;
     fg__vk_sorted *s = &plan->sorted;
     int i;
-    s->slot = -1;
+    s->in[0].slot = s->in[1].slot = -1;
     for (i = 0; i < graph->n_ops; i++) {
         const fg_op *op = &graph->ops[i];
         size_t pairs = (size_t)graph->max_tokens * (size_t)op->n_used, words;
@@ -2543,7 +2546,7 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
         if (!fg__graph_check_op(graph, op, measure))
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (%s) names something that is missing or too small", i,
                             fg__op_name(op->type));
-        if (op->type == FG_OP_MOE_GEMM && fg__vk_most_tiles(op, graph->max_tokens, FG__VK_LEAST_TILE) > 65535)
+        if (op->type == FG_OP_MOE_GEMM && fg__vk_most_tiles(op, graph->max_tokens, FG__VK_LEAST_LARGE) > 65535)
             return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens are too long for %d experts of each on Vulkan", graph->max_tokens, op->n_used);
         if (op->type == FG_OP_SAMPLE) last_row = i;
     }
@@ -2895,13 +2898,14 @@ static fg_result fg__vk_plan_rows(fg__vk_plan *plan, int index, int mode, int le
 
 /* Rows that something is about to write are bytes or halves no longer. */
 static void fg__vk_forget_rows(fg__vk_plan *plan, const fg_op *op) {
-    int mode;
+    int mode, i;
     for (mode = 0; mode < FG__VK_MODES; mode++) {
         fg__vk_prepared *p = &plan->prepared[mode];
         if (p->slot == op->dst || (p->slot == op->src && (op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV)))
             p->slot = -1;
     }
-    if (plan->sorted.slot == op->dst) plan->sorted.slot = -1;
+    for (i = 0; i < 2; i++)
+        if (plan->sorted.in[i].slot == op->dst) plan->sorted.in[i].slot = -1;
 }
 
 /* Whether rows that a product reads begin at multiples of 16 bytes. */
@@ -3050,6 +3054,18 @@ static int fg__vk_choose_pairs(const fg__vk_plan *plan, const fg_op *op, fg_type
     return fg__vk_pipeline_of(plan->device, gemv, (int)type, fg__vk_gemv_cols[FG__VK_ONE], each, how, FG__VK_PAIRS);
 }
 
+/* The same of passes whose pairs are in small tiles: while an expert has few of them. */
+static int fg__vk_most_small(const fg__vk_device *d, const fg_op *op, uint32_t few) {
+    int pairs = fg__vk_most_pairs(d, op, few);
+    return fg__vk_has_gemv(d, few) ? FG__MAX(pairs, FG__VK_SHARED_BY * op->n_expert / op->n_used) : pairs;
+}
+
+/* The kernel of small tiles, of as many rows as it has registers for. */
+static int fg__vk_choose_small(const fg__vk_plan *plan, const fg_op *op, fg_type type, int gemv) {
+    int kind = gemv == FG__VK_SHADER_GEMV_HALF ? FG__VK_FOUR : FG__VK_EIGHT;
+    return fg__vk_pipeline_of(plan->device, gemv, (int)type, fg__vk_gemv_cols[kind], fg__vk_gemv_rows[kind], fg__vk_how(plan, op, type, gemv), FG__VK_TILES);
+}
+
 /* Rows of src that a workgroup of a product takes. */
 static int fg__vk_tile_of(const fg__vk_pipeline *p) {
     if (p->shader == FG__VK_SHADER_GEMV || p->shader == FG__VK_SHADER_GEMV_DOT || p->shader == FG__VK_SHADER_GEMV_HALF) return p->spec[1];
@@ -3099,18 +3115,19 @@ static fg_result fg__vk_plan_route(fg__vk_plan *plan, int index) {
 }
 
 /* A step that sorts pairs into tiles, unless they are. */
-static fg_result fg__vk_plan_sort(fg__vk_plan *plan, int index, int tile, int least) {
+static fg_result fg__vk_plan_sort(fg__vk_plan *plan, int index, bool large, int tile, int least, int most) {
     const fg_op *op = &plan->graph->ops[index];
-    fg__vk_sorted *s = &plan->sorted;
     int group = fg__vk_row_group(plan->device, plan->graph->max_tokens * op->n_used);
     fg__vk_step *step;
     fg__vk_bindings b;
-    if (!plan->graph->slots[op->src2].crosses && s->slot == op->src2 && s->col == op->src2_col && s->tile == tile && s->least <= least) return FG_OK;
-    s->slot = op->src2;
-    s->col = op->src2_col;
-    s->tile = tile;
-    s->least = least;
-    step = fg__vk_add_experts(plan, index, least, INT_MAX);
+    if (!plan->graph->slots[op->src2].crosses && plan->sorted.in[large].slot == op->src2 && plan->sorted.in[large].col == op->src2_col &&
+        plan->sorted.in[large].tile == tile && plan->sorted.in[large].least == least)
+        return FG_OK;
+    plan->sorted.in[large].slot = op->src2;
+    plan->sorted.in[large].col = op->src2_col;
+    plan->sorted.in[large].tile = tile;
+    plan->sorted.in[large].least = least;
+    step = fg__vk_add_experts(plan, index, least, most);
     memset(&b, 0, sizeof(b));
     step->kind = FG_OP_COUNT;
     step->alone = true;
@@ -3180,21 +3197,27 @@ static fg_result fg__vk_plan_experts_rows(fg__vk_plan *plan, int index, fg_type 
     return fg__vk_plan_rows(plan, index, FG__VK_HALVES, many == few ? 0 : most + 1, INT_MAX);
 }
 
+/* Products of pairs in tiles, for passes of `least` to `most` tokens. */
+static fg_result fg__vk_plan_tiles(fg__vk_plan *plan, int index, bool large, int pipeline, int least, int most) {
+    fg_result r;
+    if (pipeline < 0) return FG_ERROR_OUT_OF_MEMORY;
+    r = fg__vk_plan_sort(plan, index, large, fg__vk_tile_of(&plan->device->pipelines[pipeline]), least, most);
+    return r == FG_OK ? fg__vk_plan_products(plan, index, pipeline, least, most) : r;
+}
+
 static fg_result fg__vk_plan_experts(fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index];
     const fg__vk_weight *w = fg__vk_weight_of(plan, op->weight);
     uint32_t few = fg__vk_expert_rung(plan->device, w->type, false);
-    int most = fg__vk_most_pairs(plan->device, op, few), many;
+    int pairs = fg__vk_most_pairs(plan->device, op, few), small = fg__vk_most_small(plan->device, op, few), longest = plan->graph->max_tokens;
     fg_result r = FG_OK;
     if (w->vector) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "op %d (MOE_GEMM) has a vector for its weight", index);
-    if ((r = fg__vk_plan_experts_rows(plan, index, w->type, most)) != FG_OK) return r;
-    if (most > 0) r = fg__vk_plan_products(plan, index, fg__vk_choose_pairs(plan, op, w->type, fg__vk_gemv_of(few)), 0, most);
-    if (r == FG_OK && plan->graph->max_tokens > most) {
-        many = fg__vk_choose_many(plan->device, w->type, op->k, FG__VK_TILES);
-        if (many < 0) return FG_ERROR_OUT_OF_MEMORY;
-        r = fg__vk_plan_sort(plan, index, fg__vk_tile_of(&plan->device->pipelines[many]), most + 1);
-        if (r == FG_OK) r = fg__vk_plan_products(plan, index, many, most + 1, INT_MAX);
-    }
+    if ((r = fg__vk_plan_experts_rows(plan, index, w->type, small)) != FG_OK) return r;
+    if (pairs > 0) r = fg__vk_plan_products(plan, index, fg__vk_choose_pairs(plan, op, w->type, fg__vk_gemv_of(few)), 0, pairs);
+    if (r == FG_OK && small > pairs && longest > pairs)
+        r = fg__vk_plan_tiles(plan, index, false, fg__vk_choose_small(plan, op, w->type, fg__vk_gemv_of(few)), pairs + 1, small);
+    if (r == FG_OK && longest > small)
+        r = fg__vk_plan_tiles(plan, index, true, fg__vk_choose_many(plan->device, w->type, op->k, FG__VK_TILES), small + 1, INT_MAX);
     return r == FG_OK && op->moe_sum ? fg__vk_plan_combine(plan, index) : r;
 }
 
@@ -3830,9 +3853,9 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
     for (i = 0; i < graph->n_ops; i++) {
         bool experts = graph->ops[i].type == FG_OP_MOE_GEMM, pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED || experts;
         if (graph->ops[i].type == FG_OP_SAMPLE) plan->max_steps += 2;
-        plan->max_steps += (pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1) * (experts ? 2 : 1);
+        plan->max_steps += (pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1) * (experts ? 3 : 1);
         if (graph->ops[i].type == FG_OP_GEMM || experts) plan->max_steps += FG__VK_MODES;
-        if (experts) plan->max_steps += 2; /* sort, combine */
+        if (experts) plan->max_steps += 3; /* sort into small tiles and into large ones, combine */
         if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
             plan->max_steps += 2 * plan->n_pieces[graph->ops[i].group]; /* whole queries, and items */
     }
@@ -4547,11 +4570,11 @@ static fg_result fg__vk_trial_run(fg__vk_device *d, fg__vk_trial *t, int m, doub
 
 /* The largest error of products of one row, of few and of many, maybe with experts, and whether a row's bits differ between them. */
 static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, bool experts, double *error, bool *differs) {
-    static const int rows[] = {1, 3, 7, 33, FG__VK_TRIAL_ROWS}; /* every kind's; but for matrices some rows are many */
+    static const int rows[2][5] = {{1, 3, 7, 33, FG__VK_TRIAL_ROWS}, {1, 7, 11, 33, FG__VK_TRIAL_ROWS}}; /* every kind's; but for matrices some are many */
     fg__vk_trial *t = (fg__vk_trial *)fg__calloc(&d->env, 1, sizeof(fg__vk_trial));
     fg_device *handle = (fg_device *)d;
     fg_result r;
-    int n = d->rungs & FG_VULKAN_MATRIX ? (int)FG__COUNT(rows) : (int)FG__COUNT(rows) - 1, i;
+    int n = d->rungs & FG_VULKAN_MATRIX ? 5 : 4, i;
     if (!t) return FG_ERROR_OUT_OF_MEMORY;
     t->k = k;
     fg__vk_trial_graph(t, type);
@@ -4560,7 +4583,7 @@ static fg_result fg__vk_try(fg__vk_device *d, fg_type type, int k, bool experts,
     if (r == FG_OK) r = fg__vk_pack(handle, &t->tensors[1], experts ? FG_OP_MOE_GEMM : FG_OP_GEMM, &t->weights[1], NULL);
     if (r == FG_OK && experts) r = fg__vk_pack(handle, &t->tensors[2], FG_OP_EMBED, &t->weights[2], NULL);
     if (r == FG_OK) r = fg__vk_prepare(handle, &t->graph, &t->plan, NULL);
-    for (i = 0; i < n && r == FG_OK; i++) r = fg__vk_trial_run(d, t, rows[i], error);
+    for (i = 0; i < n && r == FG_OK; i++) r = fg__vk_trial_run(d, t, rows[experts][i], error);
     *differs = *differs || t->differs;
     if (t->plan) fg__vk_release(handle, t->plan);
     for (i = 0; i < 3; i++)
