@@ -884,7 +884,7 @@ struct fg_backend {
        where caps.candidates is 0. */
     fg_result (*read_logits)(fg_device *device, fg_plan *plan, int row, float *logits);
     /* Copies the first n_rows of a slot, all columns, to host memory [n_rows][width] (out), or back, behind what was submitted. NULL:
-       the device cannot share a model with another (gpu_layers, kv_device), and fg_batch.first_op is not heeded. */
+       the device cannot share a model with another (gpu_layers, kv_device, experts_device), and fg_batch.first_op is not heeded. */
     fg_result (*copy_slot)(fg_device *device, fg_plan *plan, int slot, int n_rows, float *host, bool out);
     /* Calls work(user, i) for each i < n on the host threads that passes run on, and returns when all are done; not while a pass is
        in progress. NULL: there are none. */
