@@ -1011,6 +1011,19 @@ static void cpu_check_routes(const char *path, const cpu_experts *c) {
     cpu_rig_free(rig);
 }
 
+/* A product of the slot `in` with the experts that `routes` names. */
+static fg_op *cpu_expert_op(cpu_rig *rig, const cpu_experts *c, fg_type type, int in, int routes, int out, bool sum, uint64_t *state) {
+    fg_op *op = cpu_op(rig, FG_OP_MOE_GEMM, in, out, c->n);
+    op->weight = cpu_expert_weights(rig, type, c, state);
+    op->k = c->k;
+    op->src2 = routes;
+    op->src2_col = 1;
+    op->n_expert = c->n_expert;
+    op->n_used = c->n_used;
+    op->moe_sum = sum;
+    return op;
+}
+
 /* As cpu_gemm_limit; CUDA and HIP multiply few pairs one by one, in floats. */
 static double cpu_experts_limit(const char *path, fg_type type, const cpu_experts *c) {
     bool pairs = cpu_is_standin(path) && fg_gpu_experts_rows(c->m, c->n_used, c->n_expert, strstr(path, "invariant") != NULL) == 1;
@@ -1030,17 +1043,10 @@ static double cpu_experts_error(const char *path, int n_threads, fg_type type, c
     embed->weight = cpu_weight(rig, FG_TYPE_F32, width, c->m, FG_OP_EMBED, &state);
     before->weight = cpu_weight(rig, FG_TYPE_F32, columns + 7, c->m, FG_OP_EMBED, &state);
     for (part = 0; part < (sum ? 1 : 2); part++) {
-        op[part] = cpu_op(rig, FG_OP_MOE_GEMM, in, out_slot, c->n);
-        op[part]->weight = cpu_expert_weights(rig, part ? FG_TYPE_F32 : type, c, &state);
+        op[part] = cpu_expert_op(rig, c, part ? FG_TYPE_F32 : type, in, routes, out_slot, sum, &state);
         if (c->bias) op[part]->bias = cpu_weight(rig, FG_TYPE_F32, c->n, c->n_expert, FG_OP_NORM, &state);
-        op[part]->k = c->k;
         op[part]->src_col = 3;
-        op[part]->src2 = routes;
-        op[part]->src2_col = 1;
         op[part]->dst_col = 7 + part * c->n_used * c->n;
-        op[part]->n_expert = c->n_expert;
-        op[part]->n_used = c->n_used;
-        op[part]->moe_sum = sum;
     }
     cpu_rig_end(rig, out_slot);
     if (cpu_rig_open(rig, path, n_threads) != FG_OK) return 1e9;

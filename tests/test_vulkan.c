@@ -525,14 +525,7 @@ static int vulkan_expert_bits(const char *path, fg_type type, const cpu_experts 
     op->weight = cpu_weight(rig, FG_TYPE_F32, width, c->m, FG_OP_EMBED, &state);
     op = cpu_op(rig, FG_OP_EMBED, -1, y, columns);
     op->weight = cpu_weight(rig, FG_TYPE_F32, columns, c->m, FG_OP_EMBED, &state);
-    op = cpu_op(rig, FG_OP_MOE_GEMM, x, y, c->n);
-    op->weight = cpu_expert_weights(rig, type, c, &state);
-    op->k = c->k;
-    op->src2 = routes;
-    op->src2_col = 1;
-    op->n_expert = c->n_expert;
-    op->n_used = c->n_used;
-    op->moe_sum = sum;
+    (void)cpu_expert_op(rig, c, type, x, routes, y, sum, &state);
     cpu_rig_end(rig, y);
     if (cpu_rig_open(rig, path, 1) == FG_OK) {
         memcpy(all, cpu_rig_run(rig, 0, c->m), sizeof(float) * (size_t)(columns * c->m));
@@ -672,14 +665,7 @@ static void vulkan_expert_sum(cpu_rig *rig, const cpu_experts *c) {
     op->weight = cpu_weight(rig, FG_TYPE_F32, c->k * c->n_used, c->m, FG_OP_EMBED, &state);
     op = cpu_op(rig, FG_OP_EMBED, -1, y, c->n);
     op->weight = cpu_weight(rig, FG_TYPE_F32, c->n, c->m, FG_OP_EMBED, &state);
-    op = cpu_op(rig, FG_OP_MOE_GEMM, x, y, c->n);
-    op->weight = cpu_expert_weights(rig, FG_TYPE_F16, c, &state);
-    op->k = c->k;
-    op->src2 = routes;
-    op->src2_col = 1;
-    op->n_expert = c->n_expert;
-    op->n_used = c->n_used;
-    op->moe_sum = 1;
+    (void)cpu_expert_op(rig, c, FG_TYPE_F16, x, routes, y, true, &state);
     cpu_rig_end(rig, y);
 }
 
@@ -1464,7 +1450,7 @@ static double vulkan_faulty_experts(fg_vulkan_options *options, fg_type type, co
     uint64_t state = 43;
     cpu_rig *rig = cpu_rig_new(c->m);
     int routes = cpu_expert_routes(rig, c, &state), in = cpu_slot(rig, c->k, false), out_slot = cpu_slot(rig, c->n_used * c->n, false), w, row, j, i, l;
-    fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, in, c->k), *op = cpu_op(rig, FG_OP_MOE_GEMM, in, out_slot, c->n);
+    fg_op *embed = cpu_op(rig, FG_OP_EMBED, -1, in, c->k), *op;
     float *weight = (float *)malloc(sizeof(float) * (size_t)c->k);
     double worst = 0, weights[16];
     fg_device_desc desc;
@@ -1474,8 +1460,7 @@ static double vulkan_faulty_experts(fg_vulkan_options *options, fg_type type, co
     memset(&desc, 0, sizeof(desc));
     desc.options = options, desc.log = vulkan_listen, desc.log_user = said;
     embed->weight = cpu_weight(rig, FG_TYPE_F32, c->k, c->m, FG_OP_EMBED, &state);
-    op->weight = cpu_expert_weights(rig, type, c, &state);
-    op->k = c->k, op->src2 = routes, op->src2_col = 1, op->n_expert = c->n_expert, op->n_used = c->n_used;
+    op = cpu_expert_op(rig, c, type, in, routes, out_slot, false, &state);
     cpu_rig_end(rig, out_slot);
     rig->backend = fg_backend_vulkan();
     CHECK(rig->backend->open(&desc, &rig->device) == FG_OK && ((fg__vk_device *)(void *)rig->device)->rungs == plant->rung);

@@ -1520,7 +1520,9 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
     return FG_OK;
 }
 
-/* Products with experts; their sums are made of what is left in `products`. */
+typedef char fg__gpu_experts_fit[FG__GPU_EXPERTS <= FG_GPU_EXPERTS ? 1 : -1];
+
+/* Products with experts; those that are to be added up go to `products`. */
 static fg_result fg__gpu_step_experts(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
     fg_gpu_experts_args *a = &step->args.experts;
     fg_result r = fg__gpu_step_weight(plan, step, op);

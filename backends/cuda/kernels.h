@@ -607,11 +607,11 @@ typedef struct fg_gpu_shape {
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick, roof */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, experts1, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick, roof */
     FG_GPU_MERGE_TOKENS = 4,   /* tokens of a workgroup of combine, which has one head, one after the other */
     FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows, sort */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
-    FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64 and gemmi */
+    FG_GPU_GEMM_ROWS = 64,     /* of gemm16, gemm64, experts16, experts64 and gemmi */
     FG_GPU_BIG_ROWS = 128,     /* of gemm128, and rows of src */
     FG_GPU_EXPAND_ROWS = 4,    /* of the weight, of a thread of expand */
     FG_GPU_FINISH_ROWS = 4,    /* of src, of a thread of finish */
