@@ -665,7 +665,7 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
    Activations live in slots: matrices of float, one row per token (or per output row), which the backend allocates.
    ================================================================================================ */
 
-#define FG_BACKEND_ABI 4
+#define FG_BACKEND_ABI 5
 #define FG_MAX_GROUPS 4
 
 /* X(name): the closed set of operations. T tokens of the pass, R rows that need logits, S sequences. */
@@ -675,14 +675,25 @@ fg_result fg_measure_roofs(fg_engine *engine, fg_roofs *roofs);
     X(GEMM)          /* dst[T, dst_col..+n] = act(src[T, src_col..+k] . weight[n,k]^T + bias) + src2[T, 0..n] */ \
     X(ROPE_KV)       /* q, k of src: norm per head (weight, weight2), rope in place; k, v to their KV slots */   \
     X(ATTENTION)     /* dst[T, n_head*head_dim] = attention of q in src over the sequence's KV blocks */         \
-    X(ACT_MUL)       /* dst[T,n] = act(src[T, src_col..+n]) * src2[T, src2_col..+n] */                           \
+    X(ACT_MUL)       /* dst[T,n] = act(src[T, src_col..+n]) * src2[T, src2_col..+n]; k = 1: act(src[T, src_col]) for all n */ \
     X(MOE_ROUTE)     /* dst[T, 0..n_used) = the experts of src[T, n_expert] with most, dst[T, n_used..) = their weights: softmax(src) */ \
     X(MOE_GEMM)      /* for expert e = src2[T,j], j < n_used: dst[T, dst_col + j*n..+n] = src[T, src_col..+k] . weight[e][n,k]^T */ \
-    X(STATE_SCAN)    /* recurrent layers: convolution and gated-delta or SSM scan */                             \
+    X(STATE_SCAN)    /* dst[T, n_head*head_dim] = gated delta rule over a causal convolution of src, as told below */ \
     X(GATHER_ROWS)   /* dst[R,n] = src[rows[r], n] */                                                            \
     X(SAMPLE)        /* argmax, its value and log-sum-exp of each row of src[R,n]; what fg_batch.draws asks */   \
     X(COPY_BLOCKS)   /* copy on write between KV blocks, before the pass */                                      \
     X(ALLREDUCE)     /* sum over devices */
+
+/* STATE_SCAN, the recurrent layer of gated DeltaNet (arXiv 2412.06464). Columns of src from src_col on, D = head_dim, k taps:
+       q [n_kv_head][D], k [n_kv_head][D], v [n_head][D], z [n_head][D], beta [n_head], alpha [n_head].
+   Token by token, for value head h and its key head g = state_tiled ? h % n_kv_head : h / (n_head / n_kv_head):
+       q, k, v = silu(convolution of the last k tokens' q, k, v, the newest last; weight[q, k, v of src][k])
+       q = q / sqrt(|q|^2 + 1e-6) / sqrt(D), k = k / sqrt(|k|^2 + 1e-6)
+       S = S exp(weight2[h] softplus(alpha));  S = S + k (sigmoid(beta) (v - k S));  o = q S            S: [D of k][D of v]
+       dst[h] = o / sqrt(mean(o^2) + eps) bias[D] silu(z)
+   A block of the op's group, which is of FG_GROUP_STATE, holds S and what the convolution still needs, after the last of its tokens
+   that was computed. A sequence begins with the block of the token before its first of the pass, or, at position 0, with zeros; the
+   state goes to the blocks of its table where a block ends and where the pass does, but for those that are -1. */
 
 typedef enum fg_op_type {
 #define FG__ENUM(name) FG_OP_##name,
@@ -691,8 +702,8 @@ typedef enum fg_op_type {
     FG_OP_COUNT
 } fg_op_type;
 
-/* FG_ACT_SWIGLU_OAI, of ACT_MUL alone: min(x, 7) * sigmoid(1.702 * min(x, 7)) * (1 + y between -7 and 7), as gpt-oss has it */
-typedef enum fg_act { FG_ACT_NONE, FG_ACT_SILU, FG_ACT_GELU_TANH, FG_ACT_GELU, FG_ACT_RELU, FG_ACT_SWIGLU_OAI } fg_act;
+/* FG_ACT_SIGMOID and FG_ACT_SWIGLU_OAI, of ACT_MUL alone; the latter: min(x, 7) * sigmoid(1.702 * min(x, 7)) * (1 + y between -7 and 7), as gpt-oss has it */
+typedef enum fg_act { FG_ACT_NONE, FG_ACT_SILU, FG_ACT_GELU_TANH, FG_ACT_GELU, FG_ACT_RELU, FG_ACT_SWIGLU_OAI, FG_ACT_SIGMOID } fg_act;
 
 /* The constants of one operation. Slots and weights are indices into the graph; -1: none. */
 typedef struct fg_op {
@@ -702,13 +713,14 @@ typedef struct fg_op {
     int32_t src_col, src2_col, dst_col; /* first column; ROPE_KV: src_col q, src2_col k, dst_col v, all of slot src */
     int32_t weight, weight2, bias;    /* ROPE_KV: q norm, k norm, table of inverse frequencies (F32, n_rot/2). ATTENTION: weight[n_head], a logit
                                          that takes its share of each head's softmax; -1: none. MOE_GEMM: bias[n_expert][n] */
-    int32_t n, k;                     /* output width; GEMM: input width */
+    int32_t n, k;                     /* output width; GEMM: input width; STATE_SCAN: taps of the convolution */
     int32_t act;                      /* fg_act */
     int32_t group, group_layer;       /* cache group and the layer's index in it */
     int32_t n_head, n_kv_head, head_dim, n_rot;
     int32_t rope_neox;                /* 1: pairs are (i, i + n_rot/2); 0: (2i, 2i+1) */
     int32_t n_expert, n_used;         /* MOE_ROUTE, MOE_GEMM: experts; those of a token */
     int32_t moe_norm;                 /* MOE_ROUTE: 1: a token's weights are divided by their sum */
+    int32_t state_tiled;              /* STATE_SCAN: how value heads share key heads */
     int32_t moe_sum;                  /* MOE_GEMM: 1: dst[T, dst_col..+n] += their sum, each times its weight; src is [T, src_col + j*k..+k] */
     float eps;                        /* NORM, ROPE_KV */
     float scale;                      /* EMBED (0: 1); ATTENTION: of q.k; ROPE_KV: magnitude of cos and sin (YaRN); MOE_ROUTE: of weights */
@@ -725,7 +737,8 @@ typedef struct fg_slot {
 
 typedef enum fg_group_kind { FG_GROUP_FULL, FG_GROUP_WINDOW, FG_GROUP_LATENT, FG_GROUP_STATE } fg_group_kind;
 
-/* Layers that share a block table. A block holds K and V of block_tokens tokens for all layers of the group. */
+/* Layers that share a block table. A block holds K and V of block_tokens tokens for all layers of the group; of FG_GROUP_STATE
+   the state after them, [n_kv_head][head_dim + 3 (taps - 1)][head_dim] floats for each layer. */
 typedef struct fg_group {
     fg_group_kind kind;
     int32_t n_layers, n_kv_head, head_dim;
@@ -733,6 +746,7 @@ typedef struct fg_group {
     int32_t block_tokens; /* a power of two */
     int32_t n_blocks;
     fg_type kv_type;
+    int32_t taps;         /* FG_GROUP_STATE, else 0: of the convolution; n_kv_head counts value heads, window is 2, kv_type F32 */
 } fg_group;
 
 typedef struct fg_weight fg_weight; /* a packed weight: the backend's own */
@@ -766,8 +780,8 @@ typedef struct fg_batch {
     const int32_t *tokens, *positions;          /* [n_tokens] */
     const int32_t *cu_q;                        /* [n_seqs + 1] */
     const int32_t *kv_len;                      /* [n_seqs] */
-    const int32_t *tables[FG_MAX_GROUPS];       /* [n_seqs * max_blocks_per_seq] block numbers; -1: outside the window */
-    const int32_t *slots[FG_MAX_GROUPS];        /* [n_tokens] block * block_tokens + offset where the token's KV goes */
+    const int32_t *tables[FG_MAX_GROUPS];       /* [n_seqs * max_blocks_per_seq] block numbers; -1: outside the window, or a state that is not kept */
+    const int32_t *slots[FG_MAX_GROUPS];        /* [n_tokens] block * block_tokens + offset where the token's KV goes; not of FG_GROUP_STATE */
     const int32_t *rows;                        /* [n_rows] tokens that need logits, ascending */
     bool want_logits;                           /* fg_output.logits is needed, not only fg_output.rows */
     bool no_sums;                               /* log_sum_exp of rows is not read: a device may leave NaN there */
@@ -1088,6 +1102,8 @@ FG__PRINTF(3, 4) static void fg__log(const fg__env *env, fg_log_level level, con
 /* ================================================================================================
    >>mem  allocation through the caller's allocator, growing arrays, text buffers
    ================================================================================================ */
+
+static size_t fg__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static void *fg__default_realloc(void *pointer, size_t size, void *user) {
     (void)user;
@@ -4342,6 +4358,10 @@ static bool fg__rune_is_other(uint32_t rune) {
     return !FG__RUNE_IS(rune, FG__CHAR_SPACE | FG__CHAR_LETTER | FG__CHAR_NUMBER);
 }
 
+/* \p{L} and \p{M}: marks are what is both upper and lower, but no letter */
+static bool fg__rune_is_word(uint32_t rune) { return FG__RUNE_IS(rune, FG__CHAR_LETTER | FG__CHAR_UPPER | FG__CHAR_LOWER); }
+static bool fg__rune_is_no_word(uint32_t rune) { return fg__rune_is_other(rune) && !fg__rune_is_word(rune); }
+
 static bool fg__rune_is_newline(uint32_t rune) { return FG__RUNE_CODE(rune) == '\r' || FG__RUNE_CODE(rune) == '\n'; }
 static bool fg__rune_is_newline_or_slash(uint32_t rune) { return fg__rune_is_newline(rune) || FG__RUNE_CODE(rune) == '/'; }
 static bool fg__rune_is_ascii_digit(uint32_t rune) { return FG__RUNE_CODE(rune) - '0' < 10; }
@@ -4435,10 +4455,10 @@ static bool fg__rune_may_lead(uint32_t rune) {
     return !fg__rune_is_newline(rune) && !fg__rune_is_letter(rune) && !fg__rune_is_number(rune);
 }
 
-/*  ?[^\s\p{L}\p{N}]+[behind]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static size_t fg__match_no_word(fg__set_fn behind, const uint32_t *runes, size_t at, size_t end) {
+/*  ?[set]+[behind]*|\s*[\r\n]+|\s+(?!\S)|\s+ , of which the set is mostly [^\s\p{L}\p{N}] */
+static size_t fg__match_no_word(fg__set_fn set, fg__set_fn behind, const uint32_t *runes, size_t at, size_t end) {
     size_t first = FG__RUNE_CODE(runes[at]) == ' ' && at + 1 < end ? at + 1 : at, stop;
-    if (fg__rune_is_other(runes[first])) return fg__run_end(behind, runes, fg__run_end(fg__rune_is_other, runes, first, end), end) - at;
+    if (set(runes[first])) return fg__run_end(behind, runes, fg__run_end(set, runes, first, end), end) - at;
     stop = fg__run_end(fg__rune_is_space, runes, at, end);
     while (stop > at && !fg__rune_is_newline(runes[stop - 1])) stop--;
     return stop > at ? stop - at : fg__match_spaces(runes, at, end);
@@ -4452,7 +4472,17 @@ static size_t fg__match_llama3(const fg__stage *stage, const uint32_t *runes, si
     if (fg__rune_may_lead(runes[at]) && at + 1 < end) first++;
     if (fg__rune_is_letter(runes[first])) return fg__run_end(fg__rune_is_letter, runes, first, end) - at;
     if (fg__rune_is_number(runes[at])) return fg__match_run(stage, runes, begin, at, end);
-    return fg__match_no_word(fg__rune_is_newline, runes, at, end);
+    return fg__match_no_word(fg__rune_is_other, fg__rune_is_newline, runes, at, end);
+}
+
+/* Qwen 3.5: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static size_t fg__match_qwen35(const fg__stage *stage, const uint32_t *runes, size_t begin, size_t at, size_t end) {
+    size_t length = fg__match_contraction(runes, at, end, true), first = at;
+    if (length) return length;
+    if (fg__rune_may_lead(runes[at]) && at + 1 < end && fg__rune_is_word(runes[at + 1])) first++;
+    if (fg__rune_is_word(runes[first])) return fg__run_end(fg__rune_is_word, runes, first, end) - at;
+    if (fg__rune_is_number(runes[at])) return fg__match_run(stage, runes, begin, at, end);
+    return fg__match_no_word(fg__rune_is_no_word, fg__rune_is_newline, runes, at, end);
 }
 
 /* [upper]*[lower]+ : where the first run leaves none of the second, it gives back what ends in one. */
@@ -4486,13 +4516,14 @@ static size_t fg__match_tekken(const fg__stage *stage, const uint32_t *runes, si
     if (length && stage->most == 3 && at + length < end) length += fg__match_contraction(runes, at + length, end, true);
     if (length) return length;
     if (fg__rune_is_number(runes[at])) return fg__match_run(stage, runes, begin, at, end);
-    return fg__match_no_word(fg__rune_is_newline_or_slash, runes, at, end);
+    return fg__match_no_word(fg__rune_is_other, fg__rune_is_newline_or_slash, runes, at, end);
 }
 
 #define FG__MANY UINT_MAX
 static const fg__stage fg__stages_gpt2[] = {{fg__match_gpt2, NULL, 0, 0}, {NULL, NULL, 0, 0}};
 static const fg__stage fg__stages_llama3[] = {{fg__match_llama3, fg__rune_is_number, 1, 3}, {NULL, NULL, 0, 0}};
 static const fg__stage fg__stages_qwen2[] = {{fg__match_llama3, fg__rune_is_number, 1, 1}, {NULL, NULL, 0, 0}};
+static const fg__stage fg__stages_qwen35[] = {{fg__match_qwen35, fg__rune_is_number, 1, 1}, {NULL, NULL, 0, 0}};
 static const fg__stage fg__stages_tekken[] = {{fg__match_tekken, fg__rune_is_number, 1, 1}, {NULL, NULL, 0, 0}};
 static const fg__stage fg__stages_gpt4o[] = {{fg__match_tekken, fg__rune_is_number, 1, 3}, {NULL, NULL, 0, 0}};
 static const fg__stage fg__stages_starcoder[] = {
@@ -4539,6 +4570,7 @@ static const fg__pretokenizer fg__pretokenizers[] = {
     {"glm4", fg__stages_llama3, 0},
     {"chatglm-bpe", fg__stages_llama3, 0},
     {"qwen2", fg__stages_qwen2, FG__PRE_NFC},
+    {"qwen35", fg__stages_qwen35, FG__PRE_NFC},
     {"deepseek-r1-qwen", fg__stages_qwen2, FG__PRE_NFC},
     {"megrez", fg__stages_qwen2, FG__PRE_NFC},
     {"stablelm2", fg__stages_qwen2, FG__PRE_NFC},
@@ -12336,6 +12368,8 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
    A pure data structure: no device, no clock, no thread. Blocks are numbers; what they hold is the device's affair.
    A cache group is a set of layers that share a block table. A sequence has one table per group, indexed by
    position / block_tokens. In a sliding-window group the blocks that fell out of the window are given back: -1.
+   A group of recurrent states is one with a window of 2, as a token needs what the one before it left. Of the blocks that a
+   pass fills only the last one is kept, and before it the last full one, for the prefix cache: the others are -1 from the start.
 
    A block is in exactly one state:
      used    refs > 0; it may also be findable by its key (full blocks of a computed prefix)
@@ -12358,6 +12392,7 @@ typedef struct fg__block {
 
 typedef struct fg__kv_group {
     int32_t window; /* 0: full attention */
+    bool state;
     int32_t n_blocks, n_free, n_cached;
     int32_t free_head, lru_head, lru_tail; /* LRU: oldest at the head */
     uint32_t bucket_mask;
@@ -12442,7 +12477,8 @@ static fg_result fg__kv_init(fg__kv *kv, const fg__env *env, const fg_group *gro
         fg__kv_group *group = &kv->groups[g];
         uint32_t buckets = 16;
         while (buckets < (uint32_t)groups[g].n_blocks * 2) buckets *= 2;
-        group->window = groups[g].kind == FG_GROUP_WINDOW ? groups[g].window : 0;
+        group->state = groups[g].kind == FG_GROUP_STATE;
+        group->window = group->state ? 2 : groups[g].kind == FG_GROUP_WINDOW ? groups[g].window : 0;
         group->n_blocks = groups[g].n_blocks;
         group->bucket_mask = buckets - 1;
         group->blocks = (fg__block *)fg__malloc(env, (size_t)group->n_blocks, sizeof(fg__block));
@@ -12551,11 +12587,11 @@ static int32_t fg__kv_take(fg__kv_group *group) {
 }
 
 static void fg__kv_ref(fg__kv_group *group, int32_t i) {
-    if (group->blocks[i].refs++ == 0) fg__kv_lru_remove(group, i);
+    if (i >= 0 && group->blocks[i].refs++ == 0) fg__kv_lru_remove(group, i);
 }
 
 static void fg__kv_unref(fg__kv_group *group, int32_t i) {
-    if (--group->blocks[i].refs > 0) return;
+    if (i < 0 || --group->blocks[i].refs > 0) return;
     if (group->blocks[i].has_key) fg__kv_lru_push(group, i);
     else fg__kv_free_push(group, i);
 }
@@ -12595,12 +12631,20 @@ static void fg__kv_trim(fg__kv *kv, fg__kv_seq *seq, int32_t position) {
 
 /* A block that is shared, or findable as a prefix, must not be written: its next writer gets a copy. */
 static bool fg__kv_needs_copy(const fg__kv_group *group, const fg__kv_seq *seq, int g, int32_t entry) {
-    return entry < seq->n_blocks && entry >= seq->first_live[g] && group->blocks[seq->tables[g][entry]].refs > 1;
+    return entry < seq->n_blocks && entry >= seq->first_live[g] && seq->tables[g][entry] >= 0 && group->blocks[seq->tables[g][entry]].refs > 1;
+}
+
+/* Whether a new entry of group g, in a pass up to n_to tokens, gets a block. */
+static bool fg__kv_keeps(const fg__kv *kv, int g, int32_t entry, int32_t n_to) {
+    if (!kv->groups[g].state || entry == (n_to - 1) >> kv->shift) return true;
+    return kv->prefix_cache && entry == (n_to >> kv->shift) - 1;
 }
 
 /* Blocks that growing from n_from computed tokens to n_to takes from group g. */
 static int32_t fg__kv_cost(const fg__kv *kv, const fg__kv_seq *seq, int g, int32_t n_from, int32_t n_to) {
-    int32_t cost = FG__MAX(fg__kv_blocks_of(kv, n_to) - seq->n_blocks, 0);
+    int32_t wanted = fg__kv_blocks_of(kv, n_to), cost = FG__MAX(wanted - seq->n_blocks, 0), i;
+    if (kv->groups[g].state)
+        for (cost = 0, i = FG__MAX(seq->n_blocks, wanted - 2); i < wanted; i++) cost += fg__kv_keeps(kv, g, i, n_to);
     return cost + (n_to > n_from && fg__kv_needs_copy(&kv->groups[g], seq, g, n_from >> kv->shift) ? 1 : 0);
 }
 
@@ -12622,7 +12666,7 @@ static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_t
             fg__kv_unref(group, copy->from);
             seq->tables[g][entry] = copy->to;
         }
-        for (i = seq->n_blocks; i < wanted; i++) seq->tables[g][i] = fg__kv_take(group);
+        for (i = seq->n_blocks; i < wanted; i++) seq->tables[g][i] = fg__kv_keeps(kv, g, i, n_to) ? fg__kv_take(group) : -1;
     }
     seq->n_blocks = FG__MAX(seq->n_blocks, wanted);
     return true;
@@ -12663,7 +12707,7 @@ static void fg__kv_commit(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, in
         seq->keys[i] = fg__key_of(parent, tokens + ((size_t)i << kv->shift), kv->block_tokens);
         for (g = 0; g < kv->n_groups; g++) {
             fg__kv_group *group = &kv->groups[g];
-            if (i < seq->first_live[g] || group->blocks[seq->tables[g][i]].has_key) continue;
+            if (i < seq->first_live[g] || seq->tables[g][i] < 0 || group->blocks[seq->tables[g][i]].has_key) continue;
             if (fg__kv_find(group, seq->keys[i]) < 0) fg__kv_set_key(group, seq->tables[g][i], seq->keys[i]);
         }
     }
@@ -12746,6 +12790,7 @@ static void fg__kv_forget(fg__kv *kv) {
 static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
     int32_t all = fg__kv_blocks_of(kv, n), window = kv->groups[g].window;
     if (!window) return all;
+    if (kv->groups[g].state) return FG__MIN(all, 3); /* where it begins, the last full block, and where it ends */
     return FG__MIN(all, fg__kv_blocks_of(kv, (int64_t)window + chunk) + 1);
 }
 
@@ -13552,7 +13597,7 @@ typedef struct fg__arch {
     const char *name;    /* general.architecture */
     bool rope_neox;      /* rope pairs: (i, i + n/2), else (2i, 2i + 1) */
     unsigned features;   /* FG__HAS_... */
-    int full_period;     /* every so manieth layer has no window, where the file does not say which do; 0: all have */
+    int full_period;     /* every so manieth layer has no window, or is not recurrent, where the file does not say which; 0: all have */
     int no_rope_period;  /* every so manieth layer has no rope; 0: all have */
     int wide_layers;     /* the model of so many layers scales q.k by 1/sqrt(embedding / heads), not 1/sqrt(head) */
 } fg__arch;
@@ -13569,6 +13614,11 @@ enum {
     FG__HAS_EXPERTS = 256,   /* feed-forward by a few of many experts; of an architecture: a model of it may have that */
     FG__MUST_EXPERTS = 512,  /* a model of the architecture does */
     FG__HAS_SINKS = 1024,    /* a logit of each head takes its share of attention */
+    FG__HAS_STATE = 4096,    /* all but every so manieth layer are recurrent, gated DeltaNet; attention is multiplied by gates */
+    FG__IS_STATE = 8192,     /* of a layer: it is recurrent */
+    FG__HAS_SHARED = 16384,  /* an expert, with a gate, is for every token */
+    FG__HAS_BA = 32768,      /* alpha and beta are one matrix, and value heads of a key head lie together */
+    FG__IS_BA = 65536,       /* of a layer: both of these */
     FG__HAS_OAI = 2048       /* experts with biases and limits, FG_ACT_SWIGLU_OAI; YaRN blends pairs from where to where exactly */
 };
 
@@ -13577,6 +13627,9 @@ static const fg__arch fg__archs[] = {
     {"qwen2", true, FG__HAS_QKV_BIAS, 0, 0, 0},
     {"qwen3", true, FG__HAS_QK_NORM, 0, 0, 0},
     {"qwen3moe", true, FG__HAS_QK_NORM | FG__HAS_EXPERTS | FG__MUST_EXPERTS, 0, 0, 0},
+    {"qwen35", true, FG__HAS_QK_NORM | FG__HAS_STATE, 4, 0, 0}, /* Qwen 3.5 and 3.6 */
+    {"qwen35moe", true, FG__HAS_QK_NORM | FG__HAS_STATE | FG__HAS_EXPERTS | FG__MUST_EXPERTS | FG__HAS_SHARED, 4, 0, 0},
+    {"qwen3next", true, FG__HAS_QK_NORM | FG__HAS_STATE | FG__HAS_EXPERTS | FG__MUST_EXPERTS | FG__HAS_SHARED | FG__HAS_BA, 4, 0, 0},
     {"gemma", true, FG__HAS_GELU | FG__HAS_EMBD_SCALE, 0, 0, 0},
     {"gemma3", true, FG__HAS_QK_NORM | FG__HAS_POST_NORM | FG__HAS_GELU | FG__HAS_EMBD_SCALE | FG__HAS_LOCAL_ROPE, 6, 0, 62}, /* 62: 27B */
     {"phi3", true, FG__HAS_FUSED | FG__HAS_LONG_ROPE, 0, 0, 0}, /* Phi 3, 3.5 and 4 */
@@ -13585,7 +13638,9 @@ static const fg__arch fg__archs[] = {
 };
 
 /* Tensors of a layer. Shapes are one letter a dimension, the contiguous one first: E embedding, Q heads x head_dim,
-   K KV heads x head_dim, A all three of q, k and v, H head_dim, F feed-forward, G gate and up, X experts, M feed-forward of one, S heads. */
+   K KV heads x head_dim, A all three of q, k and v, D q and gates, H head_dim, F feed-forward, G gate and up, X experts, M feed-forward of
+   one, W of the shared one, S heads. Of recurrent layers: C all of q, k and v, Z value heads x their dimensions J, N value heads, B twice as
+   many, T taps of the convolution. */
 typedef struct fg__layer_tensor {
     const char *name, *shape;
     bool optional;
@@ -13598,26 +13653,28 @@ enum {
     FG__ATTN_Q_NORM, FG__ATTN_K_NORM, FG__ATTN_OUT, FG__ATTN_OUT_BIAS, FG__ATTN_POST_NORM, FG__FFN_NORM, FG__FFN_GATE,
     FG__FFN_UP, FG__FFN_GATE_UP, FG__FFN_DOWN, FG__FFN_GATE_BIAS, FG__FFN_UP_BIAS, FG__FFN_DOWN_BIAS, FG__FFN_POST_NORM,
     FG__EXPERTS_ROUTER, FG__EXPERTS_GATE, FG__EXPERTS_UP, FG__EXPERTS_DOWN, FG__EXPERTS_ROUTER_BIAS, FG__EXPERTS_GATE_BIAS,
-    FG__EXPERTS_UP_BIAS, FG__EXPERTS_DOWN_BIAS, FG__ATTN_SINKS, FG__EXPERTS_NORM, FG__LAYER_TENSORS
+    FG__EXPERTS_UP_BIAS, FG__EXPERTS_DOWN_BIAS, FG__ATTN_SINKS, FG__FFN_NORM_POST, FG__ATTN_Q_GATE, FG__STATE_QKV,
+    FG__STATE_Z, FG__STATE_BETA, FG__STATE_ALPHA, FG__STATE_BA, FG__STATE_DT, FG__STATE_A, FG__STATE_CONV, FG__STATE_NORM, FG__STATE_OUT,
+    FG__SHARED_ROUTER, FG__SHARED_GATE, FG__SHARED_UP, FG__SHARED_DOWN, FG__LAYER_TENSORS
 };
 
 #define FG__NOT_DENSE (FG__HAS_FUSED | FG__HAS_EXPERTS)
 
 static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
     {"attn_norm.weight", "E", false, 0, 0},
-    {"attn_q.weight", "EQ", false, 0, FG__HAS_FUSED},
-    {"attn_k.weight", "EK", false, 0, FG__HAS_FUSED},
-    {"attn_v.weight", "EK", false, 0, FG__HAS_FUSED},
-    {"attn_q.bias", "Q", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED}, /* Llama-like models may have biases, too */
-    {"attn_k.bias", "K", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED},
-    {"attn_v.bias", "K", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED},
+    {"attn_q.weight", "EQ", false, 0, FG__HAS_FUSED | FG__HAS_STATE},
+    {"attn_k.weight", "EK", false, 0, FG__HAS_FUSED | FG__IS_STATE},
+    {"attn_v.weight", "EK", false, 0, FG__HAS_FUSED | FG__IS_STATE},
+    {"attn_q.bias", "Q", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED | FG__HAS_STATE}, /* Llama-like models may have biases, too */
+    {"attn_k.bias", "K", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED | FG__HAS_STATE},
+    {"attn_v.bias", "K", true, FG__HAS_QKV_BIAS, FG__HAS_FUSED | FG__HAS_STATE},
     {"attn_qkv.weight", "EA", false, FG__HAS_FUSED, 0},
-    {"attn_q_norm.weight", "H", false, FG__HAS_QK_NORM, 0},
-    {"attn_k_norm.weight", "H", false, FG__HAS_QK_NORM, 0},
-    {"attn_output.weight", "QE", false, 0, 0},
-    {"attn_output.bias", "E", true, 0, 0},
+    {"attn_q_norm.weight", "H", false, FG__HAS_QK_NORM, FG__IS_STATE},
+    {"attn_k_norm.weight", "H", false, FG__HAS_QK_NORM, FG__IS_STATE},
+    {"attn_output.weight", "QE", false, 0, FG__IS_STATE},
+    {"attn_output.bias", "E", true, 0, FG__IS_STATE},
     {"post_attention_norm.weight", "E", false, FG__HAS_POST_NORM, 0},
-    {"ffn_norm.weight", "E", false, 0, FG__HAS_OAI},
+    {"ffn_norm.weight", "E", false, 0, FG__HAS_OAI | FG__HAS_STATE},
     {"ffn_gate.weight", "EF", false, 0, FG__NOT_DENSE},
     {"ffn_up.weight", "EF", false, 0, FG__NOT_DENSE},
     {"ffn_up.weight", "EG", false, FG__HAS_FUSED, 0},
@@ -13635,7 +13692,22 @@ static const fg__layer_tensor fg__layer_tensors[FG__LAYER_TENSORS] = {
     {"ffn_up_exps.bias", "MX", false, FG__HAS_OAI, 0},
     {"ffn_down_exps.bias", "EX", false, FG__HAS_OAI, 0},
     {"attn_sinks.weight", "S", false, FG__HAS_SINKS, 0},
-    {"post_attention_norm.weight", "E", false, FG__HAS_OAI, 0}, /* before the experts, whatever its name */
+    {"post_attention_norm.weight", "E", false, FG__HAS_OAI | FG__HAS_STATE, 0}, /* before the feed-forward, whatever its name */
+    {"attn_q.weight", "ED", false, FG__HAS_STATE, FG__IS_STATE},
+    {"attn_qkv.weight", "EC", false, FG__IS_STATE, 0},
+    {"attn_gate.weight", "EZ", false, FG__IS_STATE, 0},
+    {"ssm_beta.weight", "EN", false, FG__IS_STATE, FG__HAS_BA},
+    {"ssm_alpha.weight", "EN", false, FG__IS_STATE, FG__HAS_BA},
+    {"ssm_ba.weight", "EB", false, FG__IS_BA, 0},
+    {"ssm_dt.bias", "N", false, FG__IS_STATE, 0},
+    {"ssm_a", "N", false, FG__IS_STATE, 0},
+    {"ssm_conv1d.weight", "TC", false, FG__IS_STATE, 0},
+    {"ssm_norm.weight", "J", false, FG__IS_STATE, 0},
+    {"ssm_out.weight", "ZE", false, FG__IS_STATE, 0},
+    {"ffn_gate_inp_shexp.weight", "E", false, FG__HAS_SHARED, 0},
+    {"ffn_gate_shexp.weight", "EW", false, FG__HAS_SHARED, 0},
+    {"ffn_up_shexp.weight", "EW", false, FG__HAS_SHARED, 0},
+    {"ffn_down_shexp.weight", "WE", false, FG__HAS_SHARED, 0},
 };
 
 typedef struct fg__hparams {
@@ -13643,6 +13715,8 @@ typedef struct fg__hparams {
     int window;       /* sliding window in tokens, 0: none */
     int rope_context; /* sequences up to this length have the short frequencies, see fg_model; 0: there are none */
     int n_experts, n_used, n_ff_expert; /* experts of a layer, of a token, width of one; 0: there are none */
+    int n_ff_shared;                    /* width of the expert for every token; 0: there is none */
+    int n_state_heads, n_state_keys, state_dim, taps; /* of recurrent layers: value heads, key heads, their dimensions, tokens of the convolution */
     bool experts_norm;                  /* a token's weights are divided by their sum */
     double norm_eps, rope_base, rope_magnitude, attention_scale, experts_scale;
 } fg__hparams;
@@ -13661,6 +13735,10 @@ struct fg_model {
     const fg_tensor *embedding, *output_norm, *output; /* output is the embedding where tied */
     const fg_tensor **layers;      /* [n_layers * FG__LAYER_TENSORS], NULL: absent */
     bool *windowed;                /* [n_layers] the layer attends to the sliding window only */
+    bool *recurrent;               /* [n_layers] the layer has a state in place of attention */
+    fg_tensor *sorted;             /* [n_layers][2] in place of a tensor of the file, the same with its rows in another order, whole or as
+                                      two halves; NULL: none */
+    char *sorted_data;             /* of all of these */
     float *rope_frequencies;       /* [n_rot/2] radians per position, as a file has floats */
     float *local_frequencies;      /* the same, of layers with a window; NULL: they have no own */
     float *short_frequencies;      /* the same, in place of the first where no sequence is longer than rope_context; or NULL */
@@ -13727,14 +13805,18 @@ static fg_result fg__model_load_names(fg_model *m) {
 
 #define FG__MAX_DIM (1 << 24)
 #define FG__MAX_USED 64 /* experts of a token */
+#define FG__MAX_TAPS 16 /* of a convolution */
+#define FG__MAX_STATE 1024 /* dimensions of a head of a recurrent layer */
 
 static fg_result fg__model_load_sizes(fg_model *m) {
     fg__hparams *hp = &m->hp;
     fg_result r;
-    int value_dim;
+    int value_dim, n_nextn; /* the last layers, which guess tokens ahead, are left alone */
     if ((r = fg__model_int(m, "block_count", 1, 4096, -1, &hp->n_layers)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "nextn_predict_layers", 0, hp->n_layers - 1, 0, &n_nextn)) != FG_OK) return r;
+    hp->n_layers -= n_nextn;
     if ((r = fg__model_int(m, "embedding_length", 1, FG__MAX_DIM, -1, &hp->n_embd)) != FG_OK) return r;
-    if ((r = fg__model_int(m, "feed_forward_length", 1, FG__MAX_DIM, -1, &hp->n_ff)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "feed_forward_length", 1, FG__MAX_DIM, m->arch->features & FG__HAS_SHARED ? 1 : -1, &hp->n_ff)) != FG_OK) return r;
     if ((r = fg__model_int(m, "context_length", 1, 1 << 28, -1, &hp->n_ctx_train)) != FG_OK) return r;
     if ((r = fg__model_int(m, "attention.head_count", 1, 65536, -1, &hp->n_heads)) != FG_OK) return r;
     if ((r = fg__model_int(m, "attention.head_count_kv", 1, hp->n_heads, hp->n_heads, &hp->n_kv_heads)) != FG_OK)
@@ -13775,11 +13857,34 @@ static fg_result fg__model_load_experts(fg_model *m) {
     if ((r = fg__model_int(m, "expert_gating_func", 1, 65536, 1, &gating)) != FG_OK) return r;
     if (gating != 1 && gating != 3) return fg__fail(FG_ERROR_UNSUPPORTED, "experts are chosen in way %d, not by softmax", gating);
     if ((int64_t)hp->n_used * FG__MAX(hp->n_ff_expert, hp->n_embd) > FG__MAX_DIM) return fg__fail(FG_ERROR_BAD_FILE, "the experts are absurdly large");
+    if (m->features & FG__HAS_SHARED && (r = fg__model_int(m, "expert_shared_feed_forward_length", 1, FG__MAX_DIM, -1, &hp->n_ff_shared)) != FG_OK) return r;
     hp->experts_norm = true;
     fg__gguf_get_bool(m->gguf, fg__model_key(m, "expert_weights_norm", key), &hp->experts_norm);
     hp->experts_norm = hp->experts_norm || gating == 3; /* softmax of the chosen alone: the same */
     hp->experts_scale = fg__model_f64(m, "expert_weights_scale", 1);
     if (!(fabs(hp->experts_scale) <= 1e6)) return fg__fail(FG_ERROR_BAD_FILE, "experts with a scale of %g", hp->experts_scale);
+    return FG_OK;
+}
+
+/* Recurrent layers: all but every so manieth, which has attention. The file names dimensions after those of Mamba. */
+static fg_result fg__model_load_state(fg_model *m) {
+    fg__hparams *hp = &m->hp;
+    fg_result r;
+    int period, width, i;
+    m->recurrent = (bool *)fg__calloc(&m->env, (size_t)hp->n_layers, sizeof(bool));
+    if (!m->recurrent) return FG_ERROR_OUT_OF_MEMORY;
+    if (!(m->features & FG__HAS_STATE)) return FG_OK;
+    if ((r = fg__model_int(m, "full_attention_interval", 1, hp->n_layers, m->arch->full_period, &period)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "ssm.state_size", 1, FG__MAX_STATE, -1, &hp->state_dim)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "ssm.time_step_rank", 1, 65536, -1, &hp->n_state_heads)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "ssm.group_count", 1, hp->n_state_heads, -1, &hp->n_state_keys)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "ssm.conv_kernel", 1, FG__MAX_TAPS, -1, &hp->taps)) != FG_OK) return r;
+    if ((r = fg__model_int(m, "ssm.inner_size", 1, FG__MAX_DIM, -1, &width)) != FG_OK) return r;
+    if (hp->n_state_heads % hp->n_state_keys)
+        return fg__fail(FG_ERROR_BAD_FILE, "%d value heads over %d key heads: these do not divide", hp->n_state_heads, hp->n_state_keys);
+    if (width != hp->n_state_heads * hp->state_dim)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "recurrent layers of width %d, not %d heads of %d", width, hp->n_state_heads, hp->state_dim);
+    for (i = 0; i < hp->n_layers; i++) m->recurrent[i] = (i + 1) % period != 0;
     return FG_OK;
 }
 
@@ -13930,6 +14035,14 @@ static int64_t fg__model_dim(const fg_model *m, char letter) {
         case 'S': return hp->n_heads;
         case 'X': return hp->n_experts;
         case 'M': return hp->n_ff_expert;
+        case 'W': return hp->n_ff_shared;
+        case 'D': return 2 * (int64_t)hp->n_heads * hp->head_dim;
+        case 'C': return (2 * (int64_t)hp->n_state_keys + hp->n_state_heads) * hp->state_dim;
+        case 'Z': return (int64_t)hp->n_state_heads * hp->state_dim;
+        case 'N': return hp->n_state_heads;
+        case 'B': return 2 * (int64_t)hp->n_state_heads;
+        case 'J': return hp->state_dim;
+        case 'T': return hp->taps;
         default: return hp->n_vocab;
     }
 }
@@ -13954,15 +14067,71 @@ static fg_result fg__model_find(const fg_model *m, const char *name, const char 
 
 static fg_result fg__model_load_layer(fg_model *m, int layer) {
     char name[96];
+    unsigned features = m->features | (m->recurrent[layer] ? FG__IS_STATE | (m->features & FG__HAS_BA ? FG__IS_BA : 0) : 0);
     fg_result r;
     int i;
     for (i = 0; i < FG__LAYER_TENSORS; i++) {
         const fg__layer_tensor *t = &fg__layer_tensors[i];
-        bool must = t->features ? (m->features & t->features) != 0 : !t->optional;
-        if ((!must && !t->optional) || (m->features & t->without)) continue;
+        bool must = t->features ? (features & t->features) != 0 : !t->optional;
+        if ((!must && !t->optional) || (features & t->without)) continue;
         snprintf(name, sizeof(name), "blk.%d.%s", layer, t->name);
         r = fg__model_find(m, name, t->shape, !must, &m->layers[layer * FG__LAYER_TENSORS + i]);
         if (r != FG_OK) return r;
+    }
+    return FG_OK;
+}
+
+/* Whether a tensor is of the layers that guess tokens ahead, which come behind the others. */
+static bool fg__model_is_ahead(const fg_model *m, const char *name) {
+    int layer = 0, n = 0;
+    if (strncmp(name, "blk.", 4) != 0) return false;
+    for (name += 4; *name >= '0' && *name <= '9' && n < 6; name++, n++) layer = layer * 10 + (*name - '0');
+    return n && *name == '.' && layer >= m->hp.n_layers && fg__model_f64(m, "nextn_predict_layers", 0) > 0;
+}
+
+/* Rows [groups][2][length] of a layer's tensor become [2][groups][length], at *data: heads' queries and gates, or betas and alphas, each
+   together. */
+static void fg__model_sort_rows(fg_model *m, int layer, int which, int groups, char **data) {
+    const fg_tensor **place = &m->layers[layer * FG__LAYER_TENSORS + which], *from = *place;
+    fg_tensor *to = &m->sorted[2 * layer];
+    size_t bytes = from->bytes / (2 * (size_t)groups);
+    int g;
+    for (g = 0; g < 2 * groups; g++) memcpy(*data + (size_t)(g % 2 * groups + g / 2) * bytes, (const char *)from->data + (size_t)g * bytes, bytes);
+    *to = *from;
+    to->data = *data;
+    *data += fg__round_up(from->bytes, 64);
+    *place = to;
+}
+
+/* One matrix of betas and alphas as two. */
+static void fg__model_part_ba(fg_model *m, int layer, char **data) {
+    const fg_tensor **t = m->layers + (size_t)layer * FG__LAYER_TENSORS;
+    fg_tensor *half = &m->sorted[2 * layer];
+    fg__model_sort_rows(m, layer, FG__STATE_BA, m->hp.n_state_keys, data);
+    half[0].dims[1] /= 2;
+    half[0].bytes /= 2;
+    half[1] = half[0];
+    half[1].data = (const char *)half[0].data + half[0].bytes;
+    t[FG__STATE_BETA] = &half[0];
+    t[FG__STATE_ALPHA] = &half[1];
+    t[FG__STATE_BA] = NULL;
+}
+
+static fg_result fg__model_sort_layers(fg_model *m) {
+    size_t bytes = 0;
+    char *data;
+    int i;
+    if (!(m->features & FG__HAS_STATE)) return FG_OK;
+    for (i = 0; i < m->hp.n_layers; i++) {
+        const fg_tensor *t = m->layers[i * FG__LAYER_TENSORS + (m->recurrent[i] ? FG__STATE_BA : FG__ATTN_Q_GATE)];
+        if (t) bytes += fg__round_up(t->bytes, 64);
+    }
+    m->sorted = (fg_tensor *)fg__calloc(&m->env, 2 * (size_t)m->hp.n_layers, sizeof(fg_tensor));
+    m->sorted_data = data = (char *)fg__malloc(&m->env, bytes, 1);
+    if (!m->sorted || !data) return FG_ERROR_OUT_OF_MEMORY;
+    for (i = 0; i < m->hp.n_layers; i++) {
+        if (!m->recurrent[i]) fg__model_sort_rows(m, i, FG__ATTN_Q_GATE, m->hp.n_heads, &data);
+        else if (m->features & FG__HAS_BA) fg__model_part_ba(m, i, &data);
     }
     return FG_OK;
 }
@@ -13980,7 +14149,7 @@ static fg_result fg__model_check_unused(const fg_model *m) {
         if (fg__gguf_find_tensor(m->gguf, factors[i])) used[fg__gguf_find_tensor(m->gguf, factors[i]) - first] = true;
     for (i = 0; i < m->hp.n_layers * FG__LAYER_TENSORS; i++)
         if (m->layers[i]) used[m->layers[i] - first] = true;
-    for (i = 0; i < n && used[i]; i++) {}
+    for (i = 0; i < n && (used[i] || fg__model_is_ahead(m, first[i].name)); i++) {}
     fg__free(&m->env, used);
     return i == n ? FG_OK : fg__fail(FG_ERROR_UNSUPPORTED, "tensor '%s' is none of a model of architecture '%s'", first[i].name, m->architecture);
 }
@@ -13997,7 +14166,8 @@ static fg_result fg__model_load_tensors(fg_model *m) {
     if (!m->output) m->output = m->embedding;
     for (i = 0; i < m->hp.n_layers; i++)
         if ((r = fg__model_load_layer(m, i)) != FG_OK) return r;
-    return fg__model_check_unused(m);
+    if ((r = fg__model_check_unused(m)) != FG_OK) return r;
+    return fg__model_sort_layers(m);
 }
 
 /* ---- load and free ---------------------------------------------------------------------------- */
@@ -14021,6 +14191,7 @@ static fg_result fg__model_load_weights(fg_model *m) {
         return fg__fail(FG_ERROR_UNSUPPORTED, "the file has a vocabulary but no weights: load it with vocab_only");
     if ((r = fg__model_load_sizes(m)) != FG_OK) return r;
     if ((r = fg__model_load_experts(m)) != FG_OK) return r;
+    if ((r = fg__model_load_state(m)) != FG_OK) return r;
     if ((r = fg__model_load_windows(m)) != FG_OK) return r;
     if ((r = fg__model_load_rope(m)) != FG_OK) return r;
     return fg__model_load_tensors(m);
@@ -14075,6 +14246,9 @@ void fg_model_free(fg_model *model) {
     fg__free(&env, model->tools_template);
     fg__free(&env, (void *)model->layers);
     fg__free(&env, model->windowed);
+    fg__free(&env, model->recurrent);
+    fg__free(&env, model->sorted);
+    fg__free(&env, model->sorted_data);
     fg__free(&env, model->rope_frequencies);
     fg__free(&env, model->local_frequencies);
     fg__free(&env, model->short_frequencies);
@@ -14242,17 +14416,18 @@ static void fg__graph_gemm(fg__graph_builder *b, int layer, const fg_tensor *wei
 }
 
 /* The cache group of a kind of layer, made when the first such layer comes. */
-static int fg__graph_group(fg__graph_builder *b, bool windowed) {
+static int fg__graph_group(fg__graph_builder *b, fg_group_kind kind) {
     const fg__hparams *hp = &b->model->hp;
-    fg_group_kind kind = windowed ? FG_GROUP_WINDOW : FG_GROUP_FULL;
+    bool state = kind == FG_GROUP_STATE;
     int g = 0;
     while (g < b->n_groups && b->groups[g].kind != kind) g++;
     if (g == b->n_groups) {
         memset(&b->groups[g], 0, sizeof(fg_group));
         b->groups[g].kind = kind;
-        b->groups[g].n_kv_head = hp->n_kv_heads;
-        b->groups[g].head_dim = hp->head_dim;
-        b->groups[g].window = windowed ? hp->window : 0;
+        b->groups[g].n_kv_head = state ? hp->n_state_heads : hp->n_kv_heads;
+        b->groups[g].head_dim = state ? hp->state_dim : hp->head_dim;
+        b->groups[g].window = state ? 2 : kind == FG_GROUP_WINDOW ? hp->window : 0;
+        b->groups[g].taps = state ? hp->taps : 0;
         b->n_groups++;
     }
     return g;
@@ -14277,20 +14452,65 @@ static void fg__graph_qkv(fg__graph_builder *b, int layer, const fg__graph_slots
         fg__graph_gemm(b, layer, t[FG__ATTN_QKV], NULL, s->normed, s->qkv, 0, -1);
         return;
     }
-    fg__graph_gemm(b, layer, t[FG__ATTN_Q], t[FG__ATTN_Q_BIAS], s->normed, s->qkv, 0, -1);
+    if (t[FG__ATTN_Q_GATE]) fg__graph_gemm(b, layer, t[FG__ATTN_Q_GATE], NULL, s->normed, s->qkv, 0, -1);
+    else fg__graph_gemm(b, layer, t[FG__ATTN_Q], t[FG__ATTN_Q_BIAS], s->normed, s->qkv, 0, -1);
     fg__graph_gemm(b, layer, t[FG__ATTN_K], t[FG__ATTN_K_BIAS], s->normed, s->qkv, q, -1);
     fg__graph_gemm(b, layer, t[FG__ATTN_V], t[FG__ATTN_V_BIAS], s->normed, s->qkv, q + k, -1);
+}
+
+/* dst = sigmoid(src) * dst by elements; `one`: src is one column for all n. */
+static void fg__graph_gate(fg__graph_builder *b, int layer, int src, int src_col, int dst, int n, bool one) {
+    fg_op *op = fg__graph_op(b, FG_OP_ACT_MUL, layer);
+    op->src = src;
+    op->src_col = src_col;
+    op->src2 = op->dst = dst;
+    op->n = n;
+    op->k = one;
+    op->act = FG_ACT_SIGMOID;
+}
+
+/* A recurrent layer in place of attention. */
+static void fg__graph_state(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
+    const fg__hparams *hp = &b->model->hp;
+    const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
+    const int group = fg__graph_group(b, FG_GROUP_STATE), n = hp->n_state_heads * hp->state_dim, z = n + 2 * hp->n_state_keys * hp->state_dim;
+    fg_op *op;
+    int conv, a, norm;
+    fg__graph_norm(b, layer, t[FG__ATTN_NORM], s->x, layer ? s->post : -1, s->normed);
+    fg__graph_gemm(b, layer, t[FG__STATE_QKV], NULL, s->normed, s->qkv, 0, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_Z], NULL, s->normed, s->qkv, z, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_BETA], NULL, s->normed, s->qkv, z + n, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_ALPHA], t[FG__STATE_DT], s->normed, s->qkv, z + n + hp->n_state_heads, -1);
+    conv = fg__graph_weight(b, t[FG__STATE_CONV], FG_OP_STATE_SCAN);
+    a = fg__graph_weight(b, t[FG__STATE_A], FG_OP_STATE_SCAN);
+    norm = fg__graph_weight(b, t[FG__STATE_NORM], FG_OP_STATE_SCAN);
+    op = fg__graph_op(b, FG_OP_STATE_SCAN, layer);
+    op->src = s->qkv;
+    op->dst = s->attended;
+    op->n = n;
+    op->k = hp->taps;
+    op->weight = conv;
+    op->weight2 = a;
+    op->bias = norm;
+    op->n_head = hp->n_state_heads;
+    op->n_kv_head = hp->n_state_keys;
+    op->head_dim = hp->state_dim;
+    op->state_tiled = !(b->model->features & FG__HAS_BA);
+    op->eps = (float)hp->norm_eps;
+    op->group = group;
+    op->group_layer = b->groups[group].n_layers++;
+    fg__graph_branch_end(b, layer, s, t[FG__STATE_OUT], NULL, s->attended, NULL);
 }
 
 static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg_model *m = b->model;
     const fg__hparams *hp = &m->hp;
     const fg_tensor **t = m->layers + (size_t)layer * FG__LAYER_TENSORS;
-    int q = hp->n_heads * hp->head_dim, k = hp->n_kv_heads * hp->head_dim, i;
-    int group = fg__graph_group(b, m->windowed[layer]), group_layer = b->groups[group].n_layers++;
+    int q = hp->n_heads * hp->head_dim, k = hp->n_kv_heads * hp->head_dim, gates = t[FG__ATTN_Q_GATE] ? q : 0, i;
+    int group = fg__graph_group(b, m->windowed[layer] ? FG_GROUP_WINDOW : FG_GROUP_FULL), group_layer = b->groups[group].n_layers++;
     bool roped = !m->arch->no_rope_period || (layer + 1) % m->arch->no_rope_period != 0;
     fg__graph_norm(b, layer, t[FG__ATTN_NORM], s->x, layer ? s->post : -1, s->normed);
-    fg__graph_qkv(b, layer, s, q, k);
+    fg__graph_qkv(b, layer, s, q + gates, k);
     for (i = 0; i < 2; i++) {
         int q_norm = i ? -1 : fg__graph_weight(b, t[FG__ATTN_Q_NORM], FG_OP_NORM);
         int k_norm = i ? -1 : fg__graph_weight(b, t[FG__ATTN_K_NORM], FG_OP_NORM);
@@ -14309,8 +14529,8 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
             op->scale = (float)hp->attention_scale;
             continue;
         }
-        op->src2_col = q;
-        op->dst_col = q + k;
+        op->src2_col = q + gates;
+        op->dst_col = q + gates + k;
         op->weight = q_norm;
         op->weight2 = k_norm;
         op->bias = !roped ? -1 : m->windowed[layer] ? s->local_rope : s->rope;
@@ -14319,6 +14539,7 @@ static void fg__graph_attention(fg__graph_builder *b, int layer, const fg__graph
         op->eps = (float)hp->norm_eps;
         op->scale = (float)hp->rope_magnitude;
     }
+    if (gates) fg__graph_gate(b, layer, s->qkv, q, s->attended, q, false);
     fg__graph_branch_end(b, layer, s, t[FG__ATTN_OUT], t[FG__ATTN_OUT_BIAS], s->attended, t[FG__ATTN_POST_NORM]);
 }
 
@@ -14349,6 +14570,18 @@ static void fg__graph_moe_gemm(fg__graph_builder *b, int layer, const fg__graph_
     op->bias = fg__graph_weight(b, bias, FG_OP_NORM);
 }
 
+/* The expert for every token, times its gate, is added to x. */
+static void fg__graph_shared(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
+    const fg__hparams *hp = &b->model->hp;
+    const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
+    fg__graph_gemm(b, layer, t[FG__SHARED_GATE], NULL, s->normed, s->gate_up, 0, -1);
+    fg__graph_gemm(b, layer, t[FG__SHARED_UP], NULL, s->normed, s->gate_up, hp->n_ff_shared, -1);
+    fg__graph_act_mul(b, layer, s, hp->n_ff_shared);
+    fg__graph_gemm(b, layer, t[FG__SHARED_ROUTER], NULL, s->normed, s->router, 0, -1);
+    fg__graph_gate(b, layer, s->router, 0, s->hidden, hp->n_ff_shared, true);
+    fg__graph_gemm(b, layer, t[FG__SHARED_DOWN], NULL, s->hidden, s->x, 0, s->x);
+}
+
 static void fg__graph_experts(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg__hparams *hp = &b->model->hp;
     const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
@@ -14366,12 +14599,13 @@ static void fg__graph_experts(fg__graph_builder *b, int layer, const fg__graph_s
     fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_UP], t[FG__EXPERTS_UP_BIAS], n, false);
     fg__graph_act_mul(b, layer, s, n);
     fg__graph_moe_gemm(b, layer, s, t[FG__EXPERTS_DOWN], t[FG__EXPERTS_DOWN_BIAS], 0, true);
+    if (hp->n_ff_shared) fg__graph_shared(b, layer, s);
 }
 
 static void fg__graph_ffn(fg__graph_builder *b, int layer, const fg__graph_slots *s) {
     const fg_tensor **t = b->model->layers + (size_t)layer * FG__LAYER_TENSORS;
     int n_ff = b->model->hp.n_ff;
-    fg__graph_norm(b, layer, t[FG__FFN_NORM] ? t[FG__FFN_NORM] : t[FG__EXPERTS_NORM], s->x, s->post, s->normed);
+    fg__graph_norm(b, layer, t[FG__FFN_NORM] ? t[FG__FFN_NORM] : t[FG__FFN_NORM_POST], s->x, s->post, s->normed);
     if (b->model->hp.n_experts) {
         fg__graph_experts(b, layer, s);
         return;
@@ -14431,15 +14665,17 @@ static void fg__graph_choose_rope(fg__graph_builder *b, int max_context) {
 static fg__graph_slots fg__graph_make_slots(fg__graph_builder *b) {
     const fg_model *m = b->model;
     const fg__hparams *hp = &m->hp;
-    const int n_hidden = hp->n_experts ? hp->n_used * hp->n_ff_expert : hp->n_ff;
+    const int n_hidden = hp->n_experts ? FG__MAX(hp->n_used * hp->n_ff_expert, hp->n_ff_shared) : hp->n_ff;
+    const int q = hp->n_heads * hp->head_dim, k = hp->n_kv_heads * hp->head_dim, v = hp->n_state_heads * hp->state_dim;
+    const int n_state = v ? 2 * (hp->n_state_keys * hp->state_dim + v + hp->n_state_heads) : 0;
     fg__graph_slots s;
     s.rope = s.local_rope = b->rope = fg__graph_rope(b, "rope frequencies", m->rope_frequencies);
     if (m->local_frequencies) s.local_rope = fg__graph_rope(b, "local rope frequencies", m->local_frequencies);
     s.x = fg__graph_slot(b, "x", hp->n_embd, false);
     s.normed = fg__graph_slot(b, "normed", hp->n_embd, false);
     s.post = m->features & FG__HAS_POST_NORM ? fg__graph_slot(b, "post", hp->n_embd, false) : -1;
-    s.qkv = fg__graph_slot(b, "qkv", (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim, false);
-    s.attended = fg__graph_slot(b, "attended", hp->n_heads * hp->head_dim, false);
+    s.qkv = fg__graph_slot(b, "qkv", FG__MAX((m->features & FG__HAS_STATE ? 2 : 1) * q + 2 * k, n_state), false);
+    s.attended = fg__graph_slot(b, "attended", FG__MAX(q, v), false);
     s.gate_up = fg__graph_slot(b, "gate_up", 2 * n_hidden, false);
     s.hidden = fg__graph_slot(b, "hidden", n_hidden, false);
     s.router = hp->n_experts ? fg__graph_slot(b, "router", hp->n_experts, false) : -1;
@@ -14469,8 +14705,11 @@ static fg_result fg__graph_build(fg__graph_builder *b, const fg__env *env, const
     if (!b->ops) return FG_ERROR_OUT_OF_MEMORY;
     slots = fg__graph_make_slots(b);
     fg__graph_start(b, &slots);
+    for (i = 0; i < model->hp.n_layers && !b->failed; i++)
+        if (!model->recurrent[i]) fg__graph_group(b, model->windowed[i] ? FG_GROUP_WINDOW : FG_GROUP_FULL); /* those of states come last */
     for (i = 0; i < model->hp.n_layers && !b->failed; i++) {
-        fg__graph_attention(b, i, &slots);
+        if (model->recurrent[i]) fg__graph_state(b, i, &slots);
+        else fg__graph_attention(b, i, &slots);
         fg__graph_ffn(b, i, &slots);
     }
     fg__graph_end(b, &slots);
@@ -14497,9 +14736,9 @@ static void fg__graph_print_weight(const fg_graph *g, const char *label, int wei
 }
 
 static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
-    static const char *const acts[] = {"none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai"};
+    static const char *const acts[] = {"none", "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai", "sigmoid"};
     const fg_op *op = &g->ops[index];
-    bool heads = op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION;
+    bool heads = op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION || op->type == FG_OP_STATE_SCAN;
     fg__text_printf(out, "%4d ", index);
     if (op->layer >= 0) fg__text_printf(out, "L%-3d", op->layer);
     else fg__text_puts(out, "    ");
@@ -14514,6 +14753,7 @@ static void fg__graph_print_op(const fg_graph *g, int index, fg__text *out) {
     if (heads)
         fg__text_printf(out, " heads=%d/%d dim=%d group=%d.%d", op->n_head, op->n_kv_head, op->head_dim, op->group,
                         op->group_layer);
+    if (op->state_tiled) fg__text_puts(out, " tiled");
     if (op->type == FG_OP_ROPE_KV) {
         fg__text_printf(out, " k=+%d v=+%d", op->src2_col, op->dst_col);
         if (op->n_rot) fg__text_printf(out, " rope=%s:%d", op->rope_neox ? "neox" : "pairs", op->n_rot);
@@ -14533,7 +14773,8 @@ static void fg__graph_print(const fg_graph *g, fg__text *out) {
         const fg_group *group = &g->groups[i];
         fg__text_printf(out, "group %d: %s, %d layers, %d KV heads of %d, %s", i, kinds[group->kind], group->n_layers,
                         group->n_kv_head, group->head_dim, fg_type_name(group->kv_type));
-        if (group->window) fg__text_printf(out, ", window %d", group->window);
+        if (group->taps) fg__text_printf(out, ", %d taps", group->taps);
+        else if (group->window) fg__text_printf(out, ", window %d", group->window);
         fg__text_printf(out, ", %d blocks of %d tokens\n", group->n_blocks, group->block_tokens);
     }
     for (i = 0; i < g->n_ops; i++) fg__graph_print_op(g, i, out);
@@ -14570,7 +14811,7 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
     int64_t q = (int64_t)op->n_head * op->head_dim, kv = (int64_t)op->n_kv_head * op->head_dim;
     if (op->group < 0 || op->group >= graph->n_groups) return false;
     group = &graph->groups[op->group];
-    if (op->group_layer < 0 || op->group_layer >= group->n_layers || op->n_head < 1 || op->n_kv_head < 1 ||
+    if (group->kind == FG_GROUP_STATE || op->group_layer < 0 || op->group_layer >= group->n_layers || op->n_head < 1 || op->n_kv_head < 1 ||
         op->n_head % op->n_kv_head || op->head_dim != group->head_dim || op->n_kv_head != group->n_kv_head ||
         !fg__graph_has_columns(graph, op->src, op->src_col, q))
         return false;
@@ -14583,6 +14824,25 @@ static bool fg__graph_check_heads(const fg_graph *graph, const fg_op *op, bool m
            fg__graph_has_vector(graph, op->bias, op->n_rot / 2, op->n_rot == 0, measure);
 }
 
+/* True for a slot with a row for each token. */
+static bool fg__graph_has_tokens(const fg_graph *graph, int slot) { return slot >= 0 && slot < graph->n_slots && !graph->slots[slot].per_row; }
+
+/* Floats of a layer's state in a block. */
+static int64_t fg__state_floats(const fg_group *group) {
+    return (int64_t)group->n_kv_head * (group->head_dim + 3 * (group->taps - 1)) * group->head_dim;
+}
+
+static bool fg__graph_check_state(const fg_graph *graph, const fg_op *op, bool measure) {
+    const fg_group *group = op->group >= 0 && op->group < graph->n_groups ? &graph->groups[op->group] : NULL;
+    int64_t v = (int64_t)op->n_head * op->head_dim, qkv = v + 2 * (int64_t)op->n_kv_head * op->head_dim;
+    if (!group || group->kind != FG_GROUP_STATE || op->group_layer < 0 || op->group_layer >= group->n_layers) return false;
+    if (op->n_head != group->n_kv_head || op->head_dim != group->head_dim || op->k != group->taps || op->n_kv_head < 1 || op->n_head % op->n_kv_head) return false;
+    return op->n == v && op->src != op->dst && fg__graph_has_tokens(graph, op->src) && fg__graph_has_tokens(graph, op->dst) &&
+           fg__graph_has_columns(graph, op->src, op->src_col, qkv + v + 2 * (int64_t)op->n_head) && fg__graph_has_columns(graph, op->dst, op->dst_col, v) &&
+           fg__graph_has_vector(graph, op->weight, qkv * op->k, false, measure) && fg__graph_has_vector(graph, op->weight2, op->n_head, false, measure) &&
+           fg__graph_has_vector(graph, op->bias, op->head_dim, false, measure);
+}
+
 #define FG__GPU_EXPERTS 1024 /* of a layer, on GPUs: the most */
 
 /* True for what GPU backends compute. */
@@ -14591,9 +14851,6 @@ static inline bool fg__op_is_on_gpus(const fg_op *op) {
     if ((op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM) && op->n_expert > FG__GPU_EXPERTS) return false;
     return op->type != FG_OP_STATE_SCAN && op->type != FG_OP_ALLREDUCE && op->type != FG_OP_COPY_BLOCKS;
 }
-
-/* True for a slot with a row for each token. */
-static bool fg__graph_has_tokens(const fg_graph *graph, int slot) { return slot >= 0 && slot < graph->n_slots && !graph->slots[slot].per_row; }
 
 static bool fg__graph_check_experts(const fg_graph *g, const fg_op *op, bool measure) {
     const fg_tensor *tensor = fg__graph_tensor(g, op->weight, measure);
@@ -14628,7 +14885,8 @@ static bool fg__graph_check_op(const fg_graph *g, const fg_op *op, bool measure)
                (op->src2 != op->dst || op->dst_col == 0);
     case FG_OP_ROPE_KV:
     case FG_OP_ATTENTION: return fg__graph_check_heads(g, op, measure);
-    case FG_OP_ACT_MUL: return to && from && second && op->src2 >= 0;
+    case FG_OP_ACT_MUL: return to && (from || (op->k == 1 && fg__graph_has_columns(g, op->src, op->src_col, 1))) && second && op->src2 >= 0;
+    case FG_OP_STATE_SCAN: return fg__graph_check_state(g, op, measure);
     case FG_OP_MOE_ROUTE:
     case FG_OP_MOE_GEMM: return fg__graph_check_experts(g, op, measure);
     case FG_OP_GATHER_ROWS: return to && from && g->slots[op->dst].per_row && !g->slots[op->src].per_row;
@@ -14639,16 +14897,19 @@ static bool fg__graph_check_op(const fg_graph *g, const fg_op *op, bool measure)
 
 /* `kv_types`: bits of the types that backend `name` offers. */
 static fg_result fg__graph_check_group(const fg_group *group, uint64_t kv_types, const char *name) {
-    if (group->kind != FG_GROUP_FULL && group->kind != FG_GROUP_WINDOW)
+    bool state = group->kind == FG_GROUP_STATE;
+    if (group->kind != FG_GROUP_FULL && group->kind != FG_GROUP_WINDOW && !state)
         return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no cache groups of kind %d", name, (int)group->kind);
-    if ((int)group->kv_type < 0 || group->kv_type > 63 || !(kv_types >> group->kv_type & 1))
+    if ((int)group->kv_type < 0 || group->kv_type > 63 || !((state ? (uint64_t)1 << FG_TYPE_F32 : kv_types) >> group->kv_type & 1))
         return fg__fail(FG_ERROR_UNSUPPORTED, "the %s backend has no KV cache of type %s", name,
                         fg_type_name(group->kv_type));
     if (group->block_tokens < 1 || (group->block_tokens & (group->block_tokens - 1)) || group->block_tokens > 1 << 20 ||
         group->n_layers < 1 || group->n_kv_head < 1 || group->head_dim < 1 || group->n_blocks < 1 ||
-        group->window < 0 || (int64_t)group->n_kv_head * group->head_dim > 1 << 24 || group->n_layers > 1 << 16 ||
+        group->window < 0 || group->taps < state || group->taps > (state ? FG__MAX_TAPS : 0) || (state && (group->window != 2 || group->head_dim > FG__MAX_STATE)) ||
+        (int64_t)group->n_kv_head * group->head_dim > 1 << 24 || group->n_layers > 1 << 16 ||
         (int64_t)group->n_blocks * group->block_tokens > INT32_MAX)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "a cache group's dimensions make no sense");
+    if (state && 4.0 * group->n_layers * (double)fg__state_floats(group) > (double)(SIZE_MAX / 8)) return fg__fail(FG_ERROR_UNSUPPORTED, "a state is larger than this machine's memory can be");
     if (2.0 * group->n_layers * group->block_tokens * (double)group->n_kv_head * group->head_dim * 4.0 > (double)(SIZE_MAX / 8))
         return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of a cache group is larger than this machine's memory can be");
     return FG_OK;
@@ -14658,12 +14919,16 @@ static fg_result fg__graph_check_group(const fg_group *group, uint64_t kv_types,
 static bool fg__batch_check_blocks(const fg_graph *graph, const fg_batch *batch, int index, int seq) {
     const fg_group *group = &graph->groups[index];
     const int32_t *table = batch->tables[index] + (size_t)seq * (size_t)graph->max_blocks_per_seq;
-    int i, last = (batch->kv_len[seq] - 1) / group->block_tokens;
+    int i, last = (batch->kv_len[seq] - 1) / group->block_tokens, source;
     int first = batch->kv_len[seq] - (batch->cu_q[seq + 1] - batch->cu_q[seq]); /* position of the first query */
     if (last >= graph->max_blocks_per_seq) return false;
+    source = first > 0 ? (first - 1) / group->block_tokens : -1; /* of a state */
     first = group->window > 0 ? FG__MAX(0, first - group->window + 1) : 0;
-    for (i = first / group->block_tokens; i <= last; i++)
-        if (table[i] < 0 || table[i] >= group->n_blocks) return false;
+    for (i = first / group->block_tokens; i <= last; i++) {
+        bool hole = group->kind == FG_GROUP_STATE && i != source && i < last && table[i] == -1;
+        if ((table[i] < 0 || table[i] >= group->n_blocks) && !hole) return false;
+    }
+    if (group->kind == FG_GROUP_STATE) return true;
     for (i = batch->cu_q[seq]; i < batch->cu_q[seq + 1]; i++)
         if (batch->slots[index][i] < 0 || batch->slots[index][i] >= group->n_blocks * group->block_tokens) return false;
     return true;
@@ -15068,6 +15333,10 @@ typedef struct fg__cpu_ops {
     void (*fold)(int m, int head_dim, const float *max2, const float *sum2, const float *acc2, float *max, float *sum,
                  float *acc);
     void (*scale)(const float *x, float scale, int n, float *out); /* out = x * scale */
+    void (*mul_add)(const float *x, const float *y, int n, float *out); /* out += x * y */
+    /* a token of the gated delta rule: qkv [3][dim] as told for STATE_SCAN, q and k not normed yet; S [dim of k][dim of v] = S * decay + k (beta (v - k S));
+       out = q S */
+    void (*delta)(float *state, const float *qkv, int dim, float decay, float beta, float *out);
     void (*sample)(const float *x, int n, bool sum, fg__sample_part *part); /* without `sum`, part->sum is 0 */
     /* m rows of a panel's sums to their place: out = sums (+ bias) (+ more); bias and more may be NULL, n <= 32 */
     void (*finish)(const float *sums, const float *bias, const float *more, size_t more_row, int m, int n, float *out,
@@ -15079,8 +15348,6 @@ typedef struct fg__cpu_ops {
     double (*int8_products)(int rounds);
     double (*float_products)(int rounds);
 } fg__cpu_ops;
-
-static size_t fg__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* Where the scales of Q8_0 start, from K or from V. */
 static size_t fg__kv_scales(const fg__kv_layout *layout) {
@@ -15121,6 +15388,7 @@ static float fg__act_one(int act, float x) {
     case FG_ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     case FG_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
     case FG_ACT_RELU: return x > 0.0f ? x : 0.0f;
+    case FG_ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
     default: return x;
     }
 }
@@ -15412,6 +15680,36 @@ static double fg__float_products_scalar(int rounds) {
     return 64.0 * rounds;
 }
 
+static void fg__mul_add_scalar(const float *x, const float *y, int n, float *out) {
+    int i;
+    for (i = 0; i < n; i++) out[i] += x[i] * y[i];
+}
+
+/* The q and k of a token as STATE_SCAN's rule takes them; returns their product. */
+static float fg__delta_norm(const float *qkv, int dim, float *q, float *k) {
+    const float eps = 1e-6f;
+    float q_scale = 1.0f / sqrtf(fg__dot_one(qkv, qkv, dim) + eps) / sqrtf((float)dim), k_scale = 1.0f / sqrtf(fg__dot_one(qkv + dim, qkv + dim, dim) + eps);
+    int i;
+    for (i = 0; i < dim; i++) {
+        q[i] = qkv[i] * q_scale;
+        k[i] = qkv[dim + i] * k_scale;
+    }
+    return fg__dot_one(qkv, qkv + dim, dim) * q_scale * k_scale;
+}
+
+static void fg__delta_scalar(float *state, const float *qkv, int dim, float decay, float beta, float *out) {
+    float q[FG__MAX_STATE], k[FG__MAX_STATE];
+    int i, j;
+    (void)fg__delta_norm(qkv, dim, q, k);
+    for (j = 0; j < dim; j++) {
+        float sum = 0.0f, step;
+        for (i = 0; i < dim; i++) sum += (state[i * dim + j] *= decay) * k[i];
+        step = beta * (qkv[2 * dim + j] - sum);
+        for (sum = 0.0f, i = 0; i < dim; i++) sum += (state[i * dim + j] += k[i] * step) * q[i];
+        out[j] = sum;
+    }
+}
+
 static const fg__cpu_ops fg__cpu_ops_scalar = {
     fg__rms_norm_scalar,
     fg__act_mul_scalar,
@@ -15422,6 +15720,8 @@ static const fg__cpu_ops fg__cpu_ops_scalar = {
     fg__softmax_scalar,
     fg__fold_scalar,
     fg__scale_scalar,
+    fg__mul_add_scalar,
+    fg__delta_scalar,
     fg__sample_scalar,
     fg__finish_scalar,
     fg__dot_scalar,
@@ -15476,11 +15776,66 @@ FG__TARGET_AVX512 static void fg__rms_norm_avx512(const float *x, const float *w
     }
 }
 
+FG__TARGET_AVX512 static void fg__mul_add_avx512(const float *x, const float *y, int n, float *out) {
+    int i;
+    for (i = 0; i < n; i += 16) {
+        __mmask16 lanes = FG__LANES(n - i);
+        __m512 sum = _mm512_maskz_loadu_ps(lanes, out + i);
+        _mm512_mask_storeu_ps(out + i, lanes, _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_maskz_loadu_ps(lanes, y + i), sum));
+    }
+}
+
+/* `n` columns of a state, 64 or fewer, in `m` registers: S is read once for k S and q S, of which what is added to S gives the new ones, and once more to be
+   written. A hot kernel. */
+FG__TARGET_AVX512 static FG__ALWAYS_INLINE void fg__delta_columns_avx512(float *state, const float *q, const float *k, float kq, const float *v, int dim, int m, int n,
+                                                                         float decay, float beta, float *out) {
+    __m512 have[4], read[4];
+    __mmask16 lanes[4];
+    int i, j;
+    FG__UNROLL
+    for (j = 0; j < m; j++) {
+        have[j] = read[j] = _mm512_setzero_ps();
+        lanes[j] = FG__LANES(n - 16 * j);
+    }
+    for (i = 0; i < dim; i++) {
+        __m512 k_i = _mm512_set1_ps(k[i]), q_i = _mm512_set1_ps(q[i]);
+        FG__UNROLL
+        for (j = 0; j < m; j++) {
+            __m512 s = _mm512_maskz_loadu_ps(lanes[j], state + i * dim + 16 * j);
+            have[j] = _mm512_fmadd_ps(s, k_i, have[j]);
+            read[j] = _mm512_fmadd_ps(s, q_i, read[j]);
+        }
+    }
+    FG__UNROLL
+    for (j = 0; j < m; j++) {
+        have[j] = _mm512_fnmadd_ps(have[j], _mm512_set1_ps(decay), _mm512_maskz_loadu_ps(lanes[j], v + 16 * j));
+        have[j] = _mm512_mul_ps(have[j], _mm512_set1_ps(beta));
+        read[j] = _mm512_fmadd_ps(have[j], _mm512_set1_ps(kq), _mm512_mul_ps(read[j], _mm512_set1_ps(decay)));
+        _mm512_mask_storeu_ps(out + 16 * j, lanes[j], read[j]);
+    }
+    for (i = 0; i < dim; i++) {
+        FG__UNROLL
+        for (j = 0; j < m; j++) {
+            float *at = state + i * dim + 16 * j;
+            __m512 s = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes[j], at), _mm512_set1_ps(decay));
+            _mm512_mask_storeu_ps(at, lanes[j], _mm512_fmadd_ps(_mm512_set1_ps(k[i]), have[j], s));
+        }
+    }
+}
+
+FG__TARGET_AVX512 static void fg__delta_avx512(float *state, const float *qkv, int dim, float decay, float beta, float *out) {
+    float q[FG__MAX_STATE], k[FG__MAX_STATE], kq = fg__delta_norm(qkv, dim, q, k);
+    const float *v = qkv + 2 * dim;
+    int j = 0;
+    for (; j + 64 <= dim; j += 64) fg__delta_columns_avx512(state + j, q, k, kq, v + j, dim, 4, 64, decay, beta, out + j);
+    for (; j < dim; j += 16) fg__delta_columns_avx512(state + j, q, k, kq, v + j, dim, 1, FG__MIN(16, dim - j), decay, beta, out + j);
+}
+
 /* SiLU is x * sigmoid(x); GELU with tanh is x * sigmoid(2u), u being what tanh takes. */
 FG__TARGET_AVX512 static void fg__act_mul_avx512(int act, const float *x, const float *y, int n, float *out) {
     const __m512 one = _mm512_set1_ps(1.0f);
     int i;
-    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI) {
+    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI && act != FG_ACT_SIGMOID) {
         fg__act_mul_scalar(act, x, y, n, out);
         return;
     }
@@ -15492,6 +15847,7 @@ FG__TARGET_AVX512 static void fg__act_mul_avx512(int act, const float *x, const 
             u = _mm512_mul_ps(_mm512_mul_ps(v, u), _mm512_set1_ps(1.5957691f));
         }
         if (act == FG_ACT_SWIGLU_OAI) v = _mm512_min_ps(v, _mm512_set1_ps(FG__OAI_LIMIT)), u = _mm512_mul_ps(v, _mm512_set1_ps(FG__OAI_SLOPE));
+        if (act == FG_ACT_SIGMOID) v = one;
         u = _mm512_div_ps(v, _mm512_add_ps(one, fg__exp_avx512(_mm512_sub_ps(_mm512_setzero_ps(), u))));
         if (y) {
             __m512 times = _mm512_maskz_loadu_ps(lanes, y + i);
@@ -16414,10 +16770,63 @@ FG__TARGET_AVX2 static void fg__rms_norm_avx2(const float *x, const float *weigh
     }
 }
 
+FG__TARGET_AVX2 static void fg__mul_add_avx2(const float *x, const float *y, int n, float *out) {
+    int i;
+    for (i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_fmadd_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i), _mm256_loadu_ps(out + i)));
+    for (; i < n; i++) out[i] += x[i] * y[i];
+}
+
+/* As fg__delta_columns_avx512, of whole registers. */
+FG__TARGET_AVX2 static FG__ALWAYS_INLINE void fg__delta_columns_avx2(float *state, const float *q, const float *k, float kq, const float *v, int dim, int m, float decay,
+                                                                     float beta, float *out) {
+    __m256 have[4], read[4];
+    int i, j;
+    FG__UNROLL
+    for (j = 0; j < m; j++) have[j] = read[j] = _mm256_setzero_ps();
+    for (i = 0; i < dim; i++) {
+        __m256 k_i = _mm256_broadcast_ss(k + i), q_i = _mm256_broadcast_ss(q + i);
+        FG__UNROLL
+        for (j = 0; j < m; j++) {
+            __m256 s = _mm256_loadu_ps(state + i * dim + 8 * j);
+            have[j] = _mm256_fmadd_ps(s, k_i, have[j]);
+            read[j] = _mm256_fmadd_ps(s, q_i, read[j]);
+        }
+    }
+    FG__UNROLL
+    for (j = 0; j < m; j++) {
+        have[j] = _mm256_fnmadd_ps(have[j], _mm256_set1_ps(decay), _mm256_loadu_ps(v + 8 * j));
+        have[j] = _mm256_mul_ps(have[j], _mm256_set1_ps(beta));
+        read[j] = _mm256_fmadd_ps(have[j], _mm256_set1_ps(kq), _mm256_mul_ps(read[j], _mm256_set1_ps(decay)));
+        _mm256_storeu_ps(out + 8 * j, read[j]);
+    }
+    for (i = 0; i < dim; i++) {
+        FG__UNROLL
+        for (j = 0; j < m; j++) {
+            float *at = state + i * dim + 8 * j;
+            __m256 s = _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_set1_ps(decay));
+            _mm256_storeu_ps(at, _mm256_fmadd_ps(_mm256_broadcast_ss(k + i), have[j], s));
+        }
+    }
+}
+
+/* Heads of another width than 8s are left to the reference. */
+FG__TARGET_AVX2 static void fg__delta_avx2(float *state, const float *qkv, int dim, float decay, float beta, float *out) {
+    float q[FG__MAX_STATE], k[FG__MAX_STATE], kq;
+    const float *v = qkv + 2 * dim;
+    int j = 0;
+    if (dim % 8) {
+        fg__delta_scalar(state, qkv, dim, decay, beta, out);
+        return;
+    }
+    kq = fg__delta_norm(qkv, dim, q, k);
+    for (; j + 32 <= dim; j += 32) fg__delta_columns_avx2(state + j, q, k, kq, v + j, dim, 4, decay, beta, out + j);
+    for (; j < dim; j += 8) fg__delta_columns_avx2(state + j, q, k, kq, v + j, dim, 1, decay, beta, out + j);
+}
+
 FG__TARGET_AVX2 static void fg__act_mul_avx2(int act, const float *x, const float *y, int n, float *out) {
     const __m256 one = _mm256_set1_ps(1.0f);
     int i;
-    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI) {
+    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI && act != FG_ACT_SIGMOID) {
         fg__act_mul_scalar(act, x, y, n, out);
         return;
     }
@@ -16429,6 +16838,7 @@ FG__TARGET_AVX2 static void fg__act_mul_avx2(int act, const float *x, const floa
             u = _mm256_mul_ps(_mm256_mul_ps(v, u), _mm256_set1_ps(1.5957691f));
         }
         if (act == FG_ACT_SWIGLU_OAI) v = _mm256_min_ps(v, _mm256_set1_ps(FG__OAI_LIMIT)), u = _mm256_mul_ps(v, _mm256_set1_ps(FG__OAI_SLOPE));
+        if (act == FG_ACT_SIGMOID) v = one;
         u = _mm256_div_ps(v, _mm256_add_ps(one, fg__exp_avx2(_mm256_sub_ps(_mm256_setzero_ps(), u))));
         if (y) {
             __m256 times = _mm256_maskload_ps(y + i, lanes);
@@ -16852,11 +17262,61 @@ static void fg__rms_norm_neon(const float *x, const float *weight, int n, float 
     }
 }
 
+static void fg__mul_add_neon(const float *x, const float *y, int n, float *out) {
+    int i;
+    for (i = 0; i + 4 <= n; i += 4) vst1q_f32(out + i, vfmaq_f32(vld1q_f32(out + i), vld1q_f32(x + i), vld1q_f32(y + i)));
+    for (; i < n; i++) out[i] += x[i] * y[i];
+}
+
+/* As fg__delta_columns_avx512, of whole registers. */
+static FG__ALWAYS_INLINE void fg__delta_columns_neon(float *state, const float *q, const float *k, float kq, const float *v, int dim, int m, float decay, float beta,
+                                                     float *out) {
+    float32x4_t have[8], read[8];
+    int i, j;
+    FG__UNROLL
+    for (j = 0; j < m; j++) have[j] = read[j] = vdupq_n_f32(0.0f);
+    for (i = 0; i < dim; i++) {
+        FG__UNROLL
+        for (j = 0; j < m; j++) {
+            float32x4_t s = vld1q_f32(state + i * dim + 4 * j);
+            have[j] = vfmaq_n_f32(have[j], s, k[i]);
+            read[j] = vfmaq_n_f32(read[j], s, q[i]);
+        }
+    }
+    FG__UNROLL
+    for (j = 0; j < m; j++) {
+        have[j] = vmulq_n_f32(vfmsq_n_f32(vld1q_f32(v + 4 * j), have[j], decay), beta);
+        read[j] = vfmaq_n_f32(vmulq_n_f32(read[j], decay), have[j], kq);
+        vst1q_f32(out + 4 * j, read[j]);
+    }
+    for (i = 0; i < dim; i++) {
+        FG__UNROLL
+        for (j = 0; j < m; j++) {
+            float *at = state + i * dim + 4 * j;
+            vst1q_f32(at, vfmaq_n_f32(vmulq_n_f32(vld1q_f32(at), decay), have[j], k[i]));
+        }
+    }
+}
+
+/* Heads of another width than 4s are left to the reference. */
+static void fg__delta_neon(float *state, const float *qkv, int dim, float decay, float beta, float *out) {
+    float q[FG__MAX_STATE], k[FG__MAX_STATE], kq;
+    const float *v = qkv + 2 * dim;
+    int j = 0;
+    if (dim % 4) {
+        fg__delta_scalar(state, qkv, dim, decay, beta, out);
+        return;
+    }
+    kq = fg__delta_norm(qkv, dim, q, k);
+    for (; j + 32 <= dim; j += 32) fg__delta_columns_neon(state + j, q, k, kq, v + j, dim, 8, decay, beta, out + j);
+    for (; j < dim; j += 4) fg__delta_columns_neon(state + j, q, k, kq, v + j, dim, 1, decay, beta, out + j);
+}
+
 /* As fg__act_mul_avx512. */
 static void fg__act_mul_neon(int act, const float *x, const float *y, int n, float *out) {
     const float32x4_t one = vdupq_n_f32(1.0f);
     int i;
-    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI) {
+    if (act != FG_ACT_SILU && act != FG_ACT_GELU_TANH && act != FG_ACT_SWIGLU_OAI && act != FG_ACT_SIGMOID) {
         fg__act_mul_scalar(act, x, y, n, out);
         return;
     }
@@ -16867,6 +17327,7 @@ static void fg__act_mul_neon(int act, const float *x, const float *y, int n, flo
             u = vmulq_f32(vmulq_f32(v, u), vdupq_n_f32(1.5957691f));
         }
         if (act == FG_ACT_SWIGLU_OAI) v = vminq_f32(v, vdupq_n_f32(FG__OAI_LIMIT)), u = vmulq_f32(v, vdupq_n_f32(FG__OAI_SLOPE));
+        if (act == FG_ACT_SIGMOID) v = one;
         u = vdivq_f32(v, vaddq_f32(one, fg__exp_neon(vnegq_f32(u))));
         if (y) {
             float32x4_t times = fg__load_neon(y + i, n - i, 0.0f);
@@ -17204,6 +17665,8 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.attn.pv = fg__pv_avx512;
         ops.fold = fg__fold_avx512;
         ops.scale = fg__scale_avx512;
+        ops.mul_add = fg__mul_add_avx512;
+        ops.delta = fg__delta_avx512;
         ops.sample = fg__sample_avx512;
         ops.finish = fg__finish_avx512;
         ops.read = fg__read_avx512;
@@ -17225,6 +17688,8 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
         ops.softmax = fg__softmax_avx2;
         ops.attn.pv = fg__pv_avx2;
         ops.fold = fg__fold_avx2;
+        ops.mul_add = fg__mul_add_avx2;
+        ops.delta = fg__delta_avx2;
         ops.sample = fg__sample_avx2;
         ops.finish = fg__finish_avx2;
         ops.read = fg__read_avx2;
@@ -17238,6 +17703,8 @@ static fg__cpu_ops fg__cpu_ops_find(int path, const fg__cpu_features *features) 
     if (path == FG__CPU_NEON) {
         ops.rms_norm = fg__rms_norm_neon;
         ops.act_mul = fg__act_mul_neon;
+        ops.mul_add = fg__mul_add_neon;
+        ops.delta = fg__delta_neon;
         ops.rope = fg__rope_neon;
         ops.attn.qk = fg__qk_neon;
         ops.softmax = fg__softmax_neon;
@@ -17539,7 +18006,7 @@ typedef struct fg__cpu_weight {
 
 #define FG__CPU_OPS \
     (1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION | \
-     1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE)
+     1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_STATE_SCAN | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE)
 #define FG__CPU_KV_TYPES \
     ((uint64_t)1 << FG_TYPE_F32 | (uint64_t)1 << FG_TYPE_F16 | (uint64_t)1 << FG_TYPE_BF16 | \
      (uint64_t)1 << FG_TYPE_Q8_0)
@@ -17859,6 +18326,7 @@ typedef enum fg__cpu_phase_type {
     FG__PHASE_GEMM,      /* runs of panels */
     FG__PHASE_MOE_PACK,  /* some rows of experts: their activations are packed */
     FG__PHASE_MOE_GEMM,  /* runs of panels of those experts that have rows */
+    FG__PHASE_STATE,     /* value heads of sequences */
     FG__PHASE_ATTENTION, /* tasks, for each KV head */
     FG__PHASE_MERGE,     /* tasks that were split, for each KV head */
     FG__PHASE_SAMPLE,    /* stretches of each row's logits */
@@ -17929,6 +18397,7 @@ typedef struct fg__cpu_scratch {
     float *acc, *max, *sum;    /* the result so far: [m][head_dim], [m], [m] */
     float *acc2, *max2, *sum2; /* of a block, over one span */
     char *kv;                  /* tiles of a span put together */
+    float *state;              /* STATE_SCAN: see fg__cpu_state_scan */
 } fg__cpu_scratch;
 
 typedef struct fg__cpu_plan {
@@ -17982,7 +18451,7 @@ static bool fg__cpu_check_op(const fg__cpu_plan *plan, const fg_op *op) {
     int heads = op->type == FG_OP_ATTENTION ? plan->groups[op->group & (FG_MAX_GROUPS - 1)].n_head : 0;
     int vectors[3], i;
     if (!fg__graph_check_op(plan->graph, op, plan->measure) || (heads && heads != op->n_head)) return false;
-    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION ? op->weight : -1;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION || op->type == FG_OP_STATE_SCAN ? op->weight : -1;
     vectors[1] = op->weight2;
     vectors[2] = op->bias;
     for (i = 0; i < 3 && !plan->measure; i++)
@@ -18004,7 +18473,7 @@ static bool fg__cpu_is_gated(const fg_graph *graph, int first) {
     a = &graph->ops[first];
     b = a + 1;
     c = a + 2;
-    if (a->type != FG_OP_GEMM || c->type != FG_OP_ACT_MUL || !fg__cpu_gemms_join(a, b) || a->n != c->n || b->n != c->n)
+    if (a->type != FG_OP_GEMM || c->type != FG_OP_ACT_MUL || c->k == 1 || !fg__cpu_gemms_join(a, b) || a->n != c->n || b->n != c->n)
         return false;
     for (op = a; op < c; op++)
         if (op->bias >= 0 || op->src2 >= 0 || op->act != FG_ACT_NONE) return false;
@@ -18097,6 +18566,7 @@ static void fg__cpu_add_phases(fg__cpu_plan *plan) {
         if (stage->type == FG_OP_GEMM) fg__cpu_add_phase(plan, FG__PHASE_GEMM, i);
         if (stage->type == FG_OP_MOE_GEMM) fg__cpu_add_phase(plan, FG__PHASE_MOE_PACK, i);
         if (stage->type == FG_OP_MOE_GEMM) fg__cpu_add_phase(plan, FG__PHASE_MOE_GEMM, i);
+        if (stage->type == FG_OP_STATE_SCAN) fg__cpu_add_phase(plan, FG__PHASE_STATE, i);
         if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_ATTENTION, i);
         if (stage->type == FG_OP_ATTENTION) fg__cpu_add_phase(plan, FG__PHASE_MERGE, i);
         if (stage->type == FG_OP_SAMPLE) fg__cpu_add_phase(plan, FG__PHASE_SAMPLE, i);
@@ -18199,6 +18669,12 @@ static void fg__cpu_plan_group(fg__cpu_plan *plan, int index) {
     fg__cpu_group *own = &plan->groups[index];
     int n_threads = plan->device->pool.n_threads, heads;
     int64_t pieces = (int64_t)graph->max_blocks_per_seq * group->block_tokens / FG__SPAN + 1; /* of the longest sequence */
+    if (group->kind == FG_GROUP_STATE) {
+        own->head_bytes = (size_t)(fg__state_floats(group) / group->n_kv_head) * sizeof(float);
+        own->layer_bytes = own->head_bytes * (size_t)group->n_kv_head;
+        own->block_bytes = own->layer_bytes * (size_t)group->n_layers;
+        return;
+    }
     own->layout = fg__kv_layout_make(group->kv_type, group->head_dim, group->block_tokens);
     own->wide = fg__kv_layout_make(group->kv_type, group->head_dim, FG__TILE);
     own->head_bytes = own->layout.tile_bytes * (size_t)(group->block_tokens / own->layout.width);
@@ -18250,6 +18726,16 @@ static void fg__cpu_scratch_sizes(const fg__cpu_plan *plan, size_t *k, size_t *m
     }
 }
 
+/* Floats that STATE_SCAN takes of a thread's scratch. */
+static size_t fg__cpu_state_scratch(const fg_graph *graph) {
+    size_t most = 0;
+    int i;
+    for (i = 0; i < graph->n_groups; i++)
+        if (graph->groups[i].kind == FG_GROUP_STATE)
+            most = FG__MAX(most, (size_t)(3 * graph->groups[i].head_dim) * (size_t)(2 * graph->groups[i].taps + 2));
+    return most;
+}
+
 static void fg__cpu_lay_scratch(fg__cpu_plan *plan, char *base, size_t *used) {
     size_t k, m, head_dim, kv;
     int i;
@@ -18267,6 +18753,7 @@ static void fg__cpu_lay_scratch(fg__cpu_plan *plan, char *base, size_t *used) {
         s->max2 = (float *)fg__lay(base, used, FG__ROW_MOST, sizeof(float));
         s->sum2 = (float *)fg__lay(base, used, FG__ROW_MOST, sizeof(float));
         s->kv = (char *)fg__lay(base, used, kv, 1);
+        s->state = (float *)fg__lay(base, used, fg__cpu_state_scratch(plan->graph), sizeof(float));
     }
 }
 
@@ -18477,7 +18964,8 @@ static void fg__cpu_act_mul(fg__cpu_plan *plan, const fg_op *op, int from, int t
         const float *x = fg__cpu_row(plan, op->src, row) + op->src_col,
                     *y = fg__cpu_row(plan, op->src2, row) + op->src2_col;
         float *out = fg__cpu_row(plan, op->dst, row) + op->dst_col;
-        plan->device->ops.act_mul(op->act, x, y, op->n, out);
+        if (op->k == 1) plan->device->ops.scale(y, fg__act_one(op->act, x[0]), op->n, out);
+        else plan->device->ops.act_mul(op->act, x, y, op->n, out);
     }
 }
 
@@ -19183,6 +19671,94 @@ static void fg__attn_split(fg__cpu_group *own, int n_kv_head, int heads, int n_t
     }
 }
 
+/* ---- Recurrent layers. ---- */
+
+/* What a value head's convolution is made of: its q, k and v in the columns of src, and their weights. */
+typedef struct fg__state_head {
+    int columns[3]; /* from src_col on */
+    int dim, taps;
+    float *weights; /* [taps][3 dim] */
+    float *inputs;  /* [taps][3 dim] of the last tokens, the oldest first */
+    float *sums;    /* [3 dim] */
+} fg__state_head;
+
+static fg__state_head fg__state_head_of(const fg__cpu_plan *plan, const fg_op *op, int head, float *scratch) {
+    const float *weight = fg__cpu_vector(plan, op->weight);
+    int key = op->state_tiled ? head % op->n_kv_head : head / (op->n_head / op->n_kv_head), part, tap, i;
+    fg__state_head h;
+    h.dim = op->head_dim;
+    h.taps = op->k;
+    h.columns[0] = key * h.dim;
+    h.columns[1] = (op->n_kv_head + key) * h.dim;
+    h.columns[2] = (2 * op->n_kv_head + head) * h.dim;
+    h.weights = scratch;
+    h.inputs = h.weights + 3 * h.dim * h.taps;
+    h.sums = h.inputs + 3 * h.dim * h.taps;
+    for (part = 0; part < 3; part++)
+        for (i = 0; i < h.dim; i++)
+            for (tap = 0; tap < h.taps; tap++) h.weights[(tap * 3 + part) * h.dim + i] = weight[(h.columns[part] + i) * h.taps + tap];
+    return h;
+}
+
+/* Takes in a token's q, k and v: convolution and SiLU give those of the rule, in `sums`. */
+static void fg__state_convolve(const fg__cpu_ops *ops, const fg__state_head *h, const float *x) {
+    int n = 3 * h->dim, part, tap;
+    memmove(h->inputs, h->inputs + n, (size_t)(n * (h->taps - 1)) * sizeof(float));
+    for (part = 0; part < 3; part++)
+        memcpy(h->inputs + (h->taps - 1) * n + part * h->dim, x + h->columns[part], (size_t)h->dim * sizeof(float));
+    memset(h->sums, 0, (size_t)n * sizeof(float));
+    for (tap = 0; tap < h->taps; tap++) ops->mul_add(h->weights + tap * n, h->inputs + tap * n, n, h->sums);
+    ops->act_mul(FG_ACT_SILU, h->sums, NULL, n, h->sums);
+}
+
+/* The block that a sequence's state goes to after the token at `position`; -1: to none. */
+static int fg__state_target(const fg__cpu_plan *plan, const fg_op *op, int seq, int position) {
+    int block_tokens = plan->graph->groups[op->group].block_tokens;
+    if ((position + 1) % block_tokens && position + 1 != plan->batch->kv_len[seq]) return -1;
+    return plan->batch->tables[op->group][(size_t)seq * (size_t)plan->graph->max_blocks_per_seq + (size_t)(position / block_tokens)];
+}
+
+/* The block of the token before `position`. */
+static int fg__state_source(const fg__cpu_plan *plan, const fg_op *op, int seq, int position) {
+    int entry = (position - 1) / plan->graph->groups[op->group].block_tokens;
+    return plan->batch->tables[op->group][(size_t)seq * (size_t)plan->graph->max_blocks_per_seq + (size_t)entry];
+}
+
+static float *fg__state_of(const fg__cpu_plan *plan, const fg_op *op, int block, int head) {
+    const fg__cpu_group *own = &plan->groups[op->group];
+    return (float *)(void *)(own->pool.data + (size_t)block * own->block_bytes + (size_t)op->group_layer * own->layer_bytes + (size_t)head * own->head_bytes);
+}
+
+/* One value head of one sequence, token by token; the state is kept where the pass ends, which is always a block. */
+static void fg__cpu_state_scan(fg__cpu_plan *plan, const fg_op *op, int seq, int head, const fg__cpu_scratch *scratch) {
+    const fg__cpu_ops *ops = &plan->device->ops;
+    const fg_batch *batch = plan->batch;
+    const float *norm = fg__cpu_vector(plan, op->bias);
+    const size_t bytes = plan->groups[op->group].head_bytes;
+    int dim = op->head_dim, row = batch->cu_q[seq], end = batch->cu_q[seq + 1], position = batch->kv_len[seq] - (end - row), block;
+    int z = (2 * op->n_kv_head + op->n_head) * dim, beta = z + op->n_head * dim, n_kept = 3 * dim * (op->k - 1);
+    fg__state_head h = fg__state_head_of(plan, op, head, scratch->state);
+    float *state = fg__state_of(plan, op, fg__state_target(plan, op, seq, batch->kv_len[seq] - 1), head), a = fg__cpu_vector(plan, op->weight2)[head];
+    if (!position) memset(state, 0, bytes);
+    else {
+        const float *from = fg__state_of(plan, op, fg__state_source(plan, op, seq, position), head);
+        if (from != state) memcpy(state, from, bytes);
+    }
+    memcpy(h.inputs + 3 * dim, state + dim * dim, (size_t)n_kept * sizeof(float));
+    for (; row < end; row++, position++) {
+        const float *x = fg__cpu_row(plan, op->src, row) + op->src_col;
+        float *out = fg__cpu_row(plan, op->dst, row) + op->dst_col + head * dim, alpha = x[beta + op->n_head + head];
+        fg__state_convolve(ops, &h, x);
+        ops->delta(state, h.sums, dim, expf(a * (alpha > 20.0f ? alpha : log1pf(expf(alpha)))), 1.0f / (1.0f + expf(-x[beta + head])), out);
+        ops->rms_norm(out, norm, dim, op->eps, out);
+        ops->act_mul(FG_ACT_SILU, x + z + head * dim, out, dim, out);
+        block = fg__state_target(plan, op, seq, position);
+        if (block < 0) continue;
+        memcpy(state + dim * dim, h.inputs + 3 * dim, (size_t)n_kept * sizeof(float));
+        if (fg__state_of(plan, op, block, head) != state) memcpy(fg__state_of(plan, op, block, head), state, bytes);
+    }
+}
+
 /* The pieces of attention of this pass, the same for all layers of a group. */
 static void fg__attn_plan(fg__cpu_plan *plan, int index) {
     const fg_batch *batch = plan->batch;
@@ -19288,6 +19864,7 @@ static int fg__cpu_pass_begin(void *user, int index) {
                              plan->device->pool.n_threads);
     case FG__PHASE_MOE_PACK: fg__moe_sort(plan, stage); return fg__cpu_row_pieces(plan, plan->moe.n_rows);
     case FG__PHASE_MOE_GEMM: return fg__run_count(plan->moe.n_active * stage->n_panels, plan->device->pool.n_threads);
+    case FG__PHASE_STATE: return plan->batch->n_seqs * op->n_head;
     case FG__PHASE_ATTENTION: return plan->groups[op->group].n_tasks * op->n_kv_head;
     case FG__PHASE_MERGE: return plan->groups[op->group].n_merges * op->n_kv_head;
     case FG__PHASE_SAMPLE: return plan->batch->n_rows * fg__cpu_sample_pieces(op);
@@ -19312,6 +19889,7 @@ static void fg__cpu_pass_run(void *user, int piece, int thread) {
     case FG__PHASE_GEMM: fg__gemm_run(plan, stage, fg__cpu_stage_rows(plan, stage), piece, thread); break;
     case FG__PHASE_MOE_PACK: fg__moe_pack(plan, stage, piece); break;
     case FG__PHASE_MOE_GEMM: fg__moe_run(plan, stage, piece, thread); break;
+    case FG__PHASE_STATE: fg__cpu_state_scan(plan, op, piece / op->n_head, piece % op->n_head, scratch); break;
     case FG__PHASE_ATTENTION: fg__attn_task_run(plan, op, piece, scratch); break;
     case FG__PHASE_MERGE:
         fg__attn_merge(plan, op, &plan->groups[op->group].merges[piece / op->n_kv_head], piece % op->n_kv_head,
@@ -24576,7 +25154,8 @@ typedef struct fg__null_pass {
 
 typedef struct fg__null_plan {
     const fg_graph *graph;
-    uint64_t *kv[FG_MAX_GROUPS]; /* [n_blocks * block_tokens] fingerprints */
+    uint64_t *kv[FG_MAX_GROUPS]; /* [n_blocks * block_tokens] fingerprints; of a state the first of each block is all */
+    uint64_t *states;            /* [max_tokens] of the pass, after each token */
     fg__null_pass passes[2];     /* by turns */
     unsigned n_submitted, n_waited;
     double until;                /* the end of the last pass */
@@ -24647,6 +25226,7 @@ static void fg__null_release(fg_device *handle, fg_plan *plan_handle) {
     fg__null_plan *plan = (fg__null_plan *)plan_handle;
     int g;
     for (g = 0; g < FG_MAX_GROUPS; g++) fg__free(env, plan->kv[g]);
+    fg__free(env, plan->states);
     for (g = 0; g < 2; g++) {
         fg__free(env, plan->passes[g].rows);
         fg__free(env, plan->passes[g].logits);
@@ -24662,6 +25242,8 @@ static bool fg__null_allocate(const fg__env *env, fg__null_plan *plan, const fg_
         plan->kv[g] = (uint64_t *)fg__calloc(env, slots, sizeof(uint64_t));
         ok = ok && plan->kv[g];
     }
+    plan->states = (uint64_t *)fg__calloc(env, (size_t)graph->max_tokens, sizeof(uint64_t));
+    ok = ok && plan->states;
     for (g = 0; g < 2; g++) {
         fg__null_pass *pass = &plan->passes[g];
         pass->rows = (fg_row_result *)fg__calloc(env, (size_t)graph->max_rows, sizeof(fg_row_result));
@@ -24696,6 +25278,10 @@ static uint64_t fg__null_fingerprint(int32_t token, int32_t position) {
     return fg__mix((uint64_t)(uint32_t)token << 32 | (uint32_t)position);
 }
 
+static int32_t fg__null_token(const fg__null_pass *before, const fg_batch *batch, int t) {
+    return batch->feed && batch->feed[t] >= 0 ? before->rows[batch->feed[t]].token : batch->tokens[t];
+}
+
 /* What the token at `position` of sequence s sees, folded into one number. */
 static uint64_t fg__null_seen(const fg__null_plan *plan, const fg_batch *batch, int s, int32_t position) {
     uint64_t h = 0x9E3779B97F4A7C15ull;
@@ -24704,10 +25290,25 @@ static uint64_t fg__null_seen(const fg__null_plan *plan, const fg_batch *batch, 
         const fg_group *group = &plan->graph->groups[g];
         const int32_t *table = batch->tables[g] + (size_t)s * (size_t)plan->graph->max_blocks_per_seq;
         int32_t window = group->kind == FG_GROUP_WINDOW ? group->window : 0, bt = group->block_tokens;
+        if (group->kind == FG_GROUP_STATE) {
+            h = fg__mix(h + plan->states[batch->cu_q[s + 1] - (batch->kv_len[s] - position)]);
+            continue;
+        }
         int32_t i = window && position >= window ? position - window + 1 : 0;
         for (; i <= position; i++) h = fg__mix(h + plan->kv[g][table[i / bt] * bt + i % bt]);
     }
     return h;
+}
+
+/* A state is the hash of all tokens up to there. */
+static void fg__null_scan(fg__null_plan *plan, const fg__null_pass *before, const fg_batch *batch, int g, int s) {
+    const int32_t *table = batch->tables[g] + (size_t)s * (size_t)plan->graph->max_blocks_per_seq;
+    int32_t t = batch->cu_q[s], p = batch->positions[t], bt = plan->graph->groups[g].block_tokens;
+    uint64_t h = p ? plan->kv[g][table[(p - 1) / bt] * bt] : 1;
+    for (; t < batch->cu_q[s + 1]; t++, p++) {
+        plan->states[t] = h = fg__mix(h + fg__null_fingerprint(fg__null_token(before, batch, t), p));
+        if (((p + 1) % bt == 0 || p + 1 == batch->kv_len[s]) && table[p / bt] >= 0) plan->kv[g][table[p / bt] * bt] = h;
+    }
 }
 
 static void fg__null_row(const fg__null_plan *plan, fg__null_pass *pass, uint64_t h, int row) {
@@ -24739,9 +25340,11 @@ static fg_result fg__null_submit(fg_device *handle, fg_plan *plan_handle, const 
     int g, s, t, row = 0;
     pass->want_logits = batch->want_logits;
     for (g = 0; g < plan->graph->n_groups; g++)
-        for (t = 0; t < batch->n_tokens; t++) {
-            int32_t token = batch->feed && batch->feed[t] >= 0 ? before->rows[batch->feed[t]].token : batch->tokens[t];
-            plan->kv[g][batch->slots[g][t]] = fg__null_fingerprint(token, batch->positions[t]);
+        if (plan->graph->groups[g].kind == FG_GROUP_STATE) {
+            for (s = 0; s < batch->n_seqs; s++) fg__null_scan(plan, before, batch, g, s);
+        } else {
+            for (t = 0; t < batch->n_tokens; t++)
+                plan->kv[g][batch->slots[g][t]] = fg__null_fingerprint(fg__null_token(before, batch, t), batch->positions[t]);
         }
     for (s = 0; s < batch->n_seqs; s++)
         for (; row < batch->n_rows && batch->rows[row] < batch->cu_q[s + 1]; row++)
@@ -24879,7 +25482,7 @@ typedef struct fg__split_plan {
 
 static int fg__split_device_of(const fg__split *s, int32_t index) {
     const fg_op *op = &s->ops[index];
-    if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION)) return 1;
+    if (s->kv_on_cpu && (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION || op->type == FG_OP_STATE_SCAN)) return 1;
     if (op->type == FG_OP_ACT_MUL && index && op[-1].type == FG_OP_MOE_GEMM) op--; /* where what it multiplies is, */
     if (op->type == FG_OP_GEMM && index + 1 < s->n_ops && op[1].type == FG_OP_MOE_ROUTE) op++; /* and where its result is needed as exact as can be */
     return index < s->n_cpu_ops || !(s->has >> op->type & 1);
@@ -24994,11 +25597,14 @@ static fg_result fg__split_pack(fg_device *handle, const fg_tensor *tensor, fg_o
 
 /* ---- plans: the graph of each device ---- */
 
+/* Whether an op is the one by which a cache group's layers are counted. */
+static bool fg__split_has_layer(const fg_op *op) { return op->type == FG_OP_ATTENTION || op->type == FG_OP_STATE_SCAN; }
+
 /* The layer of an op in the cache group of its device: how many layers of the group before it are there, too. */
 static int32_t fg__split_group_layer(const fg__split *s, const fg_op *op, int device) {
     int32_t i, n = 0;
     for (i = 0; i < s->n_ops; i++)
-        n += s->ops[i].type == FG_OP_ATTENTION && s->ops[i].group == op->group && s->ops[i].group_layer < op->group_layer &&
+        n += fg__split_has_layer(&s->ops[i]) && s->ops[i].group == op->group && s->ops[i].group_layer < op->group_layer &&
              fg__split_device_of(s, i) == device;
     return n;
 }
@@ -25011,7 +25617,7 @@ static void fg__split_groups(const fg__split *s, fg__split_plan *plan, int devic
     for (g = 0; g < plan->graph->n_groups; g++) {
         int32_t layers = 0, i;
         for (i = 0; i < s->n_ops; i++)
-            layers += s->ops[i].type == FG_OP_ATTENTION && s->ops[i].group == g && fg__split_device_of(s, i) == device;
+            layers += fg__split_has_layer(&s->ops[i]) && s->ops[i].group == g && fg__split_device_of(s, i) == device;
         if (!layers) continue;
         own->groups[own->n_groups] = plan->graph->groups[g];
         own->groups[own->n_groups].n_layers = layers;
@@ -25082,7 +25688,7 @@ static void fg__split_ranges(const fg__split *s, fg__split_plan *plan) {
         own->n_ops++;
         *op = s->ops[i];
         if (op->type == FG_OP_SAMPLE) plan->sampler = d;
-        if (op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION) {
+        if (op->type == FG_OP_ROPE_KV || fg__split_has_layer(op)) {
             op->group_layer = fg__split_group_layer(s, &s->ops[i], d);
             op->group = fg__split_group_of(plan, d, s->ops[i].group);
         }
@@ -25783,6 +26389,7 @@ struct fg_engine {
     size_t weight_bytes; /* packed; with the draft model's */
     fg_memory memory;
     int64_t block_bytes[FG_MAX_GROUPS]; /* of a KV block in host memory; -1: the device does not hand them out */
+    int32_t n_states; /* blocks of recurrent states; 0: the model has none */
     fg_plan *plan;
     fg__kv kv;
     fg__sched sched;
@@ -26229,6 +26836,7 @@ static fg__request *fg__request_new(const fg_engine *e, const fg_request_desc *d
     int i;
     if (!r) return NULL;
     r->desc = *d;
+    if (e->n_states) r->desc.n_draft = 0; /* states do not take guesses back */
     r->desc.stop = NULL;
     r->desc.stop_tokens = NULL;
     r->sampler.p = d->sampling;
@@ -26460,6 +27068,8 @@ static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write
     head.n_prompt = s->request->n_known_prompt;
     for (g = 0; g < e->graph.n_groups; g++)
         head.first[g] = s->seq.n_swapped ? s->seq.swap_first[g] : s->seq.kv.first_live[g];
+    if (e->n_states && head.n_computed < s->seq.n_computed) head.n_computed = 0; /* a state does not go back */
+    for (g = 0; g < e->graph.n_groups && !head.n_computed; g++) head.first[g] = 0;
     head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
     if (head.kv_bytes < 0)
         return fg__fail(FG_ERROR_UNSUPPORTED, "backend '%s' does not hand out its KV blocks", e->backend->name);
@@ -26867,7 +27477,7 @@ static void fg__batch_tables(const fg_engine *e, fg__flight *f, const fg__seq *s
     int g, i;
     for (g = 0; g < e->graph.n_groups; g++) {
         memcpy(f->tables[g] + (size_t)index * (size_t)stride, seq->kv.tables[g], (size_t)seq->kv.n_blocks * sizeof(int32_t));
-        for (i = 0; i < seq->n_scheduled; i++) {
+        for (i = 0; i < seq->n_scheduled && e->graph.groups[g].kind != FG_GROUP_STATE; i++) {
             int32_t p = seq->n_computed + i;
             f->slots[g][first_token + i] = seq->kv.tables[g][p >> shift] * bt + (p & (bt - 1));
         }
@@ -26887,6 +27497,13 @@ static void fg__batch_tokens(fg__flight *f, const fg__sequence *s, int first_tok
     }
 }
 
+/* Bytes of a group's block. */
+static uint64_t fg__group_block_bytes(const fg_group *group) {
+    uint64_t n = (uint64_t)group->n_layers;
+    if (group->kind == FG_GROUP_STATE) return n * (uint64_t)fg__state_floats(group) * sizeof(float);
+    return 2 * n * (uint64_t)group->block_tokens * (uint64_t)fg_type_bytes(group->kv_type, (int64_t)group->n_kv_head * group->head_dim);
+}
+
 /* KV bytes that attention reads for a sequence of the pass. */
 static uint64_t fg__batch_kv_bytes(const fg_engine *e, const fg__seq *seq) {
     uint64_t sum = 0;
@@ -26894,7 +27511,8 @@ static uint64_t fg__batch_kv_bytes(const fg_engine *e, const fg__seq *seq) {
     for (g = 0; g < e->graph.n_groups; g++) {
         const fg_group *group = &e->graph.groups[g];
         int32_t first = fg__kv_first_seen(&e->kv.groups[g], seq->n_computed);
-        sum += (uint64_t)(seq->n_computed + seq->n_scheduled - first) * 2u * (uint64_t)group->n_layers *
+        if (group->kind == FG_GROUP_STATE) sum += fg__group_block_bytes(group);
+        else sum += (uint64_t)(seq->n_computed + seq->n_scheduled - first) * 2u * (uint64_t)group->n_layers *
                (uint64_t)fg_type_bytes(group->kv_type, (int64_t)group->n_kv_head * group->head_dim);
     }
     return sum;
@@ -28125,12 +28743,14 @@ static fg_result fg__engine_split(fg_engine *e) {
     fg__split *s;
     fg_result r = fg__engine_check_places(&e->desc);
     bool has = !e->model->hp.n_experts || e->caps.ops >> FG_OP_MOE_GEMM & 1, whole;
+    bool has_state = !(e->model->features & FG__HAS_STATE) || e->caps.ops >> FG_OP_STATE_SCAN & 1;
     bool kv_on_cpu = e->desc.kv_device != NULL || (e->model->features & FG__HAS_SINKS && !e->caps.sinks);
     bool experts_on_cpu = e->model->hp.n_experts && e->desc.experts_device;
     if (r != FG_OK) return r;
     whole = e->desc.gpu_layers == 0 || e->desc.gpu_layers >= n_layers;
-    if (backend == fg_backend_cpu() || (whole && has && !kv_on_cpu && !experts_on_cpu)) return FG_OK;
+    if (backend == fg_backend_cpu() || (whole && has && has_state && !kv_on_cpu && !experts_on_cpu)) return FG_OK;
     if (!has) fg__log(&e->env, FG_LOG_INFO, "%s has no mixtures of experts: these are done by the CPU", backend->name);
+    if (!has_state) fg__log(&e->env, FG_LOG_INFO, "%s has no recurrent layers: their states are kept by the CPU", backend->name);
     if (kv_on_cpu && !e->desc.kv_device) fg__log(&e->env, FG_LOG_INFO, "%s has no attention sinks: attention is done by the CPU", backend->name);
     memset(&d, 0, sizeof(d));
     d.cpu_path = e->desc.cpu_path;
@@ -28231,9 +28851,29 @@ static size_t fg__engine_pool_tokens(const fg_engine *e, uint64_t bytes) {
     return (size_t)FG__MIN(tokens, (uint64_t)1 << 30);
 }
 
+/* Blocks of recurrent states in a pool of `bytes` for so many tokens: one that each sequence has and one that it goes on to, and some for the prefix
+   cache, but no more than half of the bytes; at least what one sequence needs. */
+static int32_t fg__engine_states(const fg_engine *e, uint64_t bytes) {
+    uint64_t most = 2 * (uint64_t)e->desc.max_seqs + 32;
+    int g;
+    for (g = 0; g < e->builder.n_groups; g++)
+        if (e->builder.groups[g].kind == FG_GROUP_STATE) return (int32_t)FG__MAX(FG__MIN(most, bytes / 2 / fg__group_block_bytes(&e->builder.groups[g])), 4);
+    return 0;
+}
+
+/* What they leave of so many bytes. */
+static uint64_t fg__engine_beside_states(const fg_engine *e, uint64_t bytes) {
+    uint64_t taken = 0;
+    int g;
+    for (g = 0; g < e->builder.n_groups; g++)
+        if (e->builder.groups[g].kind == FG_GROUP_STATE) taken = (uint64_t)e->n_states * fg__group_block_bytes(&e->builder.groups[g]);
+    return bytes - FG__MIN(bytes, taken);
+}
+
 /* Fills in the defaults; sizes of the pool last. */
 static fg_result fg__engine_resolve(fg_engine *e) {
     fg_engine_desc *d = &e->desc;
+    const uint64_t most = FG__MIN((uint64_t)4 << 30, SIZE_MAX / 8); /* bytes, where nothing is said */
     size_t tokens, asked;
     fg_result r;
     if ((r = fg__engine_check_desc(e)) != FG_OK) return r;
@@ -28244,9 +28884,10 @@ static fg_result fg__engine_resolve(fg_engine *e) {
     if (!d->block_tokens) d->block_tokens = e->caps.block_tokens;
     if (!d->priority_head_start) d->priority_head_start = 256;
     tokens = (size_t)FG__MAX(d->max_context ? d->max_context : e->model->hp.n_ctx_train, 8 * 2048);
+    e->n_states = fg__engine_states(e, d->kv_bytes && !d->kv_tokens ? d->kv_bytes : most);
     if (d->kv_tokens) tokens = (size_t)FG__MIN(d->kv_tokens, 1 << 30);
-    else if (d->kv_bytes) tokens = fg__engine_pool_tokens(e, d->kv_bytes);
-    else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, FG__MIN((uint64_t)4 << 30, SIZE_MAX / 8)));
+    else if (d->kv_bytes) tokens = fg__engine_pool_tokens(e, fg__engine_beside_states(e, d->kv_bytes));
+    else tokens = FG__MIN(tokens, fg__engine_pool_tokens(e, fg__engine_beside_states(e, most)));
     asked = tokens;
     tokens = tokens / (size_t)d->block_tokens * (size_t)d->block_tokens;
     if (tokens < (size_t)d->block_tokens * 2)
@@ -28260,6 +28901,7 @@ static fg_result fg__engine_resolve(fg_engine *e) {
 /* Blocks of a window group: what max_seqs sequences can hold at once, but no more than the pool has tokens. */
 static int32_t fg__engine_group_blocks(const fg_engine *e, const fg_group *group) {
     int64_t all = e->desc.kv_tokens / e->desc.block_tokens;
+    if (group->kind == FG_GROUP_STATE) return (int32_t)FG__MAX(FG__MIN(all, e->n_states), 4);
     if (group->kind != FG_GROUP_WINDOW) return (int32_t)all;
     return (int32_t)FG__MIN(all, fg__engine_window_blocks(e, e->graph.max_tokens) * e->desc.max_seqs);
 }
@@ -28286,9 +28928,9 @@ static void fg__engine_make_graph(fg_engine *e) {
     for (i = 0; i < g->n_groups; i++) {
         g->groups[i] = e->builder.groups[i];
         g->groups[i].block_tokens = e->desc.block_tokens;
-        g->groups[i].kv_type = e->desc.kv_type;
+        g->groups[i].kv_type = g->groups[i].kind == FG_GROUP_STATE ? FG_TYPE_F32 : e->desc.kv_type;
         g->groups[i].n_blocks = fg__engine_group_blocks(e, &g->groups[i]);
-        e->desc.kv_bytes += (size_t)g->groups[i].n_blocks * (size_t)e->desc.block_tokens * fg__group_token_bytes(e, &g->groups[i]);
+        e->desc.kv_bytes += (size_t)((uint64_t)g->groups[i].n_blocks * fg__group_block_bytes(&g->groups[i]));
     }
 }
 
@@ -28309,6 +28951,8 @@ static fg_result fg__draft_load(fg_engine *e, fg__draft *d) {
     if (d->owned) e->desc.draft_model = d->owned;
     d->model = e->desc.draft_model;
     if (d->model->vocab_only) return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model was loaded with vocab_only");
+    if (d->model->features & FG__HAS_STATE)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "the draft model has recurrent layers, which cannot take guesses back");
     if (d->model->hp.n_vocab != n_vocab)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "the draft model has %d tokens, the model %d", d->model->hp.n_vocab,
                         n_vocab);

@@ -34,10 +34,11 @@ LEAST_GAP = 0.02  # of a router's logits
 # Members a case does not name. `rope`: transformers' rope_parameters without rope_theta; `full_layers`: the first so many
 # layers see everything, the others the window; `rot`: dimensions of a head that turn, 0: all; `local_theta`: of layers with
 # a window, 0: the file does not say; `wide`: q.k is divided by the square root of embd / heads; `experts`, of which a token
-# takes `used`, each `ff` wide; 0: none.
+# takes `used`, each `ff` wide; 0: none; `shared`: width of the one for every token. Of recurrent layers: `state_heads` value heads,
+# `state_keys` key heads, `state_dim` dimensions of each; every so manieth layer, `period`, is not recurrent, 0: the file does not say.
 DEFAULTS = dict(arch="llama", vocab=64, embd=64, layers=2, heads=4, kv_heads=4, head_dim=16, ff=96, context=128, eps=1e-5,
                 theta=10000.0, rope={}, window=0, full_layers=0, tied=False, bias=False, rot=0, local_theta=0.0, wide=False,
-                experts=0, used=0, golden=True, n_tokens=N_TOKENS, budgets=(0, 7))
+                experts=0, used=0, shared=0, state_heads=0, state_keys=0, state_dim=0, period=0, golden=True, n_tokens=N_TOKENS, budgets=(0, 7))
 
 
 def long_rope(pairs, original):
@@ -83,12 +84,20 @@ CASES = {
     "qwen3moe_16": dict(arch="qwen3moe", vocab=63, kv_heads=2, head_dim=32, ff=48, eps=1e-6, theta=1000000.0, experts=8, used=3, n_tokens=32),
     "gpt-oss_25": dict(arch="gpt-oss", kv_heads=2, head_dim=32, ff=64, context=128, theta=1000.0, window=12, experts=4, used=2, n_tokens=32, rope=dict(
         rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=16)),
+    "qwen35": dict(arch="qwen35", layers=4, kv_heads=2, head_dim=32, rot=8, eps=1e-6, theta=1000000.0, state_heads=4, state_keys=2, state_dim=16),
+    "qwen35_tied": dict(arch="qwen35", vocab=61, kv_heads=1, head_dim=32, rot=16, eps=1e-6, tied=True, state_heads=3, state_keys=1, state_dim=20, period=2),
+    "qwen35moe_57": dict(arch="qwen35moe", kv_heads=2, head_dim=32, rot=8, ff=48, eps=1e-6, experts=8, used=3, shared=40, n_tokens=32,
+                        state_heads=4, state_keys=2, state_dim=16, period=2),
+    "qwen3next_3": dict(arch="qwen3next", kv_heads=2, head_dim=32, rot=8, ff=48, eps=1e-6, experts=4, used=2, shared=40, n_tokens=32,
+                        state_heads=4, state_keys=2, state_dim=16, period=2),
     # Longer than a block, a pass and a window; shapes of real heads. Too large for goldens.
     "long_llama": dict(embd=128, heads=2, kv_heads=1, head_dim=64, ff=352, vocab=300, context=512, golden=False, n_tokens=330),
     "long_mistral": dict(embd=128, heads=4, kv_heads=2, head_dim=32, window=100, context=512, golden=False, n_tokens=330),
     "long_qwen3": dict(arch="qwen3", embd=96, heads=2, kv_heads=2, head_dim=128, context=512, golden=False, n_tokens=330),
     "long_gemma3": dict(arch="gemma3", embd=96, layers=7, heads=4, kv_heads=1, head_dim=256, context=512, window=100, tied=True, golden=False,
                         n_tokens=330),
+    "long_qwen35": dict(arch="qwen35", embd=96, layers=4, heads=2, kv_heads=1, head_dim=64, rot=16, context=512, golden=False, n_tokens=330,
+                        state_heads=4, state_keys=2, state_dim=128),
     "long_qwen3moe": dict(arch="qwen3moe", embd=96, heads=4, kv_heads=1, head_dim=32, ff=64, context=512, experts=32, used=8, golden=False,
                           n_tokens=330),
 }
@@ -133,6 +142,8 @@ def random_weight(case_name, name, shape):
     unit = (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
     if name.endswith("norm.weight"):
         unit = np.float32(1) + unit * np.float32(0.25)
+    elif name.endswith("ssm_a"):
+        unit = unit * np.float32(0.25) - np.float32(0.3125)  # some forget soon, some late
     elif name.endswith(".bias") or name == "token_embd.weight":
         unit = unit * np.float32(0.5)
     else:
@@ -153,6 +164,9 @@ def hf_model(c):
              "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
              "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
              "qwen3moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+             "qwen35": (transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM),
+             "qwen35moe": (transformers.Qwen3_5MoeTextConfig, transformers.Qwen3_5MoeForCausalLM),
+             "qwen3next": (transformers.Qwen3NextConfig, transformers.Qwen3NextForCausalLM),
              "gpt-oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
              "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
              "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
@@ -171,6 +185,13 @@ def hf_model(c):
         more = dict(num_local_experts=c["experts"], num_experts_per_tok=c["used"], sliding_window=None)
     if kind == "qwen3moe":
         more = dict(num_experts=c["experts"], num_experts_per_tok=c["used"], moe_intermediate_size=c["ff"], norm_topk_prob=True)
+    if c["state_heads"]:
+        period = c["period"] or 4
+        more = dict(linear_num_value_heads=c["state_heads"], linear_num_key_heads=c["state_keys"], linear_key_head_dim=c["state_dim"],
+                    linear_value_head_dim=c["state_dim"], layer_types=["linear_attention" if (i + 1) % period else "full_attention" for i in range(c["layers"])])
+        rope["partial_rotary_factor"] = c["rot"] / c["head_dim"]
+        if c["experts"]:
+            more |= dict(num_experts=c["experts"], num_experts_per_tok=c["used"], moe_intermediate_size=c["ff"], shared_expert_intermediate_size=c["shared"])
     if kind == "gpt-oss":
         more = dict(num_local_experts=c["experts"], num_experts_per_tok=c["used"], sliding_window=c["window"] or c["context"],
                     attention_bias=True)
@@ -219,7 +240,63 @@ def permuted_heads(c, name):
 
 def norm_offset(c, name):
     """What a file's norms are larger by: Gemma's add 1, which the converter does for good."""
-    return int(c["arch"].startswith("gemma") and name.endswith("norm.weight"))
+    adds = c["arch"].startswith("gemma") or (c["state_heads"] and not name.endswith("ssm_norm.weight"))
+    return int(adds and name.endswith("norm.weight"))
+
+
+def state_order(c, name):
+    """The axis and the order by which the converter sorts value heads in a tensor of a recurrent layer: from those of a key head together to
+    the first of each, then the second; None: it leaves them."""
+    heads, keys, dim = c["state_heads"], c["state_keys"], c["state_dim"]
+    if not heads or c["arch"] == "qwen3next":
+        return None
+    order = np.arange(heads).reshape(keys, heads // keys).T.ravel()
+    wide = (order[:, None] * dim + np.arange(dim)).ravel()
+    last = name.split(".", 2)[-1]
+    if last in ("attn_qkv.weight", "ssm_conv1d.weight"):
+        return 0, np.concatenate([np.arange(2 * keys * dim), 2 * keys * dim + wide])
+    if last in ("ssm_alpha.weight", "ssm_beta.weight", "ssm_a", "ssm_dt.bias"):
+        return 0, order
+    return {"attn_gate.weight": (0, wide), "ssm_out.weight": (1, wide)}.get(last)
+
+
+def to_file(c, name, weight):
+    """A parameter of transformers as the converter writes it."""
+    if name.endswith("ssm_a"):
+        weight = -np.exp(weight)
+    if name.endswith("ssm_conv1d.weight") or name.endswith("_shexp.weight") and weight.shape[0] == 1:
+        weight = weight.squeeze()
+    if state_order(c, name):
+        axis, order = state_order(c, name)
+        weight = weight.take(order, axis)
+    heads = permuted_heads(c, name)
+    return (permute(weight, heads) if heads else weight) + np.float32(norm_offset(c, name))
+
+
+def from_file(c, name, weight):
+    """The other way; the caller gives it the parameter's shape."""
+    weight = weight - np.float32(norm_offset(c, name))
+    heads = permuted_heads(c, name)
+    if heads:
+        weight = unpermute(weight, heads)
+    if state_order(c, name):
+        axis, order = state_order(c, name)
+        weight = weight.take(np.argsort(order), axis)
+    return np.log(-weight) if name.endswith("ssm_a") else weight
+
+
+def join_qkvz(c, qkv, z):
+    """Qwen3-Next's matrix of a recurrent layer: for each key head its q, k, v and z."""
+    keys, dim = c["state_keys"], c["state_dim"]
+    q, k, v = np.split(qkv, [keys * dim, 2 * keys * dim])
+    return np.concatenate([part.reshape(keys, -1, qkv.shape[1]) for part in (q, k, v, z)], axis=1).reshape(-1, qkv.shape[1])
+
+
+def part_qkvz(c, weight):
+    keys, dim, each = c["state_keys"], c["state_dim"], c["state_heads"] // c["state_keys"]
+    parts = np.split(weight.reshape(keys, -1, weight.shape[1]), np.cumsum([dim, dim, each * dim]), axis=1)
+    q, k, v, z = (part.reshape(-1, weight.shape[1]) for part in parts)
+    return np.concatenate([q, k, v]), z
 
 
 def gguf_names(c, model):
@@ -234,11 +311,22 @@ def gguf_names(c, model):
             names[name] = [f"blk.{layer}.ffn_{part}_exps.{'bias' if bias else 'weight'}" for part in what.removesuffix("_proj").split("_")]
         elif last == "self_attn.sinks":
             names[name] = [f"blk.{layer}.attn_sinks.weight"]
+        elif last == "linear_attn.dt_bias":
+            names[name] = [f"blk.{layer}.ssm_dt.bias"]
+        elif last == "linear_attn.in_proj_qkvz.weight":
+            names[name] = [f"blk.{layer}.attn_qkv.weight", f"blk.{layer}.attn_gate.weight"]
         else:
             names[name] = [table.get_name(name, try_suffixes=(".weight", ".bias"))]
         if names[name][0] is None:
             raise ValueError(f"{name}: no GGUF name")
     return names
+
+
+def file_shape(c, name, shape):
+    """The shape in the file of a parameter that is one tensor there."""
+    if name.endswith("ssm_conv1d.weight"):
+        return [shape[0], shape[2]]
+    return shape[1:] if name.endswith("ffn_gate_inp_shexp.weight") else shape
 
 
 def fill(c, model, make):
@@ -249,16 +337,18 @@ def fill(c, model, make):
             to, turned = parts[0], c["arch"] == "gpt-oss" and "_exps.weight" in parts[0]
             if turned:
                 shape[1:] = shape[:0:-1]
-            if len(parts) > 1:
+            if name.endswith("in_proj_qkvz.weight"):
+                z = c["state_heads"] * c["state_dim"]
+                weight = join_qkvz(c, make(to, (shape[0] - z, shape[1])), make(parts[1], (z, shape[1])))
+            elif len(parts) > 1:
                 shape[1] //= len(parts)
                 made = [make(part, tuple(shape)) for part in parts]
                 weight = np.stack(made, axis=2).reshape(shape[0], -1, *shape[2:]) if c["arch"] == "gpt-oss" else np.concatenate(made, axis=1)
             else:
-                weight = make(to, tuple(shape)) - np.float32(norm_offset(c, to))
+                weight = from_file(c, to, make(to, tuple(file_shape(c, to, shape))))
             if turned:
                 weight = weight.swapaxes(1, 2)
-            heads = permuted_heads(c, to)
-            parameter.copy_(torch.from_numpy(np.ascontiguousarray(unpermute(weight, heads) if heads else weight)))
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(weight)).reshape(parameter.shape))
 
 
 def round_bf16(x):
@@ -406,6 +496,16 @@ def write_gguf(path, c, model, raw={}):
         writer.add_expert_count(c["experts"])
         writer.add_expert_used_count(c["used"])
         writer.add_expert_feed_forward_length(c["ff"])
+    if c["shared"]:
+        writer.add_expert_shared_feed_forward_length(c["shared"])
+    if c["state_heads"]:
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_state_size(c["state_dim"])
+        writer.add_ssm_group_count(c["state_keys"])
+        writer.add_ssm_time_step_rank(c["state_heads"])
+        writer.add_ssm_inner_size(c["state_heads"] * c["state_dim"])
+    if c["period"]:
+        writer.add_uint32(f"{c['arch']}.full_attention_interval", c["period"])
     if c["window"]:
         writer.add_sliding_window(c["window"])
     if c["full_layers"]:
@@ -427,12 +527,11 @@ def write_gguf(path, c, model, raw={}):
             weight = parameter.detach().numpy()
             if c["arch"] == "gpt-oss" and "_exps.weight" in to:
                 weight = weight.swapaxes(1, 2)
-            if len(parts) > 1:
+            if name.endswith("in_proj_qkvz.weight"):
+                weight = part_qkvz(c, weight)[i]
+            elif len(parts) > 1:
                 weight = weight[:, i::2] if c["arch"] == "gpt-oss" else np.split(weight, len(parts), axis=1)[i]
-            weight = np.ascontiguousarray(weight)
-            weight = weight + np.float32(norm_offset(c, to))
-            heads = permuted_heads(c, to)
-            writer.add_tensor(to, np.ascontiguousarray(permute(weight, heads) if heads else weight))
+            writer.add_tensor(to, np.ascontiguousarray(to_file(c, to, weight)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -633,7 +732,8 @@ def write_goldens():
     lines = ["/* Written by tests/check_logits.py --write: name, architecture, tokens, vocabulary, width, layers, heads, KV heads,",
              "   head width, FFN width, context, eps, theta, window, layers without it, tied, bias; rope: type, original context,",
              "   factor, the file's attention factor, Llama 3's low and high frequency factor or YaRN's slow and fast beta,",
-             "   dimensions (0: the head's), theta of layers with a window (0: not in the file); experts, those of a token. */"]
+             "   dimensions (0: the head's), theta of layers with a window (0: not in the file); experts, those of a token, width of the",
+             "   shared one; recurrent layers: value heads, key heads, dimensions, every so manieth is not one (0: not in the file). */"]
     for name in CASES:
         c = case(name)
         if not c["golden"]:
@@ -655,8 +755,8 @@ def write_goldens():
             rope.get("high_freq_factor", rope.get("beta_fast", 0)))]
         scaling = [(v if "." in v or "e" in v else v + ".0") + "f" for v in scaling]
         row = [f'"{name}"', f'"{c["arch"]}"'] + numbers + floats + flags + [
-            f'"{rope.get("rope_type", "")}"', rope.get("original_max_position_embeddings", 0)] + scaling + [c["rot"], f"{c['local_theta']!r}f", c["experts"],
-                                                                                                             c["used"]]
+            f'"{rope.get("rope_type", "")}"', rope.get("original_max_position_embeddings", 0)] + scaling + [c["rot"], f"{c['local_theta']!r}f"] + [
+                c[k] for k in ("experts", "used", "shared", "state_heads", "state_keys", "state_dim", "period")]
         lines.append("{" + ", ".join(str(item) for item in row) + "},")
     (GOLDEN / "cases.h").write_text("\n".join(lines) + "\n")
 

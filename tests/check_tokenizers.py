@@ -197,6 +197,8 @@ def families():
         "llama-bpe": (sequence(split(llama3_pattern("{1,3}")), byte_level(False)), False, True),
         "dbrx": (sequence(split(llama3_pattern("{1,3}")), byte_level(False)), False, False),
         "qwen2": (sequence(split(llama3_pattern("")), byte_level(False)), True, False),
+        "qwen35": (sequence(split(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+                                  r"|\s*[\r\n]+|\s+(?!\S)|\s+"), byte_level(False)), True, False),
         "tekken": (sequence(split(cased_pattern("", "")), byte_level(False)), False, True),
         "gpt-4o": (sequence(split(cased_pattern("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "{1,3}")), byte_level(False)), False, False),
         "starcoder": (starcoder, False, False),

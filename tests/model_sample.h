@@ -65,7 +65,7 @@ static void model_weight(gguf_writer *w, const model_spec *s, const char *name, 
     unsigned char *data = (unsigned char *)malloc((size_t)n * 4);
     bool norm = strstr(name, "norm") != NULL;
     for (c = name; *c; c++) state = state * 31 + (unsigned char)*c;
-    model_fill(type, data, n, norm ? 0.25f : 0.3f, norm ? 1.0f : 0.0f, &state);
+    model_fill(type, data, n, norm ? 0.25f : 0.3f, norm ? 1.0f : strcmp(name + strlen(name) - 5, "ssm_a") == 0 ? -0.35f : 0.0f, &state);
     dims[0] = columns;
     dims[1] = rows;
     gguf_add_tensor(w, name, (uint32_t)type, rows ? 2 : 1, dims, data, (size_t)fg_type_bytes(type, n));
@@ -103,6 +103,21 @@ static void model_put(gguf_writer *w, const model_spec *s, const char *name, int
     gguf_add_u32(w, model_key(s, name), (uint32_t)value);
 }
 
+static bool model_is(const model_spec *s, const char *arch) { return strcmp(s->arch, arch) == 0; }
+
+/* Architectures whose layers are recurrent, but for every other one here: with as many value heads, key heads and dimensions as attention has. */
+static bool model_has_states(const model_spec *s) { return model_is(s, "qwen35") || model_is(s, "qwen35moe") || model_is(s, "qwen3next"); }
+
+static void model_state_hparams(gguf_writer *w, const model_spec *s) {
+    model_put(w, s, "full_attention_interval", 2);
+    model_put(w, s, "ssm.conv_kernel", 4);
+    model_put(w, s, "ssm.state_size", s->head_dim);
+    model_put(w, s, "ssm.group_count", s->n_kv_heads);
+    model_put(w, s, "ssm.time_step_rank", s->n_heads);
+    model_put(w, s, "ssm.inner_size", s->n_heads * s->head_dim);
+    if (s->n_experts) model_put(w, s, "expert_shared_feed_forward_length", s->n_ff / 2);
+}
+
 static void model_hparams(gguf_writer *w, const model_spec *s) {
     gguf_add_string(w, "general.architecture", s->arch);
     model_put(w, s, "block_count", s->n_layers);
@@ -117,24 +132,40 @@ static void model_hparams(gguf_writer *w, const model_spec *s) {
     if (s->window) model_put(w, s, "attention.sliding_window", s->window);
     if (s->full_every) model_put(w, s, "attention.sliding_window_pattern", s->full_every);
     if (s->rope_context) model_put(w, s, "rope.scaling.original_context_length", s->rope_context);
+    if (model_has_states(s)) model_state_hparams(w, s);
     if (!s->n_experts) return;
     model_put(w, s, "expert_count", s->n_experts);
     model_put(w, s, "expert_used_count", s->n_used);
     model_put(w, s, "expert_feed_forward_length", s->n_ff);
 }
 
-static bool model_is(const model_spec *s, const char *arch) { return strcmp(s->arch, arch) == 0; }
+static void model_state_layer(gguf_writer *w, const model_spec *s, int i) {
+    int v = s->n_heads * s->head_dim, channels = v + 2 * s->n_kv_heads * s->head_dim;
+    char name[64];
+    model_layer_weight(w, s, i, "attn_qkv.weight", s->n_embd, channels);
+    model_layer_weight(w, s, i, "attn_gate.weight", s->n_embd, v);
+    if (model_is(s, "qwen3next")) {
+        model_layer_weight(w, s, i, "ssm_ba.weight", s->n_embd, 2 * s->n_heads);
+    } else {
+        model_layer_weight(w, s, i, "ssm_alpha.weight", s->n_embd, s->n_heads);
+        model_layer_weight(w, s, i, "ssm_beta.weight", s->n_embd, s->n_heads);
+    }
+    model_layer_weight(w, s, i, "ssm_dt.bias", s->n_heads, 0);
+    model_layer_weight(w, s, i, "ssm_a", s->n_heads, 0); /* below 0 */
+    snprintf(name, sizeof(name), "blk.%d.ssm_conv1d.weight", i);
+    model_weight(w, s, name, 4, channels, FG_TYPE_F32);
+    model_layer_weight(w, s, i, "ssm_norm.weight", s->head_dim, 0);
+    model_layer_weight(w, s, i, "ssm_out.weight", v, s->n_embd);
+}
 
-static void model_layer(gguf_writer *w, const model_spec *s, int i) {
+static void model_attention_layer(gguf_writer *w, const model_spec *s, int i) {
     int q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
     bool fused = model_is(s, "phi3");
     char name[64];
-    int k;
-    model_layer_weight(w, s, i, "attn_norm.weight", s->n_embd, 0);
     if (fused) {
         model_layer_weight(w, s, i, "attn_qkv.weight", s->n_embd, q + 2 * kv);
     } else {
-        model_layer_weight(w, s, i, "attn_q.weight", s->n_embd, q);
+        model_layer_weight(w, s, i, "attn_q.weight", s->n_embd, model_has_states(s) ? 2 * q : q);
         model_layer_weight(w, s, i, "attn_k.weight", s->n_embd, kv);
         model_layer_weight(w, s, i, "attn_v.weight", s->n_embd, kv);
     }
@@ -145,15 +176,24 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
         model_layer_weight(w, s, i, "attn_k.bias", kv, 0);
         model_layer_weight(w, s, i, "attn_v.bias", kv, 0);
     }
-    if (model_is(s, "qwen3") || model_is(s, "qwen3moe") || model_is(s, "gemma3")) {
+    if (model_is(s, "qwen3") || model_is(s, "qwen3moe") || model_is(s, "gemma3") || model_has_states(s)) {
         model_layer_weight(w, s, i, "attn_q_norm.weight", s->head_dim, 0);
         model_layer_weight(w, s, i, "attn_k_norm.weight", s->head_dim, 0);
     }
+}
+
+static void model_layer(gguf_writer *w, const model_spec *s, int i) {
+    bool fused = model_is(s, "phi3");
+    char name[64];
+    int k;
+    model_layer_weight(w, s, i, "attn_norm.weight", s->n_embd, 0);
+    if (model_has_states(s) && (i + 1) % 2) model_state_layer(w, s, i);
+    else model_attention_layer(w, s, i);
     if (model_is(s, "gemma3")) {
         model_layer_weight(w, s, i, "post_attention_norm.weight", s->n_embd, 0);
         model_layer_weight(w, s, i, "post_ffw_norm.weight", s->n_embd, 0);
     }
-    model_layer_weight(w, s, i, model_is(s, "gpt-oss") ? "post_attention_norm.weight" : "ffn_norm.weight", s->n_embd, 0);
+    model_layer_weight(w, s, i, model_is(s, "gpt-oss") || model_has_states(s) ? "post_attention_norm.weight" : "ffn_norm.weight", s->n_embd, 0);
     if (model_is(s, "gpt-oss")) {
         model_layer_weight(w, s, i, "attn_sinks.weight", s->n_heads, 0);
         model_layer_weight(w, s, i, "ffn_gate_inp.bias", s->n_experts, 0);
@@ -168,6 +208,11 @@ static void model_layer(gguf_writer *w, const model_spec *s, int i) {
         model_experts(w, s, i, "ffn_gate_exps.weight", s->n_embd, s->n_ff);
         model_experts(w, s, i, "ffn_up_exps.weight", s->n_embd, s->n_ff);
         model_experts(w, s, i, "ffn_down_exps.weight", s->n_ff, s->n_embd);
+        if (!model_has_states(s)) return;
+        model_layer_weight(w, s, i, "ffn_gate_inp_shexp.weight", s->n_embd, 0);
+        model_layer_weight(w, s, i, "ffn_gate_shexp.weight", s->n_embd, s->n_ff / 2);
+        model_layer_weight(w, s, i, "ffn_up_shexp.weight", s->n_embd, s->n_ff / 2);
+        model_layer_weight(w, s, i, "ffn_down_shexp.weight", s->n_ff / 2, s->n_embd);
         return;
     }
     if (!fused) model_layer_weight(w, s, i, "ffn_gate.weight", s->n_embd, s->n_ff);

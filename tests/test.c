@@ -25,6 +25,7 @@
 #include "test_kv.c"
 #include "test_sched.c"
 #include "test_cpu.c"
+#include "test_state.c"
 #include "test_gemm.c"
 #include "test_model.c"
 #include "test_engine.c"
@@ -53,6 +54,7 @@ static void run_all(void) {
     run_kv_tests();
     run_sched_tests();
     run_cpu_tests();
+    run_state_tests();
     run_gemm_tests();
     run_model_tests();
     run_engine_tests();

@@ -500,7 +500,7 @@ static void test_cpu_device(void) {
         CHECK(caps.block_tokens == 32 && caps.token_budget == 256 && caps.n_threads >= 1);
         CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 &&
               caps.ops >> FG_OP_GEMM & 1);
-        CHECK(caps.ops >> FG_OP_MOE_GEMM & 1 && !(caps.ops >> FG_OP_STATE_SCAN & 1));
+        CHECK(caps.ops >> FG_OP_MOE_GEMM & 1 && caps.ops >> FG_OP_STATE_SCAN & 1 && !(caps.ops >> FG_OP_ALLREDUCE & 1));
         memory = b->alloc(device, 16);
         CHECK(memory && b->write(device, memory, 4, bytes, 3) == FG_OK);
         CHECK(b->read(device, memory, 5, bytes, 1) == FG_OK && bytes[0] == 2);
@@ -557,9 +557,9 @@ static void test_cpu_refuses(void) {
     op->weight = 1;
     CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_INVALID_ARGUMENT);
     op->weight = 2;
-    op->type = FG_OP_STATE_SCAN;
+    op->type = FG_OP_ALLREDUCE;
     CHECK(rig->backend->prepare(rig->device, &rig->graph, &rig->plan, NULL) == FG_ERROR_UNSUPPORTED);
-    CHECKF(strstr(fg_last_error(), "STATE_SCAN"), "%s", fg_last_error());
+    CHECKF(strstr(fg_last_error(), "ALLREDUCE"), "%s", fg_last_error());
     cpu_rig_free(rig);
 }
 

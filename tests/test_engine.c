@@ -262,7 +262,9 @@ static void engine_check_flights(const fg_engine *e) {
             for (i = 0; i < f->n_entries; i++)
                 for (t = f->cu_q[i]; t < f->cu_q[i + 1]; t++) {
                     const fg__seq *seq = &f->entries[i].sequence->seq;
-                    int32_t block = f->slots[g][t] / e->kv.block_tokens, entry = f->positions[t] >> e->kv.shift;
+                    int32_t entry = f->positions[t] >> e->kv.shift;
+                    int32_t block = e->kv.groups[g].state ? f->tables[g][i * e->graph.max_blocks_per_seq + entry] : f->slots[g][t] / e->kv.block_tokens;
+                    if (block < 0 && e->kv.groups[g].state && t + 1 < f->cu_q[i + 1]) continue; /* a state that is not kept */
                     bool own = entry < seq->kv.n_blocks && (seq->kv.tables[g][entry] == block || entry < seq->kv.first_live[g]);
                     CHECK(own && (entry < seq->kv.first_live[g] || e->kv.groups[g].blocks[block].refs > 0));
                 }
@@ -348,6 +350,13 @@ static void test_engine_null_mixed(void) {
     spec.window = 9;
     spec.full_every = 2;
     engine_null_storm(&spec, 13, 150);
+}
+
+/* Recurrent layers, whose states are few. */
+static void test_engine_null_state(void) {
+    model_spec spec = model_spec_tiny();
+    spec.arch = "qwen35";
+    engine_null_storm(&spec, 14, 150);
 }
 
 /* ---- the invariant on the CPU: identical bits */
@@ -624,6 +633,21 @@ static void test_engine_bits_experts(void) {
     bits_model(&spec);
     spec = bits_experts();
     spec.type = FG_TYPE_Q8_0;
+    bits_model(&spec);
+}
+
+/* Recurrent layers beside attention with gates, a shared expert. */
+static void test_engine_bits_state(void) {
+    model_spec spec = model_spec_tiny();
+    spec.arch = "qwen35";
+    spec.n_layers = 4;
+    spec.type = FG_TYPE_Q8_0;
+    bits_model(&spec);
+    spec.arch = "qwen3next";
+    spec.n_layers = 2;
+    spec.n_experts = 4;
+    spec.n_used = 2;
+    spec.type = FG_TYPE_F32;
     bits_model(&spec);
 }
 
@@ -2074,10 +2098,12 @@ static void run_engine_tests(void) {
     RUN(test_engine_null_full);
     RUN(test_engine_null_window);
     RUN(test_engine_null_mixed);
+    RUN(test_engine_null_state);
     RUN(test_engine_bits_f32);
     RUN(test_engine_bits_q8_window);
     RUN(test_engine_bits_gemma3);
     RUN(test_engine_bits_experts);
+    RUN(test_engine_bits_state);
     RUN(test_engine_bits_bf16);
     RUN(test_engine_bits_q4k);
     RUN(test_engine_bits_samples);

@@ -23,6 +23,10 @@ typedef struct kv_world {
 
 enum { KV_FREE, KV_CACHED, KV_USED };
 
+/* Of a group of states a block remembers one hash, where its last token's would be. `windows`: KV_STATE is such a group. */
+#define KV_STATE -1
+#define KV_STATE_AT (KV_BT - 1)
+
 static void kv_world_begin(kv_world *w, const int32_t *windows, int n_groups, const int32_t *n_blocks, bool cache) {
     fg_group groups[FG_MAX_GROUPS];
     int g;
@@ -31,7 +35,7 @@ static void kv_world_begin(kv_world *w, const int32_t *windows, int n_groups, co
     w->env = fg__env_make(NULL, NULL, NULL);
     w->random = 1;
     for (g = 0; g < n_groups; g++) {
-        groups[g].kind = windows[g] ? FG_GROUP_WINDOW : FG_GROUP_FULL;
+        groups[g].kind = windows[g] == KV_STATE ? FG_GROUP_STATE : windows[g] ? FG_GROUP_WINDOW : FG_GROUP_FULL;
         groups[g].window = windows[g];
         groups[g].block_tokens = KV_BT;
         groups[g].n_blocks = n_blocks[g];
@@ -68,13 +72,31 @@ static void kv_copy(kv_world *w, const fg_block_copy *copies, int n) {
     }
 }
 
+static bool kv_is_own(const fg__kv_group *group, int32_t block) { return block >= 0 && group->blocks[block].refs == 1 && !group->blocks[block].has_key; }
+
+/* A state goes on from the block of the token before to those that are kept. */
+static void kv_write_state(kv_world *w, const fg__kv_seq *seq, int g, const uint64_t *hashes, int from, int to) {
+    int i;
+    if (from) CHECK(seq->tables[g][(from - 1) / KV_BT] >= 0 && w->content[g][seq->tables[g][(from - 1) / KV_BT] * KV_BT + KV_STATE_AT] == hashes[from - 1]);
+    for (i = from; i < to; i++) {
+        int32_t block = seq->tables[g][i / KV_BT];
+        if (i + 1 < to && ((i + 1) % KV_BT || block < 0)) continue;
+        CHECK(kv_is_own(&w->kv.groups[g], block));
+        if (block >= 0) w->content[g][block * KV_BT + KV_STATE_AT] = hashes[i];
+    }
+}
+
 /* "Computes" tokens from .. to-1: writes their slots, which must be this sequence's alone. */
 static void kv_write(kv_world *w, const fg__kv_seq *seq, const uint64_t *hashes, int from, int to) {
     int g, i;
     for (g = 0; g < w->kv.n_groups; g++)
         for (i = from; i < to; i++) {
             int32_t block = seq->tables[g][i / KV_BT];
-            CHECK(block >= 0 && w->kv.groups[g].blocks[block].refs == 1 && !w->kv.groups[g].blocks[block].has_key);
+            if (w->kv.groups[g].state) {
+                kv_write_state(w, seq, g, hashes, from, to);
+                break;
+            }
+            CHECK(kv_is_own(&w->kv.groups[g], block));
             w->content[g][block * KV_BT + i % KV_BT] = hashes[i];
         }
 }
@@ -84,6 +106,11 @@ static void kv_see(const kv_world *w, const fg__kv_seq *seq, const uint64_t *has
     int g, i;
     for (g = 0; g < w->kv.n_groups; g++) {
         int window = w->kv.groups[g].window;
+        if (w->kv.groups[g].state) {
+            int32_t block = n ? seq->tables[g][(n - 1) / KV_BT] : -1;
+            if (n && n == position) CHECKF(block >= 0 && w->content[g][block * KV_BT + KV_STATE_AT] == hashes[n - 1], "group %d: a wrong state after %d tokens", g, n);
+            continue;
+        }
         for (i = window && position - window + 1 > 0 ? position - window + 1 : 0; i < n; i++) {
             int32_t block = seq->tables[g][i / KV_BT];
             if (block < 0 || w->content[g][block * KV_BT + i % KV_BT] != hashes[i]) {
@@ -106,6 +133,7 @@ static bool kv_check_refs(const kv_world *w, int g, int *state) {
         for (i = 0; ok && i < seq->n_blocks; i++) {
             int32_t block = seq->tables[g][i];
             if (i < seq->first_live[g]) ok = block == -1;
+            else if (block == -1 && group->state) continue; /* not kept */
             else if (block < 0 || block >= group->n_blocks) ok = false;
             else refs[block]++;
         }
@@ -329,6 +357,16 @@ static void test_kv_uncached(void) {
     kv_million(windows, 2, n_blocks, false, 100000);
 }
 
+/* With few states, so that they are what is short, and with many; beside a window; without the prefix cache. */
+static void test_kv_state(void) {
+    static const int32_t windows[] = {0, KV_STATE, 10}, few[] = {96, 30, 50}, many[] = {60, 90, 40};
+    kv_million(windows, 2, few, true, 150000);
+    kv_million(windows, 2, many, true, 100000);
+    kv_million(windows, 3, few, true, 50000);
+    kv_million(windows + 1, 1, few + 1, true, 50000);
+    kv_million(windows, 2, few, false, 50000);
+}
+
 /* Keys depend on the salt, on the parent and on each token. */
 static void test_kv_keys(void) {
     int32_t tokens[32];
@@ -349,30 +387,34 @@ static void test_kv_keys(void) {
 
 /* A sequence never holds more blocks than fg__kv_peak says. */
 static void test_kv_peak(void) {
-    static const int32_t windows[] = {0, 9}, n_blocks[] = {64, 64};
+    static const int32_t windows[] = {0, 9, KV_STATE}, n_blocks[] = {64, 64, 64};
     kv_world *w = (kv_world *)malloc(sizeof(kv_world));
-    int chunk, g;
+    int chunk, g, i, states = 0, longest = 0;
     for (chunk = 1; chunk < 30; chunk++) {
         fg__kv_seq seq;
-        int32_t tokens[KV_MAX_TOKENS], most[2] = {0, 0};
+        int32_t tokens[KV_MAX_TOKENS], most[3] = {0, 0, 0};
         int at = 0, n = 150, n_copies = 0;
-        kv_world_begin(w, windows, 2, n_blocks, true);
+        kv_world_begin(w, windows, 3, n_blocks, true);
         kv_tokens(w, tokens, n);
         CHECK(fg__kv_seq_init(&w->kv, &seq, n) == FG_OK);
         while (at < n) {
             int to = FG__MIN(at + chunk, n);
             CHECK(fg__kv_grow(&w->kv, &seq, at, to, NULL, &n_copies));
             for (g = 0; g < 2; g++) most[g] = FG__MAX(most[g], seq.n_blocks - seq.first_live[g]);
+            for (states = 0, i = seq.first_live[2]; i < seq.n_blocks; i++) states += seq.tables[2][i] >= 0;
+            most[2] = FG__MAX(most[2], states);
             fg__kv_commit(&w->kv, &seq, tokens, to);
             fg__kv_trim(&w->kv, &seq, to);
             at = to;
         }
-        for (g = 0; g < 2; g++) CHECK(most[g] <= fg__kv_peak(&w->kv, g, n, chunk));
-        CHECK(most[0] == 38);
+        for (g = 0; g < 3; g++) CHECK(most[g] <= fg__kv_peak(&w->kv, g, n, chunk));
+        CHECK(most[0] == 38 && most[2] >= 2);
+        longest = FG__MAX(longest, most[2]);
         fg__kv_release(&w->kv, &seq);
         fg__kv_seq_destroy(&w->env, &seq);
         fg__kv_destroy(&w->kv);
     }
+    CHECK(longest == 3); /* where it begins, the last full block, and where it ends */
     free(w);
 }
 
@@ -409,4 +451,5 @@ static void run_kv_tests(void) {
     RUN(test_kv_window);
     RUN(test_kv_mixed);
     RUN(test_kv_uncached);
+    RUN(test_kv_state);
 }

@@ -15,7 +15,8 @@ typedef struct logits_case {
     float rope_factor, rope_attn, rope_low, rope_high;
     int rot;
     float local_theta;
-    int n_experts, n_used;
+    int n_experts, n_used, shared;
+    int state_heads, state_keys, state_dim, period; /* 0: no recurrent layers */
 } logits_case;
 
 static const logits_case logits_cases[] = {
@@ -48,6 +49,7 @@ static void logits_tensor(gguf_writer *w, const logits_case *c, const char *name
     for (i = 0; i < n; i++) {
         float unit = (float)(test_random(&state) >> 40) * (1.0f / 8388608.0f) - 1.0f;
         data[i] = norm ? 1.0f + unit * 0.25f : unit * (half ? 0.5f : 0.25f);
+        if (logits_ends_with(name, "ssm_a")) data[i] -= 0.3125f;
     }
     dims[0] = columns;
     dims[1] = rows;
@@ -82,29 +84,60 @@ static void logits_layer_experts(gguf_writer *w, const logits_case *c, int layer
         if (oss) logits_weight(w, c, full, i < 2 ? c->n_ff : c->n_embd, c->n_experts);
     }
     if (oss) logits_layer_weight(w, c, layer, "attn_sinks", c->n_heads, 0, 0);
+    if (!c->shared) return;
+    logits_layer_weight(w, c, layer, "ffn_gate_inp_shexp", c->n_embd, 0, 0);
+    logits_layer_weight(w, c, layer, "ffn_gate_shexp", c->n_embd, c->shared, 0);
+    logits_layer_weight(w, c, layer, "ffn_up_shexp", c->n_embd, c->shared, 0);
+    logits_layer_weight(w, c, layer, "ffn_down_shexp", c->shared, c->n_embd, 0);
 }
 
-static void logits_layer(gguf_writer *w, const logits_case *c, int i) {
-    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    int oss = strcmp(c->arch, "gpt-oss") == 0, qkv_bias = c->bias || oss || strcmp(c->arch, "qwen2") == 0, fused = strcmp(c->arch, "phi3") == 0, gemma3 = strcmp(c->arch, "gemma3") == 0;
-    logits_layer_weight(w, c, i, "attn_norm", c->n_embd, 0, 0);
-    if (fused) {
+/* A recurrent layer in place of attention. */
+static void logits_layer_state(gguf_writer *w, const logits_case *c, int layer) {
+    int v = c->state_heads * c->state_dim, channels = v + 2 * c->state_keys * c->state_dim;
+    char full[64];
+    logits_layer_weight(w, c, layer, "attn_qkv", c->n_embd, channels, 0);
+    logits_layer_weight(w, c, layer, "attn_gate", c->n_embd, v, 0);
+    if (strcmp(c->arch, "qwen3next") == 0) {
+        logits_layer_weight(w, c, layer, "ssm_ba", c->n_embd, 2 * c->state_heads, 0);
+    } else {
+        logits_layer_weight(w, c, layer, "ssm_alpha", c->n_embd, c->state_heads, 0);
+        logits_layer_weight(w, c, layer, "ssm_beta", c->n_embd, c->state_heads, 0);
+    }
+    snprintf(full, sizeof(full), "blk.%d.ssm_dt.bias", layer);
+    logits_weight(w, c, full, c->state_heads, 0);
+    snprintf(full, sizeof(full), "blk.%d.ssm_a", layer);
+    logits_weight(w, c, full, c->state_heads, 0);
+    logits_layer_weight(w, c, layer, "ssm_conv1d", 4, channels, 0);
+    logits_layer_weight(w, c, layer, "ssm_norm", c->state_dim, 0, 0);
+    logits_layer_weight(w, c, layer, "ssm_out", v, c->n_embd, 0);
+}
+
+static void logits_layer_attention(gguf_writer *w, const logits_case *c, int i) {
+    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, oss = strcmp(c->arch, "gpt-oss") == 0;
+    int qkv_bias = c->bias || oss || strcmp(c->arch, "qwen2") == 0;
+    if (strcmp(c->arch, "phi3") == 0) {
         logits_layer_weight(w, c, i, "attn_qkv", c->n_embd, q + 2 * kv, 0);
     } else {
-        logits_layer_weight(w, c, i, "attn_q", c->n_embd, q, qkv_bias);
+        logits_layer_weight(w, c, i, "attn_q", c->n_embd, c->state_heads ? 2 * q : q, qkv_bias); /* with gates */
         logits_layer_weight(w, c, i, "attn_k", c->n_embd, kv, qkv_bias);
         logits_layer_weight(w, c, i, "attn_v", c->n_embd, kv, qkv_bias);
     }
     logits_layer_weight(w, c, i, "attn_output", q, c->n_embd, c->bias || oss);
-    if (gemma3 || strncmp(c->arch, "qwen3", 5) == 0) {
-        logits_layer_weight(w, c, i, "attn_q_norm", c->head_dim, 0, 0);
-        logits_layer_weight(w, c, i, "attn_k_norm", c->head_dim, 0, 0);
-    }
+    if (strcmp(c->arch, "gemma3") != 0 && strncmp(c->arch, "qwen3", 5) != 0) return;
+    logits_layer_weight(w, c, i, "attn_q_norm", c->head_dim, 0, 0);
+    logits_layer_weight(w, c, i, "attn_k_norm", c->head_dim, 0, 0);
+}
+
+static void logits_layer(gguf_writer *w, const logits_case *c, int i) {
+    int oss = strcmp(c->arch, "gpt-oss") == 0, fused = strcmp(c->arch, "phi3") == 0, gemma3 = strcmp(c->arch, "gemma3") == 0;
+    logits_layer_weight(w, c, i, "attn_norm", c->n_embd, 0, 0);
+    if (c->state_heads && (i + 1) % (c->period ? c->period : 4)) logits_layer_state(w, c, i);
+    else logits_layer_attention(w, c, i);
     if (gemma3) {
         logits_layer_weight(w, c, i, "post_attention_norm", c->n_embd, 0, 0);
         logits_layer_weight(w, c, i, "post_ffw_norm", c->n_embd, 0, 0);
     }
-    logits_layer_weight(w, c, i, oss ? "post_attention_norm" : "ffn_norm", c->n_embd, 0, 0);
+    logits_layer_weight(w, c, i, oss || c->state_heads ? "post_attention_norm" : "ffn_norm", c->n_embd, 0, 0);
     if (c->n_experts) {
         logits_layer_experts(w, c, i);
         return;
@@ -171,6 +204,15 @@ static void logits_window(gguf_writer *w, const logits_case *c) {
     for (i = 0; i < c->n_layers; i++) gguf_put_int(&w->values, i >= c->full_layers, 1);
 }
 
+static void logits_state(gguf_writer *w, const logits_case *c) {
+    gguf_add_u32(w, logits_key(c, "ssm.conv_kernel"), 4);
+    gguf_add_u32(w, logits_key(c, "ssm.state_size"), (uint32_t)c->state_dim);
+    gguf_add_u32(w, logits_key(c, "ssm.group_count"), (uint32_t)c->state_keys);
+    gguf_add_u32(w, logits_key(c, "ssm.time_step_rank"), (uint32_t)c->state_heads);
+    gguf_add_u32(w, logits_key(c, "ssm.inner_size"), (uint32_t)(c->state_heads * c->state_dim));
+    if (c->period) gguf_add_u32(w, logits_key(c, "full_attention_interval"), (uint32_t)c->period);
+}
+
 static void logits_vocabulary(gguf_writer *w, const logits_case *c) {
     char names[64][8];
     const char *words[64];
@@ -214,6 +256,8 @@ static void logits_build(const logits_case *c, unsigned char **file, size_t *siz
         gguf_add_u32(&w, logits_key(c, "expert_used_count"), (uint32_t)c->n_used);
         gguf_add_u32(&w, logits_key(c, "expert_feed_forward_length"), (uint32_t)c->n_ff);
     }
+    if (c->shared) gguf_add_u32(&w, logits_key(c, "expert_shared_feed_forward_length"), (uint32_t)c->shared);
+    if (c->state_heads) logits_state(&w, c);
     logits_window(&w, c);
     logits_rope(&w, c);
     logits_vocabulary(&w, c);
@@ -286,7 +330,7 @@ static void logits_compare(const logits_case *c, fg_model *model, const char *cp
     result = fg_engine_create(&desc, &engine);
     if (result == FG_OK) {
         CHECK(strncmp(fg_engine_get_backend(engine), cpu_backend_of(cpu_path)->name, strlen(cpu_backend_of(cpu_path)->name)) == 0);
-        CHECK(!cpu_is_vulkan(cpu_path) || strcmp(fg_engine_get_backend(engine), "vulkan") == 0); /* which has all ops */
+        CHECK(!cpu_is_vulkan(cpu_path) || c->state_heads || strcmp(fg_engine_get_backend(engine), "vulkan") == 0); /* which has all ops */
         result = logits_collect(engine, ids, c->n_tokens, rows, c->n_vocab);
         CHECKF(result == FG_OK, "%s: %s", c->name, fg_last_error());
         for (i = 0; i < count && result == FG_OK; i++) {
@@ -334,15 +378,27 @@ static void logits_test_arch(const char *prefix) {
     CHECK(n > 0);
 }
 
+static size_t logits_find(const char *name) {
+    size_t i = 0;
+    while (strcmp(logits_cases[i].name, name) != 0) i++;
+    return i;
+}
+
 static void test_logits_llama(void) { logits_test_arch("llama"); }
 static void test_logits_mistral(void) { logits_test_arch("mistral"); }
 static void test_logits_qwen2(void) { logits_test_arch("qwen2"); }
-static void test_logits_qwen3(void) { logits_test_arch("qwen3"); }
+static void test_logits_qwen3(void) {
+    logits_test_arch("qwen3_");
+    logits_test_arch("qwen3moe");
+    logits_test_case(&logits_cases[logits_find("qwen3")]);
+}
 static void test_logits_gemma(void) { logits_test_arch("gemma"); }
 static void test_logits_phi3(void) { logits_test_arch("phi3"); }
 static void test_logits_smollm3(void) { logits_test_arch("smollm3"); }
 static void test_logits_mixtral(void) { logits_test_arch("mixtral"); }
 static void test_logits_gpt_oss(void) { logits_test_arch("gpt-oss"); }
+static void test_logits_qwen35(void) { logits_test_arch("qwen35"); }
+static void test_logits_qwen3next(void) { logits_test_arch("qwen3next"); }
 
 /* ---- a trained model */
 
@@ -417,5 +473,7 @@ static void run_logits_tests(void) {
     RUN(test_logits_smollm3);
     RUN(test_logits_mixtral);
     RUN(test_logits_gpt_oss);
+    RUN(test_logits_qwen35);
+    RUN(test_logits_qwen3next);
     RUN(test_logits_stories);
 }

@@ -28,7 +28,7 @@ static void sched_begin(sched_world *t, fg_policy policy, const int32_t *windows
     desc.max_seqs = max_seqs;
     t->budget = budget;
     for (g = 0; g < n_groups; g++) { /* as fg__engine_group_blocks */
-        int each = (windows[g] + max_tokens + KV_BT - 1) / KV_BT + 2;
+        int each = windows[g] == KV_STATE ? 9 : (windows[g] + max_tokens + KV_BT - 1) / KV_BT + 2;
         blocks[g] = windows[g] ? FG__MIN(n_blocks, each) : n_blocks;
     }
     kv_world_begin(&t->w, windows, n_groups, blocks, true);
@@ -238,12 +238,13 @@ static void sched_million(fg_policy policy, const int32_t *windows, int n_groups
     free(t);
 }
 
-static const int32_t sched_windows[4][3] = {{0, 0, 0}, {11, 0, 0}, {0, 9, 0}, {20, 0, 3}};
-static const int sched_groups[4] = {1, 1, 2, 3};
+enum { SCHED_WINDOWS = 5 };
+static const int32_t sched_windows[SCHED_WINDOWS][3] = {{0, 0, 0}, {11, 0, 0}, {0, 9, 0}, {20, 0, 3}, {0, KV_STATE, 0}};
+static const int sched_groups[SCHED_WINDOWS] = {1, 1, 2, 3, 2};
 
 static void sched_policy(fg_policy policy, int n) {
     int i;
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < SCHED_WINDOWS; i++) {
         sched_million(policy, sched_windows[i], sched_groups[i], 16, 8, n / 8);
         sched_million(policy, sched_windows[i], sched_groups[i], 50, 20, n / 8);
     }

@@ -1,7 +1,7 @@
 /* KV blocks in host memory: requests that are set back and brought back, and requests that are saved and go on elsewhere. */
 
 /* Under pressure, with every preemption a swap: the same outputs, and swaps did happen. */
-static void swap_pressure(const fg_backend *backend, int window, int full_every, fg_preemption preemption) {
+static void swap_pressure(const fg_backend *backend, const char *arch, int window, int full_every, fg_preemption preemption) {
     enum { N = 24 };
     model_spec spec = model_spec_tiny();
     model_sample m;
@@ -11,6 +11,7 @@ static void swap_pressure(const fg_backend *backend, int window, int full_every,
     job *alone = (job *)calloc(N, sizeof(job)), *jobs = (job *)calloc(N, sizeof(job));
     uint64_t random = 31;
     int i;
+    spec.arch = arch;
     spec.window = window;
     spec.full_every = full_every;
     model_sample_open(&m, &spec);
@@ -50,15 +51,17 @@ static void swap_pressure(const fg_backend *backend, int window, int full_every,
 }
 
 static void test_swap_null(void) {
-    swap_pressure(fg_backend_null(), 0, 0, FG_PREEMPT_SWAP);
-    swap_pressure(fg_backend_null(), 0, 0, FG_PREEMPT_RECOMPUTE);
-    swap_pressure(fg_backend_null(), 0, 0, FG_PREEMPT_AUTO);
-    swap_pressure(fg_backend_null(), 13, 2, FG_PREEMPT_SWAP);
+    swap_pressure(fg_backend_null(), "llama", 0, 0, FG_PREEMPT_SWAP);
+    swap_pressure(fg_backend_null(), "llama", 0, 0, FG_PREEMPT_RECOMPUTE);
+    swap_pressure(fg_backend_null(), "llama", 0, 0, FG_PREEMPT_AUTO);
+    swap_pressure(fg_backend_null(), "llama", 13, 2, FG_PREEMPT_SWAP);
+    swap_pressure(fg_backend_null(), "qwen35", 0, 0, FG_PREEMPT_SWAP);
 }
 
 static void test_swap_cpu(void) {
-    swap_pressure(fg_backend_cpu(), 0, 0, FG_PREEMPT_SWAP);
-    swap_pressure(fg_backend_cpu(), 13, 2, FG_PREEMPT_SWAP);
+    swap_pressure(fg_backend_cpu(), "llama", 0, 0, FG_PREEMPT_SWAP);
+    swap_pressure(fg_backend_cpu(), "llama", 13, 2, FG_PREEMPT_SWAP);
+    swap_pressure(fg_backend_cpu(), "qwen35", 0, 0, FG_PREEMPT_SWAP);
 }
 
 /* What is cheaper is chosen: where a token costs much, the swap; where it costs nothing, computing it again. */

@@ -237,6 +237,7 @@ static void test_token_words(void) {
     test_words("llama-bpe", "We|'VE|'\305\277|(been|  |\ta|'l|123|45| $$\n\n| \n\n|  |\xC2\xA0x|1|  ");
     test_words("llama3", "\r\n  \n| x|'l|',.\r\n|1|\303\251t\303\251");
     test_words("qwen2", "a|1|2|3| b|?!\r\n|c");
+    test_words("qwen35", "x\314\201b|1|2| b|?!\r\n|c|!\314\201| -|\314\201");
     test_words("tekken", "We|'VE| HELLOWorld|Foo| \302\252|B|!|1|2| ?!/\r\n|c|\n|\t|\t|-\314\201|Z");
     test_words("gpt-4o", "We'VE| HELLOWorld's| i|OS|123|4|/");
     test_words("starcoder", "a| |1|2| x|'s|  | y");
@@ -667,7 +668,7 @@ static void test_token_no_memory(void) {
 
 static void test_token_long(void) {
     static const char *const pres[] = {"gpt-2", "llama-bpe", "qwen2", "starcoder", "falcon", "default", "deepseek-llm",
-                                       "deepseek-coder", "tekken", "gpt-4o", NULL};
+                                       "deepseek-coder", "tekken", "gpt-4o", "qwen35", NULL};
     static const char *const units[] = {"a", " ", "1", "\n", "a ", " \n", "\314\201\314\243", "'s", ".", "\377",
                                         "<|im_end|>", "\343\201\251"};
     enum { LENGTH = 1 << 20 };
