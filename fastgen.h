@@ -11,8 +11,8 @@
    -------------------------------------------------------------------------------------------------
    1. WHAT IT DOES
 
-   - Reads GGUF models (version 2 and 3, split files): Llama 1 to 3, Mistral, SmolLM, TinyLlama, Qwen 2 and 2.5, Qwen 3, Gemma 1
-     and 3 (text), Phi 3 to 4, mixtures of experts (Mixtral, Qwen 3 MoE, gpt-oss), with weights in F32, F16, BF16, Q4_0 to Q8_0,
+   - Reads GGUF models (version 2 and 3, split files): Llama 1 to 3, Mistral, SmolLM, TinyLlama, Qwen 2 to 3.6 (text), Gemma 1
+     and 3 (text), Phi 3 to 4, mixtures of experts (Mixtral, Qwen 3 MoE, Qwen3-Next, gpt-oss), with weights in F32, F16, BF16, Q4_0 to Q8_0,
      Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; and their tokenizers (SentencePiece and byte-level BPE) and chat templates.
    - Serves many requests at once: each pass over the model carries the next token of every running request and, in the
      rest of its token budget, pieces of prompts (Dynamic SplitFuse, arXiv 2401.08671), so that long prompts do not stall
@@ -91,6 +91,8 @@
                 mostly; else as integers, off by 1/4094 of the largest of 128 at most
    KV cache     per token 2 x layers x KV heads x head size x bytes of kv_type. The pool (kv_tokens or kv_bytes) is shared by
                 all sequences, so it need not hold max_seqs x max_context: whoever does not fit waits or is set back
+   states       of recurrent layers (Qwen 3.5, Qwen3-Next): value heads x (head size + 9) x head size floats for each, and that for
+                two blocks of each of max_seqs sequences and 32 blocks of cached prefixes, or half of kv_bytes (of 4 GB), if that is less
    activations  token_budget x (3 x embedding + attention + 3 x feed-forward) floats, and 64 or max_seqs rows of logits; with a
                 mixture of experts, feed-forward and one embedding more for each expert of a token
 
@@ -513,7 +515,8 @@ typedef struct fg_request_desc {
     int priority;             /* higher goes first; ageing keeps the others moving */
     int n_draft;              /* most tokens guessed ahead in a pass, by the engine's draft model, or else from what followed the
                                  last ones before (prompt lookup). The guesses are verified: the output stays the same, token
-                                 for token (on GPUs with `invariant`). 0: none; at most 16 */
+                                 for token (on GPUs with `invariant`). 0: none; at most 16; none with recurrent layers, whose states
+                                 do not take tokens back */
     fg_logits_fn on_logits;
     void *on_logits_user;
     void *user;               /* comes back in every event */
@@ -12369,7 +12372,8 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
    A cache group is a set of layers that share a block table. A sequence has one table per group, indexed by
    position / block_tokens. In a sliding-window group the blocks that fell out of the window are given back: -1.
    A group of recurrent states is one with a window of 2, as a token needs what the one before it left. Of the blocks that a
-   pass fills only the last one is kept, and before it the last full one, for the prefix cache: the others are -1 from the start.
+   pass fills only the last one is kept, and, for the prefix cache, the last full one before it and the one where the sequence leaves
+   what others had in common with it: the next of these finds that. The others are -1 from the start.
 
    A block is in exactly one state:
      used    refs > 0; it may also be findable by its key (full blocks of a computed prefix)
@@ -12416,6 +12420,7 @@ typedef struct fg__kv_seq {
     int32_t first_live[FG_MAX_GROUPS];  /* entries before it are -1 */
     int32_t n_keyed;                    /* leading blocks whose keys are known */
     fg__key *keys;                      /* [capacity] */
+    int32_t branch;                     /* leading blocks whose keys and values were cached when it began, but not the state after them */
     bool foreign;                       /* some of what it holds was not computed here: nobody else may find it */
 } fg__kv_seq;
 
@@ -12635,16 +12640,16 @@ static bool fg__kv_needs_copy(const fg__kv_group *group, const fg__kv_seq *seq, 
 }
 
 /* Whether a new entry of group g, in a pass up to n_to tokens, gets a block. */
-static bool fg__kv_keeps(const fg__kv *kv, int g, int32_t entry, int32_t n_to) {
+static bool fg__kv_keeps(const fg__kv *kv, const fg__kv_seq *seq, int g, int32_t entry, int32_t n_to) {
     if (!kv->groups[g].state || entry == (n_to - 1) >> kv->shift) return true;
-    return kv->prefix_cache && entry == (n_to >> kv->shift) - 1;
+    return kv->prefix_cache && (entry == (n_to >> kv->shift) - 1 || entry == seq->branch - 1);
 }
 
 /* Blocks that growing from n_from computed tokens to n_to takes from group g. */
 static int32_t fg__kv_cost(const fg__kv *kv, const fg__kv_seq *seq, int g, int32_t n_from, int32_t n_to) {
     int32_t wanted = fg__kv_blocks_of(kv, n_to), cost = FG__MAX(wanted - seq->n_blocks, 0), i;
     if (kv->groups[g].state)
-        for (cost = 0, i = FG__MAX(seq->n_blocks, wanted - 2); i < wanted; i++) cost += fg__kv_keeps(kv, g, i, n_to);
+        for (cost = 0, i = seq->n_blocks; i < wanted; i++) cost += fg__kv_keeps(kv, seq, g, i, n_to);
     return cost + (n_to > n_from && fg__kv_needs_copy(&kv->groups[g], seq, g, n_from >> kv->shift) ? 1 : 0);
 }
 
@@ -12666,7 +12671,7 @@ static bool fg__kv_grow(fg__kv *kv, fg__kv_seq *seq, int32_t n_from, int32_t n_t
             fg__kv_unref(group, copy->from);
             seq->tables[g][entry] = copy->to;
         }
-        for (i = seq->n_blocks; i < wanted; i++) seq->tables[g][i] = fg__kv_keeps(kv, g, i, n_to) ? fg__kv_take(group) : -1;
+        for (i = seq->n_blocks; i < wanted; i++) seq->tables[g][i] = fg__kv_keeps(kv, seq, g, i, n_to) ? fg__kv_take(group) : -1;
     }
     seq->n_blocks = FG__MAX(seq->n_blocks, wanted);
     return true;
@@ -12722,19 +12727,21 @@ static bool fg__kv_covers(const fg__kv *kv, int g, int32_t n_blocks, int32_t run
 }
 
 /* The longest cached prefix of tokens[0..n-1], in blocks, at least one token short of all (its logits are wanted).
-   Fills seq->keys on the way. */
+   Fills seq->keys on the way, and finds seq->branch. */
 static int32_t fg__kv_lookup(const fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, int32_t n) {
     int32_t run[FG_MAX_GROUPS] = {0}, limit = n > 0 ? (n - 1) >> kv->shift : 0, best = 0, i;
     int g;
-    for (i = 0; i < limit; i++) {
-        bool covered = true;
+    for (i = seq->branch = 0; i < limit; i++) {
+        bool covered = true, whole = false;
         seq->keys[i] = fg__key_of(i ? seq->keys[i - 1] : kv->root, tokens + ((size_t)i << kv->shift), kv->block_tokens);
         for (g = 0; g < kv->n_groups; g++) {
             run[g] = fg__kv_find(&kv->groups[g], seq->keys[i]) >= 0 ? run[g] + 1 : 0;
             if (!run[g] && !kv->groups[g].window) return best;
+            whole = whole || !kv->groups[g].window;
             covered = covered && fg__kv_covers(kv, g, i + 1, run[g]);
         }
         if (covered) best = i + 1;
+        seq->branch = whole && !covered ? i + 1 : 0;
     }
     return best;
 }
@@ -12767,6 +12774,7 @@ static void fg__kv_fork(fg__kv *kv, const fg__kv_seq *from, fg__kv_seq *to) {
     memcpy(to->keys, from->keys, (size_t)from->n_keyed * sizeof(fg__key));
     to->n_blocks = from->n_blocks;
     to->n_keyed = from->n_keyed;
+    to->branch = 0;
     to->foreign = from->foreign;
 }
 
@@ -12790,7 +12798,7 @@ static void fg__kv_forget(fg__kv *kv) {
 static int32_t fg__kv_peak(const fg__kv *kv, int g, int32_t n, int32_t chunk) {
     int32_t all = fg__kv_blocks_of(kv, n), window = kv->groups[g].window;
     if (!window) return all;
-    if (kv->groups[g].state) return FG__MIN(all, 3); /* where it begins, the last full block, and where it ends */
+    if (kv->groups[g].state) return FG__MIN(all, 4); /* where it begins, where it leaves others, the last full block, and where it ends */
     return FG__MIN(all, fg__kv_blocks_of(kv, (int64_t)window + chunk) + 1);
 }
 

@@ -18,7 +18,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define FUZZ_MODELS 8
+#define FUZZ_MODELS 10
 #define FUZZ_CHANGES 16 /* more leave nothing of the file */
 
 /* Sound files, made once. */
@@ -34,7 +34,8 @@ static const fuzz_sound_file *fuzz_model_file(unsigned which) {
         int window, rope_context, n_experts;
     } kinds[FUZZ_MODELS] = {{"llama", FG_TYPE_F32, 0, 0, 0},  {"llama", FG_TYPE_Q8_0, 9, 0, 0},  {"qwen2", FG_TYPE_F16, 0, 0, 0},
                             {"qwen3", FG_TYPE_BF16, 0, 0, 0}, {"gemma3", FG_TYPE_Q8_0, 9, 0, 0}, {"phi3", FG_TYPE_F32, 0, 64, 0},
-                            {"qwen3moe", FG_TYPE_Q8_0, 0, 0, 4}, {"gpt-oss", FG_TYPE_F32, 9, 0, 4}};
+                            {"qwen3moe", FG_TYPE_Q8_0, 0, 0, 4}, {"gpt-oss", FG_TYPE_F32, 9, 0, 4},
+                            {"qwen35", FG_TYPE_F16, 0, 0, 0}, {"qwen3next", FG_TYPE_F32, 0, 0, 4}};
     static fuzz_sound_file files[FUZZ_MODELS];
     fuzz_sound_file *file = &files[which %= FUZZ_MODELS];
     model_spec spec = model_spec_tiny();
@@ -48,6 +49,7 @@ static const fuzz_sound_file *fuzz_model_file(unsigned which) {
     spec.rope_context = kinds[which].rope_context;
     spec.n_experts = kinds[which].n_experts;
     spec.n_used = 2;
+    if (model_has_states(&spec)) spec.n_layers = 2;
     model_sample_build(&spec, &file->data, &file->size);
     while (memcmp(file->data + file->head, "general.architecture", 20) != 0) file->head++;
     return file;

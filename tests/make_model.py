@@ -7,6 +7,7 @@
     python tests/make_model.py --shape 8b --type BF16 --repeat build/models/8b-bf16.gguf
     python tests/make_model.py --shape 1.1b --type F16 --trained BF16 build/models/1.1b-f16.gguf
     python tests/make_model.py --shape 30b-a3b --type Q4_K_M --layers 12 --repeat build/models/moe.gguf
+    python tests/make_model.py --shape qwen35-4b --type Q4_K_M --layers 8 --repeat build/models/qwen35.gguf
     python tests/make_model.py --shape oss-20b --type MXFP4 --layers 8 --repeat build/models/oss.gguf
 
 Any program that reads such GGUF models loads the result. Weights are random blocks of the type, scaled so that activations
@@ -28,9 +29,13 @@ SHAPES = {
     "8b": (4096, 32, 32, 8, 128, 14336, 128256, 131072),
     "30b-a3b": (2048, 48, 32, 4, 128, 768, 151936, 40960),
     "oss-20b": (2880, 24, 64, 8, 64, 2880, 201088, 131072),
+    "qwen35-4b": (2560, 32, 16, 4, 256, 9216, 248320, 262144),
+    "qwen35-35b-a3b": (2048, 40, 16, 2, 256, 512, 248320, 262144),
 }
 # name: architecture, experts of each layer, how many a token takes; the feed-forward is the width of one.
-EXPERTS = {"30b-a3b": ("qwen3moe", 128, 8), "oss-20b": ("gpt-oss", 32, 4)}
+EXPERTS = {"30b-a3b": ("qwen3moe", 128, 8), "oss-20b": ("gpt-oss", 32, 4), "qwen35-35b-a3b": ("qwen35moe", 256, 8), "qwen35-4b": ("qwen35", 0, 0)}
+# name: value heads, key heads and dimensions of the recurrent layers, which are all but every fourth
+STATES = {"qwen35-4b": (32, 16, 128), "qwen35-35b-a3b": (32, 16, 128)}
 
 # For each block type: bytes of a block, elements, and (offset, target) of its half-precision scales. The target is the
 # scale's size relative to a weight's: a block of random bits then has weights of about the wanted standard deviation.
@@ -134,10 +139,23 @@ def main():
     w.add_feed_forward_length(ff)
     w.add_head_count(heads)
     w.add_head_count_kv(kv_heads)
-    w.add_rope_dimension_count(head)
-    if experts:
+    state_heads, state_keys, state_dim = STATES.get(a.shape, (0, 0, 0))
+    w.add_rope_dimension_count(head // 4 if state_heads else head)
+    if state_heads:
+        w.add_rope_dimension_sections([11, 11, 10, 0])
         w.add_key_length(head)
         w.add_value_length(head)
+        w.add_ssm_conv_kernel(4)
+        w.add_ssm_state_size(state_dim)
+        w.add_ssm_group_count(state_keys)
+        w.add_ssm_time_step_rank(state_heads)
+        w.add_ssm_inner_size(state_heads * state_dim)
+        if experts:
+            w.add_expert_shared_feed_forward_length(ff)
+    elif experts:
+        w.add_key_length(head)
+        w.add_value_length(head)
+    if experts:
         w.add_expert_count(experts)
         w.add_expert_used_count(used)
         w.add_expert_feed_forward_length(ff)
@@ -169,19 +187,38 @@ def main():
     def ones(name, n):
         w.add_tensor(name, np.ones(n, dtype=np.float32))
 
+    def state(blk, i):
+        """A recurrent layer in place of attention."""
+        wide = state_heads * state_dim
+        channels = wide + 2 * state_keys * state_dim
+        for short, rows, columns in (("attn_qkv", channels, embd), ("attn_gate", wide, embd), ("ssm_alpha", state_heads, embd),
+                                     ("ssm_beta", state_heads, embd), ("ssm_out", embd, wide)):
+            matrix(blk + short + ".weight", rows, columns, i, short)
+        matrix(blk + "ssm_conv1d.weight", channels, 4, i, kind="F32")
+        ones(blk + "ssm_norm.weight", state_dim)
+        w.add_tensor(blk + "ssm_dt.bias", np.zeros(state_heads, dtype=np.float32))
+        w.add_tensor(blk + "ssm_a", np.full(state_heads, -0.1, dtype=np.float32))
+
     matrix("token_embd.weight", vocab, embd)
     for i in range(layers):
         blk = "blk.%d." % i
         ones(blk + "attn_norm.weight", embd)
-        ones(blk + ("post_attention_norm" if oss else "ffn_norm") + ".weight", embd)
-        for short, rows, columns in (("attn_q", heads * head, embd), ("attn_k", kv_heads * head, embd),
-                                     ("attn_v", kv_heads * head, embd), ("attn_output", embd, heads * head)):
+        ones(blk + ("post_attention_norm" if oss or state_heads else "ffn_norm") + ".weight", embd)
+        recurrent = state_heads and (i + 1) % 4
+        if recurrent:
+            state(blk, i)
+        for short, rows, columns in () if recurrent else (("attn_q", heads * head * (2 if state_heads else 1), embd), ("attn_k", kv_heads * head, embd),
+                                                          ("attn_v", kv_heads * head, embd), ("attn_output", embd, heads * head)):
             matrix(blk + short + ".weight", rows, columns, i, short)
         for short, rows, columns in (("ffn_gate", ff, embd), ("ffn_up", ff, embd), ("ffn_down", embd, ff)):
             matrix(blk + short + ("_exps" if experts else "") + ".weight", rows, columns, i, short, matrices=experts or 1)
         if experts:
             matrix(blk + "ffn_gate_inp.weight", experts, embd, i, kind="F32")
-        if arch == "qwen3moe":
+        if experts and state_heads:
+            w.add_tensor(blk + "ffn_gate_inp_shexp.weight", np.zeros(embd, dtype=np.float32))
+            for short, rows, columns in (("ffn_gate_shexp", ff, embd), ("ffn_up_shexp", ff, embd), ("ffn_down_shexp", embd, ff)):
+                matrix(blk + short + ".weight", rows, columns, i, short)
+        if arch == "qwen3moe" or state_heads and not recurrent:
             ones(blk + "attn_q_norm.weight", head)
             ones(blk + "attn_k_norm.weight", head)
         if oss:

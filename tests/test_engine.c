@@ -1663,6 +1663,69 @@ static void test_engine_bad_engines(void) {
     model_sample_close(&m);
 }
 
+/* What the prefix cache finds with recurrent layers: of a conversation up to the last block that a pass filled, of the prompt and of the answer;
+   of questions behind the same 50 tokens the second one leaves the state there that the third one finds. */
+static void test_engine_state_prefix(void) {
+    static const struct { int n, common, n_cached; } turns[] = {{70, 70, 0}, {70, 70, 64}, {94, 90, 80}, {70, 50, 0}, {80, 50, 48}, {50, 50, 48}};
+    static job jobs[FG__COUNT(turns)];
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    int i, k;
+    spec.arch = "qwen35";
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, NULL);
+    d.block_tokens = 16;
+    d.token_budget = 128;
+    e = engine_new(&d);
+    for (i = 0; i < FG__COUNT(turns); i++) {
+        job *j = &jobs[i];
+        memset(j, 0, sizeof(*j));
+        for (k = 0; k < turns[i].n; k++) j->prompt[k] = k >= turns[i].common ? 200 + i : k < 70 ? 10 + k * 7 % 40 : jobs[1].samples[0].tokens[k - 70];
+        j->desc.n_tokens = (size_t)turns[i].n;
+        j->desc.max_tokens = 20;
+        j->desc.ignore_eos = j->desc.logprobs = true;
+        CHECK(job_submit(e, j) == FG_OK);
+        jobs_run(e);
+        CHECKF(j->n_cached == turns[i].n_cached, "turn %d: %d tokens cached, not %d", i, j->n_cached, turns[i].n_cached);
+    }
+    CHECK(memcmp(&jobs[0].samples[0], &jobs[1].samples[0], sizeof(job_sample)) == 0);
+    fg_engine_free(e);
+    model_sample_close(&m);
+}
+
+/* Recurrent layers: blocks of states for the sequences, the pool's bytes shared between them and the KV cache, no guesses, no draft model. */
+static void test_engine_states(void) {
+    static const struct { int max_seqs, kv_tokens; size_t kv_bytes; int states; } rows[] = {
+        {2, 4096, 0, 36}, {2, 256, 0, 8}, {1, 64, 0, 4}, {64, 1 << 16, 0, 160}, {64, 0, 1 << 20, 0}};
+    model_spec spec = model_spec_tiny();
+    model_sample m, plain;
+    fg_engine_desc d;
+    fg_engine *e = NULL;
+    int i;
+    model_sample_open(&plain, &spec);
+    spec.arch = "qwen35";
+    model_sample_open(&m, &spec);
+    for (i = 0; i < FG__COUNT(rows); i++) {
+        d = engine_desc(m.model, fg_backend_null());
+        d.max_seqs = rows[i].max_seqs;
+        d.kv_tokens = rows[i].kv_tokens;
+        d.kv_bytes = rows[i].kv_bytes;
+        d.block_tokens = 32;
+        e = engine_new(&d);
+        if (rows[i].states) CHECKF(e->graph.groups[1].n_blocks == rows[i].states, "%d: %d states", i, e->graph.groups[1].n_blocks);
+        else CHECK(e->desc.kv_bytes <= rows[i].kv_bytes && e->desc.kv_bytes > rows[i].kv_bytes * 3 / 4 && e->graph.groups[1].n_blocks > 30);
+        CHECK(e->graph.groups[0].kind == FG_GROUP_FULL && e->graph.groups[1].kind == FG_GROUP_STATE);
+        fg_engine_free(e);
+    }
+    d = engine_desc(plain.model, fg_backend_null());
+    d.draft_model = m.model;
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "recurrent") != NULL);
+    model_sample_close(&m);
+    model_sample_close(&plain);
+}
+
 /* kv_bytes is kept to whatever the mix of groups, and used. */
 static void test_engine_pool_bytes(void) {
     int kind, size;
@@ -1938,6 +2001,10 @@ static void test_engine_memory_null(void) {
     spec.window = 9;
     spec.full_every = 2;
     memory_run(&spec, fg_backend_null(), 5, FG_ASYNC_OFF);
+    spec.arch = "qwen3next";
+    spec.n_experts = 4;
+    spec.n_used = 2;
+    memory_run(&spec, fg_backend_null(), 4, FG_ASYNC_OFF);
 }
 
 static void test_engine_memory_cpu(void) {
@@ -2132,6 +2199,8 @@ static void run_engine_tests(void) {
     RUN(test_engine_desc_back);
     RUN(test_engine_memory);
     RUN(test_engine_meta);
+    RUN(test_engine_states);
+    RUN(test_engine_state_prefix);
     RUN(test_engine_pool_bytes);
     RUN(test_engine_generate);
     RUN(test_engine_device_failure);

@@ -414,7 +414,7 @@ static void test_kv_peak(void) {
         fg__kv_seq_destroy(&w->env, &seq);
         fg__kv_destroy(&w->kv);
     }
-    CHECK(longest == 3); /* where it begins, the last full block, and where it ends */
+    CHECK(longest == 3); /* where it begins, the last full block, and where it ends; a fourth where it leaves what others have */
     free(w);
 }
 

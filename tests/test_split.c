@@ -65,6 +65,11 @@ static void test_split_layers(void) {
     spec.n_experts = 6;
     spec.n_used = 2;
     split_bits(&spec, best, 2, NULL, 6, 10);
+    spec.arch = "qwen3next"; /* states on both, or on one */
+    spec.n_layers = 4;
+    spec.n_ff = 128;
+    spec.window = spec.full_every = 0;
+    for (layers = 1; layers < 4; layers++) split_bits(&spec, best, layers, NULL, 6, 10);
 }
 
 static void test_split_kv(void) {
@@ -78,6 +83,9 @@ static void test_split_kv(void) {
     split_bits(&spec, best, 0, "cpu", 4, 10);
     spec.arch = "gemma3";
     split_bits(&spec, best, 0, "cpu", 4, 10);
+    spec.arch = "qwen35";
+    spec.window = spec.full_every = 0;
+    split_bits(&spec, best, 0, "cpu", 4, 10);
 }
 
 /* Blocks of both devices go to host memory and come back; beams, draft models and passes in flight. */
@@ -86,7 +94,7 @@ static void test_split_engine(void) {
     for (i = 0; i < 2; i++) {
         split_set(i ? 0 : 1, i ? "cpu" : NULL, true);
         test_swap_cpu();
-        swap_continue(fg_backend_cpu(), 13, 2, 20);
+        swap_continue(fg_backend_cpu(), "llama", 13, 2, 20);
         test_async_threads_cpu();
         test_spec_draft_same();
         split_end();
@@ -184,10 +192,10 @@ static double split_error(const job *a, const job *b) {
     return square > 0 ? sqrt(error / square) : 1;
 }
 
-/* Vulkan's without experts and sinks. */
+/* Vulkan's without experts, recurrent layers and sinks. */
 static void split_caps(fg_device *device, fg_device_caps *caps) {
     fg_backend_vulkan()->caps(device, caps);
-    caps->ops &= ~(1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM);
+    caps->ops &= ~(1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_STATE_SCAN);
     caps->sinks = false;
 }
 

@@ -95,7 +95,7 @@ static void swap_save(fg_engine *e, job *j, int after, trace_text *to) {
 }
 
 /* Goes on in another engine over another copy of the model; what was written before and after is what was written at once. */
-static void swap_continue(const fg_backend *backend, int window, int full_every, int after) {
+static void swap_continue(const fg_backend *backend, const char *arch, int window, int full_every, int after) {
     model_spec spec = model_spec_tiny();
     model_sample m, m2;
     fg_engine_desc d;
@@ -104,6 +104,7 @@ static void swap_continue(const fg_backend *backend, int window, int full_every,
     job whole, first, second;
     fg_stats stats;
     int i, total;
+    spec.arch = arch;
     spec.window = window;
     spec.full_every = full_every;
     model_sample_open(&m, &spec);
@@ -154,10 +155,12 @@ static void swap_continue(const fg_backend *backend, int window, int full_every,
 }
 
 static void test_swap_continue(void) {
-    swap_continue(fg_backend_cpu(), 0, 0, 20);
-    swap_continue(fg_backend_cpu(), 13, 2, 27);
-    swap_continue(fg_backend_null(), 13, 0, 1);
-    swap_continue(fg_backend_null(), 0, 0, 0); /* not begun yet: there are only tokens */
+    swap_continue(fg_backend_cpu(), "llama", 0, 0, 20);
+    swap_continue(fg_backend_cpu(), "llama", 13, 2, 27);
+    swap_continue(fg_backend_null(), "llama", 13, 0, 1);
+    swap_continue(fg_backend_cpu(), "qwen35", 0, 0, 21);
+    swap_continue(fg_backend_null(), "qwen35", 0, 0, 2); /* where a block ends */
+    swap_continue(fg_backend_null(), "llama", 0, 0, 0); /* not begun yet: there are only tokens */
 }
 
 /* Saved at any token, also within a character or where a stop string may begin, the text goes on where it was: for both samples of
