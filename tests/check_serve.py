@@ -369,6 +369,36 @@ def test_calls_in_text(s):
     assert s.client.chat.completions.create(model="demo", messages=later, tools=TOOLS, max_tokens=3).choices
 
 
+def test_calls_in_elements(s):
+    """As Qwen 3.5 and Qwen3-Coder write calls: texts as they are, all else by what the tool's schema says."""
+    def element(name, **values):
+        return f"<function={name}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in values.items()) + "</function>"
+
+    tools = TOOLS + [function("edit", text={"type": "string"}, lines={"type": "array", "items": {"type": "integer"}}, force={"type": "boolean"},
+                              at={"anyOf": [{"type": "number"}, {"type": "null"}]}, maybe={"type": ["string", "null"]}, more={"type": "object"})]
+    code, city, of = 'if a < b:\n    print("</tool>", {1: 2})\n', "K\u00f6ln <b>", "sum \u20ac"
+
+    def block(*elements):
+        return "<tool_call>\n" + "\n".join(elements) + "\n</tool_call>"
+
+    for text, content, calls in (
+            (block(element("weather", city=city, days=2)), None, [("weather", {"city": city, "days": 2})]),
+            ("I look.\n\n" + block(element("stop")) + "\n" + block(element("edit", text=code, lines="[1, 2]", force="True", at="null")), "I look.\n\n",
+             [("stop", {}), ("edit", {"text": code, "lines": [1, 2], "force": True, "at": None})]),
+            (block(element("edit", text="7", at="1.5", maybe="null", more="{}", other="[3]", unknown="7")), None,
+             [("edit", {"text": "7", "at": 1.5, "maybe": None, "more": {}, "other": [3], "unknown": "7"})]),
+            (block(element("edit", lines="one", force="maybe", maybe="None", text="")), None, [("edit", {"lines": "one", "force": "maybe", "maybe": "None", "text": ""})]),
+            (block(element("stop"), element("weather", days=3)), None, [("stop", {}), ("weather", {"days": 3})]),
+            ("<tool_call>" + element(of, of="[4]"), None, [(of, {"of": [4]})]),
+            *((text, text, []) for text in (
+                block(element("whether")), block("<function=stop>"), block("<function=stop</function>"), block("<function=weather><parameter=days>2</function>"),
+                block(element("stop") + " and"), block("<function=weather><parameter=days 2</parameter></function>")))):
+        more = dict(tools=tools, extra_body={"guided_choice": [text]}, max_tokens=300)
+        expected = content, calls, "tool_calls" if calls else "stop"
+        assert whole_calls(s, **more) == expected, (text, whole_calls(s, **more))
+        assert streamed_calls(s, **more) == expected, (text, streamed_calls(s, **more))
+
+
 def test_calls_cut_off(s):
     """What a limit or a stop text cuts off is no call; those before it are."""
     endless = dict(tools=[function("f", a={"const": 1})], tool_choice="required", max_tokens=400,

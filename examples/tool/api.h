@@ -517,6 +517,7 @@ static bool api_read_tool_names(api_request *r, const json *j, const json_node *
     if (tools->type != JSON_ARRAY || tools->count > CALL_MAX_TOOLS)
         return api_fail(r, 400, "tools", "tools must be an array of at most %d", CALL_MAX_TOOLS);
     r->tools.names = (str *)xrealloc(NULL, (size_t)tools->count * sizeof(str));
+    r->tools.parameters = (call_parameters *)xrealloc(NULL, (size_t)tools->count * sizeof(call_parameters));
     for (i = 0; i < tools->count; i++, tool = json_next(j, tool)) {
         const json_node *function = tool->type == JSON_OBJECT ? json_get(j, tool, "function") : NULL;
         const json_node *name = function && function->type == JSON_OBJECT ? json_get(j, function, "name") : NULL;
@@ -527,6 +528,7 @@ static bool api_read_tool_names(api_request *r, const json *j, const json_node *
         if (call_tool_of(&r->tools, j, name) >= 0) return api_fail(r, 400, "tools", "tools: item %u has the name of another", (unsigned)i);
         memset(&r->tools.names[i], 0, sizeof(str));
         json_add_text(j, name, &r->tools.names[i]);
+        call_read_parameters(j, parameters, &r->tools.parameters[i]);
         r->tools.n++;
     }
     return true;
