@@ -14445,6 +14445,7 @@ static int fg__graph_group(fg__graph_builder *b, fg_group_kind kind) {
 typedef struct fg__graph_slots {
     int x, normed, post, qkv, attended, gate_up, hidden, rows, rows_normed, logits, rope, local_rope;
     int router, routes; /* of experts */
+    int state;          /* of recurrent layers: q, k, v, z, beta, alpha */
 } fg__graph_slots;
 
 /* The end of attention or feed-forward: src . weight^T + bias is added to x, or normed for the next norm to add it. */
@@ -14485,15 +14486,15 @@ static void fg__graph_state(fg__graph_builder *b, int layer, const fg__graph_slo
     fg_op *op;
     int conv, a, norm;
     fg__graph_norm(b, layer, t[FG__ATTN_NORM], s->x, layer ? s->post : -1, s->normed);
-    fg__graph_gemm(b, layer, t[FG__STATE_QKV], NULL, s->normed, s->qkv, 0, -1);
-    fg__graph_gemm(b, layer, t[FG__STATE_Z], NULL, s->normed, s->qkv, z, -1);
-    fg__graph_gemm(b, layer, t[FG__STATE_BETA], NULL, s->normed, s->qkv, z + n, -1);
-    fg__graph_gemm(b, layer, t[FG__STATE_ALPHA], t[FG__STATE_DT], s->normed, s->qkv, z + n + hp->n_state_heads, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_QKV], NULL, s->normed, s->state, 0, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_Z], NULL, s->normed, s->state, z, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_BETA], NULL, s->normed, s->state, z + n, -1);
+    fg__graph_gemm(b, layer, t[FG__STATE_ALPHA], t[FG__STATE_DT], s->normed, s->state, z + n + hp->n_state_heads, -1);
     conv = fg__graph_weight(b, t[FG__STATE_CONV], FG_OP_STATE_SCAN);
     a = fg__graph_weight(b, t[FG__STATE_A], FG_OP_STATE_SCAN);
     norm = fg__graph_weight(b, t[FG__STATE_NORM], FG_OP_STATE_SCAN);
     op = fg__graph_op(b, FG_OP_STATE_SCAN, layer);
-    op->src = s->qkv;
+    op->src = s->state;
     op->dst = s->attended;
     op->n = n;
     op->k = hp->taps;
@@ -14682,7 +14683,8 @@ static fg__graph_slots fg__graph_make_slots(fg__graph_builder *b) {
     s.x = fg__graph_slot(b, "x", hp->n_embd, false);
     s.normed = fg__graph_slot(b, "normed", hp->n_embd, false);
     s.post = m->features & FG__HAS_POST_NORM ? fg__graph_slot(b, "post", hp->n_embd, false) : -1;
-    s.qkv = fg__graph_slot(b, "qkv", FG__MAX((m->features & FG__HAS_STATE ? 2 : 1) * q + 2 * k, n_state), false);
+    s.qkv = fg__graph_slot(b, "qkv", (m->features & FG__HAS_STATE ? 2 : 1) * q + 2 * k, false);
+    s.state = n_state ? fg__graph_slot(b, "state", n_state, false) : -1;
     s.attended = fg__graph_slot(b, "attended", FG__MAX(q, v), false);
     s.gate_up = fg__graph_slot(b, "gate_up", 2 * n_hidden, false);
     s.hidden = fg__graph_slot(b, "hidden", n_hidden, false);
@@ -14852,12 +14854,14 @@ static bool fg__graph_check_state(const fg_graph *graph, const fg_op *op, bool m
 }
 
 #define FG__GPU_EXPERTS 1024 /* of a layer, on GPUs: the most */
+#define FG__GPU_STATE_DIM 256 /* of heads of recurrent layers, on GPUs: the most */
 
 /* True for what GPU backends compute. */
 static inline bool fg__op_is_on_gpus(const fg_op *op) {
-    if (op->type < 0 || op->type >= FG_OP_COUNT || op->act > (op->type == FG_OP_ACT_MUL ? FG_ACT_SWIGLU_OAI : FG_ACT_RELU)) return false;
+    if (op->type < 0 || op->type >= FG_OP_COUNT || op->act > (op->type == FG_OP_ACT_MUL ? FG_ACT_SIGMOID : FG_ACT_RELU)) return false;
     if ((op->type == FG_OP_MOE_ROUTE || op->type == FG_OP_MOE_GEMM) && op->n_expert > FG__GPU_EXPERTS) return false;
-    return op->type != FG_OP_STATE_SCAN && op->type != FG_OP_ALLREDUCE && op->type != FG_OP_COPY_BLOCKS;
+    if (op->type == FG_OP_STATE_SCAN && op->head_dim > FG__GPU_STATE_DIM) return false;
+    return op->type != FG_OP_ALLREDUCE && op->type != FG_OP_COPY_BLOCKS;
 }
 
 static bool fg__graph_check_experts(const fg_graph *g, const fg_op *op, bool measure) {
@@ -28751,7 +28755,7 @@ static fg_result fg__engine_split(fg_engine *e) {
     fg__split *s;
     fg_result r = fg__engine_check_places(&e->desc);
     bool has = !e->model->hp.n_experts || e->caps.ops >> FG_OP_MOE_GEMM & 1, whole;
-    bool has_state = !(e->model->features & FG__HAS_STATE) || e->caps.ops >> FG_OP_STATE_SCAN & 1;
+    bool has_state = !e->model->hp.state_dim || (e->caps.ops >> FG_OP_STATE_SCAN & 1 && e->model->hp.state_dim <= FG__GPU_STATE_DIM);
     bool kv_on_cpu = e->desc.kv_device != NULL || (e->model->features & FG__HAS_SINKS && !e->caps.sinks);
     bool experts_on_cpu = e->model->hp.n_experts && e->desc.experts_device;
     if (r != FG_OK) return r;
@@ -28776,6 +28780,7 @@ static fg_result fg__engine_split(fg_engine *e) {
         while (s->n_cpu_ops < s->n_ops && s->ops[s->n_cpu_ops].layer < n_layers - e->desc.gpu_layers) s->n_cpu_ops++;
     s->kv_on_cpu = kv_on_cpu;
     s->has = e->caps.ops;
+    if (!has_state) s->has &= ~(1u << FG_OP_STATE_SCAN);
     if (experts_on_cpu) s->has &= ~(1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM);
     e->backend = &s->table;
     e->device = (fg_device *)(void *)s;

@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-/* dst = act(src) * src2, by elements, or what FG_ACT_SWIGLU_OAI says; with BYTES by four of them, which become bytes for the next product, too. */
+/* dst = act(src) * src2, by elements, or what FG_ACT_SWIGLU_OAI says; src of one column (k = 1) is for all. With BYTES by four elements, which become bytes
+   for the next product, too. dst may be src2. */
 #define GROUP 128
 layout(local_size_x = GROUP) in;
 #include "common.glsl"
@@ -17,8 +18,8 @@ float swiglu_oai(float x, float y) {
 }
 
 float element(int row, int i) {
-    float x = src[row * src_stride + src_col + i], y = src2[row * src2_stride + src2_col + i];
-    x = act == 5 ? swiglu_oai(x, y) : act_of(act, x) * y;
+    float x = src[row * src_stride + src_col + (k == 1 ? 0 : i)], y = src2[row * src2_stride + src2_col + i];
+    x = act == 5 ? swiglu_oai(x, y) : (act == 6 ? 1.0 / (1.0 + exp(-x)) : act_of(act, x)) * y;
     dst[row * dst_stride + dst_col + i] = x;
     return x;
 }

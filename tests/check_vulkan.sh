@@ -95,7 +95,7 @@ if [ -x "$BUILD/test" ] || ./build.sh test >"$out/build.log" 2>&1; then
     check "models: validation is silent" validated test_logits
     for width in 128 512; do # of lavapipe: subgroups of 4 and 16, beside its own 8; its compiler need not optimise, which is a third of the time
         check "subgroups of $((width / 32))" env LP_NATIVE_VECTOR_WIDTH=$width GALLIVM_PERF=nopt "$BUILD/test" test_cpu_embed test_cpu_norm test_cpu_act_mul \
-            test_cpu_sample test_cpu_gemm_extras test_cpu_gemm_odd test_vulkan_rungs test_vulkan_route test_vulkan_experts_pieces
+            test_cpu_sample test_cpu_gemm_extras test_cpu_gemm_odd test_vulkan_rungs test_vulkan_route test_vulkan_experts_pieces test_vulkan_state
     done
 else
     failed=$((failed + 1))

@@ -569,6 +569,15 @@ static model_spec bits_experts(void) {
     return spec;
 }
 
+/* Recurrent layers beside attention with gates, experts and a shared one. */
+static model_spec bits_states(void) {
+    model_spec spec = model_spec_tiny();
+    spec.arch = "qwen35moe";
+    spec.n_experts = 4;
+    spec.n_used = 2;
+    return spec;
+}
+
 static void test_vulkan_engine(void) {
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     bits_gpu("scalar", "vulkan", 1, BITS_JOBS);
@@ -585,6 +594,13 @@ static void test_vulkan_engine_experts(void) {
     model_spec spec = bits_experts();
     if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     spec.type = FG_TYPE_Q8_0;
+    bits_gpu_of(&spec, "vulkan-invariant", "vulkan-invariant", 6, 5);
+}
+
+/* With recurrent layers. */
+static void test_vulkan_engine_states(void) {
+    model_spec spec = bits_states();
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
     bits_gpu_of(&spec, "vulkan-invariant", "vulkan-invariant", 6, 5);
 }
 

@@ -76,7 +76,7 @@ static void test_gpu_host_device(void) {
         b->caps(device, &caps);
         CHECKF(strstr(caps.name, p ? "HIP gfx" : "CUDA sm_") && caps.memory_bytes > 1 << 20, "%s", caps.name);
         CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && caps.ops >> FG_OP_MOE_GEMM & 1 &&
-              !(caps.ops >> FG_OP_STATE_SCAN & 1) && caps.sinks);
+              caps.ops >> FG_OP_STATE_SCAN & 1 && caps.sinks);
         gpu_check_transfer(b, device);
         CHECK(b->profile(device, &roofs) == FG_OK && roofs.read_bytes_per_s > 1e6);
         memset(&desc, 0, sizeof(desc));
@@ -336,11 +336,12 @@ static void test_gpu_host_swap(void) {
 /* The invariant of design section 6, as a mode: the same bits alone and in any batch, chunk, with prefixes from the cache, set
    back and resumed. */
 static void test_gpu_host_engine(void) {
-    model_spec experts = bits_experts();
+    model_spec experts = bits_experts(), states = bits_states();
     if (!gpu_standin_open()) SKIP(GPU_NONE);
     if (cpu_has_gpu("cuda-invariant")) bits_gpu("cuda-invariant", "cuda-invariant", 2, 8);
     if (cpu_has_gpu("hip64-invariant")) bits_gpu("hip64-invariant", "hip64-invariant", 9, 6);
     if (cpu_has_gpu("cuda-invariant")) bits_gpu_of(&experts, "cuda-invariant", "cuda-invariant", 5, 6);
+    if (cpu_has_gpu("hip64-invariant")) bits_gpu_of(&states, "hip64-invariant", "hip64-invariant", 5, 6);
     gpu_standin_check();
 }
 
@@ -1122,6 +1123,74 @@ static void test_gpu_host_made_experts(void) {
     gpu_standin_check();
 }
 
+/* Gates: a sigmoid's in place, whose products are next, and one number of each token for a row, of which no activations are made beside. As the CPU has it,
+   and with the same bits where ranges of ops end between. Returns how many kernels there were. */
+static int gpu_gates(const char *path, int rows) {
+    enum { N = 64 };
+    uint64_t state = 67;
+    cpu_rig *rig = cpu_rig_new(rows);
+    int x = cpu_slot(rig, 2 * N + 3, false), y = cpu_slot(rig, N, false), z = cpu_slot(rig, N, false), v = cpu_slot(rig, N, false), i, way, launched = 0;
+    float *outs[2];
+    double worst = 0, most = 0;
+    fg_op *op;
+    cpu_op(rig, FG_OP_EMBED, -1, x, 2 * N + 3)->weight = cpu_weight(rig, FG_TYPE_F32, 2 * N + 3, rows, FG_OP_EMBED, &state);
+    for (i = 0; i < 2; i++) {
+        op = cpu_op(rig, FG_OP_ACT_MUL, x, y, N);
+        op->src2 = i ? y : x, op->src2_col = i ? 0 : N, op->act = i ? FG_ACT_SIGMOID : FG_ACT_SILU;
+    }
+    for (i = 0; i < 2; i++) {
+        op = cpu_op(rig, FG_OP_GEMM, i ? z : y, i ? v : z, N);
+        op->k = N, op->src2 = i ? y : -1;
+        op->weight = cpu_weight(rig, FG_TYPE_F16, N, N, FG_OP_GEMM, &state);
+        if (i) break;
+        op = cpu_op(rig, FG_OP_ACT_MUL, x, z, N);
+        op->src_col = 2 * N + 1, op->src2 = z, op->act = FG_ACT_SIGMOID, op->k = 1;
+    }
+    cpu_rig_end(rig, v);
+    for (way = 0; way < 2; way++) {
+        outs[way] = (float *)calloc((size_t)rows * N, sizeof(float));
+        if (cpu_rig_open(rig, way ? path : NULL, 1) != FG_OK) continue;
+        memcpy(outs[way], cpu_rig_run(rig, 0, rows), (size_t)rows * N * sizeof(float));
+        if (way) launched = ((fg__gpu_plan *)(void *)rig->plan)->n_launched;
+        for (i = 0; i < rig->graph.n_ops && way; i++) {
+            rig->batch.first_op = i, rig->batch.n_ops = 1;
+            CHECKF(cpu_rig_submit(rig) == FG_OK, "%s", fg_last_error());
+        }
+        CHECKF(memcmp(outs[way], rig->output.logits, (size_t)rows * N * sizeof(float)) == 0, "%s, %d rows: other bits", path, rows);
+        cpu_rig_close(rig);
+        rig->batch.n_ops = rig->batch.first_op = 0;
+    }
+    for (i = 0; i < rows * N; i++) most = test_worse(most, fabs((double)outs[0][i])), worst = test_worse(worst, fabs((double)outs[0][i] - (double)outs[1][i]));
+    CHECKF(most > 0 && worst < 2e-3 * most, "%s, %d rows: they differ by %g", path, rows, worst);
+    free(outs[0]), free(outs[1]);
+    cpu_rig_free(rig);
+    return launched;
+}
+
+static void test_gpu_host_gates(void) {
+    int n;
+    if (!gpu_standin_open() || !gpu_standin_image) SKIP(GPU_NONE);
+    /* embed, act_mul, the gate (which makes activations where it may), product, one gate, activations, product, gather, sample, choose */
+    CHECKF((n = gpu_gates("cuda", 3)) == 10, "%d kernels", n);
+    CHECKF((n = gpu_gates("cuda", 20)) == 10, "%d kernels", n);
+    CHECKF((n = gpu_gates("hip64", 3)) == 9, "%d kernels", n);
+    CHECKF((n = gpu_gates("hip", 20)) == 10, "%d kernels", n);
+    gpu_standin_check();
+}
+
+/* Recurrent layers, as the CPU has them. */
+static void test_gpu_host_state(void) {
+    static const char *const paths[] = {"cuda", "hip64", "cuda-invariant", "hip"};
+    int p, i;
+    if (!gpu_standin_open()) SKIP(GPU_NONE);
+    for (p = 0; p < 4; p++) {
+        if (!cpu_has_gpu(paths[p])) continue;
+        for (i = 0; i < STATE_CASES; i += 1 + p / 2 * 2) state_check(paths[p], &state_cases[i], true);
+        state_check_moved(paths[p]);
+    }
+    gpu_standin_check();
+}
+
 /* What the library made for products is kept, of so many shapes, the newest. */
 static int gpu_blas_made, gpu_blas_searches;
 static int FG__GPU_CALL gpu_blas_desc(void **desc, int compute, int scale) {
@@ -1716,6 +1785,8 @@ static void run_gpu_host_tests(void) {
     RUN(test_gpu_host_blas_expand);
     RUN(test_gpu_host_made_acts);
     RUN(test_gpu_host_made_experts);
+    RUN(test_gpu_host_gates);
+    RUN(test_gpu_host_state);
     RUN(test_gpu_host_early);
     RUN(test_gpu_host_hopper);
     RUN(test_gpu_host_hopper_attention);

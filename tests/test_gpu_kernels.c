@@ -1370,13 +1370,14 @@ static void test_gpu_elements(void) {
         a.dst_stride = 180;
         a.count = gk_int(4);
         a.max_rows = 5;
-        for (act = FG_ACT_NONE; act <= FG_ACT_RELU; act++) {
+        for (act = FG_ACT_NONE; act <= FG_ACT_SIGMOID + 1; act++) { /* and, last, of one number for a row */
             double wanted[150];
-            a.act = act;
+            a.act = FG__MIN(act, FG_ACT_SIGMOID);
+            a.one = act > FG_ACT_SIGMOID;
             gk_run(FG_GPU_KERNEL_act_mul, &a);
             for (t = 0; t < 4; t++) {
                 for (i = 0; i < 150; i++)
-                    wanted[i] = cpu_act(act, (double)gk_floats(a.src)[t * 160 + i]) * (double)gk_floats(a.src2)[t * 170 + i];
+                    wanted[i] = cpu_act_mul(a.act, (double)gk_floats(a.src)[t * 160 + (a.one ? 0 : i)], (double)gk_floats(a.src2)[t * 170 + i]);
                 CHECKF(gk_error(gk_floats(a.dst) + t * 180, wanted, 150) < 1e-6, "activation %d", act);
                 CHECK(isnan(gk_floats(a.dst)[t * 180 + 150]));
             }
@@ -2000,7 +2001,7 @@ static void gk_first_item(gk_cache *g, int way, fg_gpu_attention_args *a, int *s
 }
 
 /* Leaves out one step after the other, from the first that matters on, over two schedules each. */
-static void gk_leave_out(int kernel, const fg_gpu_attention_args *a, int what, int first, int steps) {
+static void gk_leave_out(int kernel, const void *a, int what, int first, int steps) {
     fg_gpu_shape shape = fg_gpu_shape_of(kernel, a);
     int at, round;
     for (at = first; at < steps; at++)
@@ -2241,6 +2242,145 @@ static void test_gpu_mix(void) {
     hg_close();
 }
 
+/* ---- Recurrent layers. ---- */
+
+enum { GK_STATE_HEADS = 4, GK_STATE_KEYS = 2, GK_STATE_T = 40, GK_STATE_BLOCKS = 5 };
+
+/* Two sequences: one from its start, 22 tokens; one at position 13, 18 tokens, from block 4. Blocks are of 8 tokens. The second's first target is where it
+   comes from, and its second is not kept. */
+static fg_gpu_state_args gk_state_new(int dim, int taps, int tiled, uint64_t *state) {
+    static const int32_t table[2 * 4] = {-1, 1, 2, -1, -1, 4, -1, 0};
+    static const fg_gpu_state_seq seqs[2] = {{0, 22, 0, -1}, {22, GK_STATE_T, 13, 4}};
+    int i, v = GK_STATE_HEADS * dim, qk = 2 * GK_STATE_KEYS * dim;
+    fg_gpu_state_args a;
+    memset(&a, 0, sizeof(a));
+    a.src_stride = qk + 2 * v + 2 * GK_STATE_HEADS + 1, a.dst_stride = v + 3;
+    a.src = gk_normal((size_t)(GK_STATE_T * a.src_stride), state);
+    a.dst = gk_put(NULL, (size_t)((GK_STATE_T + 1) * a.dst_stride) * sizeof(float));
+    a.conv = gk_normal((size_t)((qk + v) * taps), state);
+    a.a = gk_normal(GK_STATE_HEADS, state);
+    a.norm = gk_normal((size_t)dim, state);
+    a.block_stride = (GK_STATE_HEADS * sizeof(float) * (uint64_t)fg_gpu_state_floats(dim, taps) + 15) / 16 * 16;
+    a.state = gk_normal((size_t)(GK_STATE_BLOCKS * a.block_stride / sizeof(float)), state);
+    a.seqs = gk_put(seqs, sizeof(seqs));
+    a.table = gk_put(table, sizeof(table)), a.table_stride = 4;
+    a.count = gk_int(GK_STATE_T), a.seq_count = gk_int(2);
+    a.n_head = GK_STATE_HEADS, a.n_kv_head = GK_STATE_KEYS, a.head_dim = dim, a.taps = taps, a.tiled = tiled, a.block_tokens = 8;
+    a.max_rows = GK_STATE_T + 1, a.max_seqs = 3, a.eps = 1e-5f;
+    for (i = 0; i < GK_STATE_HEADS; i++) gk_floats(a.a)[i] = -0.05f - 0.3f * fabsf(gk_floats(a.a)[i]);
+    return a;
+}
+
+/* A head's reference in double precision: S [k][v], inputs of the tokens so far. */
+typedef struct gk_state {
+    double S[160][160], out[160], kept[GK_STATE_T + 15][3][160]; /* kept: from 15 before the pass on */
+} gk_state;
+
+static void gk_state_token(const fg_gpu_state_args *a, gk_state *s, int row, int t, int head) {
+    const float *x = gk_floats(a->src) + row * a->src_stride, *gates = x + 2 * (GK_STATE_KEYS + GK_STATE_HEADS) * a->head_dim;
+    int d = a->head_dim, key = a->tiled ? head % GK_STATE_KEYS : head / (GK_STATE_HEADS / GK_STATE_KEYS), part, i, j, tap;
+    int columns[3] = {key * d, (GK_STATE_KEYS + key) * d, (2 * GK_STATE_KEYS + head) * d};
+    double y[3][160], length[2] = {1e-6, 1e-6}, square = 0, decay = exp((double)gk_floats(a->a)[head] * log1p(exp((double)gates[GK_STATE_HEADS + head])));
+    for (part = 0; part < 3; part++)
+        for (i = 0; i < d; i++) {
+            double sum = 0;
+            s->kept[t + 15][part][i] = (double)x[columns[part] + i];
+            for (tap = 0; tap < a->taps; tap++)
+                sum += (double)gk_floats(a->conv)[(columns[part] + i) * a->taps + tap] * s->kept[t + 16 - a->taps + tap][part][i];
+            y[part][i] = sum / (1 + exp(-sum));
+            if (part < 2) length[part] += y[part][i] * y[part][i];
+        }
+    for (j = 0; j < d; j++) {
+        double have = 0;
+        for (i = 0; i < d; i++) have += (s->S[i][j] *= decay) * y[1][i] / sqrt(length[1]);
+        for (s->out[j] = 0, i = 0; i < d; i++) {
+            s->S[i][j] += y[1][i] / sqrt(length[1]) * (y[2][j] - have) / (1 + exp(-(double)gates[head]));
+            s->out[j] += s->S[i][j] * y[0][i] / sqrt(length[0] * d);
+        }
+        square += s->out[j] * s->out[j] / d;
+    }
+    for (j = 0; j < d; j++) {
+        double z = (double)gates[(head - GK_STATE_HEADS) * d + j];
+        s->out[j] *= (double)gk_floats(a->norm)[j] / sqrt(square + (double)a->eps) * z / (1 + exp(-z));
+    }
+}
+
+/* What a block is to have of a head, beside what it has. */
+static double gk_state_differs(const fg_gpu_state_args *a, const gk_state *s, int block, int t, int head) {
+    const float *have = gk_floats(a->state + (uint64_t)block * a->block_stride) + head * fg_gpu_state_floats(a->head_dim, a->taps);
+    int d = a->head_dim, i, j, part, tap;
+    double worst = 0;
+    for (j = 0; j < d; j++)
+        for (i = 0; i < d; i++) worst = test_worse(worst, fabs((double)*have++ - s->S[i][j]));
+    for (tap = 0; tap < a->taps - 1; tap++)
+        for (part = 0; part < 3; part++)
+            for (i = 0; i < d; i++) worst = test_worse(worst, fabs((double)*have++ - s->kept[t + 17 - a->taps + tap][part][i]));
+    return worst;
+}
+
+static void gk_check_state(int dim, int taps, int tiled) {
+    uint64_t seed = 89;
+    fg_gpu_state_args a = gk_state_new(dim, taps, tiled, &seed);
+    const fg_gpu_state_seq *seqs = (const fg_gpu_state_seq *)(uintptr_t)a.seqs;
+    size_t bytes = GK_STATE_BLOCKS * (size_t)a.block_stride;
+    float *before = (float *)malloc(bytes);
+    gk_state *s = (gk_state *)malloc(sizeof(*s));
+    double worst = 0, kept = 0;
+    int seq, head, t, i, j, n_targets = 0;
+    memcpy(before, gk_floats(a.state), bytes);
+    gk_run(dim <= 128 ? FG_GPU_KERNEL_state128 : FG_GPU_KERNEL_state256, &a);
+    gk_run(FG_GPU_KERNEL_state_out, &a);
+    for (seq = 0; seq < 2; seq++)
+        for (head = 0; head < GK_STATE_HEADS; head++) {
+            const float *from = before + 4 * a.block_stride / sizeof(float) + (size_t)(head * fg_gpu_state_floats(dim, taps));
+            memset(s, 0, sizeof(*s));
+            for (j = 0; j < dim && seq; j++)
+                for (i = 0; i < dim; i++) s->S[i][j] = (double)from[j * dim + i];
+            for (i = 0; i < 3 * (taps - 1) * dim && seq; i++) s->kept[16 - taps + i / (3 * dim)][i / dim % 3][i % dim] = (double)from[dim * dim + i];
+            for (t = 0; t < seqs[seq].end - seqs[seq].row; t++) {
+                int row = seqs[seq].row + t, p = seqs[seq].position + t, last = row + 1 == seqs[seq].end;
+                int block = (p + 1) % 8 == 0 || last ? ((const int32_t *)(uintptr_t)a.table)[seq * 4 + p / 8] : -1;
+                gk_state_token(&a, s, row, t, head);
+                for (j = 0; j < dim; j++) worst = test_worse(worst, fabs((double)gk_floats(a.dst)[row * a.dst_stride + head * dim + j] - s->out[j]));
+                if (block >= 0) kept = test_worse(kept, gk_state_differs(&a, s, block, t, head)), n_targets++;
+            }
+        }
+    CHECKF(worst < 2e-4 && kept < 2e-4 && n_targets == 4 * GK_STATE_HEADS,
+           "heads of %d, %d taps: errors %g, %g of states, %d", dim, taps, worst, kept, n_targets);
+    for (t = 0; t <= GK_STATE_T; t++) CHECK(isnan(gk_floats(a.dst)[t * a.dst_stride + GK_STATE_HEADS * dim]));
+    CHECK(isnan(gk_floats(a.dst)[GK_STATE_T * a.dst_stride]));
+    CHECK(memcmp(before + 3 * a.block_stride / 4, gk_floats(a.state + 3 * a.block_stride), a.block_stride) == 0);
+    free(s), free(before);
+    gk_end();
+}
+
+static void test_gpu_state(void) {
+    for (hg.width = 32; hg.width <= 64; hg.width += 32) {
+        gk_check_state(64, 4, 1);
+        gk_check_state(33, 1, 0);
+        gk_check_state(160, 3, 1);
+        gk_check_state(20, 16, 0); /* more taps than tokens of a piece, and than a block has */
+    }
+    hg_close();
+}
+
+/* Whatever barrier is left out, it is found. The last one, after which no token comes, is as well done without. */
+static void test_gpu_state_left_out(void) {
+    uint64_t seed = 83;
+    int kernel, pieces;
+    for (hg.width = 32; hg.width <= 64; hg.width += 32)
+        for (kernel = FG_GPU_KERNEL_state128; kernel <= FG_GPU_KERNEL_state256; kernel++) {
+            fg_gpu_state_args a = gk_state_new(40, 4, 0, &seed);
+            fg_gpu_shape shape = fg_gpu_shape_of(kernel, &a);
+            pieces = kernel == FG_GPU_KERNEL_state128 ? 2 : 3; /* of 22 tokens, 16 or 8 each */
+            CHECKF(hg_launch(fg_gpu_entries[kernel], &a, 1, 1, shape.block, 0), "%s", hg_error());
+            CHECKF(hg.threads[0].steps[HG_BARRIER] == 3 * pieces, "%d barriers", hg.threads[0].steps[HG_BARRIER]);
+            gk_leave_out(kernel, &a, HG_BARRIER, 0, 3 * pieces - 1);
+            gk_end();
+        }
+    hg_close();
+}
+
 static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_host_warpgroups);
     RUN(test_gpu_host_weighted);
@@ -2279,4 +2419,6 @@ static void run_gpu_kernel_tests(void) {
     RUN(test_gpu_attention_left_out);
     RUN(test_gpu_experts);
     RUN(test_gpu_mix);
+    RUN(test_gpu_state);
+    RUN(test_gpu_state_left_out);
 }

@@ -52,6 +52,31 @@ static void test_spirv_ops(void) {
     }
 }
 
+/* Recurrent layers, and gates. */
+static void test_spirv_state(void) {
+    static const char *const paths[] = {"vulkan32", "vulkan64", "vulkan8"};
+    static const state_case cases[] = {{2, 1, 40, 4, 1, 8, {11, 1, 3, 0}, false}, {3, 3, 33, 2, 0, 4, {9, 5, 0, 0}, false}, {2, 1, 8, 6, 0, 2, {9, 3, 1, 0}, false}}, wide = {1, 1, 128, 4, 0, 32, {3, 2, 0, 0}, false};
+    int p;
+    SPIRV_ALL;
+    for (p = 0; p < 3; p++) {
+        state_check(paths[p], &cases[p], true);
+        spirv_none(paths[p]);
+    }
+    state_check("vulkan64", &wide, true);
+    spirv_none("vulkan64");
+    state_check("vulkan32-split", &vulkan_states[0], true);
+    spirv_none("vulkan32-split");
+    gpu_check_state_prefix("vulkan64", &cases[2]);
+    vulkan_check_state_model("vulkan64", &vulkan_states[1]);
+    spirv_none("vulkan64");
+    gpu_check_state_blocks("vulkan64-push", &vulkan_states[1]);
+    spirv_none("vulkan64-push");
+    for (p = 0; p < 2; p++) {
+        vulkan_check_gates(p ? "vulkan64-dot" : "vulkan32");
+        spirv_none(p ? "vulkan64-dot" : "vulkan32");
+    }
+}
+
 /* Products of one row, of few and of many, of every `step`th type. */
 static void spirv_gemm(const char *path, int first, int step) {
     static const int shapes[][3] = {{256, 33, 1}, {512, 31, 3}, {256, 19, 7}, {256, 70, 37}, {256, 40, 70}};
@@ -304,6 +329,27 @@ static int spirv_small_experts(const char *path) {
     return svk_take(spirv_text, sizeof(spirv_text));
 }
 
+/* Two passes of two sequences, of which the second begins within the blocks where the first ends; the violations that this makes. */
+static int spirv_small_state(const char *path) {
+    static const state_case c = {2, 1, 36, 4, 1, 8, {13, 7, 0, 0}, false};
+    cpu_rig *rig = state_rig(&c, 16);
+    int s;
+    if (!svk.drop) spirv_fresh(path);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        spirv_runs = true;
+        for (s = 0; s < 4; s++) {
+            if (s % 2 == 0) cpu_batch_start(rig);
+            if (s < 2) state_add(&c, rig, s, 0, 6 - 3 * s);
+            else state_add(&c, rig, s - 2, 6 - 3 * (s - 2), c.lengths[s - 2]);
+            if (s % 2) (void)cpu_rig_submit(rig);
+        }
+        spirv_runs = false;
+    }
+    cpu_rig_free(rig);
+    if (!svk.drop) spirv_fresh(path);
+    return svk_take(spirv_text, sizeof(spirv_text));
+}
+
 static struct {
     int shader, which, count; /* the barrier of a shader, or of commands, that goes; how many there are */
     uint32_t from, to;        /* a built-in that becomes another */
@@ -368,6 +414,10 @@ static void test_spirv_finds_races(void) {
     spirv_rows = 12;
     spirv_barriers(FG__VK_SHADER_SAMPLE, "vulkan32", spirv_small_gemm, 1);
     spirv_barriers(FG__VK_SHADER_SORT, "vulkan32", spirv_small_experts, 0);
+    CHECK(spirv_small_state("vulkan32") == 0);
+    spirv_barriers(FG__VK_SHADER_STATE_CONV, "vulkan32", spirv_small_state, 0);
+    spirv_barriers(FG__VK_SHADER_STATE_SCAN, "vulkan64", spirv_small_state, 0);
+    spirv_barriers(FG__VK_SHADER_STATE_NORM, "vulkan32", spirv_small_state, 1); /* before the sum nobody has read another */
     spirv_barriers(FG__VK_SHADER_ATTENTION, "vulkan32", spirv_small_attention, 2);
     spirv_barriers(FG__VK_SHADER_ATTENTION_HALF, "vulkan64-half", spirv_small_attention, 2);
     spirv_barriers(FG__VK_SHADER_ATTENTION_MATRIX, "vulkan32-matrix", spirv_small_attention, 3);
@@ -404,6 +454,7 @@ static void test_spirv_finds_hazards(void) {
     spirv_hazards("vulkan64-half", spirv_small_gemm, spirv_drop, 0);
     spirv_hazards("vulkan32", spirv_small_experts, spirv_drop, 0);
     spirv_hazards("vulkan64-half", spirv_small_experts, spirv_drop, 0);
+    spirv_hazards("vulkan32", spirv_small_state, spirv_drop, 0);
     spirv_hazards("vulkan32", spirv_small_gemm, spirv_drop_other, 3); /* the host has waited before one */
 }
 
@@ -658,6 +709,7 @@ static void run_spirv_tests(void) {
     RUN(test_spirv_gemm);
     RUN(test_spirv_together);
     RUN(test_spirv_experts);
+    RUN(test_spirv_state);
     RUN(test_spirv_experts_bytes);
     RUN(test_spirv_attention);
     RUN(test_spirv_invariant);

@@ -242,7 +242,7 @@ static void split_gpu(const char *path, const char *name, int layers, const char
 }
 
 static void test_split_gpu(void) {
-    model_spec spec = model_spec_tiny(), experts = spec;
+    model_spec spec = model_spec_tiny(), experts = spec, states = spec;
     int n = 0;
     experts.arch = "qwen3moe";
     experts.n_experts = 4;
@@ -257,10 +257,13 @@ static void test_split_gpu(void) {
         split_lacks = true;
         split_gpu("vulkan", "vulkan+cpu", 0, NULL, NULL, experts, 9, 2e-5);
         split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, experts, 6, 2e-5);
+        states.arch = "qwen35";
+        split_gpu("vulkan", "vulkan+cpu", 0, NULL, NULL, states, 9, 2e-5);
         experts.arch = "gpt-oss";
         experts.window = 12;
         split_gpu("vulkan", "vulkan+cpu", 0, NULL, NULL, experts, 6, 2e-5);
         split_lacks = false;
+        split_gpu("vulkan", "vulkan+cpu", 2, NULL, NULL, states, 6, 2e-5);
         split_gpu("vulkan", "vulkan", 0, NULL, NULL, experts, 6, 2e-5);
         split_gpu("vulkan", "vulkan+cpu", 0, "cpu", NULL, experts, 6, 2e-5);
         n++;

@@ -6,13 +6,14 @@
 typedef struct state_case {
     int n_head, n_kv_head, dim, taps, tiled, block_tokens;
     int lengths[STATE_SEQS]; /* 0 ends */
+    bool twin;               /* another op beside, whose layer is the first */
 } state_case;
 
 static const state_case state_cases[] = {
-    /* value heads, key heads, dim, taps, tiled, block, lengths */
-    {2, 2, 16, 4, 1, 8, {37, 1, 8, 9}},   {4, 2, 32, 4, 1, 16, {50, 3, 0, 0}}, {6, 2, 64, 4, 0, 4, {21, 16, 4, 0}},
-    {3, 1, 128, 4, 1, 32, {70, 33, 0, 0}}, {2, 1, 20, 3, 0, 8, {19, 8, 7, 0}},  {2, 2, 8, 1, 0, 8, {11, 2, 0, 0}},
-    {1, 1, 96, 2, 1, 16, {33, 17, 0, 0}},  {4, 4, 256, 4, 0, 32, {5, 2, 0, 0}},
+    /* value heads, key heads, dim, taps, tiled, block, lengths, twin */
+    {2, 2, 16, 4, 1, 8, {37, 1, 8, 9}, false},   {4, 2, 32, 4, 1, 16, {50, 3, 0, 0}, false}, {6, 2, 64, 4, 0, 4, {21, 16, 4, 0}, false},
+    {3, 1, 128, 4, 1, 32, {70, 33, 0, 0}, false}, {2, 1, 20, 3, 0, 8, {19, 8, 7, 0}, true},  {2, 2, 8, 1, 0, 8, {11, 2, 0, 0}, false},
+    {1, 1, 96, 2, 1, 16, {33, 17, 0, 0}, false},  {4, 4, 256, 4, 0, 32, {5, 2, 0, 0}, false}, {3, 3, 33, 7, 1, 8, {21, 5, 0, 0}, false},
 };
 #define STATE_CASES ((int)(sizeof(state_cases) / sizeof(state_cases[0])))
 
@@ -24,7 +25,7 @@ static int state_token(const state_case *c, int s, int p) {
     return base + p;
 }
 
-/* embed -> state_scan; two layers' room in a block, of which the second is used; src begins at column 3. */
+/* embed -> state_scan; two layers' room in a block, of which it has the second; src begins at column 3. */
 static cpu_rig *state_rig(const state_case *c, int max_tokens) {
     uint64_t state = 71;
     cpu_rig *rig = cpu_rig_new(max_tokens);
@@ -50,6 +51,13 @@ static cpu_rig *state_rig(const state_case *c, int max_tokens) {
     op->bias = cpu_weight(rig, FG_TYPE_F32, c->dim, 0, FG_OP_STATE_SCAN, &state);
     a = (float *)(void *)rig->data[op->weight2];
     for (i = 0; i < c->n_head; i++) a[i] = -0.05f - 0.3f * fabsf(a[i]); /* some forget soon, some late */
+    if (c->twin) {
+        fg_op *twin = cpu_op(rig, FG_OP_STATE_SCAN, x, cpu_slot(rig, v + 5, false), v);
+        *twin = rig->ops[1];
+        twin->dst = rig->graph.n_slots - 1;
+        twin->group_layer = 0;
+        twin->weight = cpu_weight(rig, FG_TYPE_F32, c->taps, 2 * c->n_kv_head * c->dim + v, FG_OP_STATE_SCAN, &state);
+    }
     for (i = 0; i < STATE_SEQS; i++) {
         longest = FG__MAX(longest, c->lengths[i]);
         n_blocks += (c->lengths[i] + c->block_tokens - 1) / c->block_tokens;
@@ -197,16 +205,57 @@ static void state_check(const char *path, const state_case *c, bool same) {
     free(all);
 }
 
+/* A sequence goes on from its state, from a copy, and from what was fetched and sent back to another block, with the same bits. */
+static void state_check_moved(const char *path) {
+    static const state_case c = {3, 1, 33, 4, 0, 8, {24, 0, 0, 0}, false};
+    cpu_rig *rig = state_rig(&c, 32);
+    int width = 5 + c.n_head * c.dim, way, i;
+    size_t bytes = 0, least = 2 * sizeof(float) * (size_t)fg__state_floats(&rig->graph.groups[0]);
+    float *first = (float *)calloc((size_t)(12 * width), sizeof(float));
+    int32_t blocks[3];
+    fg_block_copy copy;
+    char *host;
+    rig->graph.groups[0].n_blocks += 3;
+    for (i = 0; i < 3; i++) blocks[i] = state_block(&c, rig, 0, i ? i + 2 : 1);
+    copy.group = 0, copy.from = blocks[0], copy.to = blocks[1];
+    if (cpu_rig_open(rig, path, 2) == FG_OK) {
+        CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, NULL, 0, NULL, true, &bytes) == FG_OK);
+        CHECKF(bytes >= least && bytes < least + 64, "%s: %zu bytes", path, bytes);
+        host = (char *)malloc(bytes);
+        cpu_batch_start(rig);
+        state_add(&c, rig, 0, 0, 12);
+        CHECKF(cpu_rig_submit(rig) == FG_OK, "%s", fg_last_error());
+        CHECK(rig->backend->copy_blocks(rig->device, rig->plan, &copy, 1) == FG_OK);
+        CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, blocks, 1, host, true, NULL) == FG_OK);
+        CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, blocks + 2, 1, host, false, NULL) == FG_OK);
+        for (way = 0; way < 3; way++) {
+            cpu_batch_start(rig);
+            state_add(&c, rig, 0, 12, 24);
+            rig->tables[0][1] = blocks[way];
+            CHECKF(cpu_rig_submit(rig) == FG_OK, "%s", fg_last_error());
+            if (way == 0) memcpy(first, rig->output.logits, (size_t)(12 * width) * sizeof(float));
+            for (i = 0; i < 12 * width; i++)
+                if (i % width >= 5 && first[i] != rig->output.logits[i]) break;
+            CHECKF(i == 12 * width, "%s, way %d: other bits at %d", path, way, i);
+        }
+        free(host);
+    }
+    free(first);
+    cpu_rig_free(rig);
+}
+
 static void test_state_scan(void) {
     const char *paths[CPU_TARGETS];
     int n = cpu_paths(paths), p, i;
-    for (p = 0; p < n; p++)
+    for (p = 0; p < n; p++) {
         for (i = 0; i < STATE_CASES; i++) state_check(paths[p], &state_cases[i], true);
+        state_check_moved(paths[p]);
+    }
 }
 
 /* What an op or a group of states may not name, and tables that lack what a pass needs. */
 static void test_state_refused(void) {
-    static const state_case c = {2, 1, 16, 4, 1, 8, {20, 0, 0, 0}};
+    static const state_case c = {2, 1, 16, 4, 1, 8, {20, 0, 0, 0}, false};
     cpu_rig *rig = state_rig(&c, 32);
     fg_op kept = rig->ops[1];
     fg_group group = rig->graph.groups[0];

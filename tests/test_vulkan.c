@@ -680,6 +680,7 @@ static void vulkan_check_measure(const cpu_rig *rig) {
         const fg__vk_turn *turn = &plan->turns[i];
         all += turn->batch.bytes + turn->rows.bytes + turn->candidates.bytes + turn->logits.bytes + turn->kept.bytes;
     }
+    for (i = 0; i < plan->n_kv; i++) all += plan->layers[i].k.bytes + plan->layers[i].v.bytes;
     CHECKF(memory.total <= all && all < memory.total + 32 * FG__VK_ALIGN, "%zu bytes were measured, %zu taken", memory.total, all);
     CHECK(plan->n_steps <= plan->max_steps);
 }
@@ -773,6 +774,271 @@ static void test_vulkan_swap(void) {
     gpu_check_swap("vulkan");
 }
 
+/* ---- Recurrent layers. ---- */
+
+/* States' heads in one piece of the pool, and in several, of which the last has fewer; key heads whose value heads are in two. */
+static const state_case vulkan_states[] = {{6, 3, 16, 4, 0, 8, {9, 8, 0, 0}, false}, {6, 2, 16, 4, 1, 8, {9, 8, 0, 0}, false}, {4, 2, 32, 4, 1, 16, {50, 3, 0, 0}, false}};
+
+static int vulkan_state_pieces(const char *path, const state_case *c) {
+    cpu_rig *rig = state_rig(c, 128);
+    int n = cpu_rig_open(rig, path, 1) == FG_OK ? ((const fg__vk_plan *)(const void *)rig->plan)->n_pieces[0] : 0;
+    cpu_rig_free(rig);
+    return n;
+}
+
+static void test_vulkan_state(void) {
+    static const char *const paths[] = {"vulkan-push", "vulkan-invariant"};
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < STATE_CASES; i++) state_check("vulkan", &state_cases[i], true);
+    for (i = 0; i < 2; i++) state_check(paths[i], &state_cases[i], true);
+    for (i = 0; i < 3; i++) {
+        CHECKF(vulkan_state_pieces("vulkan-split", &vulkan_states[i]) == (i < 2 ? 2 : 4), "%d", i);
+        state_check("vulkan-split", &vulkan_states[i], true);
+    }
+    state_check("vulkan-kv", &vulkan_states[1], true); /* one head in each */
+}
+
+/* Blocks that are shorter than the convolution: what it needs of before the pass is in the first block that the pass ends. */
+static void test_vulkan_state_short(void) {
+    static const state_case cases[] = {{2, 1, 12, 16, 0, 2, {21, 5, 0, 0}, false}, {1, 1, 33, 6, 1, 1, {9, 8, 0, 0}, false}, {2, 2, 1, 4, 0, 4, {9, 3, 0, 0}, false}};
+    int i;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (i = 0; i < 3; i++) state_check("vulkan", &cases[i], true);
+}
+
+/* Two recurrent layers between products, which write src's columns apart: x += W state_scan(W' x). */
+static cpu_rig *vulkan_state_model(const state_case *c) {
+    enum { W = 64 };
+    uint64_t state = 17;
+    cpu_rig *rig = state_rig(c, 64);
+    fg_op scan = rig->ops[1], *op;
+    int v = c->n_head * c->dim, z = v + 2 * c->n_kv_head * c->dim, firsts[5], x, h, y, layer, i;
+    firsts[0] = 0;
+    firsts[1] = z;
+    firsts[2] = z + v;
+    firsts[3] = z + v + c->n_head;
+    firsts[4] = z + v + 2 * c->n_head;
+    rig->graph.n_ops = rig->graph.n_slots = 0; /* of it stay weights and the group */
+    x = cpu_slot(rig, W, false);
+    h = cpu_slot(rig, firsts[4], false);
+    y = cpu_slot(rig, v, false);
+    cpu_op(rig, FG_OP_EMBED, -1, x, W)->weight = cpu_weight(rig, FG_TYPE_F32, W, state_token(c, STATE_SEQS, 0), FG_OP_EMBED, &state);
+    for (layer = 0; layer < 2; layer++) {
+        for (i = 0; i < 4; i++) {
+            op = cpu_op(rig, FG_OP_GEMM, x, h, firsts[i + 1] - firsts[i]);
+            op->dst_col = firsts[i];
+            op->k = W;
+            op->weight = cpu_weight(rig, FG_TYPE_F32, W, op->n, FG_OP_GEMM, &state);
+        }
+        op = cpu_op(rig, FG_OP_STATE_SCAN, h, y, v);
+        *op = scan;
+        op->src = h;
+        op->dst = y;
+        op->src_col = op->dst_col = 0;
+        op->group_layer = layer;
+        op = cpu_op(rig, FG_OP_GEMM, y, x, W);
+        op->k = v;
+        op->src2 = x;
+        op->weight = cpu_weight(rig, FG_TYPE_F32, v, W, FG_OP_GEMM, &state);
+    }
+    cpu_rig_end(rig, x);
+    return rig;
+}
+
+/* As the CPU has it. */
+static void vulkan_check_state_model(const char *path, const state_case *c) {
+    cpu_rig *rig = vulkan_state_model(c), *own = vulkan_state_model(c);
+    size_t size = (size_t)state_token(c, STATE_SEQS, 0) * 64, i;
+    float *want = (float *)calloc(size, sizeof(float)), *have = (float *)calloc(size, sizeof(float));
+    double worst = 0, largest = 0;
+    if (cpu_rig_open(rig, path, 1) == FG_OK && cpu_rig_open(own, "scalar", 1) == FG_OK) {
+        CHECKF(((const fg__vk_plan *)(const void *)rig->plan)->slots[1].n_parts == 4, "%s", path);
+        CHECK(state_all(c, rig, 7, true, have) && state_all(c, own, 64, false, want));
+        for (i = 0; i < size; i++) {
+            worst = test_worse(worst, fabs((double)have[i] - (double)want[i]));
+            largest = test_worse(largest, fabs((double)want[i]));
+        }
+        CHECKF(largest > 0 && worst < 2e-4 * largest, "%s: error %g of %g", path, worst, largest);
+    }
+    free(want);
+    free(have);
+    cpu_rig_free(rig);
+    cpu_rig_free(own);
+}
+
+static void test_vulkan_state_model(void) {
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    vulkan_check_state_model("vulkan", &state_cases[1]);
+    vulkan_check_state_model("vulkan-split", &vulkan_states[0]);
+}
+
+/* A sequence goes on from copies of its block, from one that was swapped out and in, and as it is: the same bits. */
+static void gpu_check_state_blocks(const char *path, const state_case *c) {
+    cpu_rig *rig = state_rig(c, 64);
+    size_t width = (size_t)rig->graph.n_vocab, bytes = 0, floats = (size_t)fg__state_floats(&rig->graph.groups[0]), i, bad = 0;
+    float *rows = (float *)calloc(width, 3 * sizeof(float)), *host = NULL;
+    int n = c->lengths[0], bt = c->block_tokens, way, from = state_block(c, rig, 0, (n - 2) / bt), free_block = state_block(c, rig, 1, 0);
+    int32_t blocks[2];
+    fg_block_copy copy;
+    blocks[0] = from;
+    blocks[1] = free_block;
+    for (way = 0; way < 3 && cpu_rig_open(rig, path, 1) == FG_OK; way++) {
+        cpu_batch_start(rig);
+        state_add(c, rig, 0, 0, n - 1);
+        CHECK(cpu_rig_submit(rig) == FG_OK);
+        CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, blocks, 1, NULL, true, &bytes) == FG_OK && bytes == 2 * 4 * floats);
+        if (!host) host = (float *)calloc(2, bytes);
+        copy.group = 0;
+        copy.from = from;
+        copy.to = free_block;
+        if (way == 1) CHECK(rig->backend->copy_blocks(rig->device, rig->plan, &copy, 1) == FG_OK);
+        if (way == 2) {
+            CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, blocks, 1, host, true, NULL) == FG_OK);
+            CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, blocks + 1, 1, host, false, NULL) == FG_OK);
+            CHECK(rig->backend->swap_blocks(rig->device, rig->plan, 0, blocks, 2, host, true, NULL) == FG_OK);
+            CHECK(memcmp(host, (const char *)host + bytes, bytes) == 0);
+            for (i = 0; i < floats; i++) bad += host[floats + i] == 0.0f; /* the second layer's: all of it is something */
+            CHECKF(bad == 0, "%s: %zu zeros of %zu", path, bad, floats);
+        }
+        cpu_batch_start(rig);
+        state_add(c, rig, 0, n - 1, n);
+        for (i = 0; way && i < (size_t)rig->graph.max_blocks_per_seq; i++)
+            if (rig->tables[0][i] == from) rig->tables[0][i] = free_block;
+        CHECK(cpu_rig_submit(rig) == FG_OK);
+        memcpy(rows + (size_t)way * width, rig->output.logits, width * sizeof(float));
+        rig->backend->release(rig->device, rig->plan);
+        rig->plan = NULL;
+    }
+    for (i = 5; way == 3 && i < width; i++) bad += rows[i] != rows[width + i] || rows[i] != rows[2 * width + i] || rows[i] == 0.0f;
+    CHECKF(way == 3 && bad == 0, "%s: %zu other numbers: %s", path, bad, way == 3 ? "" : fg_last_error());
+    free(rows);
+    free(host);
+    cpu_rig_free(rig);
+}
+
+/* Where any block ends within a pass another sequence may go on, with the same bits. */
+static void gpu_check_state_prefix(const char *path, const state_case *c) {
+    cpu_rig *rig = state_rig(c, 64);
+    size_t width = (size_t)rig->graph.n_vocab, row, i, bad = 0;
+    int n = c->lengths[0], bt = c->block_tokens, last = (n - 1) / bt, b;
+    float *all = (float *)calloc(width * (size_t)n, sizeof(float));
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        cpu_batch_start(rig);
+        state_add(c, rig, 0, 0, n);
+        for (b = 0; b <= last; b++) rig->tables[0][b] = state_block(c, rig, 0, b);
+        CHECK(cpu_rig_submit(rig) == FG_OK);
+        memcpy(all, rig->output.logits, width * (size_t)n * sizeof(float));
+        for (b = 0; b < last; b++) {
+            cpu_batch_start(rig);
+            state_add(c, rig, 0, (b + 1) * bt, n);
+            for (i = 0; i <= (size_t)last; i++) rig->tables[0][i] = (int)i == b ? state_block(c, rig, 0, b) : (int)i == last ? state_block(c, rig, 1, 0) : -1;
+            CHECK(cpu_rig_submit(rig) == FG_OK);
+            for (row = 0; row < (size_t)(n - (b + 1) * bt); row++)
+                for (i = 5; i < width; i++) bad += rig->output.logits[row * width + i] != all[((size_t)((b + 1) * bt) + row) * width + i];
+        }
+        CHECKF(bad == 0 && last > 1, "%s: %zu other numbers", path, bad);
+    }
+    free(all);
+    cpu_rig_free(rig);
+}
+
+static void test_vulkan_state_prefix(void) {
+    static const state_case cases[] = {{2, 1, 40, 4, 1, 8, {29, 1, 0, 0}, false}, {3, 3, 12, 9, 0, 2, {11, 1, 0, 0}, false}};
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    gpu_check_state_prefix("vulkan", &cases[0]);
+    gpu_check_state_prefix("vulkan-split", &cases[1]);
+}
+
+/* More than is staged at once: a layer of a block in several parts, of which the host has the same order. */
+static void test_vulkan_state_blocks(void) {
+    static const state_case small = {2, 2, 16, 4, 1, 8, {14, 1, 0, 0}, false}, large = {20, 20, 256, 4, 0, 32, {5, 1, 0, 0}, false};
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    gpu_check_state_blocks("vulkan", &small);
+    gpu_check_state_blocks("vulkan-split", &vulkan_states[2]);
+    CHECK(vulkan_state_pieces("vulkan", &large) == 2);
+    gpu_check_state_blocks("vulkan", &large);
+}
+
+static void test_vulkan_state_bounds(void) {
+    static const state_case c = {2, 1, 64, 4, 1, 8, {20, 0, 0, 0}, false};
+    cpu_rig *rig;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    rig = state_rig(&c, 32);
+    if (cpu_rig_open(rig, "vulkan", 1) == FG_OK) {
+        fg_device *small = cpu_vulkan_device(cpu_vulkan_number("vulkan-kv"));
+        vulkan_check_measure(rig);
+        if (small) CHECK(rig->backend->prepare(small, &rig->graph, NULL, NULL) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "states of a head of 64"));
+        cpu_batch_start(rig);
+        state_add(&c, rig, 0, 0, 20);
+        rig->tables[0][2] = -1; /* where the state is to go */
+        CHECK(cpu_rig_submit(rig) == FG_ERROR_INVALID_ARGUMENT);
+    }
+    cpu_rig_free(rig);
+}
+
+/* y = sigmoid(x[5..]) * y and y = sigmoid(x[2]) * y, in place, then, but with F32, a product. The largest error beside the norms of rows. */
+static double vulkan_gates_error(const char *path, fg_type type, int m) {
+    enum { N = 128, W = 20 };
+    uint64_t state = 29;
+    cpu_rig *rig = cpu_rig_new(m);
+    int x = cpu_slot(rig, 140, false), y = cpu_slot(rig, N, false), z = cpu_slot(rig, W, false), i, j, row, tables[2], weight = -1;
+    float a[140], b[N], w[N];
+    double worst = 0;
+    fg_op *op;
+    for (i = 0; i < 2; i++) tables[i] = cpu_op(rig, FG_OP_EMBED, -1, i ? y : x, i ? N : 140)->weight = cpu_weight(rig, FG_TYPE_F32, i ? N : 140, m, FG_OP_EMBED, &state);
+    for (i = 0; i < 140 * m; i++) ((float *)(void *)rig->data[tables[0]])[i] *= 3.0f;
+    for (i = 0; i < 2; i++) {
+        op = cpu_op(rig, FG_OP_ACT_MUL, x, y, N);
+        op->src2 = y;
+        op->src_col = i ? 2 : 5;
+        op->k = i;
+        op->act = FG_ACT_SIGMOID;
+    }
+    if (type != FG_TYPE_F32) {
+        op = cpu_op(rig, FG_OP_GEMM, y, z, W);
+        op->weight = weight = cpu_weight(rig, type, N, W, FG_OP_GEMM, &state);
+        op->k = N;
+    }
+    cpu_rig_end(rig, weight < 0 ? y : z);
+    if (cpu_rig_open(rig, path, 1) == FG_OK) {
+        const float *out = cpu_rig_run(rig, 0, m);
+        for (row = 0; row < m; row++) {
+            cpu_weight_row(rig, tables[0], row, a);
+            cpu_weight_row(rig, tables[1], row, b);
+            for (i = 0; i < (weight < 0 ? N : W); i++) {
+                double want = 0, all = 1e-9;
+                if (weight >= 0) cpu_weight_row(rig, weight, i, w);
+                for (j = weight < 0 ? i : 0; j < (weight < 0 ? i + 1 : N); j++) {
+                    double one = (weight < 0 ? 1.0 : (double)w[j]) * (double)b[j] / (1 + exp(-(double)a[5 + j])) / (1 + exp(-(double)a[2]));
+                    want += one;
+                    all += one * one;
+                }
+                worst = test_worse(worst, fabs((double)out[row * (weight < 0 ? N : W) + i] - want) / sqrt(all));
+            }
+        }
+    } else worst = 1e9;
+    cpu_rig_free(rig);
+    return worst;
+}
+
+static void vulkan_check_gates(const char *path) {
+    static const int rows[] = {1, 7, 20};
+    int i;
+    for (i = 0; i < 3; i++) {
+        double plain = vulkan_gates_error(path, FG_TYPE_F32, rows[i]), product = vulkan_gates_error(path, FG_TYPE_Q8_0, rows[i]);
+        CHECKF(plain < 1e-5 && product < (strstr(path, "-") ? 3e-2 : 1e-5), "%s, %d rows: errors %g, %g", path, rows[i], plain, product);
+    }
+}
+
+static void test_vulkan_gates(void) {
+    static const char *const paths[] = {"vulkan", "vulkan-dot", "vulkan-half", "vulkan-matrix"};
+    int p;
+    if (!cpu_vulkan_device(0)) SKIP("there is no Vulkan device");
+    for (p = 0; p < 4; p++)
+        if (cpu_vulkan_device(cpu_vulkan_number(paths[p]))) vulkan_check_gates(paths[p]);
+}
+
 static void test_vulkan_device(void) {
     const fg_backend *b = fg_backend_vulkan();
     fg_device *device = cpu_vulkan_device(0), *other = NULL;
@@ -787,7 +1053,7 @@ static void test_vulkan_device(void) {
     b->caps(device, &caps);
     CHECKF(strstr(caps.name, "Vulkan 1.") && caps.memory_bytes > 1 << 20, "%s", caps.name);
     CHECK(caps.weight_types >> FG_TYPE_MXFP4 & 1 && caps.kv_types >> FG_TYPE_Q8_0 & 1 && caps.sinks);
-    CHECK(caps.ops >> FG_OP_MOE_ROUTE & 1 && caps.ops >> FG_OP_MOE_GEMM & 1 && !(caps.ops >> FG_OP_STATE_SCAN & 1));
+    CHECK(caps.ops >> FG_OP_MOE_ROUTE & 1 && caps.ops >> FG_OP_MOE_GEMM & 1 && caps.ops >> FG_OP_STATE_SCAN & 1);
     memory = b->alloc(device, 64);
     CHECK(memory && b->write(device, memory, 4, bytes, 32) == FG_OK && b->read(device, memory, 4, back, 32) == FG_OK);
     CHECK(memcmp(bytes, back, 32) == 0);
@@ -1698,6 +1964,13 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_experts_pieces);
     RUN(test_vulkan_experts_invariant);
     RUN(test_vulkan_experts_bounds);
+    RUN(test_vulkan_state);
+    RUN(test_vulkan_state_short);
+    RUN(test_vulkan_state_model);
+    RUN(test_vulkan_state_prefix);
+    RUN(test_vulkan_state_blocks);
+    RUN(test_vulkan_state_bounds);
+    RUN(test_vulkan_gates);
     RUN(test_vulkan_copy_blocks);
     RUN(test_vulkan_swap);
     RUN(test_vulkan_kv_pieces);
@@ -1718,6 +1991,7 @@ static void run_vulkan_tests(void) {
     RUN(test_vulkan_engine);
     RUN(test_vulkan_engine_invariant);
     RUN(test_vulkan_engine_experts);
+    RUN(test_vulkan_engine_states);
     RUN(test_vulkan_faults);
     RUN(test_vulkan_roofs);
     RUN(test_vulkan_roof_rungs);

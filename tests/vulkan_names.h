@@ -28,6 +28,9 @@ static const char *const shader_names[] = {
     [FG__VK_SHADER_ROUTE] = "route",
     [FG__VK_SHADER_SAMPLE] = "sample",
     [FG__VK_SHADER_SORT] = "sort",
+    [FG__VK_SHADER_STATE_CONV] = "state_conv",
+    [FG__VK_SHADER_STATE_NORM] = "state_norm",
+    [FG__VK_SHADER_STATE_SCAN] = "state_scan",
     [FG__VK_SHADER_TOP] = "top",
 };
 typedef char all_shaders_have_names[FG__COUNT(shader_names) == FG__VK_SHADERS ? 1 : -1];

@@ -171,6 +171,9 @@ static bool plan_all(fg__vk_device *d, uint32_t has, bool all) {
     fg__vk_pipeline_find(d, FG__VK_SHADER_SORT, 0, fg__vk_row_group(d, 1 << 16), 0, 0);
     fg__vk_pipeline_find(d, FG__VK_SHADER_ROUTE, 0, 0, 0, 0);
     fg__vk_pipeline_find(d, FG__VK_SHADER_COMBINE, 0, 0, 0, 0);
+    fg__vk_pipeline_find(d, FG__VK_SHADER_STATE_CONV, 0, 0, 0, 0);
+    for (i = 64; i <= 256; i *= 2) fg__vk_pipeline_find(d, FG__VK_SHADER_STATE_SCAN, (int)i, 0, 0, 0);
+    fg__vk_pipeline_find(d, FG__VK_SHADER_STATE_NORM, 0, 0, 0, 0);
     for (i = 0; i < 2 * FG__COUNT(rungs); i++)
         if (!plan_with(d, rungs[i / 2] & has, i % 2 != 0, all)) return false;
     return true;

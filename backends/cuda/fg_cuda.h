@@ -29,6 +29,8 @@
    there are experts, and tokens no more than 8; else sorted by expert into tiles of 16 or 64, which are products of half floats (not by
    cuBLASLt, nor wgmma). A layer may have 1024 experts.
 
+   Recurrent layers are done token by token, in floats, 32 columns of a head's state in the registers of each workgroup; heads of up to 256.
+
    The kernels are in backends/cuda/; fg_cuda_kernels.h holds them compiled (./build.sh cuda writes it). Without that file
    the backend has no kernels of its own, and opens only with those of fg_gpu_options.image.
 

@@ -892,8 +892,8 @@ static void fg__gpu_caps(fg_device *handle, fg_device_caps *caps) {
     FG_GPU_TYPES(FG__BIT)
 #undef FG__BIT
     caps->ops = 1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION |
-                1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE |
-                1u << FG_OP_COPY_BLOCKS;
+                1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_STATE_SCAN | 1u << FG_OP_GATHER_ROWS |
+                1u << FG_OP_SAMPLE | 1u << FG_OP_COPY_BLOCKS;
     caps->sinks = true;
 }
 
@@ -1106,6 +1106,7 @@ typedef union fg__gpu_args {
     fg_gpu_gemm_args gemm;
     fg_gpu_experts_args experts; /* begins with a gemm */
     fg_gpu_route_args route;
+    fg_gpu_state_args state;
     fg_gpu_rope_kv_args rope;
     fg_gpu_attention_args attention;
     fg_gpu_act_mul_args act_mul;
@@ -1128,6 +1129,7 @@ typedef struct fg__gpu_step {
 /* What a graph was made for: counts, rounded up to powers of two. */
 typedef struct fg__gpu_key {
     int32_t tokens, rows, draws, first, end; /* first, end: ops */
+    int32_t seqs;                            /* 0: there are no recurrent layers */
     struct {
         int32_t turns, items, merges;
     } sets[FG__GPU_SETS];
@@ -1166,7 +1168,8 @@ typedef struct fg__gpu_plan {
     size_t expanded_bytes, workspace_bytes; /* for products by a library; 0: there are none */
     int acts_rows;
     int tokens_at, positions_at, rows_at, draws_at, feed_at, head_words, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
-    size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers */
+    int seqs_at[FG_MAX_GROUPS];           /* of FG_GROUP_STATE: fg_gpu_state_seq of each sequence */
+    size_t block_bytes[FG_MAX_GROUPS];    /* K and V of all layers, or their states */
     fg__gpu_range memory, batch, acts, scales, products, expert_tiles, expert_pairs, expanded, partials, parts, rows, tops, candidates, pairs, pools[FG_MAX_GROUPS];
     fg__gpu_range logits[FG__GPU_BLOCKS]; /* of the passes in flight that asked for draws: the next one overwrites the slot */
     fg__gpu_batch batches[FG__GPU_BLOCKS];
@@ -1216,6 +1219,8 @@ static fg_result fg__gpu_check_graph(fg__gpu_plan *plan, bool measure) {
                             fg__op_name(op->type));
         if (op->type == FG_OP_MOE_GEMM && (int64_t)graph->max_tokens * op->n_used / 16 + FG_GPU_EXPERTS > INT32_MAX / 2 / fg_gpu_ceil(op->n, FG_GPU_GEMM_ROWS))
             return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens with %d experts each are too large for a GPU", graph->max_tokens, op->n_used);
+        if (op->type == FG_OP_STATE_SCAN && ((int64_t)graph->max_tokens + graph->max_seqs) * op->n_head > INT32_MAX)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens with %d heads each are too large for a GPU", graph->max_tokens, op->n_head);
         if (op->type == FG_OP_SAMPLE) plan->sample_op = i;
     }
     return FG_OK;
@@ -1330,6 +1335,12 @@ static void fg__gpu_lay_experts(fg__gpu_plan *plan, const fg_op *op) {
     if (op->moe_sum) plan->products_bytes = FG__MAX(plan->products_bytes, pairs * (size_t)op->n * sizeof(float));
 }
 
+/* Bytes of a group's block, a multiple of 16. */
+static size_t fg__gpu_group_bytes(const fg_group *g) {
+    if (g->kind == FG_GROUP_STATE) return fg__round_up((size_t)g->n_layers * (size_t)fg__state_floats(g) * sizeof(float), 16);
+    return 2 * (size_t)g->n_layers * (size_t)fg_gpu_kv_block_bytes((int)g->kv_type, g->head_dim, g->n_kv_head, g->block_tokens);
+}
+
 static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     const fg_graph *graph = plan->graph;
     size_t rows;
@@ -1364,7 +1375,10 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
     plan->positions_at = at, at += graph->max_tokens;
     plan->rows_at = at, at += graph->max_rows;
     plan->draws_at = at, at += graph->max_rows * 3;
-    for (i = 0; i < graph->n_groups; i++) plan->slots_at[i] = at, at += graph->max_tokens;
+    for (i = 0; i < graph->n_groups; i++) {
+        if (graph->groups[i].kind != FG_GROUP_STATE) plan->slots_at[i] = at, at += graph->max_tokens;
+        else plan->seqs_at[i] = (at + 3) / 4 * 4, at = plan->seqs_at[i] + graph->max_seqs * (int)(sizeof(fg_gpu_state_seq) / 4);
+    }
     plan->head_words = at;
     plan->feed_at = at, at += graph->max_tokens;
     for (i = 0; i < graph->n_groups; i++) plan->tables_at[i] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
@@ -1378,10 +1392,7 @@ static fg_result fg__gpu_lay(fg__gpu_plan *plan) {
         set->merges_at = at, at += set->most.merges * (int)(sizeof(fg_gpu_attn_merge) / 4);
     }
     plan->batch_words = (size_t)at;
-    for (i = 0; i < graph->n_groups; i++) {
-        const fg_group *g = &graph->groups[i];
-        plan->block_bytes[i] = 2 * (size_t)g->n_layers * (size_t)fg_gpu_kv_block_bytes((int)g->kv_type, g->head_dim, g->n_kv_head, g->block_tokens);
-    }
+    for (i = 0; i < graph->n_groups; i++) plan->block_bytes[i] = fg__gpu_group_bytes(&graph->groups[i]);
     if (plan->sample_op >= 0) {
         size_t pieces = (size_t)graph->max_rows * (size_t)fg_gpu_sample_pieces(graph->ops[plan->sample_op].n);
         plan->parts_bytes = pieces * sizeof(fg_gpu_sample_part);
@@ -1520,7 +1531,7 @@ static fg_result fg__gpu_step_weight(fg__gpu_plan *plan, fg__gpu_step *step, con
     return FG_OK;
 }
 
-typedef char fg__gpu_experts_fit[FG__GPU_EXPERTS <= FG_GPU_EXPERTS ? 1 : -1];
+typedef char fg__gpu_experts_fit[FG__GPU_EXPERTS <= FG_GPU_EXPERTS && FG__GPU_STATE_DIM <= FG_GPU_STATE_DIM ? 1 : -1];
 
 /* Products with experts; those that are to be added up go to `products`. */
 static fg_result fg__gpu_step_experts(fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
@@ -1599,6 +1610,27 @@ static void fg__gpu_step_attention(fg__gpu_plan *plan, fg__gpu_step *step, const
     a->sinks = fg__gpu_vector(plan, op->weight);
 }
 
+static void fg__gpu_step_state(const fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
+    const fg_group *group = &plan->graph->groups[op->group];
+    fg_gpu_state_args *a = &step->args.state;
+    step->kernel = op->head_dim <= 128 ? FG_GPU_KERNEL_state128 : FG_GPU_KERNEL_state256;
+    a->src = fg__gpu_slot(plan, op->src, op->src_col), a->src_stride = fg__gpu_stride(plan, op->src);
+    a->dst = fg__gpu_slot(plan, op->dst, op->dst_col), a->dst_stride = fg__gpu_stride(plan, op->dst);
+    a->conv = fg__gpu_vector(plan, op->weight);
+    a->a = fg__gpu_vector(plan, op->weight2);
+    a->norm = fg__gpu_vector(plan, op->bias);
+    a->state = plan->pools[op->group].at + (uint64_t)op->group_layer * (uint64_t)fg__state_floats(group) * sizeof(float);
+    a->block_stride = plan->block_bytes[op->group];
+    a->seqs = fg__gpu_word(plan, plan->seqs_at[op->group]);
+    a->table = fg__gpu_word(plan, plan->tables_at[op->group]), a->table_stride = plan->graph->max_blocks_per_seq;
+    a->count = fg__gpu_word(plan, 0), a->seq_count = fg__gpu_word(plan, 2);
+    a->n_head = op->n_head, a->n_kv_head = op->n_kv_head, a->head_dim = op->head_dim;
+    a->taps = op->k;
+    a->tiled = op->state_tiled;
+    a->block_tokens = group->block_tokens;
+    a->eps = op->eps;
+}
+
 static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, const fg_op *op) {
     fg__gpu_pointer src = fg__gpu_slot(plan, op->src, op->src_col), src2 = fg__gpu_slot(plan, op->src2, op->src2_col);
     fg__gpu_pointer dst = op->type == FG_OP_SAMPLE ? 0 : fg__gpu_slot(plan, op->dst, op->dst_col);
@@ -1618,6 +1650,7 @@ static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, cons
         a->src = src, a->src2 = src2, a->dst = dst, a->count = count;
         a->n = op->n, a->src_stride = stride, a->src2_stride = stride2, a->dst_stride = dst_stride;
         a->act = op->act;
+        a->one = op->k == 1;
     } else if (op->type == FG_OP_MOE_ROUTE) {
         fg_gpu_route_args *a = &step->args.route;
         step->kernel = FG_GPU_KERNEL_route;
@@ -1645,7 +1678,7 @@ static void fg__gpu_step_rest(const fg__gpu_plan *plan, fg__gpu_step *step, cons
 /* A vector must have been packed as one. */
 static fg_result fg__gpu_check_vectors(const fg__gpu_plan *plan, const fg_op *op) {
     int vectors[3], i;
-    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION ? op->weight : -1;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION || op->type == FG_OP_STATE_SCAN ? op->weight : -1;
     vectors[1] = op->weight2;
     vectors[2] = op->bias;
     for (i = 0; i < 3; i++)
@@ -1697,6 +1730,7 @@ static fg_result fg__gpu_make_steps(fg__gpu_plan *plan) {
             if ((r = fg__gpu_step_experts(plan, step, op)) != FG_OK) return r;
         } else if (op->type == FG_OP_ROPE_KV) fg__gpu_step_rope(plan, step, op);
         else if (op->type == FG_OP_ATTENTION) fg__gpu_step_attention(plan, step, op);
+        else if (op->type == FG_OP_STATE_SCAN) fg__gpu_step_state(plan, step, op);
         else fg__gpu_step_rest(plan, step, op);
     }
     return FG_OK;
@@ -1753,24 +1787,41 @@ static void fg__gpu_fill_set(fg__gpu_plan *plan, int index, int32_t *to, const f
     key->sets[index].merges = fg__gpu_bucket(most_merges);
 }
 
+/* What recurrent layers are told of each sequence. */
+static void fg__gpu_fill_states(const fg__gpu_plan *plan, int group, int32_t *to, const fg_batch *batch) {
+    fg_gpu_state_seq *seqs = (fg_gpu_state_seq *)(void *)(to + plan->seqs_at[group]);
+    int s;
+    for (s = 0; s < batch->n_seqs; s++) {
+        const int32_t *table = batch->tables[group] + (size_t)s * (size_t)plan->graph->max_blocks_per_seq;
+        seqs[s].row = batch->cu_q[s];
+        seqs[s].end = batch->cu_q[s + 1];
+        seqs[s].position = batch->kv_len[s] - (seqs[s].end - seqs[s].row);
+        seqs[s].source = seqs[s].position ? table[(seqs[s].position - 1) / plan->graph->groups[group].block_tokens] : -1;
+    }
+}
+
 static void fg__gpu_fill_batch(fg__gpu_plan *plan, int32_t *to, const fg_batch *batch, fg__gpu_key *key) {
     size_t n = (size_t)batch->n_tokens * sizeof(int32_t);
     int i;
     memset(key, 0, sizeof(*key));
     to[0] = batch->n_tokens;
     to[1] = batch->n_rows;
+    to[2] = batch->n_seqs;
     memcpy(to + plan->tokens_at, batch->tokens, n);
     memcpy(to + plan->positions_at, batch->positions, n);
     if (batch->n_rows) memcpy(to + plan->rows_at, batch->rows, (size_t)batch->n_rows * sizeof(int32_t));
     if (batch->draws && batch->n_rows)
         memcpy(to + plan->draws_at, batch->draws, (size_t)batch->n_rows * sizeof(fg_row_draw));
     for (i = 0; i < plan->graph->n_groups; i++) {
-        memcpy(to + plan->slots_at[i], batch->slots[i], n);
+        bool state = plan->graph->groups[i].kind == FG_GROUP_STATE;
+        if (state) fg__gpu_fill_states(plan, i, to, batch), key->seqs = FG__MIN(fg__gpu_bucket(batch->n_seqs), plan->graph->max_seqs);
+        else memcpy(to + plan->slots_at[i], batch->slots[i], n);
         memcpy(to + plan->tables_at[i], batch->tables[i], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq * sizeof(int32_t));
     }
     for (i = 0; i < plan->n_sets; i++) fg__gpu_fill_set(plan, i, to, batch, key);
     key->tokens = FG__MIN(fg__gpu_bucket(batch->n_tokens), plan->graph->max_tokens);
     key->rows = FG__MIN(fg__gpu_bucket(batch->n_rows), plan->graph->max_rows);
+    key->seqs = FG__MIN(key->seqs, key->tokens);
     key->draws = batch->draws != NULL;
 }
 
@@ -2167,6 +2218,15 @@ static fg_result fg__gpu_launch_attention(fg__gpu_launcher *l, const fg__gpu_ste
     return r == FG_OK && step->wide_set >= 0 ? fg__gpu_launch_set(l, step->wide_set, step->wide_kernel, a) : r;
 }
 
+/* Recurrent layers: their states, then the norm of what they give. */
+static fg_result fg__gpu_launch_state(fg__gpu_launcher *l, const fg__gpu_step *step, fg_gpu_state_args *a) {
+    fg_result r;
+    a->max_rows = l->key->tokens;
+    a->max_seqs = l->key->seqs;
+    r = fg__gpu_launch(l, step->kernel, a);
+    return r == FG_OK ? fg__gpu_launch(l, FG_GPU_KERNEL_state_out, a) : r;
+}
+
 /* Argmax and log-sum-exp; candidates and a draw where some row is asked for them. */
 static fg_result fg__gpu_launch_sample(fg__gpu_launcher *l, fg_gpu_sample_args *a) {
     const fg__gpu_plan *plan = l->plan;
@@ -2196,6 +2256,7 @@ static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *st
     case FG_OP_GEMM: return fg__gpu_launch_gemm(l, step, &args.gemm, rows);
     case FG_OP_MOE_GEMM: return fg__gpu_launch_experts(l, step, &args.experts);
     case FG_OP_ATTENTION: return fg__gpu_launch_attention(l, step, &args.attention);
+    case FG_OP_STATE_SCAN: return fg__gpu_launch_state(l, step, &args.state);
     case FG_OP_EMBED: args.embed.max_rows = rows; break;
     case FG_OP_NORM:
         args.norm.max_rows = rows;
@@ -2203,6 +2264,8 @@ static fg_result fg__gpu_launch_step(fg__gpu_launcher *l, const fg__gpu_step *st
         break;
     case FG_OP_ROPE_KV: args.rope.max_rows = rows; break;
     case FG_OP_ACT_MUL:
+        args.act_mul.max_rows = rows;
+        if (args.act_mul.one) break; /* its src is no row of the product's */
         args.act_mul.per = fg__gpu_make_acts(l, step, args.act_mul.n, &args.act_mul.acts, &args.act_mul.scales, &args.act_mul.acts_stride,
                                              &args.act_mul.format);
         args.act_mul.max_rows = rows * args.act_mul.per;
@@ -2723,7 +2786,7 @@ static fg_result fg__gpu_copy_blocks(fg_device *handle, fg_plan *plan_handle, co
     return r;
 }
 
-/* A block in host memory is as on the device: of each layer K, then V. */
+/* A block in host memory is as on the device: of each layer K, then V, or its states. */
 static fg_result fg__gpu_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
                                      void *host, bool out, size_t *block_bytes) {
     fg__gpu_device *d = (fg__gpu_device *)(void *)handle;

@@ -67,6 +67,7 @@ FG_DEV float fgk_act_of(int which, float x) {
         return x > 0.0f ? x - x * tail : x * tail;
     }
     if (which == 4) return x < 0.0f ? 0.0f : x; /* ReLU */
+    if (which == 6) return fgk_reciprocal(1.0f + fgk_exp_near(-x)); /* sigmoid */
     return x;
 }
 
@@ -2609,7 +2610,7 @@ FG_BODY void fgk_combine(const fg_gpu_attention_args *a, float *parts, float *st
 /* ---- By elements. ---- */
 
 FG_DEV int fgk_act_mul_wide(const fg_gpu_act_mul_args *a) {
-    return fgk_is_wide(a->src | a->src2 | a->dst, a->n | a->src_stride | a->src2_stride | a->dst_stride);
+    return fgk_is_wide((a->one ? 0 : a->src) | a->src2 | a->dst, a->n | (a->one ? 0 : a->src_stride) | a->src2_stride | a->dst_stride);
 }
 
 /* min(x, 7) * sigmoid(1.702 * min(x, 7)) * (1 + y between -7 and 7) */
@@ -2631,7 +2632,8 @@ FG_BODY void fgk_act_mul(const fg_gpu_act_mul_args *a) {
     int count = fgk_count(a->count);
     fgk_f4 x, y;
     if (n <= 0) return;
-    x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + i, n, wide);
+    if (a->one) x.x = x.y = x.z = x.w = fgk_load((const float *)a->src + (int64_t)row * a->src_stride);
+    else x = fgk_row_get((const float *)a->src + (int64_t)row * a->src_stride + i, n, wide);
     y = fgk_row_get((const float *)a->src2 + (int64_t)row * a->src2_stride + i, n, wide);
     if (row >= count) return;
     x = a->act == 1 ? fgk_gated(1, x, y) : a->act == 2 ? fgk_gated(2, x, y) : a->act == 5 ? fgk_gated(5, x, y) : fgk_gated(a->act, x, y);
@@ -2668,7 +2670,7 @@ FG_BODY void fgk_act_rows(const fg_gpu_act_mul_args *a) {
             fgk_f4 v = fgk_row_get(src + i, a->n - i, wide), y = fgk_row_get(src2 + i, a->n - i, wide);
             v = fgk_gated(a->act, v, y);
             fgk_row_put(dst + i, v, a->n - i, wide);
-            most = fgk_most_f4(v, most); /* 0 beyond the row: every activation of 0 is 0 */
+            most = fgk_most_f4(v, most); /* 0 beyond the row: it is multiplied by 0 there */
         }
         fgk_acts_read(a->format, dst, a->n, wide, most, (uint16_t *)a->acts + fg_gpu_acts_row(a->format, a->acts_stride, row), a->acts_stride,
                       (float *)a->scales + row, parts);
@@ -3098,6 +3100,206 @@ FG_BODY void fgk_mix(const fg_gpu_mix_args *a) {
     fgk_row_put(dst, sum, n, wide);
 }
 
+/* ---- Recurrent layers: the gated delta rule. ---- */
+
+enum { FG_STATE_LANES = 8, FG_STATE_TAPS = 4 }; /* lanes that share a column of S; taps of which inputs stay in registers */
+
+/* What a head of a sequence works on. */
+typedef struct fgk_state {
+    fg_gpu_state_seq seq;
+    const float *kept; /* the inputs of before the pass; 0: zeros */
+    int head, key_head;
+} fgk_state;
+
+/* What block `block` has of a head. */
+FG_DEV float *fgk_state_at(const fg_gpu_state_args *a, int block, int head) {
+    return (float *)(a->state + (uint64_t)block * a->block_stride) + (int64_t)head * fg_gpu_state_floats(a->head_dim, a->taps);
+}
+
+FG_DEV fgk_state fgk_state_of(const fg_gpu_state_args *a, int seq, int head) {
+    fgk_u4 words = fgk_load_u4((const fg_gpu_state_seq *)a->seqs + seq);
+    fgk_state s = {{(int)words.x, (int)words.y, (int)words.z, (int)words.w}, 0, head, 0};
+    s.key_head = a->tiled ? head % a->n_kv_head : head / (a->n_head / a->n_kv_head);
+    if (s.seq.source >= 0) s.kept = fgk_state_at(a, s.seq.source, head) + a->head_dim * a->head_dim;
+    return s;
+}
+
+/* The block that the state goes to after the token at row `row`; -1: none. */
+FG_DEV int fgk_state_target(const fg_gpu_state_args *a, const fgk_state *s, int seq, int row) {
+    int position = s->seq.position + row - s->seq.row;
+    if ((position & (a->block_tokens - 1)) != a->block_tokens - 1 && row + 1 != s->seq.end) return -1;
+    return (int)fgk_load_u32((const int32_t *)a->table + (int64_t)seq * a->table_stride + (position >> fgk_log2(a->block_tokens)));
+}
+
+/* The column of src where q, k or v (part 0, 1, 2) of the head begins. */
+FG_DEV int fgk_state_column(const fg_gpu_state_args *a, const fgk_state *s, int part) {
+    return (part == 0 ? s->key_head : part == 1 ? a->n_kv_head + s->key_head : 2 * a->n_kv_head + s->head) * a->head_dim;
+}
+
+/* Element i of a part of the input at row `row`, which may be before those of the pass. */
+FG_DEV float fgk_state_input(const fg_gpu_state_args *a, const fgk_state *s, int part, int i, int row) {
+    int before = row - s->seq.row;
+    if (before >= 0) return fgk_load((const float *)a->src + (int64_t)row * a->src_stride + fgk_state_column(a, s, part) + i);
+    if (before < 1 - a->taps || !s->kept) return 0.0f;
+    return fgk_load(s->kept + ((a->taps - 1 + before) * 3 + part) * a->head_dim + i);
+}
+
+/* Element i of a part of n tokens from `row` on, each `apart` after the one before: SiLU of the convolution, in one order of sums whatever n is. Four
+   tokens' inputs are asked for at once. */
+FG_DEV void fgk_state_convolve(const fg_gpu_state_args *a, const fgk_state *s, int part, int i, int row, int n, float *to, int apart) {
+    const float *weight = (const float *)a->conv + (int64_t)(fgk_state_column(a, s, part) + i) * a->taps;
+    float w[FG_STATE_TAPS], x[FG_STATE_TAPS + 3], sum;
+    int more = FG_STATE_TAPS - a->taps, j, t, tap;
+    if (more < 0) {
+        FG_ROLLED for (j = 0; j < n; j++) {
+            sum = 0.0f;
+            FG_ROLLED for (tap = 0; tap < a->taps; tap++)
+                sum = fgk_fma(fgk_load(weight + tap), fgk_state_input(a, s, part, i, row + j + tap + 1 - a->taps), sum);
+            fgk_put(to + j * apart, fgk_act_of(1, sum));
+        }
+        return;
+    }
+    FG_UNROLL for (tap = 0; tap < FG_STATE_TAPS; tap++) w[tap] = tap < more ? 0.0f : fgk_load(weight + tap - more);
+    FG_UNROLL for (tap = 0; tap < FG_STATE_TAPS - 1; tap++) x[tap] = fgk_state_input(a, s, part, i, row + tap + 1 - FG_STATE_TAPS);
+    FG_ROLLED for (j = 0; j < n; j += 4) {
+        FG_UNROLL for (t = 0; t < 4; t++) x[FG_STATE_TAPS - 1 + t] = j + t < n ? fgk_state_input(a, s, part, i, row + j + t) : 0.0f;
+        FG_UNROLL for (t = 0; t < 4; t++) {
+            sum = 0.0f;
+            FG_UNROLL for (tap = 0; tap < FG_STATE_TAPS; tap++) sum = fgk_fma(w[tap], x[t + tap], sum);
+            if (j + t < n) fgk_put(to + (j + t) * apart, fgk_act_of(1, sum));
+        }
+        FG_UNROLL for (tap = 0; tap < FG_STATE_TAPS - 1; tap++) x[tap] = x[tap + 4];
+    }
+}
+
+/* log(1 + e^x) */
+FG_DEV float fgk_softplus(float x) {
+    float e;
+    if (x > 20.0f) return x;
+    e = fgk_exp(x);
+    return e < 0.0625f ? e * (1.0f - e * (0.5f - e * (0.33333333f - e * (0.25f - e * 0.2f)))) : fgk_log(1.0f + e);
+}
+
+/* What q is multiplied by, and k, how much of S stays, and how much of v enters: of the token at `row`, by one group. */
+FG_DEV void fgk_state_factors(const fg_gpu_state_args *a, const fgk_state *s, int row, const float *q, const float *k, int dim, float *to) {
+    const float *gates = (const float *)a->src + (int64_t)row * a->src_stride + 2 * (a->n_kv_head + a->n_head) * a->head_dim + s->head;
+    float qq = 0.0f, kk = 0.0f;
+    int i;
+    FG_UNROLL for (i = 0; i < dim; i += 32) {
+        float x = fgk_get(q + i + fgk_lane()), y = fgk_get(k + i + fgk_lane());
+        qq = fgk_fma(x, x, qq), kk = fgk_fma(y, y, kk);
+    }
+    qq = fgk_group_sum(qq), kk = fgk_group_sum(kk);
+    if (fgk_lane() > 0) return;
+    fgk_put(to, 1.0f / (fgk_sqrt(qq + 1e-6f) * fgk_sqrt((float)a->head_dim)));
+    fgk_put(to + 1, 1.0f / fgk_sqrt(kk + 1e-6f));
+    fgk_put(to + 2, fgk_exp(fgk_load((const float *)a->a + s->head) * fgk_softplus(fgk_load(gates + a->n_head))));
+    fgk_put(to + 3, 1.0f / (1.0f + fgk_exp(-fgk_load(gates))));
+}
+
+/* Over the lanes of a column. */
+FG_DEV float fgk_column_sum(fgk_f4 v) {
+    float x = fgk_sum_f4(v);
+    int mask;
+    FG_UNROLL for (mask = FG_STATE_LANES / 2; mask > 0; mask /= 2) x += fgk_shuffle_xor(x, mask);
+    return x;
+}
+
+FG_DEV fgk_f4 fgk_fma_f4(fgk_f4 a, fgk_f4 b, fgk_f4 c) {
+    fgk_f4 v = {fgk_fma(a.x, b.x, c.x), fgk_fma(a.y, b.y, c.y), fgk_fma(a.z, b.z, c.z), fgk_fma(a.w, b.w, c.w)};
+    return v;
+}
+
+/* One token: S = S decay + k (beta (v - k S decay)); returns q S. q, k: from the first row of this lane on; `held` times four rows, 32 apart. */
+FG_DEV float fgk_state_step(fgk_f4 *S, const float *q, const float *k, float v, fgk_f4 factors, int held) {
+    fgk_f4 sum = {0.0f, 0.0f, 0.0f, 0.0f}, out = sum, decay = {factors.z, factors.z, factors.z, factors.z}, by;
+    int i;
+    FG_UNROLL for (i = 0; i < held; i++) sum = fgk_fma_f4(S[i], fgk_get_f4(k + 32 * i), sum);
+    by.x = by.y = by.z = by.w = factors.y * (factors.w * (v - factors.y * (factors.z * fgk_column_sum(sum))));
+    FG_UNROLL for (i = 0; i < held; i++) {
+        S[i] = fgk_fma_f4(fgk_get_f4(k + 32 * i), by, fgk_mul_f4(S[i], decay));
+        out = fgk_fma_f4(S[i], fgk_get_f4(q + 32 * i), out);
+    }
+    return factors.x * fgk_column_sum(out);
+}
+
+/* A workgroup has FG_GPU_STATE_COLUMNS columns of S of a head and a sequence, in registers: eight lanes share a column. Pieces of `piece` tokens: their
+   q, k and v by all threads, then token by token, where groups need not wait for each other. x: of each token q, k [dim], v, and four factors.
+   Longer than others: its parts share S. */
+FG_BODY void fgk_state_scan(const fg_gpu_state_args *a, float *x, int dim, int piece) {
+    int chunks = (a->head_dim + FG_GPU_STATE_COLUMNS - 1) / FG_GPU_STATE_COLUMNS, seq = fgk_block_y(), column, row, at = 2 * dim, c, i, j;
+    int column0 = fgk_block_x() % chunks * FG_GPU_STATE_COLUMNS, lane_row = fgk_lane() % FG_STATE_LANES * 4, n, apart = 2 * dim + FG_GPU_STATE_COLUMNS + 4;
+    int wide = a->head_dim % 4 == 0, there;
+    fgk_f4 S[FG_GPU_STATE_DIM / 32];
+    fgk_state s;
+    if (seq >= fgk_count(a->seq_count)) return;
+    s = fgk_state_of(a, seq, fgk_block_x() / chunks);
+    column = fgk_thread() / FG_STATE_LANES;
+    there = column0 + column < a->head_dim;
+    FG_UNROLL for (i = 0; i < dim / 32; i++)
+        S[i] = fgk_row_get(fgk_state_at(a, s.seq.source < 0 ? 0 : s.seq.source, s.head) + (column0 + column) * a->head_dim + lane_row + 32 * i,
+                           there && s.kept ? a->head_dim - lane_row - 32 * i : 0, wide);
+    FG_ROLLED for (row = s.seq.row; row < s.seq.end; row += n) {
+        n = s.seq.end - row < piece ? s.seq.end - row : piece;
+        FG_ROLLED for (c = fgk_thread(); c < 2 * dim + FG_GPU_STATE_COLUMNS; c += FG_GPU_GEMV_THREADS) {
+            int part = c / dim, element = c % dim + (part == 2 ? column0 : 0);
+            if (element < a->head_dim) fgk_state_convolve(a, &s, part, element, row, n, x + c, apart);
+            else
+                FG_ROLLED for (j = 0; j < n; j++) fgk_put(x + j * apart + c, 0.0f);
+        }
+        fgk_barrier();
+        FG_ROLLED for (j = fgk_group(); j < n; j += FG_GPU_GEMV_THREADS / 32)
+            fgk_state_factors(a, &s, row + j, x + j * apart, x + j * apart + dim, dim, x + j * apart + at + FG_GPU_STATE_COLUMNS);
+        fgk_barrier();
+        FG_ROLLED for (j = 0; j < n; j++) {
+            const float *its = x + j * apart;
+            int block = fgk_state_target(a, &s, seq, row + j);
+            fgk_f4 factors = fgk_get_f4(its + at + FG_GPU_STATE_COLUMNS);
+            float o = fgk_state_step(S, its + lane_row, its + dim + lane_row, fgk_get(its + at + column), factors, dim / 32);
+            if (there && lane_row == 0)
+                fgk_store((float *)a->dst + (int64_t)(row + j) * a->dst_stride + s.head * a->head_dim + column0 + column, o);
+            if (block < 0 || !there) continue;
+            FG_UNROLL for (i = 0; i < dim / 32; i++)
+                fgk_row_put(fgk_state_at(a, block, s.head) + (column0 + column) * a->head_dim + lane_row + 32 * i, S[i], a->head_dim - lane_row - 32 * i, wide);
+        }
+        fgk_barrier();
+    }
+}
+
+/* A token's head: o / rms(o) * norm * silu(z). By one group. */
+FG_DEV void fgk_state_norm(const fg_gpu_state_args *a, int row, int head) {
+    const float *z = (const float *)a->src + (int64_t)row * a->src_stride + (2 * a->n_kv_head + a->n_head + head) * a->head_dim;
+    float *o = (float *)a->dst + (int64_t)row * a->dst_stride + head * a->head_dim, sum = 0.0f, factor;
+    int i;
+    FG_ROLLED for (i = fgk_lane(); i < a->head_dim; i += 32) sum = fgk_fma(fgk_load(o + i), fgk_load(o + i), sum);
+    factor = 1.0f / fgk_sqrt(fgk_group_sum(sum) / (float)a->head_dim + a->eps);
+    FG_ROLLED for (i = fgk_lane(); i < a->head_dim; i += 32)
+        fgk_store(o + i, fgk_load(o + i) * factor * fgk_load((const float *)a->norm + i) * fgk_act_of(1, fgk_load(z + i)));
+}
+
+/* The last inputs of a head to where its state goes. The first such block may be the one they come from: it is written last, and its oldest first. */
+FG_DEV void fgk_state_keep(const fg_gpu_state_args *a, int seq, int head) {
+    fgk_state s = fgk_state_of(a, seq, head);
+    int row, e, tap;
+    FG_ROLLED for (row = s.seq.end - 1; row >= s.seq.row; row--) {
+        int block = fgk_state_target(a, &s, seq, row);
+        float *to;
+        if (block < 0) continue;
+        to = fgk_state_at(a, block, head) + a->head_dim * a->head_dim;
+        FG_ROLLED for (e = fgk_lane(); e < 3 * a->head_dim; e += 32)
+            FG_ROLLED for (tap = 0; tap < a->taps - 1; tap++)
+                fgk_store(to + tap * 3 * a->head_dim + e, fgk_state_input(a, &s, e / a->head_dim, e % a->head_dim, row + tap + 2 - a->taps));
+    }
+}
+
+/* A group has a head of a token, or, behind all tokens, of a sequence. */
+FG_BODY void fgk_state_out(const fg_gpu_state_args *a) {
+    int i = fgk_block_x() * (FG_GPU_THREADS / 32) + fgk_group(), row = i / a->n_head, head = i % a->n_head;
+    if (row < a->max_rows) {
+        if (row < fgk_count(a->count)) fgk_state_norm(a, row, head);
+    } else if (row - a->max_rows < fgk_count(a->seq_count)) fgk_state_keep(a, row - a->max_rows, head);
+}
+
 /* ---- roof: what products the device can do, see fg_gpu_roof_args. ---- */
 
 FG_DEV void fgk_roof_out(const fg_gpu_roof_args *a, uint32_t total) {
@@ -3394,6 +3596,12 @@ FG_KERNEL(copy, copy, FG_GPU_THREADS, fgk_copy(&args))
 FG_KERNEL(route, route, FG_GPU_THREADS, fgk_route(&args))
 FG_KERNEL(sort, sort, FG_GPU_ROW_THREADS, FG_SHARED(uint32_t, counts, FG_GPU_EXPERTS); fgk_sort(&args, counts))
 FG_KERNEL(mix, mix, FG_GPU_THREADS, fgk_mix(&args))
+#define FG_STATE_KERNEL(dim, piece)                                                                                                \
+    FG_KERNEL(state##dim, state, FG_GPU_GEMV_THREADS, FG_SHARED(float, x, (piece) * (2 * dim + FG_GPU_STATE_COLUMNS + 4)); \
+              fgk_state_scan(&args, x, dim, piece))
+FG_STATE_KERNEL(128, 16)
+FG_STATE_KERNEL(256, 8)
+FG_KERNEL(state_out, state, FG_GPU_THREADS, fgk_state_out(&args))
 #if defined(FG_MATRICES)
 FG_KERNEL(roof_mma, roof, FG_GPU_GEMV_THREADS, FG_SHARED(uint16_t, x, 80 * FG_ROOF_ROW); fgk_roof_mma(&args, x))
 #endif

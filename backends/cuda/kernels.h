@@ -84,6 +84,8 @@ enum {
     FG_GPU_TOP_WORDS = 4 + 2 * FG_GPU_CANDIDATES,
     FG_GPU_MAX_HEAD_DIM = 512,
     FG_GPU_EXPERTS = 1024,      /* of a layer at most */
+    FG_GPU_STATE_DIM = 256,     /* of recurrent layers' heads at most */
+    FG_GPU_STATE_COLUMNS = 32,  /* of S that a workgroup has */
     FG_GPU_ACTS_ALIGN = 64,     /* rows of half-float activations are padded with zeros to multiples of it */
     FG_GPU_FRAGMENTS_ALIGN = 256 /* in the order of fragments to multiples of it */
 };
@@ -180,6 +182,20 @@ typedef struct fg_gpu_mix_args {
     int32_t n, n_used, weights_stride, dst_stride, max_rows;
 } fg_gpu_mix_args;
 
+/* A sequence of a pass, for recurrent layers: rows [row, end), at `position` and on; source: the block of its state before, -1: zeros. */
+typedef struct fg_gpu_state_seq {
+    int32_t row, end, position, source;
+} fg_gpu_state_seq;
+
+/* The recurrent layer FG_OP_STATE_SCAN. A head of a block is at state + block * block_stride + head * fg_gpu_state_floats: S, column by column, that is
+   [D of v][D of k], then the inputs of the last taps - 1 tokens, [taps - 1][q, k, v][D]. state128 and state256 (of D up to that) make dst = o and write
+   S to the blocks where it goes. state_out, behind them, makes dst of o, and writes the inputs: all workgroups of a head need those of before. */
+typedef struct fg_gpu_state_args {
+    uint64_t src, dst, conv, a, norm, state, block_stride, seqs, table, count, seq_count; /* table: [n_seqs, table_stride] */
+    int32_t n_head, n_kv_head, head_dim, taps, tiled, block_tokens, table_stride, src_stride, dst_stride, max_rows, max_seqs;
+    float eps;
+} fg_gpu_state_args;
+
 /* The KV cache of a layer. Block b of K is at k + b * block_stride bytes; within it the heads one behind the other, of each
    the rows of its tokens, then (Q8_0) their scales; see fg_gpu_kv_*. */
 typedef struct fg_gpu_kv {
@@ -222,10 +238,11 @@ typedef struct fg_gpu_attention_args {
     int32_t merge_tokens;
 } fg_gpu_attention_args;
 
-/* dst[T, n] = act(src) * src2; act_rows also makes acts of dst, as norm does. act: fg_act; 5: SWIGLU_OAI, of both. */
+/* dst[T, n] = act(src) * src2, which may be dst; act_rows also makes acts of dst, as norm does. act: fg_act; 5: SWIGLU_OAI, of both. `one`, of act_mul
+   alone: a row of src is one number, for all of dst's. */
 typedef struct fg_gpu_act_mul_args {
     uint64_t src, src2, dst, acts, scales, count;
-    int32_t n, src_stride, src2_stride, dst_stride, acts_stride, format, act, max_rows;
+    int32_t n, src_stride, src2_stride, dst_stride, acts_stride, format, act, one, max_rows;
     int32_t per; /* of act_rows, as of acts: a row is so many of n side by side */
 } fg_gpu_act_mul_args;
 
@@ -398,6 +415,9 @@ typedef struct fg_gpu_copy_args {
     X(route, route)                 \
     X(sort, sort)                   \
     X(mix, mix)                     \
+    X(state128, state)              \
+    X(state256, state)              \
+    X(state_out, state)             \
     FG_GPU_EXPERTS_KERNELS(X, F32)  \
     FG_GPU_EXPERTS_KERNELS(X, F16)  \
     FG_GPU_EXPERTS_KERNELS(X, Q4_0) \
@@ -492,6 +512,9 @@ FG_GPU_FN int fg_gpu_experts_rows(int rows, int n_used, int n_expert, int invari
 
 /* The most tiles of a pass: one that is not full of each expert that there are pairs for. */
 FG_GPU_FN int32_t fg_gpu_experts_tiles(int32_t pairs, int32_t n_expert, int32_t rows) { return (pairs < n_expert ? pairs : n_expert) + pairs / rows; }
+
+/* Floats of a head's state. */
+FG_GPU_FN int32_t fg_gpu_state_floats(int32_t head_dim, int32_t taps) { return (head_dim + 3 * (taps - 1)) * head_dim; }
 
 /* gemmi of a type for up to 16 rows or 64 at a time; -1: of a float type. */
 FG_GPU_FN int fg_gpu_byte_kernel(int type, int rows) {
@@ -607,7 +630,7 @@ typedef struct fg_gpu_shape {
 
 enum {
     FG_GPU_THREADS = 128,      /* of a workgroup, of all kernels but these: */
-    FG_GPU_GEMV_THREADS = 256, /* gemv, experts1, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick, roof */
+    FG_GPU_GEMV_THREADS = 256, /* gemv, experts1, skinny, gemm128, gemmwg, widewg, sample, choose, top, pick, state128, state256, roof */
     FG_GPU_MERGE_TOKENS = 4,   /* tokens of a workgroup of combine, which has one head, one after the other */
     FG_GPU_ROW_THREADS = 512,  /* norm, acts, act_rows, sort */
     FG_GPU_GEMV_ROWS = 16,     /* rows of the weight of a workgroup of gemv */
@@ -751,6 +774,12 @@ FG_GPU_FN fg_gpu_shape fg_gpu_shape_of(int kernel, const void *args) {
     if (kernel == FG_GPU_KERNEL_mix) {
         const fg_gpu_mix_args *a = (const fg_gpu_mix_args *)args;
         return fg_gpu_shape_make(fg_gpu_ceil(a->n, 4 * FG_GPU_THREADS), a->max_rows, FG_GPU_THREADS);
+    }
+    if (kernel >= FG_GPU_KERNEL_state128 && kernel <= FG_GPU_KERNEL_state_out) {
+        const fg_gpu_state_args *a = (const fg_gpu_state_args *)args;
+        if (kernel == FG_GPU_KERNEL_state_out)
+            return fg_gpu_shape_make(fg_gpu_ceil((a->max_rows + a->max_seqs) * a->n_head, FG_GPU_THREADS / 32), 1, FG_GPU_THREADS);
+        return fg_gpu_shape_make(a->n_head * fg_gpu_ceil(a->head_dim, FG_GPU_STATE_COLUMNS), a->max_seqs, FG_GPU_GEMV_THREADS);
     }
     if (kernel >= FG_GPU_KERNEL_roof_mma && kernel <= FG_GPU_KERNEL_roof_dot4) {
         fg_gpu_shape shape = fg_gpu_shape_make(((const fg_gpu_roof_args *)args)->groups, 1, FG_GPU_GEMV_THREADS);

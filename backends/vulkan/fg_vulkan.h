@@ -36,6 +36,9 @@
    where experts are many beside those that a token takes. The pairs of longer passes are sorted by expert into tiles, for the same kernels that
    other products have: those for few rows while an expert has 16 pairs or fewer on average. A layer may have 1024 experts.
 
+   Recurrent layers (FG_OP_STATE_SCAN) take the convolution and the norm of all tokens of a pass beside each other, and between these the delta rule,
+   token by token, in workgroups that keep 32 columns of a head's state in registers. A pass gives the bits that shorter ones give.
+
    What crosses between the device and a CPU that has the attention (fg_engine_desc.kv_device) is copied beside passes, on queues of their own
    where the device has some: of a family that only copies, or more of the one that computes. On a device of one queue copies come
    between passes; either way the host waits for a copy, and not for passes behind it.
@@ -1782,8 +1785,8 @@ static void fg__vk_caps(fg_device *handle, fg_device_caps *caps) {
     FG_TYPES(FG__BIT)
 #undef FG__BIT
     caps->ops = 1u << FG_OP_EMBED | 1u << FG_OP_NORM | 1u << FG_OP_GEMM | 1u << FG_OP_ROPE_KV | 1u << FG_OP_ATTENTION |
-                1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_GATHER_ROWS | 1u << FG_OP_SAMPLE |
-                1u << FG_OP_COPY_BLOCKS;
+                1u << FG_OP_ACT_MUL | 1u << FG_OP_MOE_ROUTE | 1u << FG_OP_MOE_GEMM | 1u << FG_OP_STATE_SCAN | 1u << FG_OP_GATHER_ROWS |
+                1u << FG_OP_SAMPLE | 1u << FG_OP_COPY_BLOCKS;
     caps->sinks = true;
 }
 
@@ -1974,7 +1977,7 @@ static fg_result fg__vk_pack(fg_device *handle, const fg_tensor *tensor, fg_op_t
    ================================================================================================ */
 
 /* As Push in shaders/common.glsl. Ops of experts have other numbers in n_head, n_kv_head and n_rot: the experts of a token, all of them, those of
-   the piece of the weight that a kernel sees, from number row0 on. */
+   the piece of the weight that a kernel sees, from number row0 on. Those of STATE_SCAN: see shaders/state.glsl. */
 typedef struct fg__vk_push {
     int32_t n, k, src_col, src2_col, dst_col, src_stride, src2_stride, dst_stride, count_at, act, has, row0, rows, weight_stride, tail_at,
         n_head, n_kv_head, head_dim, n_rot, neox, slots_at, table_at, table_stride, block_tokens, kv_stride, window;
@@ -2003,6 +2006,7 @@ enum { FG__VK_MOST_DIM = 512, FG__VK_MOST_WINDOW = 4096 }; /* of a head; of a tr
 enum { FG__VK_NO_EXPERTS, FG__VK_PAIRS, FG__VK_TILES }; /* EXPERTS of shaders/product.glsl: workgroups have a pair each, or a tile of pairs */
 enum { FG__VK_LEAST_TILE = 4, FG__VK_LEAST_LARGE = 32 }; /* pairs of the smallest tile; of that of a kernel for many rows */
 enum { FG__VK_SHARED_BY = 16 };                         /* pairs of an expert, on average, up to which tiles are those of kernels for few rows */
+enum { FG__VK_STATE_COLUMNS = 32 }; /* COLUMNS of shaders/state_scan.comp */
 enum { FG__VK_SLICES = 16, FG__VK_TEAMS = 8 }; /* SLICES of shaders/product.glsl, TEAMS of gemv.glsl */
 
 /* Columns [first, end) of a slot that are always written together: a matrix of their own, so that ops that write different
@@ -2052,7 +2056,7 @@ enum { FG__VK_WHOLE, FG__VK_ITEMS, FG__VK_MERGES }; /* steps of ATTENTION */
 
 /* What a step touches. Resources: four parts of each slot, then K and V of each layer of each group, then the results, then
    rows as bytes and as halves, then what attention keeps between pieces of a KV pool, two of sampling, parts of attention, pairs in tiles,
-   products of pairs. */
+   products of pairs, what STATE_SCAN makes of all tokens beside each other. */
 typedef struct fg__vk_use {
     int resource;
     bool writes;
@@ -2074,9 +2078,10 @@ typedef struct fg__vk_step {
     int tile[FG__VK_ROW_KINDS]; /* ATTENTION: rows of a tile */
     bool per_row, draws; /* draws: only in passes with fg_batch.draws */
     bool alone;          /* one workgroup has all rows */
+    bool by_seq;         /* workgroups have sequences */
 } fg__vk_step;
 
-/* Blocks of a layer that kernels see at once. */
+/* Blocks of a layer that kernels see at once; of FG_GROUP_STATE the states of some heads in all blocks, in k alone. */
 typedef struct fg__vk_layer {
     fg__vk_range k, v;
 } fg__vk_layer;
@@ -2112,7 +2117,7 @@ typedef struct fg__vk_plan {
     fg__vk_step *steps;
     int n_steps, max_steps, n_layers, sample_op;
     int layer_of[FG_MAX_GROUPS]; /* first of a group */
-    int n_pieces[FG_MAX_GROUPS], piece_blocks[FG_MAX_GROUPS], piece_of[FG_MAX_GROUPS]; /* of each layer; blocks; first in layers */
+    int n_pieces[FG_MAX_GROUPS], piece_blocks[FG_MAX_GROUPS], piece_of[FG_MAX_GROUPS]; /* of each layer; blocks, or heads of a state; first in layers */
     int n_kv;                    /* pieces of all layers */
     fg__vk_layer *layers;
     fg__vk_range memory, batch, rows, tops, candidates;
@@ -2127,6 +2132,8 @@ typedef struct fg__vk_plan {
     bool whole;                     /* of the pass that is submitted: queries of some group stay whole */
     size_t slots_bytes, batch_words, state_at, state_bytes; /* state: of attention, in the slots' memory */
     size_t parts_at, parts_bytes, part_states_at, part_states_bytes; /* of items, there too */
+    size_t mixed_at, mixed_bytes;                                    /* of STATE_SCAN, there too: shaders/state.glsl */
+    int starts_at; /* of sequences among the tokens, and the end of the last one */
     int tokens_at, feed_at, rope_positions_at, positions_at, seqs_at, rows_at, draws_at, slots_at[FG_MAX_GROUPS], tables_at[FG_MAX_GROUPS];
     uint64_t pool, command_pool;
     fg__vk_commands *commands; /* of each range that came */
@@ -2149,6 +2156,13 @@ static int fg__vk_part_of(const fg__vk_slot *slot, int first, int n) {
     return -1;
 }
 
+/* Columns of src that an op by elements reads. */
+static int fg__vk_act_columns(const fg_op *op) { return op->type == FG_OP_ACT_MUL && op->k == 1 ? 1 : op->n; }
+
+/* Columns of a STATE_SCAN's src, from its first on: z, and beta, behind which alpha is. */
+static int fg__vk_state_z(const fg_op *op) { return (op->n_head + 2 * op->n_kv_head) * op->head_dim; }
+static int fg__vk_state_beta(const fg_op *op) { return fg__vk_state_z(op) + op->n_head * op->head_dim; }
+
 /* Calls `visit` for the columns that an op names. */
 static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, int first, int n, bool gemm),
                          void *user) {
@@ -2166,8 +2180,17 @@ static void fg__vk_visit(const fg_op *op, void (*visit)(void *user, int slot, in
         visit(user, op->dst, op->dst_col, !gemm ? 2 * op->n_used : op->moe_sum ? op->n : op->n * op->n_used, gemm);
         return;
     }
+    if (op->type == FG_OP_STATE_SCAN) {
+        int beta = op->src_col + fg__vk_state_beta(op);
+        visit(user, op->src, op->src_col, fg__vk_state_z(op), false);
+        visit(user, op->src, op->src_col + fg__vk_state_z(op), q, false);
+        visit(user, op->src, beta, op->n_head, false);
+        visit(user, op->src, beta + op->n_head, op->n_head, false);
+        visit(user, op->dst, op->dst_col, q, false);
+        return;
+    }
     if (op->src >= 0)
-        visit(user, op->src, op->src_col, op->type == FG_OP_GEMM ? op->k : op->type == FG_OP_ATTENTION ? q : op->n,
+        visit(user, op->src, op->src_col, op->type == FG_OP_GEMM ? op->k : op->type == FG_OP_ATTENTION ? q : fg__vk_act_columns(op),
               false);
     if (op->src2 >= 0) visit(user, op->src2, op->type == FG_OP_GEMM ? 0 : op->src2_col, op->n, false);
     if (op->dst >= 0 && op->type != FG_OP_SAMPLE)
@@ -2311,6 +2334,21 @@ static size_t fg__vk_lay_items(fg__vk_plan *plan, size_t used) {
     return plan->part_states_at + fg__round_up(plan->part_states_bytes, FG__VK_ALIGN);
 }
 
+/* Floats of a row of what state_conv.comp leaves. */
+static size_t fg__vk_mixed_stride(const fg_op *op) {
+    return (size_t)(2 * op->n_kv_head + op->n_head) * (size_t)op->head_dim + (size_t)op->n_kv_head + 2 * (size_t)op->n_head;
+}
+
+static size_t fg__vk_lay_mixed(fg__vk_plan *plan, size_t used) {
+    const fg_graph *graph = plan->graph;
+    int i;
+    for (i = 0; i < graph->n_ops; i++)
+        if (graph->ops[i].type == FG_OP_STATE_SCAN)
+            plan->mixed_bytes = FG__MAX(plan->mixed_bytes, (size_t)graph->max_tokens * fg__vk_mixed_stride(&graph->ops[i]) * sizeof(float));
+    plan->mixed_at = used;
+    return used + fg__round_up(plan->mixed_bytes, FG__VK_ALIGN);
+}
+
 /* Cuts slots into parts and lays those out. */
 static void fg__vk_lay_slots(fg__vk_plan *plan) {
     const fg_graph *graph = plan->graph;
@@ -2343,7 +2381,7 @@ static void fg__vk_lay_slots(fg__vk_plan *plan) {
             plan->state_bytes = FG__MAX(plan->state_bytes, bytes);
     }
     used = fg__vk_lay_experts(plan, used + fg__round_up(plan->state_bytes, FG__VK_ALIGN));
-    plan->slots_bytes = fg__vk_lay_items(plan, used);
+    plan->slots_bytes = fg__vk_lay_items(plan, fg__vk_lay_mixed(plan, used));
 }
 
 /* ---- The batch block. ---- */
@@ -2358,6 +2396,7 @@ static void fg__vk_lay_batch(fg__vk_plan *plan) {
     plan->seqs_at = at, at += graph->max_tokens;
     plan->rows_at = at, at += graph->max_rows;
     plan->draws_at = at, at += graph->max_rows * 3;
+    plan->starts_at = at, at += graph->max_seqs + 1;
     for (g = 0; g < graph->n_groups; g++) {
         plan->slots_at[g] = at, at += graph->max_tokens;
         plan->tables_at[g] = at, at += graph->max_seqs * graph->max_blocks_per_seq;
@@ -2373,7 +2412,7 @@ typedef struct fg__vk_parcel {
     const fg__vk_plan *plan;
     const fg__vk_range *from; /* of the host */
     int n;
-    fg__vk_copy copies[8 + 5 * FG_MAX_GROUPS];
+    fg__vk_copy copies[9 + 5 * FG_MAX_GROUPS];
 } fg__vk_parcel;
 
 /* Room for n words of the block from word `at` on. */
@@ -2434,6 +2473,7 @@ static int fg__vk_choose_items(fg__vk_plan *plan, const fg_batch *batch) {
         bool whole = true;
         int64_t n = 0;
         cuts->n_items = 0;
+        if (plan->graph->groups[g].kind == FG_GROUP_STATE) continue;
         if (cuts->most == 0) {
             plan->whole = true;
             continue;
@@ -2486,6 +2526,7 @@ static void fg__vk_fill_batch(fg__vk_parcel *p, const fg_batch *batch) {
     int g, s, t;
     counts[0] = batch->n_tokens;
     counts[1] = batch->n_rows;
+    counts[2] = batch->n_seqs;
     fg__vk_parcel_add(p, 0, counts, 4);
     fg__vk_parcel_add(p, plan->tokens_at, batch->tokens, n);
     fg__vk_parcel_add(p, plan->feed_at, batch->feed, batch->feed ? n : 0);
@@ -2499,14 +2540,16 @@ static void fg__vk_fill_batch(fg__vk_parcel *p, const fg_batch *batch) {
         }
     fg__vk_parcel_add(p, plan->rows_at, batch->rows, rows);
     fg__vk_parcel_add(p, plan->draws_at, batch->draws, batch->draws ? rows * (sizeof(fg_row_draw) / 4) : 0);
+    fg__vk_parcel_add(p, plan->starts_at, batch->cu_q, plan->mixed_bytes ? (size_t)batch->n_seqs + 1 : 0);
     for (g = 0; g < plan->graph->n_groups; g++) {
-        fg__vk_parcel_add(p, plan->slots_at[g], batch->slots[g], n);
+        fg__vk_parcel_add(p, plan->slots_at[g], batch->slots[g], plan->graph->groups[g].kind == FG_GROUP_STATE ? 0 : n);
         fg__vk_parcel_add(p, plan->tables_at[g], batch->tables[g], (size_t)batch->n_seqs * (size_t)plan->graph->max_blocks_per_seq);
         fg__vk_fill_items(p, batch, g);
     }
 }
 
-/* ---- The KV pool: K and V of each layer apart, in pieces of as many blocks as kernels see at once. ---- */
+/* ---- The KV pool: K and V of each layer apart, in pieces of as many blocks as kernels see at once. Of recurrent states the heads are in pieces, as a
+   state may move from any block to any other. ---- */
 
 /* Words of one head of one token; see shaders/kv.glsl. */
 static int fg__vk_kv_stride(fg_type type, int head_dim) {
@@ -2515,8 +2558,51 @@ static int fg__vk_kv_stride(fg_type type, int head_dim) {
     return (head_dim + 3) / 4 + ((head_dim + 31) / 32 + 1) / 2;
 }
 
+/* Workgroups of a head's state. */
+static int fg__vk_state_splits(const fg_op *op) { return (op->head_dim + FG__VK_STATE_COLUMNS - 1) / FG__VK_STATE_COLUMNS; }
+
+/* Floats of a head's state. */
+static size_t fg__vk_state_floats(const fg_group *group) { return (size_t)(fg__state_floats(group) / group->n_kv_head); }
+
+/* Of K, or of V, of a layer. */
 static size_t fg__vk_block_bytes(const fg_group *group) {
     return (size_t)fg__vk_kv_stride(group->kv_type, group->head_dim) * 4 * (size_t)group->n_kv_head * (size_t)group->block_tokens;
+}
+
+/* Bytes of a group's block. */
+static size_t fg__vk_whole_block_bytes(const fg_group *group) {
+    if (group->kind == FG_GROUP_STATE) return (size_t)group->n_layers * (size_t)fg__state_floats(group) * sizeof(float);
+    return 2 * fg__vk_block_bytes(group) * (size_t)group->n_layers;
+}
+
+/* What of a layer kernels see at once: so many blocks, or heads of states in all blocks, of which a block's are also staged at once. */
+static fg_result fg__vk_cut_group(fg__vk_plan *plan, int g) {
+    const fg_group *group = &plan->graph->groups[g];
+    bool state = group->kind == FG_GROUP_STATE;
+    size_t one = state ? fg__vk_state_floats(group) * sizeof(float) : fg__vk_block_bytes(group), n = (size_t)(state ? group->n_kv_head : group->n_blocks);
+    size_t most = plan->device->max_range / one;
+    if (state) most = FG__MIN(most / (size_t)group->n_blocks, FG__MAX(FG__VK_STAGING / one, 1));
+    plan->piece_blocks[g] = (int)FG__MIN(n, most);
+    if (plan->piece_blocks[g] < 1 && state)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "%d states of a head of %d are more than the device sees at once; use a smaller max_seqs",
+                        group->n_blocks, group->head_dim);
+    if (plan->piece_blocks[g] < 1)
+        return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of %d tokens is more than the device sees at once", group->block_tokens);
+    plan->n_pieces[g] = (int)((n + (size_t)plan->piece_blocks[g] - 1) / (size_t)plan->piece_blocks[g]);
+    return FG_OK;
+}
+
+/* Bytes of a block's states of the heads in a piece. */
+static size_t fg__vk_states_bytes(const fg__vk_plan *plan, int g, int piece) {
+    const fg_group *group = &plan->graph->groups[g];
+    return (size_t)FG__MIN(plan->piece_blocks[g], group->n_kv_head - piece * plan->piece_blocks[g]) * fg__vk_state_floats(group) * sizeof(float);
+}
+
+/* Bytes of a piece: of K, or of V; of states. */
+static size_t fg__vk_piece_bytes(const fg__vk_plan *plan, int g, int piece) {
+    const fg_group *group = &plan->graph->groups[g];
+    if (group->kind == FG_GROUP_STATE) return fg__vk_states_bytes(plan, g, piece) * (size_t)group->n_blocks;
+    return fg__vk_block_bytes(group) * (size_t)FG__MIN(plan->piece_blocks[g], group->n_blocks - piece * plan->piece_blocks[g]);
 }
 
 static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
@@ -2529,11 +2615,7 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
         if ((r = fg__graph_check_group(group, FG__VK_KV_TYPES, "Vulkan")) != FG_OK) return r;
         if (group->head_dim > FG__VK_MOST_DIM)
             return fg__fail(FG_ERROR_UNSUPPORTED, "the Vulkan backend has no heads of %d", group->head_dim);
-        plan->piece_blocks[i] = (int)FG__MIN((size_t)group->n_blocks, plan->device->max_range / fg__vk_block_bytes(group));
-        if (plan->piece_blocks[i] < 1)
-            return fg__fail(FG_ERROR_UNSUPPORTED, "a KV block of %d tokens is more than the device sees at once",
-                            group->block_tokens);
-        plan->n_pieces[i] = (group->n_blocks + plan->piece_blocks[i] - 1) / plan->piece_blocks[i];
+        if ((r = fg__vk_cut_group(plan, i)) != FG_OK) return r;
         words += (uint64_t)graph->max_seqs * (uint64_t)graph->max_blocks_per_seq;
     }
     if (graph->max_tokens > 65535 || graph->max_rows > 65535 || words > 1 << 28)
@@ -2548,6 +2630,8 @@ static fg_result fg__vk_check_graph(fg__vk_plan *plan, bool measure) {
                             fg__op_name(op->type));
         if (op->type == FG_OP_MOE_GEMM && fg__vk_most_tiles(op, graph->max_tokens, FG__VK_LEAST_LARGE) > 65535)
             return fg__fail(FG_ERROR_UNSUPPORTED, "passes of %d tokens are too long for %d experts of each on Vulkan", graph->max_tokens, op->n_used);
+        if (op->type == FG_OP_STATE_SCAN && (int64_t)op->n_head * (1 + fg__vk_state_splits(op)) > 65535)
+            return fg__fail(FG_ERROR_UNSUPPORTED, "%d value heads are too many for Vulkan", op->n_head);
         if (op->type == FG_OP_SAMPLE) last_row = i;
     }
     plan->sample_op = last_row;
@@ -3418,6 +3502,102 @@ static fg_result fg__vk_plan_pieces(fg__vk_plan *plan, int index, int part) {
     return r;
 }
 
+/* ---- Recurrent layers. ---- */
+
+/* A step of STATE_SCAN, for the value heads in a piece of the pool. */
+static fg__vk_step *fg__vk_add_state(fg__vk_plan *plan, int index, fg__vk_bindings *b, int piece) {
+    const fg_op *op = &plan->graph->ops[index];
+    const fg_group *group = &plan->graph->groups[op->group];
+    fg__vk_step *step = fg__vk_add_step(plan, index, false);
+    fg__vk_push *p = &step->push;
+    memset(b, 0, sizeof(*b));
+    p->n_head = op->n_head;
+    p->n_kv_head = op->n_kv_head;
+    p->head_dim = op->head_dim;
+    p->neox = op->state_tiled;
+    p->slots_at = plan->starts_at;
+    p->positions_at = plan->positions_at;
+    p->table_at = plan->tables_at[op->group];
+    p->table_stride = plan->graph->max_blocks_per_seq;
+    p->block_tokens = group->block_tokens;
+    p->kv_stride = (int32_t)fg__vk_state_floats(group);
+    p->row0 = piece * plan->piece_blocks[op->group];
+    p->rows = FG__MIN(plan->piece_blocks[op->group], op->n_head - p->row0);
+    return step;
+}
+
+/* Binds the states of a piece, and what the convolution leaves. */
+static void fg__vk_bind_state(const fg__vk_plan *plan, fg__vk_step *step, fg__vk_bindings *b, fg__vk_buffer_range *mixed, int piece, bool scan) {
+    const fg_op *op = &plan->graph->ops[step->op];
+    int resources = plan->graph->n_slots * FG__VK_PARTS;
+    mixed->buffer = plan->memory.chunk->buffer;
+    mixed->offset = plan->memory.offset + plan->mixed_at;
+    mixed->bytes = plan->mixed_bytes;
+    fg__vk_uses(step, resources + plan->n_layers + 7 + FG__VK_MODES, !scan);
+    b->at[6] = fg__vk_whole(&fg__vk_layer_piece(plan, op->group, op->group_layer, piece)->k);
+    fg__vk_uses(step, resources + plan->layer_of[op->group] + op->group_layer, scan);
+}
+
+/* What is done for all tokens beside each other. */
+static fg_result fg__vk_plan_conv(fg__vk_plan *plan, int index, int piece) {
+    const fg_op *op = &plan->graph->ops[index];
+    int beta = op->src_col + fg__vk_state_beta(op);
+    fg__vk_bindings b;
+    fg__vk_step *step = fg__vk_add_state(plan, index, &b, piece);
+    fg__vk_push *p = &step->push;
+    step->groups = op->n_kv_head + op->n_head;
+    fg__vk_bind_state(plan, step, &b, &b.at[3], piece, false);
+    fg__vk_bind_vector(plan, step, &b.at[1], op->weight, 0);
+    fg__vk_bind_vector(plan, step, &b.at[4], op->weight2, 0);
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, fg__vk_state_z(op), false, &p->src_col, &p->src_stride);
+    fg__vk_bind_slot(plan, step, &b.at[5], op->src, beta, op->n_head, false, &p->src2_col, &p->src2_stride);
+    fg__vk_bind_slot(plan, step, &b.at[7], op->src, beta + op->n_head, op->n_head, false, &p->dst_col, &p->dst_stride);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_STATE_CONV, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* The delta rule, token by token. */
+static fg_result fg__vk_plan_scan(fg__vk_plan *plan, int index, int piece) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_bindings b;
+    fg__vk_step *step = fg__vk_add_state(plan, index, &b, piece);
+    fg__vk_push *p = &step->push;
+    step->by_seq = true;
+    step->groups = p->rows * fg__vk_state_splits(op);
+    p->count_at = 2;
+    fg__vk_bind_state(plan, step, &b, &b.at[4], piece, true);
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, fg__vk_state_z(op), false, &p->src_col, &p->src_stride);
+    fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &p->dst_col, &p->dst_stride);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_STATE_SCAN, op->head_dim, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+static fg_result fg__vk_plan_state_norm(fg__vk_plan *plan, int index) {
+    const fg_op *op = &plan->graph->ops[index];
+    fg__vk_bindings b;
+    fg__vk_step *step = fg__vk_add_state(plan, index, &b, 0);
+    fg__vk_push *p = &step->push;
+    step->groups = op->n_head;
+    fg__vk_bind_vector(plan, step, &b.at[5], op->bias, FG__VK_HAS_BIAS);
+    fg__vk_bind_slot(plan, step, &b.at[4], op->src, op->src_col + fg__vk_state_z(op), op->n, false, &p->src2_col, &p->src2_stride);
+    fg__vk_bind_slot(plan, step, &b.at[3], op->dst, op->dst_col, op->n, true, &p->dst_col, &p->dst_stride);
+    fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, FG__VK_SHADER_STATE_NORM, 0, 0, 0, 0));
+    return fg__vk_end_step(plan, step, &b);
+}
+
+/* STATE_SCAN: the heads of each piece of the pool, then what is done for all heads. */
+static fg_result fg__vk_plan_state(fg__vk_plan *plan, int index) {
+    fg_result r = FG_OK;
+    int i;
+    for (i = 0; i < plan->n_pieces[plan->graph->ops[index].group] && r == FG_OK; i++) {
+        r = fg__vk_plan_conv(plan, index, i);
+        if (r == FG_OK) r = fg__vk_plan_scan(plan, index, i);
+    }
+    return r == FG_OK ? fg__vk_plan_state_norm(plan, index) : r;
+}
+
+/* ---- Ops by elements, norms, what comes of logits. ---- */
+
 /* Whether a NORM or ACT_MUL makes bytes of its rows: where a product is the next to read them, and by dot products of bytes. */
 static bool fg__vk_makes_bytes(const fg__vk_plan *plan, int index) {
     const fg_op *op = &plan->graph->ops[index], *next;
@@ -3453,7 +3633,7 @@ static fg_result fg__vk_plan_rest(fg__vk_plan *plan, int index) {
     int shader = -1;
     memset(&b, 0, sizeof(b));
     step->groups = (op->n + 127) / 128;
-    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, op->n, op->type == FG_OP_NORM && op->src2 >= 0, &p->src_col, &p->src_stride);
+    fg__vk_bind_slot(plan, step, &b.at[2], op->src, op->src_col, fg__vk_act_columns(op), op->type == FG_OP_NORM && op->src2 >= 0, &p->src_col, &p->src_stride);
     if (op->src2 >= 0) {
         fg__vk_bind_slot(plan, step, &b.at[4], op->src2, op->src2_col, op->n, false, &p->src2_col, &p->src2_stride);
         p->has |= FG__VK_HAS_SRC2;
@@ -3526,7 +3706,7 @@ static fg_result fg__vk_plan_feed(fg__vk_plan *plan) {
 /* A vector must have been packed as one. */
 static fg_result fg__vk_check_vectors(const fg__vk_plan *plan, const fg_op *op) {
     int vectors[3], i;
-    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION ? op->weight : -1;
+    vectors[0] = op->type == FG_OP_NORM || op->type == FG_OP_ROPE_KV || op->type == FG_OP_ATTENTION || op->type == FG_OP_STATE_SCAN ? op->weight : -1;
     vectors[1] = op->weight2;
     vectors[2] = op->bias;
     for (i = 0; i < 3; i++)
@@ -3549,6 +3729,7 @@ static fg_result fg__vk_plan_steps(fg__vk_plan *plan) {
         else if (graph->ops[i].type == FG_OP_MOE_GEMM) r = fg__vk_plan_experts(plan, i);
         else if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
             r = fg__vk_plan_pieces(plan, i, FG__VK_WHOLE);
+        else if (graph->ops[i].type == FG_OP_STATE_SCAN) r = fg__vk_plan_state(plan, i);
         else r = fg__vk_plan_rest(plan, i);
         if (r == FG_OK && graph->ops[i].type == FG_OP_ATTENTION && plan->cuts[graph->ops[i].group].most > 0) {
             r = fg__vk_plan_pieces(plan, i, FG__VK_ITEMS);
@@ -3614,6 +3795,7 @@ static void fg__vk_record_step(fg__vk_plan *plan, void *commands, const fg__vk_s
 
 /* Workgroups down of a step; 0: it does nothing in such passes. */
 static int fg__vk_down(const fg__vk_plan *plan, const fg__vk_step *step, int tokens, int rows, int items) {
+    if (step->by_seq) return FG__MIN(tokens, plan->graph->max_seqs);
     if (step->kind != FG_OP_ATTENTION || step->part == FG__VK_WHOLE) return step->per_row ? rows : tokens;
     items = FG__MIN(items, plan->cuts[plan->graph->ops[step->op].group].most);
     return step->part == FG__VK_ITEMS ? items : FG__MIN(items, tokens);
@@ -3623,7 +3805,7 @@ static int fg__vk_down(const fg__vk_plan *plan, const fg__vk_step *step, int tok
    own counts. A barrier stands only where a step needs what was written since the last one, or writes what was read. */
 static fg_result fg__vk_record(fg__vk_plan *plan, void *commands, const fg__vk_commands *range, int tokens, int rows, bool draws) {
     fg__vk_device *d = plan->device;
-    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 7 + FG__VK_MODES;
+    size_t n_resources = (size_t)plan->graph->n_slots * FG__VK_PARTS + (size_t)plan->n_layers + 8 + FG__VK_MODES;
     uint8_t *used = (uint8_t *)fg__calloc(&d->env, n_resources, 1);
     uint32_t writes = FG__VK_SHADER_WRITE | FG__VK_TRANSFER_WRITE, ends = FG__VK_AT_COMPUTE | FG__VK_AT_TRANSFER;
     fg_result r;
@@ -3831,9 +4013,9 @@ static fg_result fg__vk_take_memory(fg__vk_plan *plan) {
     for (g = 0; g < graph->n_groups; g++)
         for (i = 0; i < graph->groups[g].n_layers * plan->n_pieces[g]; i++) {
             fg__vk_layer *layer = &plan->layers[plan->piece_of[g] + i];
-            int first = i % plan->n_pieces[g] * plan->piece_blocks[g], n = FG__MIN(plan->piece_blocks[g], graph->groups[g].n_blocks - first);
-            size_t bytes = fg__vk_block_bytes(&graph->groups[g]) * (size_t)n;
+            size_t bytes = fg__vk_piece_bytes(plan, g, i % plan->n_pieces[g]);
             if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->k)) != FG_OK) return r;
+            if (graph->groups[g].kind == FG_GROUP_STATE) continue;
             if ((r = fg__vk_take(d, FG__VK_ON_DEVICE, bytes, &layer->v)) != FG_OK) return r;
         }
     return FG_OK;
@@ -3848,7 +4030,7 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
         plan->n_layers += graph->groups[g].n_layers;
         plan->piece_of[g] = plan->n_kv;
         plan->n_kv += graph->groups[g].n_layers * plan->n_pieces[g];
-        memory->kv += 2 * fg__vk_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks * (size_t)graph->groups[g].n_layers;
+        memory->kv += fg__vk_whole_block_bytes(&graph->groups[g]) * (size_t)graph->groups[g].n_blocks;
     }
     for (i = 0; i < graph->n_ops; i++) {
         bool experts = graph->ops[i].type == FG_OP_MOE_GEMM, pieces = graph->ops[i].type == FG_OP_GEMM || graph->ops[i].type == FG_OP_EMBED || experts;
@@ -3856,8 +4038,8 @@ static void fg__vk_count(fg__vk_plan *plan, bool measure, fg_memory *memory) {
         plan->max_steps += (pieces && !measure ? fg__vk_weight_of(plan, graph->ops[i].weight)->n_pieces : 1) * (experts ? 3 : 1);
         if (graph->ops[i].type == FG_OP_GEMM || experts) plan->max_steps += FG__VK_MODES;
         if (experts) plan->max_steps += 3; /* sort into small tiles and into large ones, combine */
-        if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION)
-            plan->max_steps += 2 * plan->n_pieces[graph->ops[i].group]; /* whole queries, and items */
+        if (graph->ops[i].type == FG_OP_ROPE_KV || graph->ops[i].type == FG_OP_ATTENTION || graph->ops[i].type == FG_OP_STATE_SCAN)
+            plan->max_steps += 2 * plan->n_pieces[graph->ops[i].group]; /* whole queries, and items; convolution, and scan */
     }
     memory->activations = plan->slots_bytes + (1 + FG__VK_TURNS) * (plan->batch_words * 4 + (size_t)graph->max_rows * sizeof(fg_row_result)) +
                           2 * FG__VK_TURNS * fg__vk_logits_bytes(plan);
@@ -3884,7 +4066,7 @@ static fg_result fg__vk_plan_fill(fg__vk_plan *plan, bool measure, fg_memory *me
     if (measure) return FG_OK;
     if ((r = fg__vk_prove_graph(plan)) != FG_OK) return r; /* while there is room for it */
     for (g = 0; g < graph->n_groups; g++)
-        if (d->options.invariant && plan->n_pieces[g] > 1 && !d->proving)
+        if (d->options.invariant && plan->n_pieces[g] > 1 && graph->groups[g].kind != FG_GROUP_STATE && !d->proving)
             fg__log(&d->env, FG_LOG_WARNING, "%s sees a layer's KV cache in %d pieces: bits depend on which blocks a request has; use fewer kv_tokens",
                     d->properties.name, plan->n_pieces[g]);
     plan->layers = (fg__vk_layer *)fg__calloc(&d->env, (size_t)plan->n_kv, sizeof(fg__vk_layer));
@@ -3989,6 +4171,7 @@ static double fg__vk_work_of(const fg__vk_plan *plan, const fg_batch *batch) {
         if (op->type == FG_OP_GEMM) work += 2.0 * op->n * op->k * (plan->graph->slots[op->dst].per_row ? batch->n_rows : batch->n_tokens);
         if (op->type == FG_OP_MOE_GEMM) work += 2.0 * op->n * op->k * op->n_used * batch->n_tokens;
         if (op->type == FG_OP_ATTENTION) work += 4.0 * op->n_head * op->head_dim * pairs;
+        if (op->type == FG_OP_STATE_SCAN) work += 8.0 * op->n * op->head_dim * batch->n_tokens;
     }
     return work;
 }
@@ -4061,12 +4244,25 @@ static fg_result fg__vk_wait(fg_device *handle, fg_plan *plan_handle, fg_output 
     return FG_OK;
 }
 
-/* Where K (part 0) or V of a block of a layer is. */
-static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, int layer, int part, int block,
-                                           size_t *offset) {
-    const fg__vk_layer *piece = fg__vk_layer_piece(plan, group, layer, block / plan->piece_blocks[group]);
-    *offset = (size_t)(block % plan->piece_blocks[group]) * fg__vk_block_bytes(&plan->graph->groups[group]);
-    return part ? &piece->v : &piece->k;
+/* A block's parts: of each layer K and V, or the states of the heads in each piece. */
+static int fg__vk_block_parts(const fg__vk_plan *plan, int group) {
+    const fg_group *g = &plan->graph->groups[group];
+    return g->n_layers * (g->kind == FG_GROUP_STATE ? plan->n_pieces[group] : 2);
+}
+
+/* Where one of them is, and how long. */
+static const fg__vk_range *fg__vk_block_at(const fg__vk_plan *plan, int group, int part, int block, size_t *offset, uint64_t *bytes) {
+    const fg_group *g = &plan->graph->groups[group];
+    const fg__vk_layer *piece;
+    if (g->kind == FG_GROUP_STATE) {
+        *bytes = fg__vk_states_bytes(plan, group, part % plan->n_pieces[group]);
+        *offset = (size_t)block * (size_t)*bytes;
+        return &plan->layers[plan->piece_of[group] + part].k;
+    }
+    piece = fg__vk_layer_piece(plan, group, part / 2, block / plan->piece_blocks[group]);
+    *bytes = fg__vk_block_bytes(g);
+    *offset = (size_t)(block % plan->piece_blocks[group]) * (size_t)*bytes;
+    return part % 2 ? &piece->v : &piece->k;
 }
 
 static fg_result fg__vk_read_logits(fg_device *handle, fg_plan *plan_handle, int row, float *logits) {
@@ -4142,16 +4338,14 @@ static fg_result fg__vk_copy_slot(fg_device *handle, fg_plan *plan_handle, int s
 
 static void fg__vk_record_block(fg__vk_plan *plan, const fg_block_copy *copy) {
     fg__vk_device *d = plan->device;
-    const fg_group *group = &plan->graph->groups[copy->group];
     int i;
-    for (i = 0; i < 2 * group->n_layers; i++) {
+    for (i = 0; i < fg__vk_block_parts(plan, copy->group); i++) {
         size_t from_at, to_at;
-        const fg__vk_range *from = fg__vk_block_at(plan, copy->group, i / 2, i % 2, copy->from, &from_at);
-        const fg__vk_range *to = fg__vk_block_at(plan, copy->group, i / 2, i % 2, copy->to, &to_at);
         fg__vk_copy region;
+        const fg__vk_range *from = fg__vk_block_at(plan, copy->group, i, copy->from, &from_at, &region.bytes);
+        const fg__vk_range *to = fg__vk_block_at(plan, copy->group, i, copy->to, &to_at, &region.bytes);
         region.from = from->offset + from_at;
         region.to = to->offset + to_at;
-        region.bytes = fg__vk_block_bytes(group);
         d->api.CmdCopyBuffer(d->copies.commands, from->chunk->buffer, to->chunk->buffer, 1, &region);
     }
 }
@@ -4180,15 +4374,14 @@ static fg_result fg__vk_copy_blocks(fg_device *handle, fg_plan *plan_handle, con
 /* Copies n parts of KV blocks, from part number `first` on, to the staging buffer (out) or from there, in one submission. */
 static fg_result fg__vk_swap_parts(fg__vk_plan *plan, int group, const int32_t *blocks, int64_t first, int n, bool out) {
     fg__vk_device *d = plan->device;
-    int64_t each = 2 * plan->graph->groups[group].n_layers, part;
+    int64_t each = fg__vk_block_parts(plan, group), part;
+    size_t staged = d->staging.offset;
     fg__vk_copy copy;
     fg_result r = fg__vk_copies_begin(d);
     if (r != FG_OK) return r;
-    copy.bytes = fg__vk_block_bytes(&plan->graph->groups[group]);
-    for (part = first; part < first + n; part++) {
-        size_t offset, staged = d->staging.offset + (size_t)(part - first) * copy.bytes;
-        int j = (int)(part % each);
-        const fg__vk_range *range = fg__vk_block_at(plan, group, j / 2, j % 2, blocks[part / each], &offset);
+    for (part = first; part < first + n; part++, staged += (size_t)copy.bytes) {
+        size_t offset;
+        const fg__vk_range *range = fg__vk_block_at(plan, group, (int)(part % each), blocks[part / each], &offset, &copy.bytes);
         uint64_t block = range->chunk->buffer, staging = d->staging.chunk->buffer;
         copy.from = out ? range->offset + offset : staged;
         copy.to = out ? staged : range->offset + offset;
@@ -4197,28 +4390,38 @@ static fg_result fg__vk_swap_parts(fg__vk_plan *plan, int group, const int32_t *
     return fg__vk_copies_end(d);
 }
 
-/* A block in host memory: of each layer K, then V. They go through the staging buffer, as many parts at a time as it holds. */
+/* Bytes of n parts of blocks, from part number `first` on. */
+static size_t fg__vk_parts_bytes(const fg__vk_plan *plan, int group, int64_t first, int64_t n) {
+    int64_t each = fg__vk_block_parts(plan, group), part;
+    uint64_t bytes;
+    size_t offset, sum = 0;
+    for (part = first; part < first + n; part++, sum += (size_t)bytes) (void)fg__vk_block_at(plan, group, (int)(part % each), 0, &offset, &bytes);
+    return sum;
+}
+
+/* A block in host memory: of each layer K, then V, or states. They go through the staging buffer, as many parts at a time as it holds. */
 static fg_result fg__vk_swap_blocks(fg_device *handle, fg_plan *plan_handle, int group, const int32_t *blocks, int n,
                                     void *host, bool out, size_t *block_bytes) {
     fg__vk_device *d = (fg__vk_device *)handle;
     fg__vk_plan *plan = (fg__vk_plan *)plan_handle;
     const fg_group *g = &plan->graph->groups[group];
-    size_t bytes = fg__vk_block_bytes(g);
-    int64_t part, parts = (int64_t)2 * g->n_layers * n, most = (int64_t)(FG__VK_STAGING / bytes);
+    size_t bytes = fg__vk_parts_bytes(plan, group, 0, 1); /* of the largest */
+    int64_t part, parts = (int64_t)fg__vk_block_parts(plan, group) * n, most = (int64_t)(FG__VK_STAGING / bytes);
     char *at = (char *)host, *staged = d->staging.chunk->mapped + d->staging.offset;
     fg_result r = FG_OK;
     int i, count;
     if (most < 1) return fg__fail(FG_ERROR_UNSUPPORTED, "a layer of a KV block has %zu bytes, %d are staged at once", bytes, (int)FG__VK_STAGING);
-    if (block_bytes) *block_bytes = 2 * bytes * (size_t)g->n_layers;
+    if (block_bytes) *block_bytes = fg__vk_whole_block_bytes(g);
     if (!host) return FG_OK;
     for (i = 0; i < n; i++)
         if (blocks[i] < 0 || blocks[i] >= g->n_blocks)
             return fg__fail(FG_ERROR_INVALID_ARGUMENT, "there is no KV block %d", (int)blocks[i]);
-    for (part = 0; part < parts && r == FG_OK; part += count, at += (size_t)count * bytes) {
+    for (part = 0; part < parts && r == FG_OK; part += count, at += bytes) {
         count = (int)FG__MIN(most, parts - part);
-        if (!out) memcpy(staged, at, (size_t)count * bytes);
+        bytes = fg__vk_parts_bytes(plan, group, part, count);
+        if (!out) memcpy(staged, at, bytes);
         r = fg__vk_swap_parts(plan, group, blocks, part, count, out);
-        if (out && r == FG_OK) memcpy(at, staged, (size_t)count * bytes);
+        if (out && r == FG_OK) memcpy(at, staged, bytes);
     }
     return r;
 }
