@@ -12373,7 +12373,8 @@ static fg_result fg__sample(const fg__env *env, fg__sample_scratch *scratch, con
    position / block_tokens. In a sliding-window group the blocks that fell out of the window are given back: -1.
    A group of recurrent states is one with a window of 2, as a token needs what the one before it left. Of the blocks that a
    pass fills only the last one is kept, and, for the prefix cache, the last full one before it and the one where the sequence leaves
-   what others had in common with it: the next of these finds that. The others are -1 from the start.
+   what others had in common with it: the next of these finds that. The others are -1 from the start. States are large and few, so
+   that a sequence leaves findable that of its prompt and that of its answer, not those before, which it had on the way.
 
    A block is in exactly one state:
      used    refs > 0; it may also be findable by its key (full blocks of a computed prefix)
@@ -12421,6 +12422,8 @@ typedef struct fg__kv_seq {
     int32_t n_keyed;                    /* leading blocks whose keys are known */
     fg__key *keys;                      /* [capacity] */
     int32_t branch;                     /* leading blocks whose keys and values were cached when it began, but not the state after them */
+    int32_t n_committed;                /* tokens at the last fg__kv_commit */
+    int32_t kept[2];                    /* entries whose states it left findable, 1 + number: of its prompt, of single tokens behind it; 0: none */
     bool foreign;                       /* some of what it holds was not computed here: nobody else may find it */
 } fg__kv_seq;
 
@@ -12618,6 +12621,7 @@ static void fg__kv_release(fg__kv *kv, fg__kv_seq *seq) {
     }
     seq->n_blocks = 0;
     seq->n_keyed = 0;
+    seq->n_committed = seq->kept[0] = seq->kept[1] = 0;
 }
 
 /* Gives back blocks that no token from `position` on can see. */
@@ -12689,6 +12693,7 @@ static bool fg__kv_restore(fg__kv *kv, fg__kv_seq *seq, int32_t n, const int32_t
     }
     seq->n_blocks = blocks;
     seq->n_keyed = 0;
+    seq->n_committed = n;
     return true;
 }
 
@@ -12702,10 +12707,24 @@ static void fg__kv_truncate(fg__kv *kv, fg__kv_seq *seq, int32_t n) {
     seq->n_blocks = FG__MIN(seq->n_blocks, wanted);
 }
 
+/* The state at `entry` is findable now: the one that the sequence had left before, on the way there, need not be any more. That of where
+   it leaves what others have stays. `single`: one token was computed. */
+static void fg__kv_supersede(fg__kv_group *group, fg__kv_seq *seq, int g, int32_t entry, bool single) {
+    int32_t before = seq->kept[single] - 1, i = before < 0 ? -1 : fg__kv_find(group, seq->keys[before]);
+    if (!group->state || entry == seq->branch - 1) return;
+    seq->kept[single] = entry + 1;
+    if (i < 0 || group->blocks[i].refs > 1 || (group->blocks[i].refs && seq->tables[g][before] != i)) return;
+    if (!group->blocks[i].refs) fg__kv_lru_remove(group, i);
+    fg__kv_drop_key(group, i);
+    if (!group->blocks[i].refs) fg__kv_free_push(group, i);
+}
+
 /* After `n` tokens of the sequence are computed: makes its full blocks findable. */
 static void fg__kv_commit(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, int32_t n) {
     int32_t full = FG__MIN(n >> kv->shift, seq->n_blocks), i;
+    bool single = n == seq->n_committed + 1;
     int g;
+    seq->n_committed = n;
     if (!kv->prefix_cache || seq->foreign) return;
     for (i = seq->n_keyed; i < full; i++) {
         fg__key parent = i ? seq->keys[i - 1] : kv->root;
@@ -12713,7 +12732,9 @@ static void fg__kv_commit(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, in
         for (g = 0; g < kv->n_groups; g++) {
             fg__kv_group *group = &kv->groups[g];
             if (i < seq->first_live[g] || seq->tables[g][i] < 0 || group->blocks[seq->tables[g][i]].has_key) continue;
-            if (fg__kv_find(group, seq->keys[i]) < 0) fg__kv_set_key(group, seq->tables[g][i], seq->keys[i]);
+            if (fg__kv_find(group, seq->keys[i]) >= 0) continue;
+            fg__kv_set_key(group, seq->tables[g][i], seq->keys[i]);
+            fg__kv_supersede(group, seq, g, i, single);
         }
     }
     seq->n_keyed = FG__MAX(seq->n_keyed, full);
@@ -12759,6 +12780,7 @@ static int32_t fg__kv_match(fg__kv *kv, fg__kv_seq *seq, const int32_t *tokens, 
     }
     seq->n_blocks = blocks;
     seq->n_keyed = blocks;
+    seq->n_committed = blocks << kv->shift;
     return blocks << kv->shift;
 }
 
@@ -12775,6 +12797,8 @@ static void fg__kv_fork(fg__kv *kv, const fg__kv_seq *from, fg__kv_seq *to) {
     to->n_blocks = from->n_blocks;
     to->n_keyed = from->n_keyed;
     to->branch = 0;
+    to->n_committed = from->n_committed;
+    memcpy(to->kept, from->kept, sizeof(to->kept));
     to->foreign = from->foreign;
 }
 

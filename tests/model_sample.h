@@ -17,6 +17,7 @@ typedef struct model_spec {
     int rope_context;       /* of phi3: up to so many tokens the short factors; 0: there are none */
     int n_experts;          /* of which a token takes n_used, each n_ff wide; 0: none */
     int n_used;
+    int n_ahead;            /* layers behind the others that guess tokens ahead */
     fg_type type;           /* of matrices, */
     bool mixed;             /* of which attn_output is Q8_0 */
     int tied;
@@ -120,7 +121,8 @@ static void model_state_hparams(gguf_writer *w, const model_spec *s) {
 
 static void model_hparams(gguf_writer *w, const model_spec *s) {
     gguf_add_string(w, "general.architecture", s->arch);
-    model_put(w, s, "block_count", s->n_layers);
+    model_put(w, s, "block_count", s->n_layers + s->n_ahead);
+    if (s->n_ahead) model_put(w, s, "nextn_predict_layers", s->n_ahead);
     model_put(w, s, "context_length", s->n_ctx);
     model_put(w, s, "embedding_length", s->n_embd);
     model_put(w, s, "feed_forward_length", s->n_ff);
@@ -261,6 +263,7 @@ static void model_weights(gguf_writer *w, const model_spec *s) {
     int i;
     model_weight(w, s, "token_embd.weight", s->n_embd, model_n_vocab(), s->type);
     for (i = 0; i < s->n_layers; i++) model_layer(w, s, i);
+    for (; i < s->n_layers + s->n_ahead; i++) model_layer_weight(w, s, i, "nextn.eh_proj.weight", 2 * s->n_embd, s->n_embd);
     model_weight(w, s, "output_norm.weight", s->n_embd, 0, FG_TYPE_F32);
     if (!s->tied) model_weight(w, s, "output.weight", s->n_embd, model_n_vocab(), s->type);
     if (s->rope_context) model_rope_factors(w, s, "rope_factors_short.weight", 1.0f);

@@ -656,11 +656,13 @@ static void test_cpu_norm(void) {
             for (kind = 0; kind < 4; kind++) cpu_check_norm(paths[p], widths[i], kind);
 }
 
+/* By elements, and, of FG_ACT_SIGMOID, with one column for all. */
 static void test_cpu_act_mul(void) {
     const char *paths[CPU_TARGETS];
-    int act, p, n_paths = cpu_targets(paths), row, i;
+    int which, p, n_paths = cpu_targets(paths), row, i;
     for (p = 0; p < n_paths; p++)
-        for (act = FG_ACT_NONE; act <= FG_ACT_SIGMOID; act++) {
+        for (which = FG_ACT_NONE; which <= FG_ACT_SIGMOID + 1; which++) {
+            int one = which > FG_ACT_SIGMOID, act = which - one;
             uint64_t state = 13;
             cpu_rig *rig = cpu_rig_new(33);
             int x = cpu_slot(rig, 300, false), y = cpu_slot(rig, 140, false);
@@ -675,18 +677,18 @@ static void test_cpu_act_mul(void) {
             op->src_col = 5;
             op->src2_col = 160;
             op->act = act;
+            op->k = one;
             cpu_rig_end(rig, y);
             if (cpu_rig_open(rig, paths[p], 3) == FG_OK) {
                 out = cpu_rig_run(rig, 0, 33);
                 for (row = 0; row < 33; row++) {
                     cpu_weight_row(rig, embed->weight, row, a);
                     for (i = 0; i < 133; i++) {
-                        double expected = cpu_act_mul(act, (double)a[5 + i], (double)a[160 + i]);
-                        worst = test_worse(worst, fabs((double)out[row * 140 + i] - expected) /
-                                                      (1.0 + fabs((double)a[5 + i] * (double)a[160 + i])));
+                        double x_i = (double)a[one ? 5 : 5 + i], expected = cpu_act_mul(act, x_i, (double)a[160 + i]);
+                        worst = test_worse(worst, fabs((double)out[row * 140 + i] - expected) / (1.0 + fabs(x_i * (double)a[160 + i])));
                     }
                 }
-                CHECKF(worst < 2e-6, "%s act %d: error %g", paths[p], act, worst);
+                CHECKF(worst < 2e-6, "%s act %d, one %d: error %g", paths[p], act, one, worst);
             }
             cpu_rig_free(rig);
         }

@@ -1582,6 +1582,15 @@ static void test_engine_memory(void) {
     CHECK(fg_estimate_memory(&d, &outputs) == FG_OK);
     CHECK(outputs.activations >= plain.activations + 2 * sizeof(float) * (size_t)model_n_vocab());
     model_sample_close(&m);
+    spec.arch = "qwen35"; /* with a pool of states */
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_cpu());
+    CHECK(fg_estimate_memory(&d, &plain) == FG_OK);
+    e = engine_new(&d);
+    fg_engine_get_memory(e, &own);
+    CHECK(own.total == plain.total && own.kv == plain.kv && own.kv == e->desc.kv_bytes);
+    fg_engine_free(e);
+    model_sample_close(&m);
 }
 
 /* Metadata in buffers of any size: whole or cut, always with its closing zero. */
@@ -1707,6 +1716,38 @@ static void test_engine_state_prefix(void) {
         CHECKF(j->n_cached == turns[i].n_cached, "turn %d: %d tokens cached, not %d", i, j->n_cached, turns[i].n_cached);
     }
     CHECK(memcmp(&jobs[0].samples[0], &jobs[1].samples[0], sizeof(job_sample)) == 0);
+    fg_engine_free(e);
+    model_sample_close(&m);
+}
+
+/* What sequences leave cached of their states: that of the prompt, in however many passes, and the last one of the answer; one more where
+   prompts part. */
+static void test_engine_state_kept(void) {
+    static const struct { int n, common, kept; } turns[] = {{70, 70, 2}, {70, 50, 5}, {80, 50, 7}, {48, 0, 9}};
+    static job jobs[FG__COUNT(turns)];
+    model_spec spec = model_spec_tiny();
+    model_sample m;
+    fg_engine_desc d;
+    fg_engine *e;
+    int i, k;
+    spec.arch = "qwen35";
+    model_sample_open(&m, &spec);
+    d = engine_desc(m.model, fg_backend_null());
+    d.block_tokens = 16;
+    d.token_budget = 24;
+    e = engine_new(&d);
+    for (i = 0; i < FG__COUNT(turns); i++) {
+        job *j = &jobs[i];
+        memset(j, 0, sizeof(*j));
+        for (k = 0; k < turns[i].n; k++) j->prompt[k] = k >= turns[i].common ? 200 + i : 10 + k * 7 % 40;
+        j->desc.n_tokens = (size_t)turns[i].n;
+        j->desc.max_tokens = 100;
+        j->desc.ignore_eos = true;
+        CHECK(job_submit(e, j) == FG_OK);
+        jobs_run(e);
+        CHECKF(e->kv.groups[1].n_cached == turns[i].kept, "turn %d: %d states cached, not %d", i, e->kv.groups[1].n_cached, turns[i].kept);
+    }
+    CHECK(e->kv.groups[0].n_cached > 30);
     fg_engine_free(e);
     model_sample_close(&m);
 }
@@ -2217,6 +2258,7 @@ static void run_engine_tests(void) {
     RUN(test_engine_meta);
     RUN(test_engine_states);
     RUN(test_engine_state_prefix);
+    RUN(test_engine_state_kept);
     RUN(test_engine_pool_bytes);
     RUN(test_engine_generate);
     RUN(test_engine_device_failure);

@@ -187,6 +187,7 @@ static bool kv_check_eviction(kv_world *w, int g, const int *state) {
     for (i = 0; i < group->n_blocks; i++) {
         bool was = w->state[g][i] == KV_CACHED;
         if (was && state[i] == KV_CACHED) oldest_kept = FG__MIN(oldest_kept, w->since[g][i]);
+        if (was && state[i] == KV_FREE && group->state) continue; /* a later state took its place */
         if (was && state[i] != KV_CACHED && !group->blocks[i].has_key) newest_gone = FG__MAX(newest_gone, w->since[g][i]);
         if (!was && state[i] == KV_CACHED) w->since[g][i] = w->n_operations;
     }

@@ -493,6 +493,24 @@ static void test_model_experts_unknown(void) {
     free(file);
 }
 
+/* Layers that guess tokens ahead are left alone, where the file says that they are such. */
+static void test_model_ahead(void) {
+    model_spec spec = model_spec_tiny();
+    unsigned char *file;
+    size_t size;
+    model_sample m;
+    spec.arch = "qwen35";
+    spec.n_ahead = 1;
+    model_sample_open(&m, &spec);
+    CHECK(m.model && m.model->hp.n_layers == 2);
+    model_sample_close(&m);
+    CHECK(model_try_without(&spec, "nextn_predict_layers") == FG_ERROR_BAD_FILE); /* a third layer that lacks all */
+    spec.n_ahead = 2;
+    model_sample_build(&spec, &file, &size);
+    CHECKF(model_try(file, size, true) == FG_OK, "%s", fg_last_error());
+    free(file);
+}
+
 /* Which frequencies phi3's graph has: the short ones in an engine whose sequences are no longer than the original context. */
 static void test_model_long_rope(void) {
     static const int contexts[] = {32, 64, 65, 0};
@@ -530,5 +548,6 @@ static void run_model_tests(void) {
     RUN(test_model_graph);
     RUN(test_model_architectures);
     RUN(test_model_experts_unknown);
+    RUN(test_model_ahead);
     RUN(test_model_long_rope);
 }
