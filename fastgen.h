@@ -91,8 +91,8 @@
                 mostly; else as integers, off by 1/4094 of the largest of 128 at most
    KV cache     per token 2 x layers x KV heads x head size x bytes of kv_type. The pool (kv_tokens or kv_bytes) is shared by
                 all sequences, so it need not hold max_seqs x max_context: whoever does not fit waits or is set back
-   states       of recurrent layers (Qwen 3.5, Qwen3-Next): value heads x (head size + 9) x head size floats for each, and that for
-                two blocks of each of max_seqs sequences and 32 blocks of cached prefixes, or half of kv_bytes (of 4 GB), if that is less
+   states       with recurrent layers (Qwen 3.5, Qwen3-Next): a block has value heads x (head size + 9) x head size floats of each of these;
+                there are two for each of max_seqs sequences and 32 for cached prefixes, but no more than half of kv_bytes (of 4 GB) holds
    activations  token_budget x (3 x embedding + attention + 3 x feed-forward) floats, and 64 or max_seqs rows of logits; with a
                 mixture of experts, feed-forward and one embedding more for each expert of a token
 
@@ -13646,12 +13646,12 @@ enum {
     FG__HAS_EXPERTS = 256,   /* feed-forward by a few of many experts; of an architecture: a model of it may have that */
     FG__MUST_EXPERTS = 512,  /* a model of the architecture does */
     FG__HAS_SINKS = 1024,    /* a logit of each head takes its share of attention */
+    FG__HAS_OAI = 2048,      /* experts with biases and limits, FG_ACT_SWIGLU_OAI; YaRN blends pairs from where to where exactly */
     FG__HAS_STATE = 4096,    /* all but every so manieth layer are recurrent, gated DeltaNet; attention is multiplied by gates */
     FG__IS_STATE = 8192,     /* of a layer: it is recurrent */
     FG__HAS_SHARED = 16384,  /* an expert, with a gate, is for every token */
     FG__HAS_BA = 32768,      /* alpha and beta are one matrix, and value heads of a key head lie together */
-    FG__IS_BA = 65536,       /* of a layer: both of these */
-    FG__HAS_OAI = 2048       /* experts with biases and limits, FG_ACT_SWIGLU_OAI; YaRN blends pairs from where to where exactly */
+    FG__IS_BA = 65536        /* of a layer: both of these */
 };
 
 static const fg__arch fg__archs[] = {
@@ -29033,6 +29033,7 @@ static fg_result fg__draft_plan(fg_engine *e) {
     if (!d) return FG_ERROR_OUT_OF_MEMORY;
     if (e->desc.draft_model && e->desc.draft_path)
         return fg__fail(FG_ERROR_INVALID_ARGUMENT, "give a draft_model or a draft_path, one of the two");
+    if (e->n_states) return fg__fail(FG_ERROR_UNSUPPORTED, "the model has recurrent layers, which cannot take a draft model's guesses back");
     if ((r = fg__draft_load(e, d)) != FG_OK) return r;
     if (fg_type_bytes(e->desc.kv_type, d->model->hp.head_dim) == 0)
         return fg__fail(FG_ERROR_UNSUPPORTED, "heads of the draft model do not fit KV blocks of type %s",

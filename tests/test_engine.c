@@ -1778,7 +1778,10 @@ static void test_engine_states(void) {
     }
     d = engine_desc(plain.model, fg_backend_null());
     d.draft_model = m.model;
-    CHECK(fg_engine_create(&d, &e) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "recurrent") != NULL);
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "the draft model has recurrent") != NULL);
+    d = engine_desc(m.model, fg_backend_null());
+    d.draft_model = plain.model;
+    CHECK(fg_engine_create(&d, &e) == FG_ERROR_UNSUPPORTED && strstr(fg_last_error(), "the model has recurrent") != NULL);
     model_sample_close(&m);
     model_sample_close(&plain);
 }
