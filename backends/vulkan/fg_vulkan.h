@@ -3618,6 +3618,7 @@ static void fg__vk_choose_rest(fg__vk_plan *plan, fg__vk_step *step, fg__vk_bind
     int group = shader == FG__VK_SHADER_NORM || shader == FG__VK_SHADER_SAMPLE ? fg__vk_row_group(plan->device, op->n) : 0;
     int last = plan->device->rungs & FG_VULKAN_MATRIX ? FG__VK_EIGHT : FG__VK_MANY, i;
     fg__vk_one_pipeline(step, fg__vk_pipeline_find(plan->device, shader, 0, group, 0, 0));
+    if (shader == FG__VK_SHADER_NORM || shader == FG__VK_SHADER_ACT_MUL) b->at[6] = b->at[3]; /* not the batch, as if that were written */
     if (!fg__vk_makes_bytes(plan, step->op)) return;
     b->at[6] = fg__vk_prepared_range(plan, step, FG__VK_BYTES, true);
     for (i = FG__VK_ONE; i <= last; i++) step->pipelines[i] = fg__vk_pipeline_find(plan->device, shader, 1, group, 0, 0);
