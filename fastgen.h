@@ -27096,15 +27096,17 @@ static fg_result fg__save_sequence(fg_engine *e, const fg__sequence *s, fg_write
     fg__saved head;
     void *blocks = s->swapped, *own = NULL;
     fg_result r = FG_OK;
+    int32_t computed;
     int g;
     memset(&head, 0, sizeof(head));
     memcpy(head.magic, "fgkv 1\n", 8);
     head.n_tokens = s->seq.n_tokens;
-    head.n_computed = FG__MIN(s->seq.n_swapped ? s->seq.n_swapped : s->seq.n_computed, s->seq.n_tokens - 1);
+    computed = s->seq.n_swapped ? s->seq.n_swapped : s->seq.n_computed;
+    head.n_computed = FG__MIN(computed, s->seq.n_tokens - 1);
     head.n_prompt = s->request->n_known_prompt;
     for (g = 0; g < e->graph.n_groups; g++)
         head.first[g] = s->seq.n_swapped ? s->seq.swap_first[g] : s->seq.kv.first_live[g];
-    if (e->n_states && head.n_computed < s->seq.n_computed) head.n_computed = 0; /* a state does not go back */
+    if (e->n_states && head.n_computed < computed) head.n_computed = 0; /* a state does not go back */
     for (g = 0; g < e->graph.n_groups && !head.n_computed; g++) head.first[g] = 0;
     head.kv_bytes = fg__swap_bytes(e, head.n_computed, head.first);
     if (head.kv_bytes < 0)

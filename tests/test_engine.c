@@ -1688,6 +1688,15 @@ static void test_engine_bad_engines(void) {
     model_sample_close(&m);
 }
 
+/* A question of n tokens, of which `common` are those of all questions, and behind 70 of them the answer that is given; the others are its own. */
+static void state_job(job *j, int n, int common, int own, const int32_t *answer) {
+    int k;
+    memset(j, 0, sizeof(*j));
+    for (k = 0; k < n; k++) j->prompt[k] = k >= common ? own : k < 70 ? 10 + k * 7 % 40 : answer[k - 70];
+    j->desc.n_tokens = (size_t)n;
+    j->desc.ignore_eos = j->desc.logprobs = true;
+}
+
 /* What the prefix cache finds with recurrent layers: of a conversation up to the last block that a pass filled, of the prompt and of the answer;
    of questions behind the same 50 tokens the second one leaves the state there that the third one finds. */
 static void test_engine_state_prefix(void) {
@@ -1697,7 +1706,7 @@ static void test_engine_state_prefix(void) {
     model_sample m;
     fg_engine_desc d;
     fg_engine *e;
-    int i, k;
+    int i;
     spec.arch = "qwen35";
     model_sample_open(&m, &spec);
     d = engine_desc(m.model, NULL);
@@ -1706,11 +1715,8 @@ static void test_engine_state_prefix(void) {
     e = engine_new(&d);
     for (i = 0; i < FG__COUNT(turns); i++) {
         job *j = &jobs[i];
-        memset(j, 0, sizeof(*j));
-        for (k = 0; k < turns[i].n; k++) j->prompt[k] = k >= turns[i].common ? 200 + i : k < 70 ? 10 + k * 7 % 40 : jobs[1].samples[0].tokens[k - 70];
-        j->desc.n_tokens = (size_t)turns[i].n;
+        state_job(j, turns[i].n, turns[i].common, 200 + i, jobs[1].samples[0].tokens);
         j->desc.max_tokens = 20;
-        j->desc.ignore_eos = j->desc.logprobs = true;
         CHECK(job_submit(e, j) == FG_OK);
         jobs_run(e);
         CHECKF(j->n_cached == turns[i].n_cached, "turn %d: %d tokens cached, not %d", i, j->n_cached, turns[i].n_cached);
@@ -1729,7 +1735,7 @@ static void test_engine_state_kept(void) {
     model_sample m;
     fg_engine_desc d;
     fg_engine *e;
-    int i, k;
+    int i;
     spec.arch = "qwen35";
     model_sample_open(&m, &spec);
     d = engine_desc(m.model, fg_backend_null());
@@ -1738,11 +1744,8 @@ static void test_engine_state_kept(void) {
     e = engine_new(&d);
     for (i = 0; i < FG__COUNT(turns); i++) {
         job *j = &jobs[i];
-        memset(j, 0, sizeof(*j));
-        for (k = 0; k < turns[i].n; k++) j->prompt[k] = k >= turns[i].common ? 200 + i : 10 + k * 7 % 40;
-        j->desc.n_tokens = (size_t)turns[i].n;
+        state_job(j, turns[i].n, turns[i].common, 200 + i, NULL);
         j->desc.max_tokens = 100;
-        j->desc.ignore_eos = true;
         CHECK(job_submit(e, j) == FG_OK);
         jobs_run(e);
         CHECKF(e->kv.groups[1].n_cached == turns[i].kept, "turn %d: %d states cached, not %d", i, e->kv.groups[1].n_cached, turns[i].kept);
